@@ -1,0 +1,33 @@
+# Language level, warnings, sanitizers and the compiler launcher, for every target of this project.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 99)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(SCOREMOD_CCACHE ccache)
+mark_as_advanced(SCOREMOD_CCACHE)
+if(SCOREMOD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SCOREMOD_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${SCOREMOD_CCACHE}")
+endif()
+
+# Linked by each of our own targets and by nothing that users see.
+add_library(scoremod_warnings INTERFACE)
+target_compile_options(
+  scoremod_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wcast-align
+                              $<$<COMPILE_LANGUAGE:CXX>:-Wextra-semi> $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
+if(SCOREMOD_WERROR)
+  target_compile_options(scoremod_warnings INTERFACE -Werror)
+endif()
+
+if(SCOREMOD_SANITIZE)
+  add_compile_options(-fsanitize=${SCOREMOD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${SCOREMOD_SANITIZE})
+endif()

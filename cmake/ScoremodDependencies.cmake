@@ -1,0 +1,9 @@
+# The libraries that scoremod itself is made with. All are private: no public header includes any of them.
+
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.10 REQUIRED)
+find_package(hwy REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
+
+set(SCOREMOD_PRIVATE_DEPENDENCIES nlohmann_json::nlohmann_json hwy::hwy PkgConfig::openblas Threads::Threads)
