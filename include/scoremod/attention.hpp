@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scoremod/export.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod {
+
+/// Memory that a call reads. `bytes` must cover the tensor; it is checked.
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Memory that a call writes.
+struct Buffer {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// A named operand's memory.
+struct OperandBuffer {
+  std::string name;
+  ConstBuffer buffer;
+};
+
+/// A named operand's gradient: same dtype, shape and strides as the operand.
+struct OperandGradient {
+  std::string name;
+  Buffer buffer;
+};
+
+/// Added to the local indices, so that a shard of a larger problem sees true positions.
+struct IndexOffsets {
+  std::int32_t batch = 0;
+  std::int32_t head = 0;
+  std::int32_t query = 0;
+  std::int32_t key = 0;
+
+  bool operator==(const IndexOffsets&) const = default;
+};
+
+/// What may change from call to call without a rebuild.
+struct CallOptions {
+  std::optional<float> scale;  ///< overrides the problem's
+  IndexOffsets offsets;
+  void* stream = nullptr;      ///< a device backend's stream; the CPU ignores it
+};
+
+struct ForwardArgs {
+  ConstBuffer q, k, v;
+  std::vector<OperandBuffer> operands;
+  Buffer o;
+  Buffer lse;  ///< f32 [batch, heads_q, seq_q]; needed when the problem wants stats
+  CallOptions options;
+};
+
+struct BackwardArgs {
+  ConstBuffer q, k, v, o, lse, d_o;
+  std::vector<OperandBuffer> operands;
+  Buffer dq, dk, dv;
+  /// The operand gradients wanted; f32, f16 and bf16 operands have one. They are overwritten, not added to.
+  std::vector<OperandGradient> d_operands;
+  CallOptions options;
+};
+
+struct CompileOptions {
+  /// "cpu", "reference", or empty for the first backend that supports the problem.
+  std::string backend;
+  /// CPU threads; 0 means one for each core.
+  int threads = 0;
+  /// Compiler passes to leave out, by name (see docs); for experiments and tests.
+  std::vector<std::string> disabled_passes;
+};
+
+/// One backend's answer to a problem.
+struct Support {
+  std::string backend;
+  bool supported = false;
+  std::vector<std::string> reasons;  ///< why not; empty when supported
+};
+
+/// Asks every backend, in the order of preference. Throws Error(kInvalidArgument) for an invalid problem.
+SCOREMOD_API std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options = {});
+
+/// A compiled problem. Calls may run at the same time from several threads, each with its own workspace and outputs.
+class SCOREMOD_API Attention {
+ public:
+  /// Validates, compiles and plans. Throws Error: kInvalidArgument, or kUnsupported with every backend's reasons.
+  static Attention compile(const AttentionProblem& problem, const CompileOptions& options = {});
+
+  Attention(Attention&&) noexcept;
+  Attention& operator=(Attention&&) noexcept;
+  ~Attention();
+
+  const AttentionProblem& problem() const;
+  /// The name of the backend that runs it.
+  const std::string& backend() const;
+
+  /// Bytes of scratch that each call needs, aligned to 64.
+  std::size_t forward_workspace_bytes() const;
+  std::size_t backward_workspace_bytes() const;
+
+  /// Computes o, and lse when given or wanted. Without a workspace scoremod allocates one for the call.
+  /// Throws Error(kInvalidArgument) before anything is written when a buffer is missing or too small.
+  void forward(const ForwardArgs& args, Buffer workspace = {}) const;
+  /// Computes dq, dk, dv and the operand gradients. The problem must have backward set.
+  void backward(const BackwardArgs& args, Buffer workspace = {}) const;
+
+ private:
+  struct State;
+  explicit Attention(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace scoremod

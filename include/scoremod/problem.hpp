@@ -1,0 +1,99 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scoremod/dtype.hpp"
+#include "scoremod/export.hpp"
+#include "scoremod/program.hpp"
+
+namespace scoremod {
+
+/// The order of a tensor's dimensions in memory, outermost first: batch, sequence, heads, head dim.
+enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD };
+/// "BSHD", "SBHD" or "BHSD".
+SCOREMOD_API const char* to_string(Layout layout);
+SCOREMOD_API std::optional<Layout> parse_layout(std::string_view name);
+
+/// Distances between neighbours along each dimension, in elements.
+struct Strides {
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t sequence = 0;
+  std::int64_t dim = 1;
+
+  bool operator==(const Strides&) const = default;
+};
+
+/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given.
+struct TensorLayout {
+  Layout layout = Layout::kBSHD;
+  std::optional<Strides> strides;
+
+  bool operator==(const TensorLayout&) const = default;
+};
+
+/// The tensor that a program's operand is bound to. Its dimensions are those of the declaration: one per axis in the order b, h,
+/// q, kv (of the problem's sizes), or a table's own extents.
+struct OperandSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  /// In elements, one per dimension; empty means dense, last dimension innermost.
+  std::vector<std::int64_t> strides;
+
+  bool operator==(const OperandSpec&) const = default;
+};
+
+/// Everything that decides what is computed, as a plain value. Nothing in it points to data.
+///
+///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
+///
+/// Query head h reads key/value head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf and zero
+/// gradients. A key whose modified score is -inf counts as not kept; what it holds, NaN included, has no influence.
+struct AttentionProblem {
+  std::int64_t batch = 1;
+  std::int64_t heads_q = 1;
+  std::int64_t heads_kv = 1;  ///< divides heads_q
+  std::int64_t seq_q = 1;
+  std::int64_t seq_kv = 1;
+  std::int64_t dim_qk = 64;
+  std::int64_t dim_v = 64;
+  DType dtype = DType::kF32;  ///< of q, k, v, o and their gradients: f32, f16 or bf16
+
+  /// Each gradient lies as its tensor does: dq as q, dk as k, dv as v, and the upstream d_o as o.
+  TensorLayout q, k, v, o;
+
+  /// The factor of Q K^T; 1 / sqrt(dim_qk) when absent. A call may override it without a rebuild.
+  std::optional<float> scale;
+
+  Program program;
+  /// One for each operand of the program, in any order.
+  std::vector<OperandSpec> operands;
+
+  /// Whether backward() will be called; a problem without it needs no derivative.
+  bool backward = false;
+  /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores,
+  /// f32 [batch, heads_q, seq_q], dense.
+  bool stats = false;
+
+  bool operator==(const AttentionProblem&) const = default;
+
+  float effective_scale() const;
+};
+
+/// Checks every size, stride, dtype and operand, before anything is allocated or run. Throws Error(kInvalidArgument) that says
+/// what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
+SCOREMOD_API void validate(const AttentionProblem& problem);
+
+/// The PROBLEM file of the command line and the C ABI: JSON, described field by field in docs/problem.md.
+/// Throws Error(kInvalidArgument) that names the field.
+SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
+/// parse_problem(to_json(p)) == p.
+SCOREMOD_API std::string to_json(const AttentionProblem& problem);
+
+}  // namespace scoremod

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compiler/compiled_problem.hpp"
+#include "scoremod/attention.hpp"
+
+namespace scoremod::backend {
+
+enum class Direction { kForward, kBackward };
+
+/// Checked pointers of one call. The executor has validated every size; operands are in the order of the program's declarations.
+struct ForwardTensors {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  std::span<const void* const> operands;
+  void* o = nullptr;
+  float* lse = nullptr;  ///< null when not wanted
+};
+
+struct BackwardTensors {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  const void* o = nullptr;
+  const float* lse = nullptr;
+  const void* d_o = nullptr;
+  std::span<const void* const> operands;
+  void* dq = nullptr;
+  void* dk = nullptr;
+  void* dv = nullptr;
+  std::span<void* const> d_operands;  ///< one per operand; null where not wanted
+};
+
+/// What may differ from call to call.
+struct CallParameters {
+  float scale = 1;
+  IndexOffsets offsets;
+  void* stream = nullptr;
+};
+
+/// Runs one direction of one problem. Immutable: several threads may execute it at once, each with its own workspace.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+};
+
+class ForwardPlan : public Plan {
+ public:
+  virtual void execute(const ForwardTensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const = 0;
+};
+
+class BackwardPlan : public Plan {
+ public:
+  virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const = 0;
+};
+
+/// Whether a backend can run a problem, with every reason why not.
+struct Verdict {
+  bool supported = true;
+  std::vector<std::string> reasons;
+};
+
+struct PlanOptions {
+  int threads = 0;  ///< 0: one for each core
+};
+
+/// A way to run problems. Stateless.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+  virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
+  virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem, const PlanOptions& options) const = 0;
+  virtual std::unique_ptr<BackwardPlan> plan_backward(const compiler::CompiledProblem& problem, const PlanOptions& options) const = 0;
+};
+
+/// Every backend in the order of preference; the last is the reference. Defined in registry.cpp, which alone names backends.
+std::span<const Backend* const> backends();
+/// The backend of this name; throws Error(kInvalidArgument) that lists the names when there is none.
+const Backend& find_backend(const std::string& name);
+
+}  // namespace scoremod::backend

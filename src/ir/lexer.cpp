@@ -1,0 +1,148 @@
+#include "ir/lexer.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/fail.hpp"
+#include "ir/op_table.hpp"
+
+namespace scoremod::ir {
+namespace {
+
+constexpr std::array<std::string_view, 14> kWords{"operand", "table", "rank", "let",  "value", "keep",    "d_score",
+                                                  "accumulate", "true", "false", "inf", "nan", "f32", "i32"};
+// Longest first, so that "//" is not read as two "/".
+constexpr std::array<std::string_view, 24> kSymbols{"//", "==", "!=", "<=", ">=", "+=", "+", "-", "*", "/", "%", "<", ">",
+                                                    "&",  "|",  "^",  "!",  "=",  "(",  ")", "[", "]", ",", ":"};
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Length of the number at the start of text; sets *floating when it has a point or an exponent.
+std::size_t number_length(std::string_view text, bool* floating) {
+  std::size_t i = 0;
+  const auto digits = [&] { while (i < text.size() && is_digit(text[i])) ++i; };
+  digits();
+  *floating = false;
+  if (i < text.size() && text[i] == '.') {
+    *floating = true;
+    ++i;
+    digits();
+  }
+  if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
+    std::size_t exponent = i + 1;
+    if (exponent < text.size() && (text[exponent] == '+' || text[exponent] == '-')) ++exponent;
+    if (exponent < text.size() && is_digit(text[exponent])) {
+      *floating = true;
+      i = exponent;
+      digits();
+    }
+  }
+  return i;
+}
+
+std::size_t name_length(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size() && (is_letter(text[i]) || is_digit(text[i]))) ++i;
+  return i;
+}
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : source_(source) {}
+
+  std::vector<Token> run() {
+    while (at_ < source_.size()) step();
+    add(TokenKind::kEndOfStatement, 0);
+    add(TokenKind::kEnd, 0);
+    return std::move(tokens_);
+  }
+
+ private:
+  void step() {
+    const char c = source_[at_];
+    const std::string_view rest = source_.substr(at_);
+    if (c == '#') {
+      at_ = std::min(source_.find('\n', at_), source_.size());
+    } else if (c == '\n' || c == ';') {
+      if (depth_ == 0 || c == ';') add(TokenKind::kEndOfStatement, 1);
+      else ++at_;
+    } else if (c == ' ' || c == '\t' || c == '\r') {
+      ++at_;
+    } else if (is_digit(c) || (c == '.' && rest.size() > 1 && is_digit(rest[1]))) {
+      bool floating = false;
+      const std::size_t length = number_length(rest, &floating);
+      add(floating ? TokenKind::kFloat : TokenKind::kInteger, length);
+    } else if (is_letter(c)) {
+      add(TokenKind::kName, name_length(rest));
+    } else if (c == '%' && rest.size() > 1 && is_digit(rest[1]) && expects_operand()) {
+      add(TokenKind::kLocal, 1 + name_length(rest.substr(1)));
+    } else {
+      symbol(rest);
+    }
+  }
+
+  /// True where a value must come next, so that "%3" is a name and not "modulo 3".
+  bool expects_operand() const {
+    if (tokens_.empty()) return true;
+    const Token& last = tokens_.back();
+    if (last.kind == TokenKind::kSymbol) return last.text != ")" && last.text != "]";
+    return last.kind == TokenKind::kEndOfStatement || (last.kind == TokenKind::kName && last.text == "let");
+  }
+
+  void symbol(std::string_view rest) {
+    for (const std::string_view symbol : kSymbols) {
+      if (!rest.starts_with(symbol)) continue;
+      if (symbol == "(" || symbol == "[") ++depth_;
+      if ((symbol == ")" || symbol == "]") && depth_ > 0) --depth_;
+      return add(TokenKind::kSymbol, symbol.size());
+    }
+    fail_at(source_, at_, concat("expected a name, a number or an operator, found '", printable(rest.front()), "'"));
+  }
+
+  static std::string printable(char c) {
+    if (c >= ' ' && c <= '~') return std::string(1, c);
+    constexpr const char* kHex = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    return std::string("\\x") + kHex[byte >> 4] + kHex[byte & 15];
+  }
+
+  void add(TokenKind kind, std::size_t length) {
+    tokens_.push_back({kind, source_.substr(at_, length), at_});
+    at_ += length;
+  }
+
+  std::string_view source_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+  std::vector<Token> tokens_;
+};
+
+}  // namespace
+
+std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+
+void fail_at(std::string_view source, std::size_t offset, const std::string& message) {
+  offset = std::min(offset, source.size());
+  const std::string_view before = source.substr(0, offset);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
+  const std::size_t end = std::min(source.find('\n', start), source.size());
+  std::string pad(source.substr(start, offset - start));
+  for (char& c : pad) c = c == '\t' ? '\t' : ' ';
+  fail_argument("line ", line, ", column ", offset - start + 1, ": ", message, "\n  ", source.substr(start, end - start), "\n  ",
+                pad, "^");
+}
+
+bool is_identifier(std::string_view text) { return !text.empty() && is_letter(text[0]) && name_length(text) == text.size(); }
+
+bool is_reserved(std::string_view name) {
+  if (std::find(kWords.begin(), kWords.end(), name) != kWords.end()) return true;
+  for (const OpInfo& row : op_table()) {
+    if ((row.notation == Notation::kCall || row.notation == Notation::kKeyword) && name == row.name) return true;
+  }
+  return false;
+}
+
+}  // namespace scoremod::ir
