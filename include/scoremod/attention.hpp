@@ -50,7 +50,7 @@ struct IndexOffsets {
 struct CallOptions {
   std::optional<float> scale;  ///< overrides the problem's
   IndexOffsets offsets;
-  void* stream = nullptr;      ///< a device backend's stream; the CPU ignores it
+  void* stream = nullptr;  ///< a device backend's stream; the CPU ignores it
 };
 
 struct ForwardArgs {

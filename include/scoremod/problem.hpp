@@ -37,8 +37,8 @@ struct TensorLayout {
   bool operator==(const TensorLayout&) const = default;
 };
 
-/// The tensor that a program's operand is bound to. Its dimensions are those of the declaration: one per axis in the order b, h,
-/// q, kv (of the problem's sizes), or a table's own extents.
+/// The tensor that a program's operand is bound to. Its dimensions are those of the declaration: one per axis in the
+/// order b, h, q, kv (of the problem's sizes), or a table's own extents.
 struct OperandSpec {
   std::string name;
   DType dtype = DType::kF32;
@@ -53,8 +53,9 @@ struct OperandSpec {
 ///
 ///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
 ///
-/// Query head h reads key/value head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf and zero
-/// gradients. A key whose modified score is -inf counts as not kept; what it holds, NaN included, has no influence.
+/// Query head h reads key/value head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf
+/// and zero gradients. A key whose modified score is -inf counts as not kept; what it holds, NaN included, has no
+/// influence.
 struct AttentionProblem {
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;
@@ -86,8 +87,8 @@ struct AttentionProblem {
   float effective_scale() const;
 };
 
-/// Checks every size, stride, dtype and operand, before anything is allocated or run. Throws Error(kInvalidArgument) that says
-/// what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
+/// Checks every size, stride, dtype and operand, before anything is allocated or run. Throws Error(kInvalidArgument)
+/// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
 /// The PROBLEM file of the command line and the C ABI: JSON, described field by field in docs/problem.md.

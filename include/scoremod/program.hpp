@@ -19,8 +19,10 @@ SCOREMOD_API const char* to_string(Type type);
 enum class Axis : std::uint8_t { kBatch, kHead, kQuery, kKey };
 inline constexpr int kAxisCount = 4;
 
-/// What a node does. One table (src/ir/op_table.cpp, printed in docs/ops.md) says each op's name, types, meaning and edge cases.
+/// What a node does. One table (src/ir/op_table.cpp, printed in docs/ops.md) says each op's name, types, meaning and
+/// edge cases.
 enum class Op : std::uint8_t {
+  // clang-format off
   // Leaves.
   kScore, kUpstream, kBatchIdx, kHeadIdx, kQueryIdx, kKeyIdx, kConstant, kOperand, kGather,
   // Arithmetic.
@@ -30,6 +32,7 @@ enum class Op : std::uint8_t {
   kSoftplus, kRelu, kGelu, kGeluTanh, kSilu,
   // Comparisons, booleans, selection, casts.
   kEq, kNe, kLt, kLe, kGt, kGe, kAnd, kOr, kXor, kNot, kSelect, kToF32, kToI32, kToBool,
+  // clang-format on
 };
 inline constexpr int kOpCount = static_cast<int>(Op::kToBool) + 1;
 
@@ -52,9 +55,9 @@ struct Node {
 };
 
 /// A named tensor that the program reads.
-/// Broadcast form (table_rank == 0): the tensor has one dimension for each axis in `axes`, in the order b, h, q, kv, and is read at
-/// the current element; no axis at all is a scalar. Table form (table_rank > 0): read by kGather at computed indices, each
-/// clamped to the table's extent.
+/// Broadcast form (table_rank == 0): the tensor has one dimension for each axis in `axes`, in the order b, h, q, kv,
+/// and is read at the current element; no axis at all is a scalar. Table form (table_rank > 0): read by kGather at
+/// computed indices, each clamped to the table's extent.
 struct OperandDecl {
   std::string name;
   Type type = Type::kF32;
@@ -86,8 +89,8 @@ struct Root {
   bool operator==(const Root&) const = default;
 };
 
-/// An immutable scalar program over the score: hash-consed, free of dead nodes and numbered canonically (depth first from
-/// the roots), so that equal structure means equal vectors. Cheap to copy.
+/// An immutable scalar program over the score: hash-consed, free of dead nodes and numbered canonically (depth first
+/// from the roots), so that equal structure means equal vectors. Cheap to copy.
 class SCOREMOD_API Program {
  public:
   /// The identity: value = score, nothing masked.

@@ -6,14 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "compiler/compiled_problem.hpp"
 #include "scoremod/attention.hpp"
+
+#include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend {
 
 enum class Direction { kForward, kBackward };
 
-/// Checked pointers of one call. The executor has validated every size; operands are in the order of the program's declarations.
+/// Checked pointers of one call. The executor has validated every size; operands are in the order of the program's
+/// declarations.
 struct ForwardTensors {
   const void* q = nullptr;
   const void* k = nullptr;
@@ -53,12 +55,14 @@ class Plan {
 
 class ForwardPlan : public Plan {
  public:
-  virtual void execute(const ForwardTensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const = 0;
+  virtual void execute(const ForwardTensors& tensors, const CallParameters& parameters,
+                       std::span<std::byte> workspace) const = 0;
 };
 
 class BackwardPlan : public Plan {
  public:
-  virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const = 0;
+  virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+                       std::span<std::byte> workspace) const = 0;
 };
 
 /// Whether a backend can run a problem, with every reason why not.
@@ -77,11 +81,14 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
-  virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem, const PlanOptions& options) const = 0;
-  virtual std::unique_ptr<BackwardPlan> plan_backward(const compiler::CompiledProblem& problem, const PlanOptions& options) const = 0;
+  virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem,
+                                                    const PlanOptions& options) const = 0;
+  virtual std::unique_ptr<BackwardPlan> plan_backward(const compiler::CompiledProblem& problem,
+                                                      const PlanOptions& options) const = 0;
 };
 
-/// Every backend in the order of preference; the last is the reference. Defined in registry.cpp, which alone names backends.
+/// Every backend in the order of preference; the last is the reference. Defined in registry.cpp, which alone names
+/// backends.
 std::span<const Backend* const> backends();
 /// The backend of this name; throws Error(kInvalidArgument) that lists the names when there is none.
 const Backend& find_backend(const std::string& name);

@@ -2,18 +2,20 @@
 
 #include <optional>
 
-#include "passes/mask_class.hpp"
 #include "scoremod/problem.hpp"
+
+#include "passes/mask_class.hpp"
 
 namespace scoremod::compiler {
 
 /// A validated problem with everything that the compiler knows of it. What backends work from.
 struct CompiledProblem {
-  AttentionProblem problem;     ///< with the user's own program
-  Program program;              ///< after the passes; same operands, same meaning
-  /// Roots: value, keep, d_score and the operand adjoints of `program`, sharing nodes. Present when the problem wants backward.
+  AttentionProblem problem;  ///< with the user's own program
+  Program program;           ///< after the passes; same operands, same meaning
+  /// Roots: value, keep, d_score and the operand adjoints of `program`, sharing nodes. Present when the problem wants
+  /// backward.
   std::optional<Program> derivative;
-  passes::MaskClass mask;       ///< of `program`
+  passes::MaskClass mask;  ///< of `program`
 };
 
 }  // namespace scoremod::compiler

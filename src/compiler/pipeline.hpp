@@ -16,8 +16,8 @@ struct StepReport {
 };
 
 struct PipelineOptions {
-  std::vector<std::string> disabled;                     ///< steps to leave out, by name; unknown names are refused
-  std::function<void(const StepReport&)> on_step;        ///< called after each step when set
+  std::vector<std::string> disabled;               ///< steps to leave out, by name; unknown names are refused
+  std::function<void(const StepReport&)> on_step;  ///< called after each step when set
 };
 
 /// The names of the steps that may be disabled, in order.

@@ -32,11 +32,14 @@ std::size_t Builder::NodeHash::operator()(const Node& node) const { return stati
 
 std::uint32_t Builder::declare(const OperandDecl& decl) {
   if (!is_identifier(decl.name)) {
-    fail_argument("operand name: expected letters, digits and '_' with no digit first, found '", decl.name, "'; rename it");
+    fail_argument("operand name: expected letters, digits and '_' with no digit first, found '", decl.name,
+                  "'; rename it");
   }
-  if (is_reserved(decl.name)) fail_argument("operand name '", decl.name, "' is a word of the program language; rename it");
+  if (is_reserved(decl.name))
+    fail_argument("operand name '", decl.name, "' is a word of the program language; rename it");
   for (const OperandDecl& other : operands_) {
-    if (other.name == decl.name) fail_argument("operand '", decl.name, "' is declared twice; give each operand its own name");
+    if (other.name == decl.name)
+      fail_argument("operand '", decl.name, "' is declared twice; give each operand its own name");
   }
   if (decl.table_rank < 0 || decl.table_rank > kMaxTableRank) {
     fail_argument("table '", decl.name, "': expected a rank of 1 to ", kMaxTableRank, ", found ", decl.table_rank);
@@ -69,7 +72,8 @@ NodeId Builder::operand(std::uint32_t number) {
   if (number >= operands_.size()) fail_bug("operand ", number, " is not declared");
   const OperandDecl& decl = operands_[number];
   if (decl.is_table()) {
-    fail_argument("table '", decl.name, "' is read with ", decl.table_rank, " indices: ", decl.name, "[...]; found none");
+    fail_argument("table '", decl.name, "' is read with ", decl.table_rank, " indices: ", decl.name,
+                  "[...]; found none");
   }
   Node node;
   node.op = Op::kOperand;
@@ -81,7 +85,8 @@ NodeId Builder::operand(std::uint32_t number) {
 NodeId Builder::gather(std::uint32_t number, std::span<const NodeId> indices) {
   if (number >= operands_.size()) fail_bug("operand ", number, " is not declared");
   const OperandDecl& decl = operands_[number];
-  if (!decl.is_table()) fail_argument("operand '", decl.name, "' is no table: read it without indices, or declare it as a table");
+  if (!decl.is_table())
+    fail_argument("operand '", decl.name, "' is no table: read it without indices, or declare it as a table");
   if (indices.size() != static_cast<std::size_t>(decl.table_rank)) {
     fail_argument("table '", decl.name, "' has rank ", decl.table_rank, ", found ", indices.size(), " indices");
   }
@@ -93,7 +98,8 @@ NodeId Builder::gather(std::uint32_t number, std::span<const NodeId> indices) {
   for (std::size_t i = 0; i < indices.size(); ++i) {
     const Type found = this->node(indices[i]).type;
     if (found != Type::kI32) {
-      fail_argument("table '", decl.name, "': index ", i, " must be i32, found ", to_string(found), "; convert with i32()");
+      fail_argument("table '", decl.name, "': index ", i, " must be i32, found ", to_string(found),
+                    "; convert with i32()");
     }
     node.args[i] = indices[i];
   }
@@ -102,7 +108,8 @@ NodeId Builder::gather(std::uint32_t number, std::span<const NodeId> indices) {
 
 NodeId Builder::make(Op op, std::span<const NodeId> args) {
   std::array<Type, kMaxArgs> types{};
-  if (args.size() > types.size()) fail_argument("'", info(op).name, "' takes ", info(op).arity, " arguments, found ", args.size());
+  if (args.size() > types.size())
+    fail_argument("'", info(op).name, "' takes ", info(op).arity, " arguments, found ", args.size());
   for (std::size_t i = 0; i < args.size(); ++i) types[i] = node(args[i]).type;
   std::string why;
   const auto type = infer_type(op, std::span(types.data(), args.size()), &why);

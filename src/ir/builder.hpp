@@ -5,16 +5,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ir/op_table.hpp"
 #include "scoremod/program.hpp"
+
+#include "ir/op_table.hpp"
 
 namespace scoremod::ir {
 
 /// More nodes than this are refused, so that no input makes the compiler run away.
 inline constexpr std::size_t kMaxNodes = 1u << 16;
 
-/// Makes programs. Equal nodes are made once (hash-consing), types are checked at once, and finish() drops what no root reaches
-/// and numbers the rest canonically. Every mistake throws Error(kInvalidArgument).
+/// Makes programs. Equal nodes are made once (hash-consing), types are checked at once, and finish() drops what no root
+/// reaches and numbers the rest canonically. Every mistake throws Error(kInvalidArgument).
 class Builder {
  public:
   /// Declares an operand and returns its number. Names are identifiers, no keyword of the text form, and unique.

@@ -79,7 +79,8 @@ std::uint64_t hash_of(const Node& node) {
   return mix(hash, node.payload);
 }
 
-Program canonical(const std::vector<OperandDecl>& operands, const std::vector<Node>& nodes, std::span<const Root> roots) {
+Program canonical(const std::vector<OperandDecl>& operands, const std::vector<Node>& nodes,
+                  std::span<const Root> roots) {
   auto data = std::make_shared<Program::Data>();
   data->operands = operands;
   Numbering numbering(nodes);

@@ -11,6 +11,7 @@ namespace scoremod::ir {
 std::uint64_t hash_of(const Node& node);
 
 /// Drops the nodes that no root reaches, numbers the rest depth first from the roots in order, and verifies the result.
-Program canonical(const std::vector<OperandDecl>& operands, const std::vector<Node>& nodes, std::span<const Root> roots);
+Program canonical(const std::vector<OperandDecl>& operands, const std::vector<Node>& nodes,
+                  std::span<const Root> roots);
 
 }  // namespace scoremod::ir

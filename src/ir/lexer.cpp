@@ -9,11 +9,11 @@
 namespace scoremod::ir {
 namespace {
 
-constexpr std::array<std::string_view, 14> kWords{"operand", "table", "rank", "let",  "value", "keep",    "d_score",
-                                                  "accumulate", "true", "false", "inf", "nan", "f32", "i32"};
+constexpr std::array<std::string_view, 14> kWords{"operand",    "table", "rank",  "let", "value", "keep", "d_score",
+                                                  "accumulate", "true",  "false", "inf", "nan",   "f32",  "i32"};
 // Longest first, so that "//" is not read as two "/".
-constexpr std::array<std::string_view, 24> kSymbols{"//", "==", "!=", "<=", ">=", "+=", "+", "-", "*", "/", "%", "<", ">",
-                                                    "&",  "|",  "^",  "!",  "=",  "(",  ")", "[", "]", ",", ":"};
+constexpr std::array<std::string_view, 24> kSymbols{"//", "==", "!=", "<=", ">=", "+=", "+", "-", "*", "/", "%", "<",
+                                                    ">",  "&",  "|",  "^",  "!",  "=",  "(", ")", "[", "]", ",", ":"};
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -21,7 +21,9 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 /// Length of the number at the start of text; sets *floating when it has a point or an exponent.
 std::size_t number_length(std::string_view text, bool* floating) {
   std::size_t i = 0;
-  const auto digits = [&] { while (i < text.size() && is_digit(text[i])) ++i; };
+  const auto digits = [&] {
+    while (i < text.size() && is_digit(text[i])) ++i;
+  };
   digits();
   *floating = false;
   if (i < text.size() && text[i] == '.') {
@@ -65,8 +67,10 @@ class Lexer {
     if (c == '#') {
       at_ = std::min(source_.find('\n', at_), source_.size());
     } else if (c == '\n' || c == ';') {
-      if (depth_ == 0 || c == ';') add(TokenKind::kEndOfStatement, 1);
-      else ++at_;
+      if (depth_ == 0 || c == ';')
+        add(TokenKind::kEndOfStatement, 1);
+      else
+        ++at_;
     } else if (c == ' ' || c == '\t' || c == '\r') {
       ++at_;
     } else if (is_digit(c) || (c == '.' && rest.size() > 1 && is_digit(rest[1]))) {
@@ -131,11 +135,13 @@ void fail_at(std::string_view source, std::size_t offset, const std::string& mes
   const std::size_t end = std::min(source.find('\n', start), source.size());
   std::string pad(source.substr(start, offset - start));
   for (char& c : pad) c = c == '\t' ? '\t' : ' ';
-  fail_argument("line ", line, ", column ", offset - start + 1, ": ", message, "\n  ", source.substr(start, end - start), "\n  ",
-                pad, "^");
+  fail_argument("line ", line, ", column ", offset - start + 1, ": ", message, "\n  ",
+                source.substr(start, end - start), "\n  ", pad, "^");
 }
 
-bool is_identifier(std::string_view text) { return !text.empty() && is_letter(text[0]) && name_length(text) == text.size(); }
+bool is_identifier(std::string_view text) {
+  return !text.empty() && is_letter(text[0]) && name_length(text) == text.size();
+}
 
 bool is_reserved(std::string_view name) {
   if (std::find(kWords.begin(), kWords.end(), name) != kWords.end()) return true;

@@ -13,8 +13,8 @@ constexpr auto kInfix = Notation::kInfix;
 constexpr auto kPrefix = Notation::kPrefix;
 constexpr int kTop = kPrimaryPrecedence;
 
-// f32 arithmetic is IEEE 754 single precision; i32 arithmetic is two's complement and wraps. A NaN argument gives NaN unless a row
-// says otherwise.
+// f32 arithmetic is IEEE 754 single precision; i32 arithmetic is two's complement and wraps. A NaN argument gives NaN
+// unless a row says otherwise.
 constexpr std::array<OpInfo, kOpCount> kOps{{
     {Op::kScore, "score", kKeyword, kTop, Signature::kLeaf, 0, false, "the score, already multiplied by scale", ""},
     {Op::kUpstream, "upstream", kKeyword, kTop, Signature::kLeaf, 0, false, "d loss / d value; derivatives only", ""},
@@ -36,7 +36,8 @@ constexpr std::array<OpInfo, kOpCount> kOps{{
     {Op::kFloorDiv, "//", kInfix, kProductPrecedence, Signature::kIntBinary, 2, false,
      "the largest integer not above x / y", "x // 0 is 0; -2147483648 // -1 wraps to -2147483648"},
     {Op::kMod, "%", kInfix, kProductPrecedence, Signature::kNumberBinary, 2, false,
-     "x - floor(x / y) * y: the sign of y", "i32: x % 0 is x; f32: x % 0 and inf % y are NaN, x % inf is x when the signs "
+     "x - floor(x / y) * y: the sign of y",
+     "i32: x % 0 is x; f32: x % 0 and inf % y are NaN, x % inf is x when the signs "
      "agree, else y"},
     {Op::kPow, "pow", kCall, kTop, Signature::kFloatBinary, 2, false, "x to the power y",
      "as C's pow: pow(x, 0) is 1 even for NaN; x < 0 with y no integer is NaN"},
@@ -50,12 +51,16 @@ constexpr std::array<OpInfo, kOpCount> kOps{{
     {Op::kRound, "round", kCall, kTop, Signature::kFloatUnary, 1, false, "the nearest integer, halves to even", ""},
     {Op::kExp, "exp", kCall, kTop, Signature::kFloatUnary, 1, false, "e to the power x", "exp(-inf) is 0"},
     {Op::kExp2, "exp2", kCall, kTop, Signature::kFloatUnary, 1, false, "2 to the power x", "exp2(-inf) is 0"},
-    {Op::kExpm1, "expm1", kCall, kTop, Signature::kFloatUnary, 1, false, "exp(x) - 1, accurate near 0", "expm1(-inf) is -1"},
-    {Op::kLog, "log", kCall, kTop, Signature::kFloatUnary, 1, false, "natural logarithm", "log(0) is -inf; x < 0 is NaN"},
+    {Op::kExpm1, "expm1", kCall, kTop, Signature::kFloatUnary, 1, false, "exp(x) - 1, accurate near 0",
+     "expm1(-inf) is -1"},
+    {Op::kLog, "log", kCall, kTop, Signature::kFloatUnary, 1, false, "natural logarithm",
+     "log(0) is -inf; x < 0 is NaN"},
     {Op::kLog1p, "log1p", kCall, kTop, Signature::kFloatUnary, 1, false, "log(1 + x), accurate near 0",
      "log1p(-1) is -inf; x < -1 is NaN"},
-    {Op::kSqrt, "sqrt", kCall, kTop, Signature::kFloatUnary, 1, false, "square root", "x < 0 is NaN; sqrt(-0.0) is -0.0"},
-    {Op::kRsqrt, "rsqrt", kCall, kTop, Signature::kFloatUnary, 1, false, "1 / sqrt(x)", "rsqrt(0) is inf; x < 0 is NaN"},
+    {Op::kSqrt, "sqrt", kCall, kTop, Signature::kFloatUnary, 1, false, "square root",
+     "x < 0 is NaN; sqrt(-0.0) is -0.0"},
+    {Op::kRsqrt, "rsqrt", kCall, kTop, Signature::kFloatUnary, 1, false, "1 / sqrt(x)",
+     "rsqrt(0) is inf; x < 0 is NaN"},
     {Op::kReciprocal, "reciprocal", kCall, kTop, Signature::kFloatUnary, 1, false, "1 / x", "as 1 / x"},
     {Op::kSin, "sin", kCall, kTop, Signature::kFloatUnary, 1, false, "sine of x radians", "sin(inf) is NaN"},
     {Op::kCos, "cos", kCall, kTop, Signature::kFloatUnary, 1, false, "cosine of x radians", "cos(inf) is NaN"},
@@ -69,15 +74,19 @@ constexpr std::array<OpInfo, kOpCount> kOps{{
     {Op::kGelu, "gelu", kCall, kTop, Signature::kFloatUnary, 1, false, "x * (1 + erf(x / sqrt(2))) / 2",
      "the limits: gelu(-inf) is 0, gelu(inf) is inf"},
     {Op::kGeluTanh, "gelu_tanh", kCall, kTop, Signature::kFloatUnary, 1, false,
-     "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2", "the limits: gelu_tanh(-inf) is 0, gelu_tanh(inf) is inf"},
+     "x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2",
+     "the limits: gelu_tanh(-inf) is 0, gelu_tanh(inf) is inf"},
     {Op::kSilu, "silu", kCall, kTop, Signature::kFloatUnary, 1, false, "x * sigmoid(x)",
      "the limits: silu(-inf) is 0, silu(inf) is inf"},
     {Op::kEq, "==", kInfix, kComparePrecedence, Signature::kEquality, 2, true, "x equals y", "false if either is NaN"},
-    {Op::kNe, "!=", kInfix, kComparePrecedence, Signature::kEquality, 2, true, "x differs from y", "true if either is NaN"},
+    {Op::kNe, "!=", kInfix, kComparePrecedence, Signature::kEquality, 2, true, "x differs from y",
+     "true if either is NaN"},
     {Op::kLt, "<", kInfix, kComparePrecedence, Signature::kOrdering, 2, false, "x below y", "false if either is NaN"},
-    {Op::kLe, "<=", kInfix, kComparePrecedence, Signature::kOrdering, 2, false, "x not above y", "false if either is NaN"},
+    {Op::kLe, "<=", kInfix, kComparePrecedence, Signature::kOrdering, 2, false, "x not above y",
+     "false if either is NaN"},
     {Op::kGt, ">", kInfix, kComparePrecedence, Signature::kOrdering, 2, false, "x above y", "false if either is NaN"},
-    {Op::kGe, ">=", kInfix, kComparePrecedence, Signature::kOrdering, 2, false, "x not below y", "false if either is NaN"},
+    {Op::kGe, ">=", kInfix, kComparePrecedence, Signature::kOrdering, 2, false, "x not below y",
+     "false if either is NaN"},
     {Op::kAnd, "&", kInfix, kAndPrecedence, Signature::kBoolBinary, 2, true, "both", ""},
     {Op::kOr, "|", kInfix, kOrPrecedence, Signature::kBoolBinary, 2, true, "either", ""},
     {Op::kXor, "^", kInfix, kXorPrecedence, Signature::kBoolBinary, 2, true, "exactly one", ""},

@@ -11,18 +11,18 @@ namespace scoremod::ir {
 
 /// Which argument types an op takes and what it returns.
 enum class Signature : std::uint8_t {
-  kLeaf,           ///< no arguments, or (gather) i32 indices; the builder knows the type
-  kFloatUnary,     ///< f32 -> f32
-  kNumberUnary,    ///< T -> T for f32, i32
-  kFloatBinary,    ///< f32, f32 -> f32
-  kNumberBinary,   ///< T, T -> T for f32, i32
-  kIntBinary,      ///< i32, i32 -> i32
-  kEquality,       ///< T, T -> bool for f32, i32, bool
-  kOrdering,       ///< T, T -> bool for f32, i32
-  kBoolBinary,     ///< bool, bool -> bool
-  kBoolUnary,      ///< bool -> bool
-  kSelect,         ///< bool, T, T -> T for every type
-  kCast,           ///< any type -> the op's own type
+  kLeaf,          ///< no arguments, or (gather) i32 indices; the builder knows the type
+  kFloatUnary,    ///< f32 -> f32
+  kNumberUnary,   ///< T -> T for f32, i32
+  kFloatBinary,   ///< f32, f32 -> f32
+  kNumberBinary,  ///< T, T -> T for f32, i32
+  kIntBinary,     ///< i32, i32 -> i32
+  kEquality,      ///< T, T -> bool for f32, i32, bool
+  kOrdering,      ///< T, T -> bool for f32, i32
+  kBoolBinary,    ///< bool, bool -> bool
+  kBoolUnary,     ///< bool -> bool
+  kSelect,        ///< bool, T, T -> T for every type
+  kCast,          ///< any type -> the op's own type
 };
 
 /// How the text form writes an op. Infix ops bind tighter the higher their precedence.

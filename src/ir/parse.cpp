@@ -36,7 +36,9 @@ class Parser {
   void expect(std::string_view symbol, const char* where) {
     if (!accept(symbol)) fail(peek(), concat("expected '", symbol, "' ", where, ", found ", describe(peek())));
   }
-  [[noreturn]] void fail(const Token& token, const std::string& message) const { fail_at(source_, token.offset, message); }
+  [[noreturn]] void fail(const Token& token, const std::string& message) const {
+    fail_at(source_, token.offset, message);
+  }
 
   static std::string describe(const Token& token) {
     if (token.kind == TokenKind::kEnd) return "the end of the text";
@@ -62,14 +64,22 @@ class Parser {
       return;
     }
     const Token& word = next();
-    if (word.text == "operand") declare_operand();
-    else if (word.text == "table") declare_table();
-    else if (word.text == "let") let();
-    else if (word.text == "value") root(RootKind::kValue);
-    else if (word.text == "keep") root(RootKind::kKeep);
-    else if (word.text == "d_score") root(RootKind::kScoreAdjoint);
-    else if (word.text == "accumulate") accumulate();
-    else fail(word, concat("expected operand, table, let, value, keep, d_score or accumulate, found ", describe(word)));
+    if (word.text == "operand")
+      declare_operand();
+    else if (word.text == "table")
+      declare_table();
+    else if (word.text == "let")
+      let();
+    else if (word.text == "value")
+      root(RootKind::kValue);
+    else if (word.text == "keep")
+      root(RootKind::kKeep);
+    else if (word.text == "d_score")
+      root(RootKind::kScoreAdjoint);
+    else if (word.text == "accumulate")
+      accumulate();
+    else
+      fail(word, concat("expected operand, table, let, value, keep, d_score or accumulate, found ", describe(word)));
     if (peek().kind != TokenKind::kEndOfStatement) {
       fail(peek(), concat("expected the end of the statement or an operator, found ", describe(peek())));
     }
@@ -110,7 +120,8 @@ class Parser {
     expect(":", "after the table's name");
     decl.type = type();
     const Token& word = next();
-    if (word.text != "rank") fail(word, concat("expected 'rank' and a number after the table's type, found ", describe(word)));
+    if (word.text != "rank")
+      fail(word, concat("expected 'rank' and a number after the table's type, found ", describe(word)));
     const Token& rank = next();
     if (rank.text.size() != 1 || rank.text[0] < '1' || rank.text[0] > '0' + kMaxTableRank) {
       fail(rank, concat("expected a rank of 1 to ", kMaxTableRank, ", found ", describe(rank)));
@@ -126,9 +137,12 @@ class Parser {
 
   void let() {
     const Token& name = next();
-    if (name.kind != TokenKind::kLocal && !is_identifier(name.text)) fail(name, concat("expected a name, found ", describe(name)));
-    if (is_reserved(name.text)) fail(name, concat("'", name.text, "' is a word of the program language; choose another name"));
-    if (names_.contains(name.text) || operands_.contains(name.text)) fail(name, concat("'", name.text, "' already has a meaning"));
+    if (name.kind != TokenKind::kLocal && !is_identifier(name.text))
+      fail(name, concat("expected a name, found ", describe(name)));
+    if (is_reserved(name.text))
+      fail(name, concat("'", name.text, "' is a word of the program language; choose another name"));
+    if (names_.contains(name.text) || operands_.contains(name.text))
+      fail(name, concat("'", name.text, "' already has a meaning"));
     expect("=", "after the name");
     names_[name.text] = expression(kOrPrecedence);
   }
@@ -151,7 +165,8 @@ class Parser {
     if (decl.is_table()) {
       const std::vector<NodeId> indices = index_list();
       if (indices.size() != static_cast<std::size_t>(decl.table_rank)) {
-        fail(name, concat("table '", decl.name, "' has rank ", decl.table_rank, ", found ", indices.size(), " indices"));
+        fail(name,
+             concat("table '", decl.name, "' has rank ", decl.table_rank, ", found ", indices.size(), " indices"));
       }
       for (std::size_t i = 0; i < indices.size(); ++i) made.indices[i] = indices[i];
     }
@@ -163,7 +178,8 @@ class Parser {
   // Expressions.
   NodeId expression(int minimum) {
     const Token& first = peek();
-    if (++depth_ > kMaxDepth) fail(first, concat("expressions nest at most ", kMaxDepth, " deep; name parts with 'let'"));
+    if (++depth_ > kMaxDepth)
+      fail(first, concat("expressions nest at most ", kMaxDepth, " deep; name parts with 'let'"));
     NodeId left = prefix();
     while (peek().kind == TokenKind::kSymbol) {
       const auto op = find_infix(peek().text);
@@ -236,7 +252,8 @@ class Parser {
   NodeId named(const Token& token) {
     const auto found = names_.find(token.text);
     if (found != names_.end()) return found->second;
-    fail(token, concat("'", token.text, "' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand or "
+    fail(token, concat("'", token.text,
+                       "' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand or "
                        "a name given with 'let' before"));
   }
 
@@ -271,7 +288,8 @@ class Parser {
     if (token.kind == TokenKind::kInteger) {
       std::int32_t value = 0;
       const auto result = std::from_chars(text.data(), end, value);
-      if (result.ec != std::errc() || result.ptr != end) fail(token, concat("'", text, "' does not fit i32; write a float (", text, ".0)?"));
+      if (result.ec != std::errc() || result.ptr != end)
+        fail(token, concat("'", text, "' does not fit i32; write a float (", text, ".0)?"));
       return builder_.constant(value);
     }
     float value = 0;
@@ -298,7 +316,8 @@ Program Parser::run() {
 }  // namespace
 
 Program parse(std::string_view text) {
-  if (text.size() > kMaxTextBytes) fail_argument("program text: expected at most ", kMaxTextBytes, " bytes, found ", text.size());
+  if (text.size() > kMaxTextBytes)
+    fail_argument("program text: expected at most ", kMaxTextBytes, " bytes, found ", text.size());
   return Parser(text).run();
 }
 

@@ -28,7 +28,10 @@ bool is_leaf(const Node& node) { return info(node.op).signature == Signature::kL
 class Printer {
  public:
   explicit Printer(const Program& program)
-      : program_(program), uses_(program.nodes().size()), depth_(program.nodes().size()), text_(program.nodes().size()) {}
+      : program_(program),
+        uses_(program.nodes().size()),
+        depth_(program.nodes().size()),
+        text_(program.nodes().size()) {}
 
   std::string run() {
     for (const OperandDecl& decl : program_.operands()) declaration(decl);

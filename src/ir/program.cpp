@@ -54,8 +54,8 @@ std::uint64_t Program::hash() const { return data_->hash; }
 
 bool Program::operator==(const Program& other) const {
   if (data_ == other.data_) return true;
-  return data_->hash == other.data_->hash && data_->operands == other.data_->operands && data_->nodes == other.data_->nodes &&
-         data_->roots == other.data_->roots;
+  return data_->hash == other.data_->hash && data_->operands == other.data_->operands &&
+         data_->nodes == other.data_->nodes && data_->roots == other.data_->roots;
 }
 
 }  // namespace scoremod

@@ -160,7 +160,9 @@ Scalar<Real> cast(Op op, Type from, const Scalar<Real>& x) {
   Scalar<Real> out;
   if (op == Op::kToF32) {
     // An i32 rounds to f32 whatever Real is: the program's value is an f32.
-    out.f = from == Type::kF32 ? x.f : from == Type::kI32 ? static_cast<Real>(static_cast<float>(x.i)) : Real(x.b ? 1 : 0);
+    out.f = from == Type::kF32   ? x.f
+            : from == Type::kI32 ? static_cast<Real>(static_cast<float>(x.i))
+                                 : Real(x.b ? 1 : 0);
   } else if (op == Op::kToI32) {
     out.i = from == Type::kF32 ? to_i32(x.f) : from == Type::kI32 ? x.i : (x.b ? 1 : 0);
   } else {
@@ -196,12 +198,16 @@ Scalar<Real> eval_op(const Node& node, Type arg_type, std::span<const Scalar<Rea
     case Signature::kFloatBinary: out.f = eval_float_binary(node.op, args[0].f, args[1].f); break;
     case Signature::kIntBinary: out.i = eval_int(node.op, args[0].i, args[1].i); break;
     case Signature::kNumberUnary:
-      if (node.type == Type::kF32) out.f = eval_float_unary(node.op, args[0].f);
-      else out.i = eval_int(node.op, args[0].i, 0);
+      if (node.type == Type::kF32)
+        out.f = eval_float_unary(node.op, args[0].f);
+      else
+        out.i = eval_int(node.op, args[0].i, 0);
       break;
     case Signature::kNumberBinary:
-      if (node.type == Type::kF32) out.f = eval_float_binary(node.op, args[0].f, args[1].f);
-      else out.i = eval_int(node.op, args[0].i, args[1].i);
+      if (node.type == Type::kF32)
+        out.f = eval_float_binary(node.op, args[0].f, args[1].f);
+      else
+        out.i = eval_int(node.op, args[0].i, args[1].i);
       break;
     case Signature::kEquality:
     case Signature::kOrdering: out.b = eval_compare(node.op, arg_type, args[0], args[1]); break;

@@ -8,11 +8,13 @@ namespace {
 
 void verify_operand_read(const Program& program, NodeId id) {
   const Node& node = program.nodes()[id];
-  if (node.payload >= program.operands().size()) fail_bug("node ", id, " reads operand ", node.payload, ", which is not declared");
+  if (node.payload >= program.operands().size())
+    fail_bug("node ", id, " reads operand ", node.payload, ", which is not declared");
   const OperandDecl& decl = program.operands()[node.payload];
   if (node.type != decl.type) fail_bug("node ", id, " reads operand '", decl.name, "' as another type than its own");
   if (decl.table_rank != node.arg_count || decl.is_table() != (node.op == Op::kGather)) {
-    fail_bug("node ", id, " reads operand '", decl.name, "' with ", int{node.arg_count}, " indices, expected ", decl.table_rank);
+    fail_bug("node ", id, " reads operand '", decl.name, "' with ", int{node.arg_count}, " indices, expected ",
+             decl.table_rank);
   }
   for (const NodeId arg : args_of(node)) {
     if (program.nodes()[arg].type != Type::kI32) fail_bug("node ", id, " has an index that is not i32");
@@ -28,14 +30,16 @@ void verify_node(const Program& program, NodeId id, bool derivative) {
     types[i] = program.nodes()[node.args[i]].type;
   }
   if (node.op == Op::kUpstream && !derivative) {
-    fail_argument("'upstream' has a meaning only in a derivative; use it beside d_score or accumulate, or leave it out");
+    fail_argument(
+        "'upstream' has a meaning only in a derivative; use it beside d_score or accumulate, or leave it out");
   }
   if (node.op == Op::kOperand || node.op == Op::kGather) return verify_operand_read(program, id);
   if (info(node.op).signature == Signature::kLeaf) return;
   std::string why;
   const auto type = infer_type(node.op, std::span(types.data(), node.arg_count), &why);
   if (!type) fail_bug("node ", id, ": ", why);
-  if (*type != node.type) fail_bug("node ", id, " is marked ", to_string(node.type), ", its op gives ", to_string(*type));
+  if (*type != node.type)
+    fail_bug("node ", id, " is marked ", to_string(node.type), ", its op gives ", to_string(*type));
 }
 
 void verify_root(const Program& program, const Root& root) {
@@ -54,7 +58,8 @@ void verify_root(const Program& program, const Root& root) {
   }
   for (const NodeId index : indices_of(program, root)) {
     if (index >= program.nodes().size() || program.nodes()[index].type != Type::kI32) {
-      fail_argument("the indices of 'accumulate ", program.operands()[root.operand].name, "' must be i32, one for each dimension");
+      fail_argument("the indices of 'accumulate ", program.operands()[root.operand].name,
+                    "' must be i32, one for each dimension");
     }
   }
 }
@@ -78,7 +83,8 @@ void verify(const Program& program) {
       const bool grows = root.kind > previous->kind ||
                          (root.kind == RootKind::kOperandAdjoint && previous->kind == RootKind::kOperandAdjoint &&
                           root.operand >= previous->operand);
-      if (!grows) fail_argument("roots must come in the order value, keep, d_score, accumulate (by operand), each at most once");
+      if (!grows)
+        fail_argument("roots must come in the order value, keep, d_score, accumulate (by operand), each at most once");
     }
     previous = &root;
   }

@@ -26,8 +26,8 @@ enum class BandAnchor : std::uint8_t {
   kBottomRight,  ///< d = kv - q - (seq_kv - seq_q): the last query sees the last key
 };
 
-/// Keeps a key when -left <= d <= right, both ends included; an absent end is unbounded. d is given by the anchor, from global
-/// indices. Causal is {absent, 0}; strictly causal {absent, -1}; a causal window of w keys {w - 1, 0}.
+/// Keeps a key when -left <= d <= right, both ends included; an absent end is unbounded. d is given by the anchor, from
+/// global indices. Causal is {absent, 0}; strictly causal {absent, -1}; a causal window of w keys {w - 1, 0}.
 struct Band {
   std::optional<std::int64_t> left;
   std::optional<std::int64_t> right;
@@ -40,7 +40,7 @@ struct Band {
 struct MaskClass {
   MaskKind kind = MaskKind::kFull;
   std::optional<Band> band;
-  NodeId rest = kNoNode;              ///< a bool node of the program that was classified
+  NodeId rest = kNoNode;               ///< a bool node of the program that was classified
   std::optional<std::int64_t> prefix;  ///< kPrefix with a constant length P
 };
 
