@@ -67,10 +67,15 @@ class LayersTest(unittest.TestCase):
         self.expect_violation("src/base/log.cpp", '#include "../ir/node.hpp"\n', "layer base")
 
     def test_public_header_may_not_include_internals(self):
-        self.expect_violation("include/scoremod/x.hpp", '#include "ir/node.hpp"\n', "users do not have it")
+        self.expect_violation("include/scoremod/problem.hpp", '#include "ir/node.hpp"\n', "users do not have it")
 
     def test_public_header_may_not_include_third_party(self):
-        self.expect_violation("include/scoremod/x.hpp", "#include <nlohmann/json.hpp>\n", "<nlohmann/json.hpp>")
+        self.expect_violation("include/scoremod/problem.hpp", "#include <nlohmann/json.hpp>\n", "<nlohmann/json.hpp>")
+
+    def test_public_header_has_a_layer(self):
+        self.expect_violation("include/scoremod/error.hpp", '#include "scoremod/program.hpp"\n', "layer base may not")
+        self.expect_violation("src/base/log.cpp", '#include "scoremod/program.hpp"\n', "layer base may not")
+        self.expect_violation("include/scoremod/extra.hpp", "", "'extra.hpp' is not in the tables")
 
     def test_tool_may_not_include_internals(self):
         self.expect_violation("tools/scoremod/run.cpp", '#include "ir/node.hpp"\n', "only public headers")
@@ -79,10 +84,10 @@ class LayersTest(unittest.TestCase):
         self.expect_violation("src/runtime/device.cpp", "#include <cudnn_frontend.h>\n", "only backend/cudnn may")
 
     def test_unknown_layer_is_named(self):
-        self.expect_violation("src/helpers/x.cpp", "", "layer 'helpers'")
+        self.expect_violation("src/helpers/x.cpp", "", "'helpers' is not in the tables")
 
     def test_source_outside_a_layer_is_named(self):
-        self.expect_violation("src/x.cpp", "", "layer ''")
+        self.expect_violation("src/x.cpp", "", "'' is not in the tables")
 
     def test_long_file_is_named(self):
         self.expect_violation("tests/unit/x_test.cpp", "\n" * (layers.MAX_LINES + 1), "split it")

@@ -3,11 +3,16 @@
 # The version of clang-format is pinned in requirements.txt, because versions differ in what they make of one style.
 cd "$(dirname "$0")/../.." || exit 1
 
+pinned=$(sed -n 's/^clang-format==//p' requirements.txt)
 clang_format=.venv/bin/clang-format
-if [ ! -x "$clang_format" ]; then
-  echo "skipped: $clang_format is not there; ./dev setup installs it"
-  exit 77
-fi
+[ -x "$clang_format" ] || clang_format=clang-format
+case "$("$clang_format" --version 2>/dev/null)" in
+  *" $pinned"*) ;;
+  *)
+    echo "skipped: clang-format $pinned is not there; ./dev setup installs it"
+    exit 77
+    ;;
+esac
 
 mode='--dry-run --Werror'
 [ "${1:-}" = --fix ] && mode=-i

@@ -34,6 +34,19 @@ USES = {
     "c_api": ["runtime", "zoo"],
 }
 
+# A public header belongs to the layer that gives it its meaning, and may be included from there upwards.
+PUBLIC_HEADERS = {
+    "export.hpp": "base",
+    "error.hpp": "base",
+    "dtype.hpp": "base",
+    "program.hpp": "ir",
+    "dsl.hpp": "dsl",
+    "zoo.hpp": "zoo",
+    "problem.hpp": "problem",
+    "attention.hpp": "backend",
+    "c_api.h": "c_api",
+}
+
 # Files that may reach further than their layer, and how far.
 EXCEPTIONS = {
     "src/backend/registry.cpp": ["backend/reference", "backend/cpu", "backend/cudnn"],
@@ -86,7 +99,10 @@ def reachable(layer):
 
 
 def layer_of(path):
-    """The layer of a file below src/, such as `backend/cpu`; its first folder if that is not in the table."""
+    """The layer of a file, such as `backend/cpu`; a name that is not in the table if the file has no place in it."""
+    if path.startswith("include/scoremod/"):
+        name = path.removeprefix("include/scoremod/")
+        return PUBLIC_HEADERS.get(name, name)
     parts = PurePosixPath(path).parts[1:-1]
     if parts[:1] == ("backend",) and len(parts) > 1:
         return "/".join(parts[:2])
@@ -120,10 +136,18 @@ def is_standard(included):
     return ("." not in included and "/" not in included) or included in C_STANDARD_HEADERS
 
 
+def check_reach(path, target):
+    layer = layer_of(path)
+    allowed = reachable(layer).union(EXCEPTIONS.get(path, []))
+    if layer_of(target) in allowed:
+        return None
+    return f"layer {layer} may not include {target}: it may use only {', '.join(sorted(allowed))}"
+
+
 def check_public_include(root, path, included):
     target = resolve(root, path, included)
     if target is not None and target.startswith("include/"):
-        return None
+        return check_reach(path, target)
     if target is not None:
         return f"a public header may not include {target}: users do not have it"
     if is_standard(included):
@@ -139,16 +163,10 @@ def check_third_party(place, included):
 
 
 def check_source_include(root, path, included):
-    layer = layer_of(path)
     target = resolve(root, path, included)
     if target is None:
-        return check_third_party(layer, included)
-    if not target.startswith("src/"):
-        return None
-    allowed = reachable(layer).union(EXCEPTIONS.get(path, []))
-    if layer_of(target) in allowed:
-        return None
-    return f"layer {layer} may not include {target}: it may use only {', '.join(sorted(allowed))}"
+        return check_third_party(layer_of(path), included)
+    return check_reach(path, target)
 
 
 def check_user_include(root, path, included):
@@ -163,8 +181,8 @@ def check_user_include(root, path, included):
 
 def check_file(root, path):
     top = PurePosixPath(path).parts[0]
-    if top == "src" and layer_of(path) not in USES:
-        message = f"layer '{layer_of(path)}' is not in the table of tools/checks/layers.py: say there what it may use"
+    if top in ("src", "include") and layer_of(path) not in USES:
+        message = f"'{layer_of(path)}' is not in the tables of tools/checks/layers.py: say there where it belongs"
         return [Violation(path, 1, message)]
     check = {"include": check_public_include, "src": check_source_include}.get(top, check_user_include)
     violations = []
