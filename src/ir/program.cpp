@@ -33,11 +33,11 @@ int OperandDecl::rank() const {
 }
 
 Program::Program() {
-  static const Program identity = [] {
+  static const Program kIdentity = [] {
     ir::Builder builder;
     return builder.finish(builder.leaf(Op::kScore));
   }();
-  data_ = identity.data_;
+  data_ = kIdentity.data_;
 }
 
 Program::Program(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
