@@ -19,7 +19,10 @@ enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD };
 SCOREMOD_API const char* to_string(Layout layout);
 SCOREMOD_API std::optional<Layout> parse_layout(std::string_view name);
 
-/// Distances between neighbours along each dimension, in elements.
+/// Distances between neighbours along each dimension, in elements; none is negative. The dimensions nest: sorted by
+/// stride, each stride is larger than what the inner dimensions span, so that no two elements share memory. One
+/// exception: a tensor that is only read (q, k and v of a problem without backward) may have stride 0 along batch and
+/// head, which repeats it there. The stride of a dimension of size 1 has no meaning.
 struct Strides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -43,7 +46,8 @@ struct OperandSpec {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
-  /// In elements, one per dimension; empty means dense, last dimension innermost.
+  /// In elements, one per dimension; empty means dense, last dimension innermost. The rules of Strides hold; any
+  /// dimension may have stride 0 where no gradient is written, that is for i32 and bool, and without backward.
   std::vector<std::int64_t> strides;
 
   bool operator==(const OperandSpec&) const = default;

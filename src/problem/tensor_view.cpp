@@ -1,0 +1,117 @@
+#include "problem/tensor_view.hpp"
+
+#include <cmath>
+
+#include "base/fail.hpp"
+#include "problem/extent.hpp"
+
+namespace scoremod {
+
+const char* to_string(Layout layout) {
+  switch (layout) {
+    case Layout::kBSHD: return "BSHD";
+    case Layout::kSBHD: return "SBHD";
+    case Layout::kBHSD: return "BHSD";
+  }
+  fail_argument("expected a Layout, found the value ", static_cast<int>(layout));
+}
+
+std::optional<Layout> parse_layout(std::string_view name) {
+  for (const Layout layout : {Layout::kBSHD, Layout::kSBHD, Layout::kBHSD}) {
+    if (name == to_string(layout)) return layout;
+  }
+  return std::nullopt;
+}
+
+float AttentionProblem::effective_scale() const {
+  return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim_qk)));
+}
+
+}  // namespace scoremod
+
+namespace scoremod::problem {
+namespace {
+
+const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role) {
+  switch (role) {
+    case TensorRole::kQ: return problem.q;
+    case TensorRole::kK: return problem.k;
+    case TensorRole::kV: return problem.v;
+    case TensorRole::kO: return problem.o;
+  }
+  fail_bug("tensor role ", static_cast<int>(role));
+}
+
+Strides dense_strides(const TensorShape& shape, Layout layout) {
+  switch (layout) {
+    case Layout::kBSHD: return {shape.sequence * shape.heads * shape.dim, shape.dim, shape.heads * shape.dim, 1};
+    case Layout::kSBHD: return {shape.heads * shape.dim, shape.dim, shape.batch * shape.heads * shape.dim, 1};
+    case Layout::kBHSD: return {shape.heads * shape.sequence * shape.dim, shape.sequence * shape.dim, shape.dim, 1};
+  }
+  fail_bug("layout ", static_cast<int>(layout));
+}
+
+}  // namespace
+
+const char* to_string(TensorRole role) {
+  switch (role) {
+    case TensorRole::kQ: return "q";
+    case TensorRole::kK: return "k";
+    case TensorRole::kV: return "v";
+    case TensorRole::kO: return "o";
+  }
+  fail_bug("tensor role ", static_cast<int>(role));
+}
+
+TensorShape shape_of(const AttentionProblem& problem, TensorRole role) {
+  switch (role) {
+    case TensorRole::kQ: return {problem.batch, problem.heads_q, problem.seq_q, problem.dim_qk};
+    case TensorRole::kK: return {problem.batch, problem.heads_kv, problem.seq_kv, problem.dim_qk};
+    case TensorRole::kV: return {problem.batch, problem.heads_kv, problem.seq_kv, problem.dim_v};
+    case TensorRole::kO: return {problem.batch, problem.heads_q, problem.seq_q, problem.dim_v};
+  }
+  fail_bug("tensor role ", static_cast<int>(role));
+}
+
+Strides strides_of(const AttentionProblem& problem, TensorRole role) {
+  const TensorLayout& layout = layout_of(problem, role);
+  return layout.strides ? *layout.strides : dense_strides(shape_of(problem, role), layout.layout);
+}
+
+std::size_t bytes_of(const AttentionProblem& problem, TensorRole role) {
+  const TensorShape shape = shape_of(problem, role);
+  const Strides strides = strides_of(problem, role);
+  const std::array sizes{shape.batch, shape.heads, shape.sequence, shape.dim};
+  const std::array steps{strides.batch, strides.head, strides.sequence, strides.dim};
+  const auto bytes = extent_bytes(sizes, steps, size_of(problem.dtype));
+  if (!bytes) fail_bug("bytes of ", to_string(role), " asked of a problem that was not validated");
+  return *bytes;
+}
+
+const OperandSpec& spec_of(const AttentionProblem& problem, std::uint32_t operand) {
+  const std::string& name = problem.program.operands().at(operand).name;
+  for (const OperandSpec& spec : problem.operands) {
+    if (spec.name == name) return spec;
+  }
+  fail_argument("operands: the program reads operand '", name,
+                "', which is not among them; add it with its dtype and shape");
+}
+
+std::array<std::int64_t, kMaxTableRank> strides_of(const OperandSpec& spec) {
+  std::array<std::int64_t, kMaxTableRank> strides{};
+  std::int64_t dense = 1;
+  for (std::size_t i = spec.shape.size(); i-- > 0;) {
+    strides.at(i) = spec.strides.empty() ? dense : spec.strides.at(i);
+    dense *= spec.shape[i];
+  }
+  return strides;
+}
+
+std::size_t bytes_of(const OperandSpec& spec) {
+  const auto strides = strides_of(spec);
+  const auto bytes = extent_bytes(spec.shape, std::span(strides).first(spec.shape.size()), size_of(spec.dtype));
+  if (!bytes) fail_bug("bytes of operand '", spec.name, "' asked of a problem that was not validated");
+  return *bytes;
+}
+
+}  // namespace scoremod::problem

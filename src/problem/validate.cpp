@@ -1,0 +1,260 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "base/fail.hpp"
+#include "ir/op_table.hpp"
+#include "ir/verify.hpp"
+#include "problem/extent.hpp"
+#include "problem/nearest_name.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod {
+namespace problem {
+namespace {
+
+/// Indices are i32 in programs and in backends.
+constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+
+std::string text_of(std::span<const std::int64_t> values) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < values.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(values[i]);
+  return text + "]";
+}
+
+void check_size(const std::string& field, std::int64_t size) {
+  if (size >= 1 && size <= kMaxSize) return;
+  fail_argument(field, ": expected a size from 1 to ", kMaxSize, " (indices are i32), found ", size);
+}
+
+void check_sizes(const AttentionProblem& problem) {
+  check_size("batch", problem.batch);
+  check_size("heads_q", problem.heads_q);
+  check_size("heads_kv", problem.heads_kv);
+  check_size("seq_q", problem.seq_q);
+  check_size("seq_kv", problem.seq_kv);
+  check_size("dim_qk", problem.dim_qk);
+  check_size("dim_v", problem.dim_v);
+  if (problem.heads_q % problem.heads_kv != 0) {
+    fail_argument("heads_kv: expected a divisor of heads_q (", problem.heads_q,
+                  "), so that equally many query heads share each ", "key/value head; found ", problem.heads_kv);
+  }
+}
+
+/// The name of an enumeration's value; a value that is none of them is refused with the field.
+template <class Enum>
+const char* name_of(const std::string& field, Enum value) {
+  try {
+    return to_string(value);
+  } catch (const Error& error) {
+    fail_argument(field, ": ", error.what());
+  }
+}
+
+void check_dtype(const AttentionProblem& problem) {
+  if (problem.dtype == DType::kF32 || problem.dtype == DType::kF16 || problem.dtype == DType::kBF16) return;
+  fail_argument("dtype: expected f32, f16 or bf16 (of q, k, v and o), found ", name_of("dtype", problem.dtype));
+}
+
+void check_scale(const AttentionProblem& problem) {
+  if (!problem.scale || std::isfinite(*problem.scale)) return;
+  fail_argument("scale: expected a finite number, found ", *problem.scale, "; leave it out for 1 / sqrt(dim_qk)");
+}
+
+/// A tensor as the stride checks see it: one entry per dimension.
+struct StridedTensor {
+  std::string field;  ///< where the problem describes it: "q", "operands[0]"
+  std::span<const std::int64_t> sizes;
+  std::span<const std::string> names;  ///< of the strides, for messages
+  std::size_t element_bytes = 0;
+  std::string written;  ///< what is written with these strides; empty when they are only read
+};
+
+void check_bytes(const StridedTensor& tensor, std::span<const std::int64_t> strides) {
+  if (extent_bytes(tensor.sizes, strides, tensor.element_bytes)) return;
+  fail_argument(tensor.field, ": expected a tensor of less than 2^63 bytes, found sizes ", text_of(tensor.sizes),
+                " whose bytes do not fit; make the sizes or the strides smaller");
+}
+
+/// Before the strides of a dense layout are computed: that they do not overflow.
+void check_dense_bytes(const StridedTensor& tensor) {
+  check_bytes(tensor, std::vector<std::int64_t>(tensor.sizes.size(), 0));
+}
+
+void check_strides(const StridedTensor& tensor, std::span<const std::int64_t> strides,
+                   std::span<const bool> may_broadcast) {
+  const bool written = !tensor.written.empty();
+  bool broadcasts = false;
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    if (strides[i] < 0) {
+      fail_argument(tensor.names[i], ": expected a stride that is not negative, found ", strides[i],
+                    "; copy the tensor into ascending order first");
+    }
+    if (strides[i] > 0 || tensor.sizes[i] == 1) continue;
+    if (!may_broadcast[i]) {
+      fail_argument(tensor.names[i], ": expected a stride of at least 1 for a dimension of size ", tensor.sizes[i],
+                    ", found 0");
+    }
+    if (written) {
+      fail_argument(tensor.names[i], ": expected a stride of at least 1 for a dimension of size ", tensor.sizes[i],
+                    ", found 0: ", tensor.written,
+                    " is written with these strides, and its elements would share memory; give it memory of its own");
+    }
+    broadcasts = true;
+  }
+  check_bytes(tensor, strides);
+  if (dimensions_nest(tensor.sizes, strides, broadcasts)) return;
+  fail_argument(tensor.field,
+                ".strides: expected elements that do not overlap: with the dimensions sorted by stride, each stride ",
+                "larger than what the inner dimensions span; found sizes ", text_of(tensor.sizes), " with strides ",
+                text_of(strides), "; correct the strides or copy the tensor");
+}
+
+void check_tensor(const AttentionProblem& problem, TensorRole role, const TensorLayout& layout) {
+  const std::string field = to_string(role);
+  const TensorShape shape = shape_of(problem, role);
+  const std::array sizes{shape.batch, shape.heads, shape.sequence, shape.dim};
+  const std::array<std::string, 4> names{field + ".strides.batch", field + ".strides.head", field + ".strides.sequence",
+                                         field + ".strides.dim"};
+  std::string written;
+  if (role == TensorRole::kO) written = "o";
+  if (role != TensorRole::kO && problem.backward) written = "d" + field;
+  const StridedTensor tensor{field, sizes, names, size_of(problem.dtype), written};
+  check_dense_bytes(tensor);
+  if (!layout.strides) {
+    name_of(field + ".layout", layout.layout);
+    return;
+  }
+  const Strides& given = *layout.strides;
+  const std::array strides{given.batch, given.head, given.sequence, given.dim};
+  // A broadcast sequence or head dim has no use, and its strides could not be handed to a matrix product.
+  constexpr std::array kMayBroadcast{true, true, false, false};
+  check_strides(tensor, strides, kMayBroadcast);
+}
+
+void check_lse(const AttentionProblem& problem) {
+  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q};
+  constexpr std::array<std::int64_t, 3> kAnyStrides{};
+  if (extent_bytes(sizes, kAnyStrides, sizeof(float))) return;
+  fail_argument("batch, heads_q, seq_q: expected sizes whose LSE takes less than 2^63 bytes, found ", text_of(sizes));
+}
+
+std::string axes_of(const OperandDecl& decl) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < kAxisCount; ++i) {
+    if (decl.axes[i]) text += (text.size() > 1 ? std::string(", ") : "") + ir::axis_name(static_cast<Axis>(i));
+  }
+  return text + "]";
+}
+
+std::vector<std::int64_t> broadcast_shape(const AttentionProblem& problem, const OperandDecl& decl) {
+  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  std::vector<std::int64_t> shape;
+  for (std::size_t i = 0; i < kAxisCount; ++i) {
+    if (decl.axes[i]) shape.push_back(sizes[i]);
+  }
+  return shape;
+}
+
+void check_operand_dtype(const std::string& field, const OperandSpec& spec, const OperandDecl& decl) {
+  const char* expected = "bool";
+  bool fits = spec.dtype == DType::kBool;
+  if (decl.type == Type::kF32) {
+    expected = "f32, f16 or bf16";
+    fits = is_floating(spec.dtype);
+  } else if (decl.type == Type::kI32) {
+    expected = "i32";
+    fits = spec.dtype == DType::kI32;
+  }
+  if (fits) return;
+  fail_argument(field, ".dtype: expected ", expected, " for operand '", decl.name, "', which the program declares as ",
+                to_string(decl.type), "; found ", name_of(field + ".dtype", spec.dtype));
+}
+
+void check_operand_shape(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec,
+                         const OperandDecl& decl) {
+  if (decl.is_table()) {
+    if (spec.shape.size() != static_cast<std::size_t>(decl.table_rank)) {
+      fail_argument(field, ".shape: expected ", decl.table_rank, " sizes, the rank of table '", decl.name, "'; found ",
+                    text_of(spec.shape));
+    }
+    for (std::size_t i = 0; i < spec.shape.size(); ++i) check_size(concat(field, ".shape[", i, "]"), spec.shape[i]);
+    return;
+  }
+  const std::vector<std::int64_t> expected = broadcast_shape(problem, decl);
+  if (spec.shape == expected) return;
+  fail_argument(field, ".shape: expected ", text_of(expected), ", the problem's sizes along the axes ", axes_of(decl),
+                " of operand '", decl.name, "'; found ", text_of(spec.shape));
+}
+
+void check_operand_strides(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < spec.shape.size(); ++i) names.push_back(concat(field, ".strides[", i, "]"));
+  std::string written;
+  if (problem.backward && is_floating(spec.dtype)) written = concat("the gradient of '", spec.name, "'");
+  const StridedTensor tensor{field, spec.shape, names, size_of(spec.dtype), written};
+  check_dense_bytes(tensor);
+  if (spec.strides.empty()) return;
+  if (spec.strides.size() != spec.shape.size()) {
+    fail_argument(field, ".strides: expected one for each dimension (", spec.shape.size(),
+                  "), or none for a dense tensor; found ", text_of(spec.strides));
+  }
+  constexpr std::array<bool, kMaxTableRank> kMayBroadcast{true, true, true, true};
+  check_strides(tensor, spec.strides, kMayBroadcast);
+}
+
+const OperandDecl& decl_of(const AttentionProblem& problem, const std::string& field, const std::string& name) {
+  std::vector<std::string> known;
+  for (const OperandDecl& decl : problem.program.operands()) {
+    if (decl.name == name) return decl;
+    known.push_back(decl.name);
+  }
+  fail_argument(field, ".name: expected an operand of the program (", name_list(known), "), found '", name, "'",
+                suggestion(name, known), "; remove it or declare it in the program");
+}
+
+void check_operands(const AttentionProblem& problem) {
+  for (std::size_t i = 0; i < problem.operands.size(); ++i) {
+    const OperandSpec& spec = problem.operands[i];
+    const std::string field = concat("operands[", i, "]");
+    const OperandDecl& decl = decl_of(problem, field, spec.name);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (problem.operands[j].name == spec.name) {
+        fail_argument(field, ".name: expected each operand once, found '", spec.name, "' in operands[", j,
+                      "] too; remove one");
+      }
+    }
+    check_operand_dtype(field, spec, decl);
+    check_operand_shape(problem, field, spec, decl);
+    check_operand_strides(problem, field, spec);
+  }
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) spec_of(problem, i);
+}
+
+}  // namespace
+}  // namespace problem
+
+void validate(const AttentionProblem& problem) {
+  problem::check_sizes(problem);
+  problem::check_dtype(problem);
+  problem::check_scale(problem);
+  problem::check_tensor(problem, problem::TensorRole::kQ, problem.q);
+  problem::check_tensor(problem, problem::TensorRole::kK, problem.k);
+  problem::check_tensor(problem, problem::TensorRole::kV, problem.v);
+  problem::check_tensor(problem, problem::TensorRole::kO, problem.o);
+  problem::check_lse(problem);
+  if (ir::is_derivative(problem.program)) {
+    fail_argument(
+        "program: expected a user's program with value and, if it masks, keep; found one with gradients (d_score, ",
+        "accumulate); leave them out, scoremod derives them");
+  }
+  problem::check_operands(problem);
+}
+
+}  // namespace scoremod

@@ -1,0 +1,307 @@
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/error.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod {
+namespace {
+
+/// B2 Hq4 Hkv2 Sq5 Skv7 Dqk8 Dv6 with an operand of each kind.
+AttentionProblem valid_problem() {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = 4;
+  problem.heads_kv = 2;
+  problem.seq_q = 5;
+  problem.seq_kv = 7;
+  problem.dim_qk = 8;
+  problem.dim_v = 6;
+  problem.program = Program::parse(
+      "operand slopes: f32 [h]\n"
+      "operand doc: i32 [b, kv_idx]\n"
+      "operand allowed: bool [q_idx, kv_idx]\n"
+      "operand temperature: f32 []\n"
+      "table rel: f32 rank 2\n"
+      "value = score * temperature + slopes * f32(q_idx - kv_idx) + rel[h, q_idx]\n"
+      "keep = allowed & doc == b\n");
+  problem.operands = {
+      {"slopes", DType::kF32, {4}, {}},      {"doc", DType::kI32, {2, 7}, {}}, {"allowed", DType::kBool, {5, 7}, {}},
+      {"temperature", DType::kBF16, {}, {}}, {"rel", DType::kF16, {4, 9}, {}},
+  };
+  problem.backward = true;
+  problem.stats = true;
+  return problem;
+}
+
+std::string refusal(const AttentionProblem& problem) {
+  try {
+    validate(problem);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+struct Mistake {
+  const char* name;
+  std::function<void(AttentionProblem&)> make;
+  std::vector<const char*> fragments;  ///< each must be in the message
+};
+
+void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 31;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+/// Dense BSHD strides of the valid problem's q (and of a like-shaped tensor).
+Strides q_strides() { return {5 * 4 * 8, 8, 4 * 8, 1}; }
+
+const std::vector<Mistake>& mistakes() {
+  static const std::vector<Mistake> kTable{
+      {"batch_zero", [](auto& p) { p.batch = 0; }, {"batch: expected a size from 1 to 2147483647", "found 0"}},
+      {"heads_q_negative", [](auto& p) { p.heads_q = -4; }, {"heads_q: expected a size", "found -4"}},
+      {"heads_kv_zero", [](auto& p) { p.heads_kv = 0; }, {"heads_kv: expected a size", "found 0"}},
+      {"seq_q_beyond_i32", [](auto& p) { p.seq_q = kHuge; }, {"seq_q: expected a size", "i32", "2147483648"}},
+      {"seq_kv_zero", [](auto& p) { p.seq_kv = 0; }, {"seq_kv: expected a size"}},
+      {"dim_qk_zero", [](auto& p) { p.dim_qk = 0; }, {"dim_qk: expected a size"}},
+      {"dim_v_minimum",
+       [](auto& p) { p.dim_v = std::numeric_limits<std::int64_t>::min(); },
+       {"dim_v: expected a size"}},
+      {"head_ratio", [](auto& p) { p.heads_kv = 3; }, {"heads_kv: expected a divisor of heads_q (4)", "found 3"}},
+      {"more_kv_heads", [](auto& p) { p.heads_kv = 8; }, {"heads_kv: expected a divisor of heads_q (4)", "found 8"}},
+      {"dtype_integer", [](auto& p) { p.dtype = DType::kI32; }, {"dtype: expected f32, f16 or bf16", "found i32"}},
+      {"dtype_unknown", [](auto& p) { p.dtype = static_cast<DType>(99); }, {"dtype: expected a DType", "99"}},
+      {"layout_unknown", [](auto& p) { p.k.layout = static_cast<Layout>(9); }, {"k.layout: expected a Layout", "9"}},
+      {"scale_infinite",
+       [](auto& p) { p.scale = kInf; },
+       {"scale: expected a finite number, found inf", "leave it out"}},
+      {"scale_nan", [](auto& p) { p.scale = std::nanf(""); }, {"scale: expected a finite number, found nan"}},
+      {"bytes_overflow",
+       [](auto& p) {
+         p.batch = p.seq_q = kHuge - 1;
+         p.dim_qk = 4;
+       },
+       {"q: expected a tensor of less than 2^63 bytes"}},
+      {"kv_bytes_overflow",
+       [](auto& p) {
+         p.batch = 1;
+         p.seq_kv = p.dim_v = kHuge - 1;
+         p.dim_qk = 1;
+       },
+       {"v: expected a tensor of less"}},
+      {"stride_overflow",
+       [](auto& p) {
+         p.q.strides = q_strides();
+         p.q.strides->batch = std::numeric_limits<std::int64_t>::max();
+         p.batch = 4;
+       },
+       {"q: expected a tensor of less than 2^63 bytes", "the strides smaller"}},
+      {"broadcast_count_overflow",
+       [](auto& p) {
+         p.backward = false;
+         p.batch = p.heads_q = p.heads_kv = kHuge - 1;
+         p.k.strides = Strides{0, 0, 8, 1};
+       },
+       {"q: expected a tensor of less than 2^63 bytes"}},
+      {"stride_negative",
+       [](auto& p) {
+         p.q.strides = q_strides();
+         p.q.strides->sequence = -32;
+       },
+       {"q.strides.sequence: expected a stride that is not negative, found -32", "copy the tensor"}},
+      {"output_broadcast",
+       [](auto& p) {
+         p.backward = false;
+         p.o.strides = Strides{0, 6, 24, 1};
+       },
+       {"o.strides.batch", "found 0", "o is written"}},
+      {"gradient_broadcast",
+       [](auto& p) {
+         p.k.strides = Strides{56, 0, 8, 1};
+       },
+       {"k.strides.head", "found 0", "dk is written"}},
+      {"sequence_broadcast",
+       [](auto& p) {
+         p.backward = false;
+         p.v.strides = Strides{42, 6, 0, 1};
+       },
+       {"v.strides.sequence: expected a stride of at least 1 for a dimension of size 7, found 0"}},
+      {"output_overlap",
+       [](auto& p) {
+         p.o.strides = Strides{5 * 24, 6, 23, 1};
+       },
+       {"o.strides: expected elements that do not overlap", "sizes [2, 4, 5, 6]", "strides [120, 6, 23, 1]"}},
+      {"input_overlap",
+       [](auto& p) {
+         p.backward = false;
+         p.q.strides = Strides{160, 8, 31, 1};
+       },
+       {"q.strides: expected elements"}},
+      {"dim_stride_equal",
+       [](auto& p) {
+         p.q.strides = Strides{160, 8, 1, 1};
+       },
+       {"q.strides: expected elements"}},
+      {"operand_unknown",
+       [](auto& p) { p.operands[0].name = "slope"; },
+       {"operands[0].name: expected an operand of the program", "'temperature'", "found 'slope'",
+        "did you mean 'slopes'?"}},
+      {"operand_twice",
+       [](auto& p) { p.operands.push_back(p.operands[1]); },
+       {"operands[5].name: expected each operand once, found 'doc' in operands[1] too"}},
+      {"operand_missing",
+       [](auto& p) { p.operands.erase(p.operands.begin() + 4); },
+       {"operands: the program reads operand 'rel'", "add it"}},
+      {"operand_float_as_i32",
+       [](auto& p) { p.operands[0].dtype = DType::kI32; },
+       {"operands[0].dtype: expected f32, f16 or bf16 for operand 'slopes'", "declares as f32; found i32"}},
+      {"operand_i32_as_f32",
+       [](auto& p) { p.operands[1].dtype = DType::kF32; },
+       {"operands[1].dtype: expected i32", "found f32"}},
+      {"operand_bool_as_i32",
+       [](auto& p) { p.operands[2].dtype = DType::kI32; },
+       {"operands[2].dtype: expected bool", "found i32"}},
+      {"operand_dtype_unknown",
+       [](auto& p) { p.operands[2].dtype = static_cast<DType>(77); },
+       {"operands[2].dtype", "77"}},
+      {"operand_size",
+       [](auto& p) { p.operands[0].shape = {2}; },
+       {"operands[0].shape: expected [4], the problem's sizes along the axes [h] of operand 'slopes'; found [2]"}},
+      {"operand_broadcast_size_one",
+       [](auto& p) {
+         p.operands[1].shape = {1, 7};
+       },
+       {"operands[1].shape: expected [2, 7]", "axes [b, kv_idx]", "found [1, 7]"}},
+      {"operand_rank",
+       [](auto& p) { p.operands[2].shape = {35}; },
+       {"operands[2].shape: expected [5, 7]", "found [35]"}},
+      {"scalar_with_shape",
+       [](auto& p) { p.operands[3].shape = {1}; },
+       {"operands[3].shape: expected []", "axes []", "found [1]"}},
+      {"table_rank",
+       [](auto& p) { p.operands[4].shape = {4}; },
+       {"operands[4].shape: expected 2 sizes, the rank of table 'rel'", "[4]"}},
+      {"table_huge_rank", [](auto& p) { p.operands[4].shape.assign(100, 1); }, {"operands[4].shape: expected 2 sizes"}},
+      {"table_extent_zero",
+       [](auto& p) {
+         p.operands[4].shape = {4, 0};
+       },
+       {"operands[4].shape[1]: expected a size from 1", "found 0"}},
+      {"table_bytes",
+       [](auto& p) {
+         p.operands[4].shape = {kHuge - 1, kHuge - 1};
+       },
+       {"operands[4]: expected a tensor of less than 2^63"}},
+      {"operand_strides_count",
+       [](auto& p) { p.operands[1].strides = {1}; },
+       {"operands[1].strides: expected one for each dimension (2)", "found [1]"}},
+      {"operand_stride_negative",
+       [](auto& p) {
+         p.operands[1].strides = {-7, 1};
+       },
+       {"operands[1].strides[0]", "not negative, found -7"}},
+      {"operand_gradient_broadcast",
+       [](auto& p) {
+         p.operands[4].strides = {0, 1};
+       },
+       {"operands[4].strides[0]", "found 0", "the gradient of 'rel' is written"}},
+      {"operand_overlap",
+       [](auto& p) {
+         p.operands[1].strides = {6, 1};
+       },
+       {"operands[1].strides: expected elements that do not overlap"}},
+      {"derivative_as_program",
+       [](auto& p) {
+         p.program = Program::parse("value = score\nd_score = upstream");
+         p.operands.clear();
+       },
+       {"program: expected a user's program", "found one with gradients"}},
+  };
+  return kTable;
+}
+
+class ValidateRefuses : public testing::TestWithParam<Mistake> {};
+
+TEST_P(ValidateRefuses, WithTheFieldTheExpectationAndTheFinding) {
+  AttentionProblem problem = valid_problem();
+  GetParam().make(problem);
+  const std::string message = refusal(problem);
+  ASSERT_NE(message, "") << "accepted";
+  for (const char* fragment : GetParam().fragments) EXPECT_NE(message.find(fragment), std::string::npos) << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ValidateRefuses, testing::ValuesIn(mistakes()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+struct Accepted {
+  const char* name;
+  std::function<void(AttentionProblem&)> make;
+};
+
+void PrintTo(const Accepted& accepted, std::ostream* out) { *out << accepted.name; }
+
+class ValidateAccepts : public testing::TestWithParam<Accepted> {};
+
+TEST_P(ValidateAccepts, Problem) {
+  AttentionProblem problem = valid_problem();
+  GetParam().make(problem);
+  EXPECT_EQ(refusal(problem), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ValidateAccepts,
+                         testing::Values(Accepted{"all_operand_kinds", [](auto&) {}},
+                                         Accepted{"defaults", [](auto& p) { p = AttentionProblem(); }},
+                                         Accepted{"zero_scale", [](auto& p) { p.scale = 0.0f; }},
+                                         Accepted{"padded_rows",
+                                                  [](auto& p) {
+                                                    p.q.strides = Strides{5 * 48, 12, 48, 1};
+                                                  }},
+                                         Accepted{"transposed_head_dim",
+                                                  [](auto& p) {
+                                                    p.k.strides = Strides{112, 56, 1, 7};
+                                                  }},
+                                         Accepted{"keys_shared_by_the_batch",
+                                                  [](auto& p) {
+                                                    p.backward = false;
+                                                    p.k.strides = Strides{0, 8, 16, 1};
+                                                  }},
+                                         Accepted{"values_shared_by_the_heads",
+                                                  [](auto& p) {
+                                                    p.backward = false;
+                                                    p.v.strides = Strides{42, 0, 6, 1};
+                                                  }},
+                                         Accepted{"stride_of_a_dimension_of_one",
+                                                  [](auto& p) {
+                                                    p.batch = 1;
+                                                    p.operands[1].shape = {1, 7};
+                                                    p.o.strides = Strides{0, 6, 24, 1};
+                                                  }},
+                                         Accepted{"integer_operand_broadcast",
+                                                  [](auto& p) {
+                                                    p.operands[1].strides = {0, 1};
+                                                  }},
+                                         Accepted{"float_operand_broadcast_without_backward",
+                                                  [](auto& p) {
+                                                    p.backward = false;
+                                                    p.operands[4].strides = {0, 1};
+                                                  }},
+                                         Accepted{"operands_in_another_order",
+                                                  [](auto& p) { std::swap(p.operands[0], p.operands[4]); }}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Problem, EffectiveScaleIsTheGivenOneOrThatOfTheHeadDim) {
+  AttentionProblem problem;
+  EXPECT_EQ(problem.effective_scale(), 0.125f);
+  problem.scale = 0.5f;
+  EXPECT_EQ(problem.effective_scale(), 0.5f);
+}
+
+}  // namespace
+}  // namespace scoremod
