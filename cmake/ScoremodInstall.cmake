@@ -1,0 +1,18 @@
+# `cmake --install` lays out the library, the command and what find_package(scoremod) needs.
+include(CMakePackageConfigHelpers)
+
+set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/scoremod")
+install(
+  TARGETS scoremod
+  EXPORT scoremodTargets
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/scoremod" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(EXPORT scoremodTargets NAMESPACE scoremod:: DESTINATION "${package_folder}")
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/scoremodConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_LIST_DIR}/scoremodConfig.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/scoremodConfigVersion.cmake" DESTINATION "${package_folder}")
+if(TARGET scoremod_cli)
+  set_target_properties(scoremod_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS scoremod_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
