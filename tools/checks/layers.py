@@ -31,7 +31,8 @@ USES = {
     "backend/cpu": ["backend"],
     "backend/cudnn": ["backend"],
     "runtime": ["backend"],
-    "c_api": ["runtime", "zoo"],
+    "check": ["runtime", "backend/reference"],
+    "c_api": ["runtime", "check", "zoo"],
 }
 
 # A public header belongs to the layer that gives it its meaning, and may be included from there upwards.
@@ -44,6 +45,8 @@ PUBLIC_HEADERS = {
     "zoo.hpp": "zoo",
     "problem.hpp": "problem",
     "attention.hpp": "backend",
+    "inputs.hpp": "check",
+    "check.hpp": "check",
     "c_api.h": "c_api",
 }
 

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string_view>
+
+#include "scoremod/inputs.hpp"
+
+#include "base/element.hpp"
+#include "base/fail.hpp"
+#include "check/strided_tensor.hpp"
+
+namespace scoremod {
+namespace {
+
+using checking::StridedTensor;
+
+/// The standard deviation of scaled scores: large enough that a soft cap or a relative bias changes the result by far
+/// more than rounding does, small enough that a softmax still mixes several keys.
+constexpr double kScoreDeviation = 4;
+
+/// Values from the bits of the generator itself: the distributions of the standard library differ between
+/// implementations.
+class Source {
+ public:
+  Source(std::uint64_t seed, std::string_view name) {
+    // FNV-1a, so that each tensor has its own sequence.
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    bits_.seed(seed ^ hash);
+  }
+
+  /// In [0, 1), a multiple of 2^-53.
+  double unit() { return static_cast<double>(bits_() >> 11) * 0x1p-53; }
+
+  /// Mean 0 and deviation 1: the sum of four uniforms has variance 1/3.
+  double normal() {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) sum += unit();
+    return (sum - 2) * 1.7320508075688772;
+  }
+
+  /// In [low, high], both included.
+  std::int64_t integer(double low, double high) {
+    const double first = std::ceil(low);
+    const double count = std::floor(high) - first + 1;
+    return static_cast<std::int64_t>(first + std::min(std::floor(unit() * count), count - 1));
+  }
+
+ private:
+  std::mt19937_64 bits_;
+};
+
+const OperandDecl* find_operand(const AttentionProblem& problem, const std::string& name) {
+  for (const OperandDecl& decl : problem.program.operands()) {
+    if (decl.name == name) return &decl;
+  }
+  return nullptr;
+}
+
+bool has_sequence_axis(const OperandDecl& decl) {
+  return decl.axes[static_cast<std::size_t>(Axis::kQuery)] || decl.axes[static_cast<std::size_t>(Axis::kKey)];
+}
+
+Fill operand_fill(const AttentionProblem& problem, const OperandDecl& decl) {
+  switch (decl.type) {
+    case Type::kF32: return {FillKind::kUniform, 0.25, 1.75};
+    case Type::kBool: return {FillKind::kUniform, 0, 4};
+    case Type::kI32: break;
+  }
+  if (decl.is_table()) return {FillKind::kUniform, 0, 3};
+  if (has_sequence_axis(decl)) return {FillKind::kSegments, 0, 4};
+  return {FillKind::kUniform, 0, static_cast<double>(problem.seq_kv)};
+}
+
+/// Cuts [0, size) into about `count` segments of uneven lengths; returns each position's segment.
+std::vector<std::int32_t> segment_ids(Source& source, std::int64_t size, double count) {
+  std::vector<std::int64_t> cuts;
+  for (int i = 1; i < count; ++i) cuts.push_back(source.integer(0, static_cast<double>(size)));
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < size; ++i) {
+    ids.push_back(static_cast<std::int32_t>(std::upper_bound(cuts.begin(), cuts.end(), i) - cuts.begin()));
+  }
+  return ids;
+}
+
+void fill_segments(Source& source, const StridedTensor& tensor, double count, std::vector<std::byte>& bytes) {
+  if (tensor.dtype != DType::kI32 || tensor.shape.empty()) {
+    fail_argument("'", tensor.name, "' cannot hold segment ids: expected an i32 tensor with a dimension");
+  }
+  const std::int64_t length = tensor.shape.back();
+  std::vector<std::int32_t> ids;
+  tensor.for_each_offset([&](std::int64_t index, std::int64_t offset) {
+    if (index % length == 0) ids = segment_ids(source, length, count);
+    store_element(bytes.data(), tensor.dtype, offset, ids[static_cast<std::size_t>(index % length)]);
+  });
+}
+
+double draw(Source& source, DType dtype, const Fill& fill) {
+  // Of the integers below `high`, a bool is true for all but the first.
+  if (dtype == DType::kBool) return source.unit() * fill.high >= 1 ? 1 : 0;
+  if (dtype == DType::kI32) return static_cast<double>(source.integer(fill.low, fill.high));
+  if (fill.kind == FillKind::kNormal) return fill.low + fill.high * source.normal();
+  return fill.low + (fill.high - fill.low) * source.unit();
+}
+
+std::vector<std::byte> fill_tensor(const StridedTensor& tensor, const Fill& fill, std::uint64_t seed) {
+  std::vector<std::byte> bytes(tensor.bytes(), std::byte{0xff});
+  Source source(seed, tensor.name);
+  if (fill.kind == FillKind::kSegments) {
+    fill_segments(source, tensor, fill.high, bytes);
+  } else {
+    tensor.for_each_offset([&](std::int64_t, std::int64_t offset) {
+      store_element(bytes.data(), tensor.dtype, offset, draw(source, tensor.dtype, fill));
+    });
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<OperandBuffer> ProblemInputs::operand_buffers() const {
+  std::vector<OperandBuffer> buffers;
+  for (const OwnedOperand& operand : operands) {
+    buffers.push_back({operand.name, {operand.bytes.data(), operand.bytes.size()}});
+  }
+  return buffers;
+}
+
+Fill default_fill(const AttentionProblem& problem, const std::string& tensor) {
+  if (tensor == "v" || tensor == "d_o") return {FillKind::kNormal, 0, 1};
+  if (tensor == "q" || tensor == "k") {
+    const double scale = std::abs(problem.effective_scale()) * std::sqrt(static_cast<double>(problem.dim_qk));
+    return {FillKind::kNormal, 0, scale > 0 ? std::clamp(std::sqrt(kScoreDeviation / scale), 0.01, 100.0) : 1.0};
+  }
+  const OperandDecl* decl = find_operand(problem, tensor);
+  if (decl == nullptr) {
+    fail_argument("'", tensor, "' is no tensor of the problem: expected q, k, v, d_o or the name of an operand");
+  }
+  return operand_fill(problem, *decl);
+}
+
+ProblemInputs random_inputs(const AttentionProblem& problem, const RandomInputOptions& options) {
+  validate(problem);
+  for (const FillOverride& entry : options.overrides) default_fill(problem, entry.tensor);
+  const auto make = [&](const StridedTensor& tensor) {
+    Fill fill = default_fill(problem, tensor.name);
+    for (const FillOverride& entry : options.overrides) {
+      if (entry.tensor == tensor.name) fill = entry.fill;
+    }
+    return fill_tensor(tensor, fill, options.seed);
+  };
+  using problem::TensorRole;
+  ProblemInputs inputs;
+  inputs.q = make(checking::tensor_of("q", problem, TensorRole::kQ));
+  inputs.k = make(checking::tensor_of("k", problem, TensorRole::kK));
+  inputs.v = make(checking::tensor_of("v", problem, TensorRole::kV));
+  inputs.d_o = make(checking::tensor_of("d_o", problem, TensorRole::kO));
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(problem, i);
+    inputs.operands.push_back({spec.name, make(checking::tensor_of(spec.name, spec))});
+  }
+  return inputs;
+}
+
+}  // namespace scoremod
