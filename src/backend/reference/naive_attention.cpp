@@ -1,0 +1,258 @@
+#include "backend/reference/naive_attention.hpp"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "backend/reference/dense_tensor.hpp"
+#include "backend/reference/interpreter.hpp"
+#include "base/element.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::reference {
+namespace {
+
+using problem::TensorRole;
+
+/// What the plain evaluation rounds to the dtype; the oracle rounds nothing.
+template <class Real>
+Real as_stored(Real x, DType dtype) {
+  if constexpr (std::is_same_v<Real, float>) return round_to(dtype, x);
+  return x;
+}
+
+template <class Real>
+Real dot(const Real* x, const Real* y, std::int64_t size) {
+  Real sum = 0;
+  for (std::int64_t d = 0; d < size; ++d) sum += x[d] * y[d];
+  return sum;
+}
+
+template <class Real>
+void add_scaled(Real* sum, Real factor, const Real* x, std::int64_t size) {
+  for (std::int64_t d = 0; d < size; ++d) sum[d] += factor * x[d];
+}
+
+/// One query's scores and softmax.
+template <class Real>
+struct Row {
+  std::vector<Real> score;
+  std::vector<Real> weight;  ///< softmax of the modified scores
+  std::vector<bool> kept;
+  Real lse = 0;
+};
+
+/// Everything that both directions share.
+template <class Real>
+class SoftmaxRows {
+ public:
+  SoftmaxRows(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
+      : problem(compiled.problem),
+        scale(static_cast<Real>(parameters.scale)),
+        q(load_dense<Real>(problem, TensorRole::kQ, inputs.q)),
+        k(load_dense<Real>(problem, TensorRole::kK, inputs.k)),
+        v(load_dense<Real>(problem, TensorRole::kV, inputs.v)),
+        operands(view_operands(problem, inputs.operands)),
+        // The user's own program: what the passes made of it is not to be trusted here.
+        program_(problem.program, operands, parameters.offsets) {
+    const auto keys = static_cast<std::size_t>(problem.seq_kv);
+    row_.score.resize(keys);
+    row_.weight.resize(keys);
+    row_.kept.resize(keys);
+  }
+
+  const Real* q_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return q.data() + ((b * problem.heads_q + h) * problem.seq_q + i) * problem.dim_qk;
+  }
+  /// Number of a key/value row for this query head; times the head dim it is the row's start.
+  std::int64_t key_row(std::int64_t b, std::int64_t h, std::int64_t j) const {
+    const std::int64_t group = problem.heads_q / problem.heads_kv;
+    return (b * problem.heads_kv + h / group) * problem.seq_kv + j;
+  }
+  const Real* k_row(std::int64_t b, std::int64_t h, std::int64_t j) const {
+    return k.data() + key_row(b, h, j) * problem.dim_qk;
+  }
+  const Real* v_row(std::int64_t b, std::int64_t h, std::int64_t j) const {
+    return v.data() + key_row(b, h, j) * problem.dim_v;
+  }
+
+  /// The softmax of one row; valid until the next call.
+  const Row<Real>& row(std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Real maximum = modify_scores(b, h, i);
+    Real sum = 0;
+    for (std::size_t j = 0; j < row_.weight.size(); ++j) {
+      row_.weight[j] = row_.kept[j] ? std::exp(row_.weight[j] - maximum) : Real(0);
+      if (row_.kept[j]) sum += row_.weight[j];
+    }
+    row_.lse = any_kept_ ? maximum + std::log(sum) : -std::numeric_limits<Real>::infinity();
+    for (std::size_t j = 0; j < row_.weight.size(); ++j) {
+      if (row_.kept[j]) row_.weight[j] /= sum;
+    }
+    return row_;
+  }
+
+  /// The row's output, as it is stored.
+  void output(std::int64_t b, std::int64_t h, const Row<Real>& row, Real* o) const {
+    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = 0;
+    for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      if (row.kept[at]) add_scaled(o, as_stored(row.weight[at], problem.dtype), v_row(b, h, j), problem.dim_v);
+    }
+    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = as_stored(o[d], problem.dtype);
+  }
+
+  const AttentionProblem& problem;
+  const Real scale;
+  const std::vector<Real> q, k, v;
+  const std::vector<OperandView> operands;
+
+ private:
+  /// Fills score, kept and (for now) the modified scores in weight; returns the largest modified score, NaN if there is
+  /// one.
+  Real modify_scores(std::int64_t b, std::int64_t h, std::int64_t i) {
+    Real maximum = -std::numeric_limits<Real>::infinity();
+    any_kept_ = false;
+    for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      row_.score[at] = scale * dot(q_row(b, h, i), k_row(b, h, j), problem.dim_qk);
+      program_.evaluate({b, h, i, j}, row_.score[at]);
+      row_.kept[at] = program_.keeps();
+      row_.weight[at] = program_.value();
+      if (!row_.kept[at]) continue;
+      any_kept_ = true;
+      if (std::isnan(program_.value()) || program_.value() > maximum) maximum = program_.value();
+    }
+    return maximum;
+  }
+
+  Interpreter<Real> program_;
+  Row<Real> row_;
+  bool any_kept_ = false;
+};
+
+template <class Real>
+class Backward {
+ public:
+  Backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
+      : softmax_(compiled, inputs, parameters),
+        problem_(softmax_.problem),
+        d_o_(load_dense<Real>(problem_, TensorRole::kO, inputs.d_o)),
+        o_(static_cast<std::size_t>(problem_.dim_v)),
+        derivative_program_(derivative_of(compiled)),
+        derivative_(derivative_program_, softmax_.operands, parameters.offsets) {
+    result_.dq.resize(softmax_.q.size());
+    result_.dk.resize(softmax_.k.size());
+    result_.dv.resize(softmax_.v.size());
+    for (const OperandView& operand : softmax_.operands) {
+      result_.d_operands.emplace_back(is_floating(operand.dtype) ? static_cast<std::size_t>(operand.size()) : 0);
+    }
+  }
+
+  void add_row(std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Row<Real>& row = softmax_.row(b, h, i);
+    const std::int64_t query_row = (b * problem_.heads_q + h) * problem_.seq_q + i;
+    const Real* d_o = d_o_.data() + query_row * problem_.dim_v;
+    softmax_.output(b, h, row, o_.data());
+    const Real delta = dot(d_o, o_.data(), problem_.dim_v);
+    for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      if (!row.kept[at]) continue;
+      const std::int64_t key_row = softmax_.key_row(b, h, j);
+      add_scaled(result_.dv.data() + key_row * problem_.dim_v, as_stored(row.weight[at], problem_.dtype), d_o,
+                 problem_.dim_v);
+      const Real d_weight = dot(d_o, softmax_.v_row(b, h, j), problem_.dim_v);
+      derivative_.evaluate({b, h, i, j}, row.score[at], row.weight[at] * (d_weight - delta));
+      const Real d_score = softmax_.scale * as_stored(adjoints(), problem_.dtype);
+      add_scaled(result_.dq.data() + query_row * problem_.dim_qk, d_score, softmax_.k_row(b, h, j), problem_.dim_qk);
+      add_scaled(result_.dk.data() + key_row * problem_.dim_qk, d_score, softmax_.q_row(b, h, i), problem_.dim_qk);
+    }
+  }
+
+  BackwardResult<Real> take_result() {
+    const auto store = [](std::vector<Real>& values, DType dtype) {
+      for (Real& value : values) value = as_stored(value, dtype);
+    };
+    for (auto* values : {&result_.dq, &result_.dk, &result_.dv}) store(*values, problem_.dtype);
+    for (std::size_t i = 0; i < softmax_.operands.size(); ++i) store(result_.d_operands[i], softmax_.operands[i].dtype);
+    return std::move(result_);
+  }
+
+ private:
+  static Program derivative_of(const compiler::CompiledProblem& compiled) {
+    if (!compiled.derivative) fail_bug("the problem was compiled without a derivative");
+    return *compiled.derivative;
+  }
+
+  /// Adds the operands' contributions at the evaluated element; returns the score's.
+  Real adjoints() {
+    Real d_score = 0;
+    for (const Root& root : derivative_program_.roots()) {
+      if (root.kind == RootKind::kScoreAdjoint) d_score = derivative_.at(root.node);
+      if (root.kind != RootKind::kOperandAdjoint) continue;
+      const auto entry = static_cast<std::size_t>(derivative_.target_entry(root));
+      result_.d_operands[root.operand][entry] += derivative_.at(root.node);
+    }
+    return d_score;
+  }
+
+  SoftmaxRows<Real> softmax_;
+  const AttentionProblem& problem_;
+  const std::vector<Real> d_o_;
+  std::vector<Real> o_;
+  const Program derivative_program_;
+  Interpreter<Real> derivative_;
+  BackwardResult<Real> result_;
+};
+
+/// Calls body(b, h, i) for every query row.
+template <class Body>
+void for_each_row(const AttentionProblem& problem, const Progress& progress, const Body& body) {
+  const std::int64_t heads = problem.batch * problem.heads_q;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t i = 0; i < problem.seq_q; ++i) {
+      body(head / problem.heads_q, head % problem.heads_q, i);
+      const bool report = i % 64 == 63 || i + 1 == problem.seq_q;
+      const auto done = static_cast<double>(head * problem.seq_q + i + 1);
+      if (progress && report) progress(done / static_cast<double>(heads * problem.seq_q));
+    }
+  }
+}
+
+}  // namespace
+
+template <class Real>
+ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
+                            const CallParameters& parameters, const Progress& progress) {
+  SoftmaxRows<Real> rows(compiled, inputs, parameters);
+  const AttentionProblem& problem = compiled.problem;
+  const std::int64_t row_count = problem.batch * problem.heads_q * problem.seq_q;
+  ForwardResult<Real> result;
+  result.o.resize(static_cast<std::size_t>(row_count * problem.dim_v));
+  result.lse.reserve(static_cast<std::size_t>(row_count));
+  for_each_row(problem, progress, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Row<Real>& row = rows.row(b, h, i);
+    rows.output(b, h, row, result.o.data() + result.lse.size() * static_cast<std::size_t>(problem.dim_v));
+    result.lse.push_back(row.lse);
+  });
+  return result;
+}
+
+template <class Real>
+BackwardResult<Real> backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
+                              const CallParameters& parameters, const Progress& progress) {
+  Backward<Real> backward(compiled, inputs, parameters);
+  for_each_row(compiled.problem, progress,
+               [&](std::int64_t b, std::int64_t h, std::int64_t i) { backward.add_row(b, h, i); });
+  return backward.take_result();
+}
+
+template ForwardResult<float> forward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
+                                      const Progress&);
+template ForwardResult<double> forward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
+                                       const Progress&);
+template BackwardResult<float> backward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
+                                        const Progress&);
+template BackwardResult<double> backward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
+                                         const Progress&);
+
+}  // namespace scoremod::backend::reference

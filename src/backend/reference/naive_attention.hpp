@@ -1,0 +1,63 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.hpp"
+
+namespace scoremod::backend::reference {
+
+/// Checked pointers of what a call reads; operands in the order of the declarations. d_o is needed by the backward
+/// only.
+struct InputTensors {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  const void* d_o = nullptr;
+  std::span<const void* const> operands;
+};
+
+/// Called now and then with the part that is done, in (0, 1].
+using Progress = std::function<void(double)>;
+
+/// Dense tensors: o [batch, heads_q, seq_q, dim_v], lse [batch, heads_q, seq_q].
+template <class Real>
+struct ForwardResult {
+  std::vector<Real> o, lse;
+};
+
+/// Dense tensors, in the order batch, heads, sequence, dim; operand gradients in the order of the declarations, each
+/// dense in the operand's own dimensions, empty for operands that are not floating.
+template <class Real>
+struct BackwardResult {
+  std::vector<Real> dq, dk, dv;
+  std::vector<std::vector<Real>> d_operands;
+};
+
+/// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.
+///
+/// Real = double is the oracle: nothing is rounded on the way. Real = float is what a plain implementation in the
+/// problem's own dtype computes: sums in float32 in index order, and the weights, the output and the gradient of the
+/// scores rounded to the dtype, as they are when they are stored between matrix products. How far it is from the oracle
+/// says how exact another implementation of the same problem can be expected to be.
+///
+/// A key without influence (masked, or with a modified score of -inf) is skipped altogether, so that what it holds
+/// cannot matter.
+template <class Real>
+ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
+                            const CallParameters& parameters, const Progress& progress = {});
+template <class Real>
+BackwardResult<Real> backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
+                              const CallParameters& parameters, const Progress& progress = {});
+
+extern template ForwardResult<float> forward(const compiler::CompiledProblem&, const InputTensors&,
+                                             const CallParameters&, const Progress&);
+extern template ForwardResult<double> forward(const compiler::CompiledProblem&, const InputTensors&,
+                                              const CallParameters&, const Progress&);
+extern template BackwardResult<float> backward(const compiler::CompiledProblem&, const InputTensors&,
+                                               const CallParameters&, const Progress&);
+extern template BackwardResult<double> backward(const compiler::CompiledProblem&, const InputTensors&,
+                                                const CallParameters&, const Progress&);
+
+}  // namespace scoremod::backend::reference
