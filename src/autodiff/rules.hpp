@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+
+#include "autodiff/adjoint.hpp"
+#include "ir/builder.hpp"
+
+namespace scoremod::autodiff {
+
+/// What an argument gets from a node's adjoint: `value`, under `condition` when there is one.
+struct Contribution {
+  NodeId value = kNoNode;
+  std::optional<Literal> condition;
+};
+
+/// True when the op passes an adjoint on to its f32 arguments; false for leaves and where the derivative is zero.
+bool is_differentiable(Op op);
+
+/// The contribution of node `id`, whose adjoint's value is `adjoint`, to its argument number `arg` (an f32). The op
+/// must be differentiable.
+Contribution contribution(ir::Builder& builder, NodeId id, NodeId adjoint, std::size_t arg);
+
+}  // namespace scoremod::autodiff

@@ -1,0 +1,101 @@
+#include "compiler/pipeline.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/error.hpp"
+
+#include "ir/verify.hpp"
+
+namespace scoremod {
+namespace {
+
+AttentionProblem problem_with(const char* program, bool backward) {
+  AttentionProblem problem;
+  problem.seq_q = 8;
+  problem.seq_kv = 8;
+  problem.program = Program::parse(program);
+  problem.backward = backward;
+  return problem;
+}
+
+constexpr const char* kCausalSoftCap = "value = select(q_idx >= kv_idx, tanh(score / 50.0) * 50.0, -inf)";
+
+std::vector<std::string> steps_run(const AttentionProblem& problem, std::vector<std::string> disabled = {}) {
+  std::vector<std::string> names;
+  compiler::PipelineOptions options;
+  options.disabled = std::move(disabled);
+  options.on_step = [&](const compiler::StepReport& report) {
+    EXPECT_EQ(Program::parse(report.program).to_string(), report.program);
+    EXPECT_GE(report.microseconds, 0);
+    names.push_back(report.name);
+  };
+  compiler::compile(problem, options);
+  return names;
+}
+
+TEST(Pipeline, ForwardProblemsHaveNoDerivative) {
+  const auto compiled = compiler::compile(problem_with(kCausalSoftCap, false));
+  EXPECT_FALSE(compiled.derivative.has_value());
+  EXPECT_EQ(compiled.problem.program, Program::parse(kCausalSoftCap));
+}
+
+TEST(Pipeline, BackwardProblemsHaveADerivativeOfTheCompiledProgram) {
+  const auto compiled = compiler::compile(problem_with(kCausalSoftCap, true));
+  ASSERT_TRUE(compiled.derivative.has_value());
+  EXPECT_TRUE(ir::is_derivative(*compiled.derivative));
+  EXPECT_EQ(compiled.derivative->operands(), compiled.program.operands());
+}
+
+TEST(Pipeline, ReportsEachStepInOrder) {
+  std::vector<std::string> expected = compiler::step_names();
+  for (auto name = expected.begin(); name != expected.end(); ++name) {
+    if (*name == "classify_mask") {
+      expected.insert(name + 1, "differentiate");
+      break;
+    }
+  }
+  EXPECT_EQ(steps_run(problem_with(kCausalSoftCap, true)), expected);
+}
+
+TEST(Pipeline, ADisabledStepIsLeftOut) {
+  for (const std::string& name : compiler::step_names()) {
+    for (const std::string& run : steps_run(problem_with(kCausalSoftCap, true), {name})) EXPECT_NE(run, name);
+  }
+  EXPECT_EQ(steps_run(problem_with(kCausalSoftCap, false), compiler::step_names()), std::vector<std::string>{});
+}
+
+TEST(Pipeline, AMaskThatIsNotClassifiedIsGeneral) {
+  compiler::PipelineOptions options;
+  options.disabled = {"classify_mask"};
+  const auto compiled = compiler::compile(problem_with("value = score\nkeep = q_idx >= kv_idx", false), options);
+  EXPECT_EQ(compiled.mask.kind, passes::MaskKind::kGeneral);
+  ASSERT_EQ(compiled.mask.terms.size(), 1u);
+  EXPECT_EQ(compiled.mask.terms.front().node, compiled.program.keep());
+  EXPECT_EQ(compiler::compile(problem_with("value = score", false), options).mask.kind, passes::MaskKind::kFull);
+}
+
+TEST(Pipeline, RefusesUnknownAndRequiredSteps) {
+  for (const char* name : {"simplfy", "", "differentiate"}) {
+    compiler::PipelineOptions options;
+    options.disabled = {name};
+    try {
+      compiler::compile(problem_with("value = score", true), options);
+      FAIL() << "expected an error for '" << name << "'";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("normalize_mask, "), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Pipeline, RefusesAnInvalidProblem) {
+  AttentionProblem problem = problem_with("value = score", false);
+  problem.seq_q = -1;
+  EXPECT_THROW(compiler::compile(problem), Error);
+}
+
+}  // namespace
+}  // namespace scoremod
