@@ -95,10 +95,10 @@ struct AttentionProblem {
 /// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// The PROBLEM file of the command line and the C ABI: JSON, described field by field in docs/problem.md.
-/// Throws Error(kInvalidArgument) that names the field.
+/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. What the file says of
+/// inputs is checked and left out; problem_file.hpp has it. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
-/// parse_problem(to_json(p)) == p.
+/// The problem as JSON with every field spelled out; parse_problem(to_json(p)) == p for a valid p.
 SCOREMOD_API std::string to_json(const AttentionProblem& problem);
 
 }  // namespace scoremod

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +18,8 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-/// Indices are i32 in programs and in backends.
-constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+/// Indices are i32, and below this limit the difference of two of them and their sum cannot wrap.
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 
 std::string text_of(std::span<const std::int64_t> values) {
   std::string text = "[";

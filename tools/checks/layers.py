@@ -24,7 +24,7 @@ USES = {
     "zoo": ["dsl"],
     "passes": ["ir"],
     "autodiff": ["ir"],
-    "problem": ["ir"],
+    "problem": ["ir", "zoo"],
     "compiler": ["passes", "autodiff", "problem"],
     "backend": ["compiler"],
     "backend/reference": ["backend"],
@@ -32,7 +32,8 @@ USES = {
     "backend/cudnn": ["backend"],
     "runtime": ["backend"],
     "check": ["runtime", "backend/reference"],
-    "c_api": ["runtime", "check", "zoo"],
+    "explain": ["runtime"],
+    "c_api": ["runtime", "check", "explain", "zoo"],
 }
 
 # A public header belongs to the layer that gives it its meaning, and may be included from there upwards.
@@ -44,9 +45,11 @@ PUBLIC_HEADERS = {
     "dsl.hpp": "dsl",
     "zoo.hpp": "zoo",
     "problem.hpp": "problem",
+    "problem_file.hpp": "problem",
     "attention.hpp": "backend",
     "inputs.hpp": "check",
     "check.hpp": "check",
+    "explain.hpp": "explain",
     "c_api.h": "c_api",
 }
 

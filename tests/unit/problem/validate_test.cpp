@@ -57,7 +57,7 @@ struct Mistake {
 
 void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
 
-constexpr std::int64_t kHuge = std::int64_t{1} << 31;
+constexpr std::int64_t kHuge = std::int64_t{1} << 30;  // the largest size
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// Dense BSHD strides of the valid problem's q (and of a like-shaped tensor).
@@ -65,10 +65,10 @@ Strides q_strides() { return {5 * 4 * 8, 8, 4 * 8, 1}; }
 
 const std::vector<Mistake>& mistakes() {
   static const std::vector<Mistake> kTable{
-      {"batch_zero", [](auto& p) { p.batch = 0; }, {"batch: expected a size from 1 to 2147483647", "found 0"}},
+      {"batch_zero", [](auto& p) { p.batch = 0; }, {"batch: expected a size from 1 to 1073741824", "found 0"}},
       {"heads_q_negative", [](auto& p) { p.heads_q = -4; }, {"heads_q: expected a size", "found -4"}},
       {"heads_kv_zero", [](auto& p) { p.heads_kv = 0; }, {"heads_kv: expected a size", "found 0"}},
-      {"seq_q_beyond_i32", [](auto& p) { p.seq_q = kHuge; }, {"seq_q: expected a size", "i32", "2147483648"}},
+      {"seq_q_beyond_i32", [](auto& p) { p.seq_q = kHuge + 1; }, {"seq_q: expected a size", "i32", "1073741825"}},
       {"seq_kv_zero", [](auto& p) { p.seq_kv = 0; }, {"seq_kv: expected a size"}},
       {"dim_qk_zero", [](auto& p) { p.dim_qk = 0; }, {"dim_qk: expected a size"}},
       {"dim_v_minimum",
@@ -85,14 +85,14 @@ const std::vector<Mistake>& mistakes() {
       {"scale_nan", [](auto& p) { p.scale = std::nanf(""); }, {"scale: expected a finite number, found nan"}},
       {"bytes_overflow",
        [](auto& p) {
-         p.batch = p.seq_q = kHuge - 1;
+         p.batch = p.seq_q = kHuge;
          p.dim_qk = 4;
        },
        {"q: expected a tensor of less than 2^63 bytes"}},
       {"kv_bytes_overflow",
        [](auto& p) {
          p.batch = 1;
-         p.seq_kv = p.dim_v = kHuge - 1;
+         p.seq_kv = p.dim_v = kHuge;
          p.dim_qk = 1;
        },
        {"v: expected a tensor of less"}},
@@ -106,7 +106,7 @@ const std::vector<Mistake>& mistakes() {
       {"broadcast_count_overflow",
        [](auto& p) {
          p.backward = false;
-         p.batch = p.heads_q = p.heads_kv = kHuge - 1;
+         p.batch = p.heads_q = p.heads_kv = kHuge;
          p.k.strides = Strides{0, 0, 8, 1};
        },
        {"q: expected a tensor of less than 2^63 bytes"}},
@@ -196,7 +196,7 @@ const std::vector<Mistake>& mistakes() {
        {"operands[4].shape[1]: expected a size from 1", "found 0"}},
       {"table_bytes",
        [](auto& p) {
-         p.operands[4].shape = {kHuge - 1, kHuge - 1};
+         p.operands[4].strides = {std::int64_t{1} << 62, 1};
        },
        {"operands[4]: expected a tensor of less than 2^63"}},
       {"operand_strides_count",

@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "scoremod/problem_file.hpp"
+
+#include "base/fail.hpp"
+#include "problem/json_reader.hpp"
+#include "problem/nearest_name.hpp"
+#include "problem/parse_inputs.hpp"
+#include "problem/parse_program.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod {
+namespace problem {
+namespace {
+
+DType parse_dtype_field(const Json& value, const std::string& path) {
+  const std::string& name = as_string(value, path);
+  const auto dtype = parse_dtype(name);
+  if (dtype) return *dtype;
+  const std::array<std::string, 5> known{"f32", "f16", "bf16", "i32", "bool"};
+  fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
+}
+
+Layout parse_layout_field(const Json& value, const std::string& path) {
+  const std::string& name = as_string(value, path);
+  const auto layout = parse_layout(name);
+  if (layout) return *layout;
+  const std::array<std::string, 3> known{"BSHD", "SBHD", "BHSD"};
+  fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
+}
+
+Strides parse_strides(const Json& value, const std::string& path) {
+  const Fields fields(value, path, {"batch", "head", "sequence", "dim"});
+  const auto stride = [&](const char* name) {
+    return as_integer(fields.require(name, "a stride in elements"), fields.path_of(name));
+  };
+  return {stride("batch"), stride("head"), stride("sequence"), stride("dim")};
+}
+
+TensorLayout parse_tensor_layout(const Json* value, const std::string& path, Layout fallback) {
+  TensorLayout layout{fallback, std::nullopt};
+  if (value == nullptr) return layout;
+  if (value->is_string()) {
+    layout.layout = parse_layout_field(*value, path);
+    return layout;
+  }
+  const Fields fields(*value, path, {"layout", "strides"});
+  if (const Json* name = fields.find("layout")) layout.layout = parse_layout_field(*name, fields.path_of("layout"));
+  if (const Json* strides = fields.find("strides")) layout.strides = parse_strides(*strides, fields.path_of("strides"));
+  return layout;
+}
+
+void parse_sizes(const Fields& file, AttentionProblem* problem) {
+  const auto required = [&](const char* name) { return as_integer(file.require(name, "a size"), name); };
+  const auto optional = [&](const char* name, std::int64_t fallback) {
+    const Json* value = file.find(name);
+    return value == nullptr ? fallback : as_integer(*value, name);
+  };
+  problem->batch = required("batch");
+  problem->heads_q = required("heads_q");
+  problem->heads_kv = optional("heads_kv", problem->heads_q);
+  problem->seq_q = required("seq_q");
+  problem->seq_kv = optional("seq_kv", problem->seq_q);
+  problem->dim_qk = required("dim_qk");
+  problem->dim_v = optional("dim_v", problem->dim_qk);
+}
+
+void parse_layouts(const Fields& file, AttentionProblem* problem) {
+  Layout layout = Layout::kBSHD;
+  if (const Json* value = file.find("layout")) layout = parse_layout_field(*value, "layout");
+  problem->q = parse_tensor_layout(file.find("q"), "q", layout);
+  problem->k = parse_tensor_layout(file.find("k"), "k", layout);
+  problem->v = parse_tensor_layout(file.find("v"), "v", layout);
+  problem->o = parse_tensor_layout(file.find("o"), "o", layout);
+}
+
+DType natural_dtype(Type type) {
+  if (type == Type::kF32) return DType::kF32;
+  return type == Type::kI32 ? DType::kI32 : DType::kBool;
+}
+
+/// What the program and the sizes say of an operand. A table's shape stays empty: only the file knows it.
+OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl) {
+  OperandSpec spec{decl.name, natural_dtype(decl.type), {}, {}};
+  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  for (std::size_t i = 0; i < kAxisCount; ++i) {
+    if (decl.axes[i]) spec.shape.push_back(sizes[i]);
+  }
+  return spec;
+}
+
+OperandSpec parse_operand(const Json& value, const std::string& path, const AttentionProblem& problem) {
+  const Fields fields(value, path, {"name", "dtype", "shape", "strides"});
+  OperandSpec spec;
+  spec.name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
+  for (const OperandDecl& decl : problem.program.operands()) {
+    if (decl.name == spec.name) spec = default_spec(problem, decl);
+  }
+  if (const Json* dtype = fields.find("dtype")) spec.dtype = parse_dtype_field(*dtype, fields.path_of("dtype"));
+  if (const Json* shape = fields.find("shape")) spec.shape = as_integers(*shape, fields.path_of("shape"));
+  if (const Json* strides = fields.find("strides")) spec.strides = as_integers(*strides, fields.path_of("strides"));
+  return spec;
+}
+
+/// The operands of the file, then those of the program that the file leaves out because nothing about them is left to
+/// say.
+std::vector<OperandSpec> parse_operands(const Json* value, const AttentionProblem& problem) {
+  std::vector<OperandSpec> specs;
+  if (value != nullptr) {
+    for (const Json& entry : as_array(*value, "operands", "an array of operands")) {
+      specs.push_back(parse_operand(entry, concat("operands[", specs.size(), "]"), problem));
+    }
+  }
+  const std::size_t given = specs.size();
+  for (const OperandDecl& decl : problem.program.operands()) {
+    const auto is_it = [&](const OperandSpec& spec) { return spec.name == decl.name; };
+    if (std::any_of(specs.begin(), specs.begin() + static_cast<std::ptrdiff_t>(given), is_it)) continue;
+    if (decl.is_table()) {
+      fail_argument("operands: expected the shape of table '", decl.name,
+                    "', which only the file can say; add {\"name\": \"", decl.name, "\", \"shape\": [...]} with ",
+                    decl.table_rank, " sizes");
+    }
+    specs.push_back(default_spec(problem, decl));
+  }
+  return specs;
+}
+
+bool parse_flag(const Fields& file, const char* name) {
+  const Json* value = file.find(name);
+  return value != nullptr && as_bool(*value, name);
+}
+
+AttentionProblem parse_fields(const Fields& file) {
+  AttentionProblem problem;
+  parse_sizes(file, &problem);
+  if (const Json* dtype = file.find("dtype")) problem.dtype = parse_dtype_field(*dtype, "dtype");
+  parse_layouts(file, &problem);
+  if (const Json* scale = file.find("scale")) problem.scale = as_float(*scale, "scale");
+  if (const Json* program = file.find("program")) problem.program = parse_program(*program, "program");
+  problem.operands = parse_operands(file.find("operands"), problem);
+  problem.backward = parse_flag(file, "backward");
+  problem.stats = parse_flag(file, "stats");
+  return problem;
+}
+
+const std::vector<std::string>& file_fields() {
+  static const std::vector<std::string> kFields{"$schema",  "description", "batch",  "heads_q", "heads_kv", "seq_q",
+                                                "seq_kv",   "dim_qk",      "dim_v",  "dtype",   "layout",   "q",
+                                                "k",        "v",           "o",      "scale",   "program",  "operands",
+                                                "backward", "stats",       "inputs", "seed"};
+  return kFields;
+}
+
+/// What a file may say for its readers alone.
+void parse_remarks(const Fields& file) {
+  if (const Json* schema = file.find("$schema")) as_string(*schema, "$schema");
+  if (const Json* description = file.find("description")) as_string(*description, "description");
+}
+
+std::uint64_t parse_seed(const Json& value) {
+  const std::int64_t seed = as_integer(value, "seed");
+  if (seed < 0) fail_argument("seed: expected an integer of at least 0, found ", seed);
+  return static_cast<std::uint64_t>(seed);
+}
+
+}  // namespace
+}  // namespace problem
+
+ProblemFile parse_problem_file(std::string_view json) {
+  const problem::Json root = problem::read_json(json);
+  const problem::Fields file(root, "", problem::file_fields());
+  problem::parse_remarks(file);
+  ProblemFile parsed;
+  parsed.problem = problem::parse_fields(file);
+  const problem::Json* inputs = file.find("inputs");
+  if (const problem::Json* seed = file.find("seed")) parsed.seed = problem::parse_seed(*seed);
+  validate(parsed.problem);
+  if (inputs != nullptr) parsed.inputs = problem::parse_inputs(*inputs, parsed.problem);
+  return parsed;
+}
+
+AttentionProblem parse_problem(std::string_view json) { return parse_problem_file(json).problem; }
+
+}  // namespace scoremod
