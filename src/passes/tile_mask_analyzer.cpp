@@ -1,0 +1,123 @@
+#include "passes/tile_mask_analyzer.hpp"
+
+#include <algorithm>
+
+#include "ir/builder.hpp"
+#include "ir/op_table.hpp"
+
+namespace scoremod::passes {
+namespace {
+
+bool is_comparison(Op op) { return op >= Op::kEq && op <= Op::kGe; }
+
+/// The nodes that the keep root depends on, marked.
+std::vector<bool> keep_nodes(const Program& program) {
+  std::vector<bool> needed(program.nodes().size());
+  if (program.keep() == kNoNode) return needed;
+  needed[program.keep()] = true;
+  for (NodeId id = program.keep() + 1; id-- > 0;) {
+    if (!needed[id]) continue;
+    for (const NodeId arg : ir::args_of(program.nodes()[id])) needed[arg] = true;
+  }
+  return needed;
+}
+
+ValueRange index_range(const IndexRange& range) {
+  return {static_cast<double>(range.first), static_cast<double>(range.last), false};
+}
+
+}  // namespace
+
+ValueRange OperandRanges::broadcast(std::uint32_t, Type type) const { return everything(type); }
+ValueRange OperandRanges::table(std::uint32_t, Type type, std::span<const ValueRange>) const {
+  return everything(type);
+}
+
+TileMaskAnalyzer::TileMaskAnalyzer(const Program& program) {
+  const std::vector<bool> needed = keep_nodes(program);
+  const std::vector<std::optional<AffineForm>> forms = affine_forms(program);
+  std::vector<NodeId> step_of(program.nodes().size(), kNoNode);
+  for (NodeId id = 0; id < program.nodes().size(); ++id) {
+    if (!needed[id]) continue;
+    Step step;
+    step.node = program.nodes()[id];
+    std::optional<AffineForm> form = forms[id];
+    if (step.node.arg_count > 0) step.arg_type = program.nodes()[step.node.args[0]].type;
+    if (is_comparison(step.node.op) && step.arg_type != Type::kBool) {
+      const auto& left = forms[step.node.args[0]];
+      const auto& right = forms[step.node.args[1]];
+      if (left && right) form = difference(*left, *right);
+    }
+    if (form) {
+      step.form = static_cast<std::int32_t>(forms_.size());
+      forms_.push_back(*form);
+    }
+    for (std::size_t i = 0; i < step.node.arg_count; ++i) step.node.args[i] = step_of[step.node.args[i]];
+    step_of[id] = static_cast<NodeId>(steps_.size());
+    steps_.push_back(step);
+  }
+}
+
+TileMaskAnalyzer::Scratch TileMaskAnalyzer::make_scratch() const {
+  Scratch scratch;
+  scratch.values_.resize(steps_.size());
+  return scratch;
+}
+
+ValueRange TileMaskAnalyzer::leaf_range(const Step& step, const IndexBox& tile, const OperandRanges& operands,
+                                        const Scratch& scratch) const {
+  const Node& node = step.node;
+  switch (node.op) {
+    case Op::kBatchIdx: return index_range(tile[0]);
+    case Op::kHeadIdx: return index_range(tile[1]);
+    case Op::kQueryIdx: return index_range(tile[2]);
+    case Op::kKeyIdx: return index_range(tile[3]);
+    case Op::kConstant: return constant_range(node);
+    case Op::kOperand: return operands.broadcast(node.payload, node.type);
+    case Op::kGather: {
+      std::array<ValueRange, kMaxArgs> indices;
+      for (std::size_t i = 0; i < node.arg_count; ++i) indices[i] = scratch.values_[node.args[i]].range;
+      return operands.table(node.payload, node.type, std::span(indices.data(), node.arg_count));
+    }
+    default: return everything(node.type);  // the score
+  }
+}
+
+void TileMaskAnalyzer::analyze_step(const Step& step, const IndexBox& tile, const OperandRanges& operands,
+                                    Scratch& scratch, Scratch::Value& out) const {
+  const Node& node = step.node;
+  out.affine = step.form >= 0;
+  for (const NodeId arg : ir::args_of(node)) out.affine = out.affine && scratch.values_[arg].affine;
+  if (ir::info(node.op).signature == ir::Signature::kLeaf) {
+    out.range = leaf_range(step, tile, operands, scratch);
+    return;
+  }
+  if (out.affine) {
+    const IndexRange exact = range_over(forms_[static_cast<std::size_t>(step.form)], tile);
+    if (is_comparison(node.op)) {
+      const std::array<ValueRange, 2> sides{index_range(exact), ValueRange{}};
+      out.range = range_of_op(node, Type::kI32, sides);
+      return;
+    }
+    if (is_exact(exact, node.type)) {
+      out.range = index_range(exact);
+      return;
+    }
+    out.affine = false;
+  }
+  std::array<ValueRange, kMaxArgs> args;
+  for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = scratch.values_[node.args[i]].range;
+  out.range = range_of_op(node, step.arg_type, std::span(args.data(), node.arg_count));
+}
+
+TileMask TileMaskAnalyzer::analyze(const IndexBox& tile, const OperandRanges& operands, Scratch& scratch) const {
+  if (steps_.empty()) return TileMask::kFull;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    analyze_step(steps_[i], tile, operands, scratch, scratch.values_[i]);
+  }
+  const ValueRange& keep = scratch.values_.back().range;
+  if (keep.always_false()) return TileMask::kEmpty;
+  return keep.always_true() ? TileMask::kFull : TileMask::kMixed;
+}
+
+}  // namespace scoremod::passes
