@@ -166,7 +166,7 @@ T choose(Bool c, T x, T y) {
 template <dsl::Value T>
 class Operand {
  public:
-  explicit Operand(std::string name, std::initializer_list<Axis> axes = {}) {
+  explicit Operand(std::string name, const std::vector<Axis>& axes = {}) {
     decl_.name = std::move(name);
     decl_.type = dsl::kTypeOf<T>;
     for (const Axis axis : axes) decl_.axes.at(static_cast<std::size_t>(axis)) = true;
