@@ -1,6 +1,7 @@
 #include <array>
 
 #include "backend/backend.hpp"
+#include "backend/cpu/cpu_backend.hpp"
 #include "backend/reference/reference_backend.hpp"
 #include "base/fail.hpp"
 
@@ -8,6 +9,7 @@ namespace scoremod::backend {
 
 std::span<const Backend* const> backends() {
   static const std::array kBackends{
+      &cpu_backend(),
       &reference_backend(),
   };
   return kBackends;

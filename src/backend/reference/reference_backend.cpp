@@ -70,8 +70,8 @@ class ReferenceBackend final : public Backend {
 }  // namespace
 
 const Backend& reference_backend() {
-  static const ReferenceBackend kBackend;
-  return kBackend;
+  static const ReferenceBackend backend;
+  return backend;
 }
 
 }  // namespace scoremod::backend

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/backend.hpp"
+#include "backend/cpu/matrix_product.hpp"
+#include "backend/cpu/pack.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cpu {
+
+inline std::size_t round_up(std::size_t count, std::size_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+/// The sizes and strides of a problem in the form that the tiled path works with.
+struct AttentionShape {
+  explicit AttentionShape(const AttentionProblem& p)
+      : batch(p.batch),
+        heads_q(p.heads_q),
+        heads_kv(p.heads_kv),
+        group(p.heads_q / p.heads_kv),
+        seq_q(p.seq_q),
+        seq_kv(p.seq_kv),
+        dim_qk(static_cast<std::size_t>(p.dim_qk)),
+        dim_v(static_cast<std::size_t>(p.dim_v)),
+        padded_qk(round_up(dim_qk, kColumnAlignment)),
+        padded_v(round_up(dim_v, kColumnAlignment)),
+        dtype(p.dtype),
+        q(problem::strides_of(p, problem::TensorRole::kQ)),
+        k(problem::strides_of(p, problem::TensorRole::kK)),
+        v(problem::strides_of(p, problem::TensorRole::kV)),
+        o(problem::strides_of(p, problem::TensorRole::kO)) {}
+
+  /// The rows of one batch and head of a tensor.
+  RowSource rows(const void* data, const Strides& strides, std::int64_t b, std::int64_t h, std::size_t dims) const {
+    const std::int64_t offset = (b * strides.batch + h * strides.head) * static_cast<std::int64_t>(size_of(dtype));
+    return {static_cast<const std::byte*>(data) + offset, dtype, strides.sequence, strides.dim, dims};
+  }
+  RowTarget rows(void* data, const Strides& strides, std::int64_t b, std::int64_t h, std::size_t dims) const {
+    const std::int64_t offset = (b * strides.batch + h * strides.head) * static_cast<std::int64_t>(size_of(dtype));
+    return {static_cast<std::byte*>(data) + offset, dtype, strides.sequence, strides.dim, dims};
+  }
+
+  /// The place of a query row in the dense [batch, heads_q, seq_q] LSE.
+  std::int64_t query_row(std::int64_t b, std::int64_t h, std::int64_t q_idx) const {
+    return (b * heads_q + h) * seq_q + q_idx;
+  }
+
+  std::int64_t batch, heads_q, heads_kv, group, seq_q, seq_kv;
+  std::size_t dim_qk, dim_v;
+  std::size_t padded_qk, padded_v;  ///< multiples of kColumnAlignment: the row strides of packed tiles
+  DType dtype;
+  Strides q, k, v, o;
+};
+
+}  // namespace scoremod::backend::cpu

@@ -1,0 +1,271 @@
+#include "backend/cpu/forward_plan.hpp"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/key_ranges.hpp"
+#include "backend/cpu/operand_views.hpp"
+#include "backend/cpu/row_kernels.hpp"
+#include "backend/cpu/tile_program.hpp"
+#include "backend/cpu/tile_sizes.hpp"
+#include "backend/cpu/workers.hpp"
+
+namespace scoremod::backend::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// What all threads of a call share; read only but for the counter.
+struct Call {
+  const AttentionShape& shape;
+  const VectorProgram& program;
+  const ForwardTensors& tensors;
+  const CallParameters& parameters;
+  std::span<const OperandView> operands;
+  KeyRanges ranges;
+  std::size_t queries;  ///< of a unit
+  std::size_t keys;     ///< of a tile
+  std::atomic<std::int64_t> next_unit{0};
+};
+
+/// One thread's buffers. A unit of work is a block of queries of one (batch, head); it runs over the tiles of keys with
+/// an online softmax: each row keeps its largest score so far, the sum of exp(score - largest), and the output to be
+/// divided by it.
+class Worker {
+ public:
+  Worker(Call& call, Scratch& scratch)
+      : call_(call),
+        shape_(call.shape),
+        program_(call.program, call.operands, call.parameters.offsets, call.queries, call.keys, scratch),
+        q_(scratch.take<float>(call.queries * shape_.padded_qk)),
+        k_(scratch.take<float>(call.keys * shape_.padded_qk)),
+        k_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_qk)),
+        v_(scratch.take<float>(call.keys * shape_.padded_v)),
+        scores_stride_(round_up(call.keys, kPanelColumns) + kLanePadding),
+        scores_(scratch.take<float>(kRowBlock * scores_stride_)),
+        output_(scratch.take<float>(call.queries * shape_.padded_v)),
+        largest_(scratch.take<float>(call.queries)),
+        sum_(scratch.take<float>(call.queries)) {}
+
+  void run() {
+    const auto queries = static_cast<std::int64_t>(call_.queries);
+    const std::int64_t blocks = (shape_.seq_q + queries - 1) / queries;
+    const std::int64_t heads = shape_.batch * shape_.heads_q;
+    for (;;) {
+      const std::int64_t unit = call_.next_unit.fetch_add(1, std::memory_order_relaxed);
+      if (unit >= blocks * heads) return;
+      // The last queries come first: under a causal mask they take longest.
+      run_unit(unit % heads, (blocks - 1 - unit / heads) * queries);
+    }
+  }
+
+ private:
+  void run_unit(std::int64_t batch_head, std::int64_t first) {
+    batch_ = batch_head / shape_.heads_q;
+    head_ = batch_head % shape_.heads_q;
+    first_ = first;
+    rows_ = static_cast<std::size_t>(
+        std::min<std::int64_t>(static_cast<std::int64_t>(call_.queries), shape_.seq_q - first));
+    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
+    pack_rows(q, first_, rows_, call_.parameters.scale, q_, shape_.padded_qk);
+    std::fill_n(output_, rows_ * shape_.padded_v, 0.0f);
+    std::fill_n(largest_, rows_, -kInfinity);
+    std::fill_n(sum_, rows_, 0.0f);
+    program_.begin_head(batch_, head_);
+    program_.begin_rows(first_, rows_);
+
+    const KeyRange needed = call_.ranges.needed(first_, first_ + static_cast<std::int64_t>(rows_));
+    const auto keys = static_cast<std::int64_t>(call_.keys);
+    for (std::int64_t key = needed.first / keys * keys; key < needed.last; key += keys) run_tile(key);
+    store();
+  }
+
+  void run_tile(std::int64_t first_key) {
+    const std::int64_t end = std::min(first_key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv);
+    const auto count = static_cast<std::size_t>(end - first_key);
+    const std::int64_t head_kv = head_ / shape_.group;
+    pack_rows(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), first_key, count, 1, k_,
+              shape_.padded_qk);
+    transpose_to_panels(k_, count, shape_.dim_qk, shape_.padded_qk, k_panels_);
+    const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv, shape_.dim_v);
+    v_finite_ = pack_rows(v, first_key, count, 1, v_, shape_.padded_v);
+    program_.begin_columns(first_key, count);
+    for (std::size_t row = 0; row < rows_; row += kRowBlock) {
+      run_rows(row, std::min(kRowBlock, rows_ - row), first_key, end);
+    }
+  }
+
+  /// A few rows against the keys of the tile that they need: scores, program, softmax and product with V while all is
+  /// in the first-level cache.
+  void run_rows(std::size_t row, std::size_t count, std::int64_t first_key, std::int64_t end_key) {
+    const std::int64_t query = first_ + static_cast<std::int64_t>(row);
+    const std::int64_t end_query = query + static_cast<std::int64_t>(count);
+    const KeyRange needed = call_.ranges.needed(query, end_query);
+    // From a panel's border on, so that where sums begin does not depend on the rows that are taken together.
+    const std::int64_t offset = std::max<std::int64_t>(needed.first - first_key, 0) / 32 * 32;
+    const KeyRange keys{first_key + offset, std::min(needed.last, end_key)};
+    if (keys.empty()) return;
+    const bool masked = call_.program.keep_root && !call_.ranges.keeps_all(query, end_query, keys);
+    const auto column = static_cast<std::size_t>(offset);
+    const auto columns = static_cast<std::size_t>(keys.last - keys.first);
+    multiply_q_k(row, count, column, columns);
+    float factors[kRowBlock];
+    for (std::size_t r = 0; r < count; ++r)
+      factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked);
+    add_p_v(row, count, column, columns, factors);
+  }
+
+  void multiply_q_k(std::size_t row, std::size_t count, std::size_t column, std::size_t columns) {
+    MatrixProduct product;
+    product.rows = count;
+    product.columns = kPanelColumns;
+    product.depth = shape_.dim_qk;
+    product.a = q_ + row * shape_.padded_qk;
+    product.a_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_qk);
+    product.b_row_stride = kPanelColumns;
+    product.c_row_stride = static_cast<std::ptrdiff_t>(scores_stride_);
+    product.overwrite = true;
+    for (std::size_t done = 0; done < columns; done += kPanelColumns) {
+      product.b = k_panels_ + (column + done) * shape_.dim_qk;
+      product.c = scores_ + done;
+      matrix_product(product);
+    }
+  }
+
+  /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be
+  /// multiplied by.
+  float soften(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
+    program_.evaluate_row(row, column, columns, scores, masked);
+    const VectorProgram& program = call_.program;
+    const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
+    const float tile_largest = mask_scores(program_.at(program.value_root), masked ? &keep : nullptr, columns, scores);
+    const float before = largest_[row];
+    const float largest = std::max(before, tile_largest);
+    // With nothing kept so far any reference gives exp(-inf - reference) = 0.
+    const float reference = largest == -kInfinity ? 0.0f : largest;
+    const float factor = before == -kInfinity ? 0.0f : std::exp(before - reference);
+    largest_[row] = largest;
+    sum_[row] = sum_[row] * factor + exponentiate(scores, columns, reference);
+    return factor;
+  }
+
+  void add_p_v(std::size_t row, std::size_t count, std::size_t column, std::size_t columns, const float* factors) {
+    float* output = output_ + row * shape_.padded_v;
+    const float* v = v_ + column * shape_.padded_v;
+    if (v_finite_) {
+      MatrixProduct product;
+      product.rows = count;
+      product.columns = shape_.padded_v;
+      product.depth = columns;
+      product.a = scores_;
+      product.a_row_stride = static_cast<std::ptrdiff_t>(scores_stride_);
+      product.b = v;
+      product.b_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_v);
+      product.c = output;
+      product.c_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_v);
+      product.factor = factors;
+      matrix_product(product);
+      return;
+    }
+    // 0 * inf is NaN: keys without weight must be left out one by one.
+    for (std::size_t r = 0; r < count; ++r) {
+      float* out = output + r * shape_.padded_v;
+      for (std::size_t d = 0; d < shape_.dim_v; ++d) out[d] *= factors[r];
+      for (std::size_t j = 0; j < columns; ++j) {
+        const float p = scores_[r * scores_stride_ + j];
+        if (p == 0) continue;
+        for (std::size_t d = 0; d < shape_.dim_v; ++d) out[d] += p * v[j * shape_.padded_v + d];
+      }
+    }
+  }
+
+  void store() {
+    const RowTarget o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_, shape_.dim_v);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const std::int64_t query = first_ + static_cast<std::int64_t>(r);
+      // A kept key's weight is at least that of the largest score, 1.
+      const bool any_kept = sum_[r] != 0;
+      store_row(output_ + r * shape_.padded_v, any_kept ? 1 / sum_[r] : 0.0f, o, query);
+      if (call_.tensors.lse == nullptr) continue;
+      call_.tensors.lse[shape_.query_row(batch_, head_, query)] =
+          any_kept ? largest_[r] + std::log(sum_[r]) : -kInfinity;
+    }
+  }
+
+  Call& call_;
+  const AttentionShape& shape_;
+  TileProgram program_;
+  float* q_;
+  float* k_;
+  float* k_panels_;
+  float* v_;
+  std::size_t scores_stride_;
+  float* scores_;
+  float* output_;
+  float* largest_;
+  float* sum_;
+
+  std::int64_t batch_ = 0, head_ = 0, first_ = 0;
+  std::size_t rows_ = 0;
+  bool v_finite_ = true;
+};
+
+class CpuForward final : public ForwardPlan {
+ public:
+  CpuForward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
+      : compiled_(compiled),
+        shape_(compiled.problem),
+        program_(vectorize(compiled.program)),
+        operands_(operand_views(compiled.problem)),
+        threads_(thread_count(options.threads)) {}
+
+  std::size_t workspace_bytes() const override { return worker_bytes() * static_cast<std::size_t>(threads_); }
+
+  void execute(const ForwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    const std::vector<OperandView> operands = bind(operands_, tensors.operands);
+    Call call = make_call(tensors, parameters, operands);
+    const std::size_t bytes = worker_bytes();
+    run_workers(threads_, [&](int worker) {
+      Scratch scratch(workspace.subspan(static_cast<std::size_t>(worker) * bytes, bytes));
+      Worker(call, scratch).run();
+    });
+  }
+
+ private:
+  Call make_call(const ForwardTensors& tensors, const CallParameters& parameters,
+                 std::span<const OperandView> operands) const {
+    return {shape_,
+            program_,
+            tensors,
+            parameters,
+            operands,
+            KeyRanges(compiled_, parameters.offsets),
+            queries_per_unit(shape_, threads_),
+            keys_per_tile(shape_)};
+  }
+
+  std::size_t worker_bytes() const {
+    const ForwardTensors tensors;
+    const CallParameters parameters;
+    Call call = make_call(tensors, parameters, operands_);
+    Scratch scratch;
+    const Worker worker(call, scratch);
+    return scratch.used();
+  }
+
+  const compiler::CompiledProblem compiled_;
+  const AttentionShape shape_;
+  const VectorProgram program_;
+  const std::vector<OperandView> operands_;
+  const int threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<ForwardPlan> make_forward_plan(const compiler::CompiledProblem& problem, const PlanOptions& options) {
+  return std::make_unique<CpuForward>(problem, options);
+}
+
+}  // namespace scoremod::backend::cpu

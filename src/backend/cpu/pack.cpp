@@ -1,0 +1,173 @@
+#include "backend/cpu/pack.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/matrix_product.hpp"
+#include "base/element.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/pack.cpp"
+#include <hwy/foreach_target.h>
+// clang-format off: foreach_target.h comes first.
+#include <hwy/highway.h>
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace scoremod::backend::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Tag = hn::ScalableTag<float>;
+using Vec = hn::Vec<Tag>;
+using WordTag = hn::RebindToUnsigned<Tag>;
+using HalfWordTag = hn::Rebind<std::uint16_t, Tag>;
+
+HWY_INLINE Vec load_f32(const float* data) { return hn::LoadU(Tag(), data); }
+
+HWY_INLINE Vec load_bf16(const std::uint16_t* data) {
+  const auto words = hn::PromoteTo(WordTag(), hn::LoadU(HalfWordTag(), data));
+  return hn::BitCast(Tag(), hn::ShiftLeft<16>(words));
+}
+
+// By integer steps and one exact multiplication, so that subnormals, infinities and NaN come out right on every
+// instruction set.
+HWY_INLINE Vec load_f16(const std::uint16_t* data) {
+  const Tag d;
+  const WordTag dw;
+  const auto words = hn::PromoteTo(dw, hn::LoadU(HalfWordTag(), data));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(words, hn::Set(dw, 0x7fffu)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(words, hn::Set(dw, 0x8000u)));
+  // 2^112 moves the exponent's bias from 15 to 127.
+  const auto scaled = hn::BitCast(dw, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 5.192296858534828e33f)));
+  const auto special = hn::Or(magnitude, hn::Set(dw, 0x7f800000u));
+  const auto is_special = hn::Eq(hn::And(words, hn::Set(dw, 0x7c00u)), hn::Set(dw, 0x7c00u));
+  return hn::BitCast(d, hn::Or(hn::IfThenElse(is_special, special, scaled), sign));
+}
+
+/// Copies contiguous numbers; returns the largest magnitude's bits, which are at least those of infinity if one is not
+/// finite.
+template <class T, class Load>
+HWY_INLINE std::uint32_t copy_contiguous(const T* from, std::size_t count, float scale, float* out, Load load) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  const std::size_t lanes = hn::Lanes(d);
+  const Vec factor = hn::Set(d, scale);
+  auto largest = hn::Zero(di);
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const Vec x = hn::Mul(load(from + i), factor);
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x)));
+    hn::StoreU(x, d, out + i);
+  }
+  if (i < count) {
+    T rest[hn::MaxLanes(d)] = {};
+    std::copy(from + i, from + count, rest);
+    const Vec x = hn::Mul(load(rest), factor);
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x)));
+    hn::StoreU(x, d, out + i);  // rows are padded to kColumnAlignment
+  }
+  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest)));
+}
+
+std::uint32_t copy_row(const RowSource& source, std::int64_t row, float scale, float* out) {
+  const std::int64_t offset = row * source.row_stride;
+  if (source.dim_stride == 1 && source.dtype == DType::kF32) {
+    return copy_contiguous(static_cast<const float*>(source.data) + offset, source.dims, scale, out, load_f32);
+  }
+  if (source.dim_stride == 1) {
+    const auto* from = static_cast<const std::uint16_t*>(source.data) + offset;
+    if (source.dtype == DType::kBF16) return copy_contiguous(from, source.dims, scale, out, load_bf16);
+    return copy_contiguous(from, source.dims, scale, out, load_f16);
+  }
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < source.dims; ++i) {
+    const auto index = offset + static_cast<std::int64_t>(i) * source.dim_stride;
+    out[i] = scale * load_element<float>(source.data, source.dtype, index);
+    if (!std::isfinite(out[i])) largest = 0x7f800000u;
+  }
+  return largest;
+}
+
+bool pack(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out, std::size_t stride) {
+  std::uint32_t largest = 0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    float* to = out + r * stride;
+    largest = std::max(largest, copy_row(source, first + static_cast<std::int64_t>(r), scale, to));
+    std::fill(to + source.dims, to + stride, 0.0f);
+  }
+  return largest < 0x7f800000u;
+}
+
+/// A 4 x 4 block: rows of `from` become columns of `to`.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void transpose_block(const float* from, std::size_t stride, float* to) {
+  for (std::size_t r = 0; r < 4; ++r) {
+    for (std::size_t k = 0; k < 4; ++k) to[k * kPanelColumns + r] = from[r * stride + k];
+  }
+}
+#else
+HWY_INLINE void transpose_block(const float* from, std::size_t stride, float* to) {
+  const hn::FixedTag<float, 4> d;
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + stride);
+  const auto r2 = hn::LoadU(d, from + 2 * stride), r3 = hn::LoadU(d, from + 3 * stride);
+  const auto low01 = hn::InterleaveLower(d, r0, r1), low23 = hn::InterleaveLower(d, r2, r3);
+  const auto high01 = hn::InterleaveUpper(d, r0, r1), high23 = hn::InterleaveUpper(d, r2, r3);
+  hn::StoreU(hn::ConcatLowerLower(d, low23, low01), d, to);
+  hn::StoreU(hn::ConcatUpperUpper(d, low23, low01), d, to + kPanelColumns);
+  hn::StoreU(hn::ConcatLowerLower(d, high23, high01), d, to + 2 * kPanelColumns);
+  hn::StoreU(hn::ConcatUpperUpper(d, high23, high01), d, to + 3 * kPanelColumns);
+}
+#endif
+
+void transpose(const float* packed, std::size_t rows, std::size_t dims, std::size_t stride, float* panels) {
+  for (std::size_t first = 0; first < rows; first += kPanelColumns, panels += dims * kPanelColumns) {
+    const float* from = packed + first * stride;
+    const std::size_t count = std::min(kPanelColumns, rows - first);
+    if (count < kPanelColumns) std::fill_n(panels, dims * kPanelColumns, 0.0f);
+    const std::size_t block_rows = count / 4 * 4, block_dims = dims / 4 * 4;
+    for (std::size_t r = 0; r < block_rows; r += 4) {
+      for (std::size_t k = 0; k < block_dims; k += 4)
+        transpose_block(from + r * stride + k, stride, panels + k * kPanelColumns + r);
+    }
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::size_t done = r < block_rows ? block_dims : 0;
+      for (std::size_t k = done; k < dims; ++k) panels[k * kPanelColumns + r] = from[r * stride + k];
+    }
+  }
+}
+
+}  // namespace scoremod::backend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace scoremod::backend::cpu {
+
+HWY_EXPORT(pack);
+HWY_EXPORT(transpose);
+
+bool pack_rows(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out,
+               std::size_t stride) {
+  return HWY_DYNAMIC_DISPATCH(pack)(source, first, rows, scale, out, stride);
+}
+
+void transpose_to_panels(const float* packed, std::size_t rows, std::size_t dims, std::size_t stride, float* panels) {
+  HWY_DYNAMIC_DISPATCH(transpose)(packed, rows, dims, stride, panels);
+}
+
+void store_row(const float* row, float scale, const RowTarget& target, std::int64_t index) {
+  const std::int64_t first = index * target.row_stride;
+  if (target.dtype == DType::kF32) {
+    auto* out = static_cast<float*>(target.data) + first;
+    for (std::size_t i = 0; i < target.dims; ++i)
+      out[static_cast<std::int64_t>(i) * target.dim_stride] = scale * row[i];
+    return;
+  }
+  for (std::size_t i = 0; i < target.dims; ++i) {
+    store_element(target.data, target.dtype, first + static_cast<std::int64_t>(i) * target.dim_stride,
+                  double{scale * row[i]});
+  }
+}
+
+}  // namespace scoremod::backend::cpu
+#endif

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+
+#include "backend/cpu/strip.hpp"
+
+namespace scoremod::backend::cpu {
+
+/// Writes the scores of one query that count, -inf where `keep` (may be null) is false, up to the next multiple of
+/// kLanePadding with -inf. Returns the largest, -inf if there is none; NaN is passed on in `out` but not in the result.
+float mask_scores(LaneSource value, const LaneSource* keep, std::size_t count, float* out);
+
+/// Replaces scores by exp(score - reference), 0 for -inf, and returns their sum. No score exceeds `reference`.
+float exponentiate(float* scores, std::size_t count, float reference);
+
+/// Writes exp(value - lse), 0 where `keep` is false, the value is -inf, or the row's lse is -inf.
+void probabilities(LaneSource value, const LaneSource* keep, std::size_t count, float lse, float* out);
+
+/// In place: p * (adjoint - mean), 0 where p is 0 (a masked key's adjoint may be NaN). This is d loss / d value.
+void softmax_adjoint(const float* p, float mean, std::size_t count, float* adjoint);
+
+/// Writes value where p is not 0, and 0 elsewhere.
+void keep_where_probable(LaneSource value, const float* p, std::size_t count, float* out);
+
+/// sum of numbers[i].
+float sum_of(const float* numbers, std::size_t count);
+/// sum of x[i] * y[i].
+float dot(const float* x, const float* y, std::size_t count);
+/// out[i] += numbers[i].
+void add_to(const float* numbers, std::size_t count, float* out);
+
+}  // namespace scoremod::backend::cpu

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace scoremod::backend::cpu {
+
+/// Hands out parts of a workspace, each aligned to 64 bytes. Without memory it only measures, so that one function both
+/// says how much is needed and lays it out.
+class Scratch {
+ public:
+  Scratch() = default;
+  explicit Scratch(std::span<std::byte> memory) : base_(memory.data()) {}
+
+  template <class T>
+  T* take(std::size_t count) {
+    constexpr std::size_t kAlignment = 64;
+    T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    used_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+}  // namespace scoremod::backend::cpu

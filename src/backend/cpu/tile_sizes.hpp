@@ -1,0 +1,31 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "backend/cpu/attention_shape.hpp"
+
+namespace scoremod::backend::cpu {
+
+/// Keys of one tile. What is packed of a tile, K and V, takes up to 256 KiB, half of the smallest second-level cache
+/// that is common on servers; kRowBlock rows of its scores then fit the first level. Depends on the problem only: the
+/// order in which sums are made, hence every bit of the result, follows from it.
+inline std::size_t keys_per_tile(const AttentionShape& shape) {
+  constexpr std::size_t kPackedFloats = 65536;
+  const std::size_t fitting = kPackedFloats / (shape.padded_qk + shape.padded_v) / kPanelColumns * kPanelColumns;
+  const std::size_t needed = round_up(static_cast<std::size_t>(shape.seq_kv), kPanelColumns);
+  return std::min({std::max<std::size_t>(fitting, 2 * kPanelColumns), std::size_t{512}, needed});
+}
+
+/// Queries that one thread takes at a time: many, so that the packing of K and V pays, but not so many that threads
+/// have nothing to do. A multiple of kRowBlock, so that no result depends on it.
+inline std::size_t queries_per_unit(const AttentionShape& shape, int threads) {
+  constexpr std::size_t kMost = 20 * kRowBlock, kLeast = 4 * kRowBlock;
+  const auto rows = static_cast<std::size_t>(shape.seq_q);
+  const std::size_t heads = static_cast<std::size_t>(shape.batch * shape.heads_q);
+  const std::size_t parts = std::max<std::size_t>(1, 4 * static_cast<std::size_t>(threads) / heads);
+  const std::size_t share = round_up((rows + parts - 1) / parts, kRowBlock);
+  return std::min(std::clamp(share, kLeast, kMost), round_up(rows, kRowBlock));
+}
+
+}  // namespace scoremod::backend::cpu

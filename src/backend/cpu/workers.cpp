@@ -1,0 +1,42 @@
+#include "backend/cpu/workers.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace scoremod::backend::cpu {
+
+int thread_count(int requested) {
+  if (requested > 0) return requested;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+void run_workers(int count, const std::function<void(int)>& body) {
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(std::max(count, 1)));
+  const auto guarded = [&](int worker) noexcept {
+    try {
+      body(worker);
+    } catch (...) {
+      failures[static_cast<std::size_t>(worker)] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(failures.size());
+    for (int worker = 1; worker < count; ++worker) {
+      try {
+        threads.emplace_back(guarded, worker);
+      } catch (const std::system_error&) {
+        break;  // no more threads: those that there are do the work
+      }
+    }
+    guarded(0);
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace scoremod::backend::cpu
