@@ -204,20 +204,6 @@ class Backward {
   BackwardResult<Real> result_;
 };
 
-/// Calls body(b, h, i) for every query row.
-template <class Body>
-void for_each_row(const AttentionProblem& problem, const Progress& progress, const Body& body) {
-  const std::int64_t heads = problem.batch * problem.heads_q;
-  for (std::int64_t head = 0; head < heads; ++head) {
-    for (std::int64_t i = 0; i < problem.seq_q; ++i) {
-      body(head / problem.heads_q, head % problem.heads_q, i);
-      const bool report = i % 64 == 63 || i + 1 == problem.seq_q;
-      const auto done = static_cast<double>(head * problem.seq_q + i + 1);
-      if (progress && report) progress(done / static_cast<double>(heads * problem.seq_q));
-    }
-  }
-}
-
 }  // namespace
 
 template <class Real>

@@ -70,8 +70,8 @@ class ReferenceBackend final : public Backend {
 }  // namespace
 
 const Backend& reference_backend() {
-  static const ReferenceBackend backend;
-  return backend;
+  static const ReferenceBackend kBackend;
+  return kBackend;
 }
 
 }  // namespace scoremod::backend

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod::runtime {
+
+/// One tensor of a call: what the problem says of it, and the memory that the caller gave.
+struct TensorUse {
+  std::string name;  ///< for messages
+  const void* data = nullptr;
+  std::size_t bytes = 0;  ///< given
+  bool written = false;
+  std::size_t element_bytes = 1;
+  std::size_t alignment = 1;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements
+
+  /// From the first element to the end of the last.
+  std::size_t needed_bytes() const;
+};
+
+/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small or misaligned, and for the first that
+/// is written and shares an element with another. Tensors whose elements interleave without meeting (as in a packed
+/// QKV) pass.
+void check_buffers(std::span<const TensorUse> tensors);
+
+}  // namespace scoremod::runtime

@@ -1,0 +1,191 @@
+#include "runtime/call_tensors.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+#include "runtime/buffer_check.hpp"
+#include "runtime/workspace.hpp"
+
+namespace scoremod::runtime {
+namespace {
+
+using problem::TensorRole;
+
+TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole role, const void* data,
+                 std::size_t bytes, bool written) {
+  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  const std::size_t size = size_of(problem.dtype);
+  return {name,
+          data,
+          bytes,
+          written,
+          size,
+          size,
+          {shape.batch, shape.heads, shape.sequence, shape.dim},
+          {strides.batch, strides.head, strides.sequence, strides.dim}};
+}
+
+TensorUse input(const char* name, const AttentionProblem& problem, TensorRole role, const ConstBuffer& buffer) {
+  return use_of(name, problem, role, buffer.data, buffer.bytes, false);
+}
+
+TensorUse output(const char* name, const AttentionProblem& problem, TensorRole role, const Buffer& buffer) {
+  return use_of(name, problem, role, buffer.data, buffer.bytes, true);
+}
+
+TensorUse lse_use(const AttentionProblem& problem, const void* data, std::size_t bytes, bool written) {
+  return {"lse",
+          data,
+          bytes,
+          written,
+          sizeof(float),
+          alignof(float),
+          {problem.batch, problem.heads_q, problem.seq_q},
+          {problem.heads_q * problem.seq_q, problem.seq_q, 1}};
+}
+
+TensorUse operand_use(const std::string& name, const OperandSpec& spec, const void* data, std::size_t bytes,
+                      bool written) {
+  const auto strides = problem::strides_of(spec);
+  const std::size_t size = size_of(spec.dtype);
+  return {name, data, bytes, written, size, size, spec.shape, {strides.begin(), strides.begin() + spec.shape.size()}};
+}
+
+std::string declared_names(const AttentionProblem& problem) {
+  std::string names;
+  for (const OperandDecl& decl : problem.program.operands())
+    names += concat(names.empty() ? "'" : ", '", decl.name, "'");
+  return names.empty() ? "none" : names;
+}
+
+/// The number of the operand of this name.
+std::size_t operand_number(const AttentionProblem& problem, const std::string& name, const char* what) {
+  const std::vector<OperandDecl>& decls = problem.program.operands();
+  const auto found =
+      std::find_if(decls.begin(), decls.end(), [&](const OperandDecl& decl) { return decl.name == name; });
+  if (found == decls.end()) {
+    fail_argument("'", name, "' is no operand: expected ", what, " of the program's operands (",
+                  declared_names(problem), ")");
+  }
+  return static_cast<std::size_t>(found - decls.begin());
+}
+
+/// Puts the caller's operands into the order of the declarations.
+std::vector<const void*> bind_operands(const AttentionProblem& problem, const std::vector<OperandBuffer>& given,
+                                       std::vector<TensorUse>& uses) {
+  const std::vector<OperandDecl>& decls = problem.program.operands();
+  std::vector<const void*> data(decls.size());
+  std::vector<bool> seen(decls.size());
+  for (const OperandBuffer& operand : given) {
+    const std::size_t i = operand_number(problem, operand.name, "one");
+    if (seen[i]) fail_argument("operand '", operand.name, "' is given twice: expected it once");
+    seen[i] = true;
+    data[i] = operand.buffer.data;
+    const OperandSpec& spec = problem::spec_of(problem, static_cast<std::uint32_t>(i));
+    uses.push_back(operand_use(operand.name, spec, operand.buffer.data, operand.buffer.bytes, false));
+  }
+  for (std::size_t i = 0; i < decls.size(); ++i) {
+    if (!seen[i])
+      fail_argument("operand '", decls[i].name, "' is missing: expected a buffer for each operand of the program");
+  }
+  return data;
+}
+
+std::vector<void*> bind_gradients(const AttentionProblem& problem, const std::vector<OperandGradient>& wanted,
+                                  std::vector<TensorUse>& uses) {
+  std::vector<void*> data(problem.program.operands().size());
+  std::vector<bool> seen(data.size());
+  for (const OperandGradient& gradient : wanted) {
+    const std::size_t i = operand_number(problem, gradient.name, "a gradient");
+    const OperandSpec& spec = problem::spec_of(problem, static_cast<std::uint32_t>(i));
+    if (!is_floating(spec.dtype)) {
+      fail_argument("the gradient of operand '", gradient.name, "' is wanted, which is ", to_string(spec.dtype),
+                    ": expected an f32, f16 or bf16 operand; leave it out");
+    }
+    if (seen[i]) fail_argument("the gradient of operand '", gradient.name, "' is wanted twice: expected it once");
+    seen[i] = true;
+    data[i] = gradient.buffer.data;
+    uses.push_back(
+        operand_use("gradient of " + gradient.name, spec, gradient.buffer.data, gradient.buffer.bytes, true));
+  }
+  return data;
+}
+
+void check_offset(const char* axis, std::int32_t offset, std::int64_t size) {
+  if (offset + size - 1 > std::numeric_limits<std::int32_t>::max()) {
+    fail_argument("offsets.", axis, " is too large: expected every global index below 2^31, found ", offset,
+                  " added to indices up to ", size - 1);
+  }
+}
+
+backend::CallParameters check_options(const AttentionProblem& problem, const CallOptions& options) {
+  const float scale = options.scale.value_or(problem.effective_scale());
+  if (!std::isfinite(scale)) fail_argument("expected a finite scale, found ", scale);
+  check_offset("batch", options.offsets.batch, problem.batch);
+  check_offset("head", options.offsets.head, problem.heads_q);
+  check_offset("query", options.offsets.query, problem.seq_q);
+  check_offset("key", options.offsets.key, problem.seq_kv);
+  return {scale, options.offsets, options.stream};
+}
+
+/// An absent workspace is fine: the runtime then allocates one.
+void add_workspace(Buffer workspace, std::size_t needed, std::vector<TensorUse>& uses) {
+  if (workspace.data == nullptr && workspace.bytes == 0) return;
+  if (needed == 0) return;
+  uses.push_back({"workspace",
+                  workspace.data,
+                  workspace.bytes,
+                  true,
+                  1,
+                  kWorkspaceAlignment,
+                  {static_cast<std::int64_t>(needed)},
+                  {1}});
+}
+
+}  // namespace
+
+ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args, Buffer workspace,
+                       std::size_t workspace_bytes) {
+  std::vector<TensorUse> uses{input("q", problem, TensorRole::kQ, args.q), input("k", problem, TensorRole::kK, args.k),
+                              input("v", problem, TensorRole::kV, args.v)};
+  ForwardCall call;
+  call.operands = bind_operands(problem, args.operands, uses);
+  uses.push_back(output("o", problem, TensorRole::kO, args.o));
+  const bool with_lse = problem.stats || args.lse.data != nullptr || args.lse.bytes != 0;
+  if (with_lse) uses.push_back(lse_use(problem, args.lse.data, args.lse.bytes, true));
+  add_workspace(workspace, workspace_bytes, uses);
+  call.parameters = check_options(problem, args.options);
+  check_buffers(uses);
+  call.tensors = {args.q.data,   args.k.data, args.v.data,
+                  call.operands, args.o.data, static_cast<float*>(args.lse.data)};
+  return call;
+}
+
+BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& args, Buffer workspace,
+                        std::size_t workspace_bytes) {
+  std::vector<TensorUse> uses{input("q", problem, TensorRole::kQ, args.q),
+                              input("k", problem, TensorRole::kK, args.k),
+                              input("v", problem, TensorRole::kV, args.v),
+                              input("o", problem, TensorRole::kO, args.o),
+                              lse_use(problem, args.lse.data, args.lse.bytes, false),
+                              input("d_o", problem, TensorRole::kO, args.d_o)};
+  BackwardCall call;
+  call.operands = bind_operands(problem, args.operands, uses);
+  uses.push_back(output("dq", problem, TensorRole::kQ, args.dq));
+  uses.push_back(output("dk", problem, TensorRole::kK, args.dk));
+  uses.push_back(output("dv", problem, TensorRole::kV, args.dv));
+  call.d_operands = bind_gradients(problem, args.d_operands, uses);
+  add_workspace(workspace, workspace_bytes, uses);
+  call.parameters = check_options(problem, args.options);
+  check_buffers(uses);
+  call.tensors = {args.q.data,    args.k.data,   args.v.data,  args.o.data,  static_cast<const float*>(args.lse.data),
+                  args.d_o.data,  call.operands, args.dq.data, args.dk.data, args.dv.data,
+                  call.d_operands};
+  return call;
+}
+
+}  // namespace scoremod::runtime

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+#include "scoremod/attention.hpp"
+
+#include "backend/backend.hpp"
+
+namespace scoremod::runtime {
+
+/// A call's arguments once checked: what a plan takes, with the pointer lists that it refers to.
+struct ForwardCall {
+  std::vector<const void*> operands;
+  backend::ForwardTensors tensors;
+  backend::CallParameters parameters;
+};
+
+struct BackwardCall {
+  std::vector<const void*> operands;
+  std::vector<void*> d_operands;
+  backend::BackwardTensors tensors;
+  backend::CallParameters parameters;
+};
+
+/// Check every argument of a call, the workspace included, before anything is read or written. Throw
+/// Error(kInvalidArgument).
+ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args, Buffer workspace,
+                       std::size_t workspace_bytes);
+BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& args, Buffer workspace,
+                        std::size_t workspace_bytes);
+
+}  // namespace scoremod::runtime
