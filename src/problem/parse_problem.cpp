@@ -9,7 +9,7 @@
 #include "problem/nearest_name.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/validate_sizes.hpp"
 
 namespace scoremod {
 namespace problem {
@@ -91,38 +91,47 @@ OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& dec
   return spec;
 }
 
-OperandSpec parse_operand(const Json& value, const std::string& path, const AttentionProblem& problem) {
+/// What is known of the program's operands before the file's list of operands is read.
+std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const std::vector<OperandSpec>& known) {
+  std::vector<OperandSpec> specs;
+  for (const OperandDecl& decl : problem.program.operands()) {
+    const auto found = std::ranges::find(known, decl.name, &OperandSpec::name);
+    specs.push_back(found == known.end() ? default_spec(problem, decl) : *found);
+  }
+  return specs;
+}
+
+OperandSpec parse_operand(const Json& value, const std::string& path, const std::vector<OperandSpec>& defaults) {
   const Fields fields(value, path, {"name", "dtype", "shape", "strides"});
   OperandSpec spec;
   spec.name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
-  for (const OperandDecl& decl : problem.program.operands()) {
-    if (decl.name == spec.name) spec = default_spec(problem, decl);
-  }
+  const auto found = std::ranges::find(defaults, spec.name, &OperandSpec::name);
+  if (found != defaults.end()) spec = *found;
   if (const Json* dtype = fields.find("dtype")) spec.dtype = parse_dtype_field(*dtype, fields.path_of("dtype"));
   if (const Json* shape = fields.find("shape")) spec.shape = as_integers(*shape, fields.path_of("shape"));
   if (const Json* strides = fields.find("strides")) spec.strides = as_integers(*strides, fields.path_of("strides"));
   return spec;
 }
 
-/// The operands of the file, then those of the program that the file leaves out because nothing about them is left to
-/// say.
-std::vector<OperandSpec> parse_operands(const Json* value, const AttentionProblem& problem) {
+/// The operands of the file, then those of the program that it leaves out because nothing about them is left to say.
+std::vector<OperandSpec> parse_operands(const Json* value, const AttentionProblem& problem,
+                                        const std::vector<OperandSpec>& known) {
+  const std::vector<OperandSpec> defaults = default_specs(problem, known);
   std::vector<OperandSpec> specs;
   if (value != nullptr) {
     for (const Json& entry : as_array(*value, "operands", "an array of operands")) {
-      specs.push_back(parse_operand(entry, concat("operands[", specs.size(), "]"), problem));
+      specs.push_back(parse_operand(entry, concat("operands[", specs.size(), "]"), defaults));
     }
   }
-  const std::size_t given = specs.size();
-  for (const OperandDecl& decl : problem.program.operands()) {
-    const auto is_it = [&](const OperandSpec& spec) { return spec.name == decl.name; };
-    if (std::any_of(specs.begin(), specs.begin() + static_cast<std::ptrdiff_t>(given), is_it)) continue;
-    if (decl.is_table()) {
+  for (std::size_t i = 0; i < defaults.size(); ++i) {
+    if (std::ranges::find(specs, defaults[i].name, &OperandSpec::name) != specs.end()) continue;
+    const OperandDecl& decl = problem.program.operands()[i];
+    if (decl.is_table() && defaults[i].shape.empty()) {
       fail_argument("operands: expected the shape of table '", decl.name,
                     "', which only the file can say; add {\"name\": \"", decl.name, "\", \"shape\": [...]} with ",
                     decl.table_rank, " sizes");
     }
-    specs.push_back(default_spec(problem, decl));
+    specs.push_back(defaults[i]);
   }
   return specs;
 }
@@ -135,11 +144,14 @@ bool parse_flag(const Fields& file, const char* name) {
 AttentionProblem parse_fields(const Fields& file) {
   AttentionProblem problem;
   parse_sizes(file, &problem);
+  validate_sizes(problem);
   if (const Json* dtype = file.find("dtype")) problem.dtype = parse_dtype_field(*dtype, "dtype");
   parse_layouts(file, &problem);
   if (const Json* scale = file.find("scale")) problem.scale = as_float(*scale, "scale");
-  if (const Json* program = file.find("program")) problem.program = parse_program(*program, "program");
-  problem.operands = parse_operands(file.find("operands"), problem);
+  ParsedProgram parsed;
+  if (const Json* program = file.find("program")) parsed = parse_program(*program, "program", problem);
+  problem.program = parsed.program;
+  problem.operands = parse_operands(file.find("operands"), problem, parsed.operands);
   problem.backward = parse_flag(file, "backward");
   problem.stats = parse_flag(file, "stats");
   return problem;

@@ -13,37 +13,16 @@
 #include "problem/extent.hpp"
 #include "problem/nearest_name.hpp"
 #include "problem/tensor_view.hpp"
+#include "problem/validate_sizes.hpp"
 
 namespace scoremod {
 namespace problem {
 namespace {
 
-/// Indices are i32, and below this limit the difference of two of them and their sum cannot wrap.
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
-
 std::string text_of(std::span<const std::int64_t> values) {
   std::string text = "[";
   for (std::size_t i = 0; i < values.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(values[i]);
   return text + "]";
-}
-
-void check_size(const std::string& field, std::int64_t size) {
-  if (size >= 1 && size <= kMaxSize) return;
-  fail_argument(field, ": expected a size from 1 to ", kMaxSize, " (indices are i32), found ", size);
-}
-
-void check_sizes(const AttentionProblem& problem) {
-  check_size("batch", problem.batch);
-  check_size("heads_q", problem.heads_q);
-  check_size("heads_kv", problem.heads_kv);
-  check_size("seq_q", problem.seq_q);
-  check_size("seq_kv", problem.seq_kv);
-  check_size("dim_qk", problem.dim_qk);
-  check_size("dim_v", problem.dim_v);
-  if (problem.heads_q % problem.heads_kv != 0) {
-    fail_argument("heads_kv: expected a divisor of heads_q (", problem.heads_q,
-                  "), so that equally many query heads share each ", "key/value head; found ", problem.heads_kv);
-  }
 }
 
 /// The name of an enumeration's value; a value that is none of them is refused with the field.
@@ -183,7 +162,7 @@ void check_operand_shape(const AttentionProblem& problem, const std::string& fie
       fail_argument(field, ".shape: expected ", decl.table_rank, " sizes, the rank of table '", decl.name, "'; found ",
                     text_of(spec.shape));
     }
-    for (std::size_t i = 0; i < spec.shape.size(); ++i) check_size(concat(field, ".shape[", i, "]"), spec.shape[i]);
+    for (std::size_t i = 0; i < spec.shape.size(); ++i) validate_size(concat(field, ".shape[", i, "]"), spec.shape[i]);
     return;
   }
   const std::vector<std::int64_t> expected = broadcast_shape(problem, decl);
@@ -240,7 +219,7 @@ void check_operands(const AttentionProblem& problem) {
 }  // namespace problem
 
 void validate(const AttentionProblem& problem) {
-  problem::check_sizes(problem);
+  problem::validate_sizes(problem);
   problem::check_dtype(problem);
   problem::check_scale(problem);
   problem::check_tensor(problem, problem::TensorRole::kQ, problem.q);

@@ -111,6 +111,49 @@ TEST(ParseProblem, ProgramMayBeOneString) {
   EXPECT_EQ(problem.program, Program::parse("value = score\nkeep = q_idx >= kv_idx"));
 }
 
+const char* const kZooStart = R"({"batch": 2, "heads_q": 4, "seq_q": 16, "seq_kv": 24, "dim_qk": 8, )";
+
+TEST(ParseProblem, ReadyMadeModifiersBringTheirOperands) {
+  const AttentionProblem problem = parse_problem(
+      std::string(kZooStart) +
+      R"("program": {"score_mod": [{"name": "soft_cap", "cap": 30}, {"name": "t5_bias", "num_buckets": 8}],
+                                 "mask_mod": ["causal", {"name": "padding", "lengths": "n"}]},
+                     "operands": [{"name": "t5_table", "dtype": "bf16"}]})");
+  const std::vector<OperandSpec> operands{{"t5_table", DType::kBF16, {8, 4}, {}}, {"n", DType::kI32, {2}, {}}};
+  EXPECT_EQ(problem.operands, operands);
+  const std::string text = problem.program.to_string();
+  EXPECT_NE(text.find("tanh"), std::string::npos) << text;
+  EXPECT_NE(problem.program.keep(), kNoNode);
+  EXPECT_EQ(parse_problem(to_json(problem)), problem);
+}
+
+TEST(ParseProblem, ReadyMadeModifiersThatDoNotFitAreNamed) {
+  const auto found = [](const std::string& program, const char* fragment) {
+    const std::string message = refusal(kZooStart + ("\"program\": " + program) + "}");
+    return message.find(fragment) != std::string::npos ? "" : "'" + message + "' lacks '" + fragment + "'";
+  };
+  EXPECT_EQ(found(R"({"score_mods": []})", "program.score_mods: this field has no meaning (did you mean 'score_mod'?)"),
+            "");
+  EXPECT_EQ(found(R"({"score_mod": "alibi"})", "program.score_mod: expected an array"), "");
+  EXPECT_EQ(found(R"({"score_mod": [3]})", "program.score_mod[0]: expected the name of a ready-made modifier"), "");
+  EXPECT_EQ(found(R"({"score_mod": [{"cap": 3}]})", "program.score_mod[0]: expected the name of a ready-made modifier"),
+            "");
+  EXPECT_EQ(found(R"({"score_mod": ["alibbi"]})", "found the string \"alibbi\" (did you mean 'alibi'?)"), "");
+  EXPECT_EQ(found(R"({"mask_mod": ["causal", "alibi"]})",
+                  "program.mask_mod[1]: expected a mask_mod, found the score_mod 'alibi'"),
+            "");
+  EXPECT_EQ(found(R"({"score_mod": [{"name": "soft_cap", "cup": 3}]})", "program.score_mod[0].cup"), "");
+  EXPECT_EQ(found(R"({"score_mod": ["soft_cap"]})", "program.score_mod[0]:"), "");
+  EXPECT_EQ(found(R"({"score_mod": [{"name": "soft_cap", "cap": -1}]})", "program.score_mod[0]:"), "");
+  EXPECT_EQ(
+      found(R"({"score_mod": [{"name": "soft_cap", "cap": [1]}]})", "program.score_mod[0].cap: expected a number"), "");
+  EXPECT_EQ(
+      found(
+          R"({"score_mod": ["alibi", {"name": "head_temperature", "temperature": "slopes"}, {"name": "relative_table", "max_distance": 4, "table": "slopes"}]})",
+          "program: "),
+      "");
+}
+
 TEST(ToJson, IsReadBackAsTheSameProblem) {
   const AttentionProblem full = parse_problem(kFull);
   EXPECT_EQ(parse_problem(to_json(full)), full);
