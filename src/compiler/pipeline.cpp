@@ -9,6 +9,8 @@
 #include "ir/verify.hpp"
 #include "passes/classify_mask.hpp"
 #include "passes/normalize_mask.hpp"
+#include "passes/share.hpp"
+#include "passes/simplify.hpp"
 
 namespace scoremod::compiler {
 namespace {
@@ -38,6 +40,11 @@ const Program& on_program(CompiledProblem& compiled) {
   return compiled.program = pass(compiled.program);
 }
 
+template <Program (*pass)(const Program&)>
+const Program& on_derivative(CompiledProblem& compiled) {
+  return *(compiled.derivative = pass(*compiled.derivative));
+}
+
 const Program& classify(CompiledProblem& compiled) {
   compiled.mask = passes::classify_mask(compiled.program, mask_context(compiled.problem));
   return compiled.program;
@@ -57,12 +64,20 @@ const Program& differentiate(CompiledProblem& compiled) {
 
 // The compiler. A name is said once: --disable, dumps and times use it.
 constexpr std::array kSteps{
+    // Less for every later step to look at, and constants where they are expected.
+    Step{"simplify", on_program<passes::simplify>, nothing},
+    // One order for arguments that commute, so that a + b and b + a are one node.
+    Step{"share", on_program<passes::share>, nothing},
     // select(cond, x, -inf) becomes keep, and keep a chain of AND terms.
     Step{"normalize_mask", on_program<passes::normalize_mask>, nothing},
+    // Without its selects a value may simplify further; the terms of keep are left as normalised.
+    Step{"simplify_normalized", on_program<passes::simplify>, nothing},
     // Names the mask's shape, so that tiles can be skipped. Last on the program: it names nodes by id.
     Step{"classify_mask", classify, leave_unclassified},
     // From the final program, whose nodes it shares.
     Step{"differentiate", differentiate, nullptr, true},
+    Step{"simplify_derivative", on_derivative<passes::simplify>, nothing, true},
+    Step{"share_derivative", on_derivative<passes::share>, nothing, true},
 };
 
 void refuse_unknown(const std::vector<std::string>& disabled) {
