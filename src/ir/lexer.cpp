@@ -49,6 +49,22 @@ std::size_t name_length(std::string_view text) {
   return i;
 }
 
+/// A message shows at most this much of the source line on each side of the place.
+constexpr std::size_t kShownBytes = 80;
+
+/// True for the second and later bytes of a UTF-8 character, which take no column of their own.
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+/// The text with control characters, which would end or garble a message, as '?'.
+std::string visible(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\t') || byte == 0x7f) c = '?';
+  }
+  return out;
+}
+
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(source) {}
@@ -132,11 +148,21 @@ void fail_at(std::string_view source, std::size_t offset, const std::string& mes
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t newline = before.rfind('\n');
   const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
-  const std::size_t end = std::min(source.find('\n', start), source.size());
-  std::string pad(source.substr(start, offset - start));
-  for (char& c : pad) c = c == '\t' ? '\t' : ' ';
-  fail_argument("line ", line, ", column ", offset - start + 1, ": ", message, "\n  ",
-                source.substr(start, end - start), "\n  ", pad, "^");
+  std::size_t end = std::min(source.find('\n', start), source.size());
+  if (end > start && end > offset && source[end - 1] == '\r') --end;
+  const std::string_view left = source.substr(start, offset - start);
+  const std::string_view right = source.substr(offset, end - offset);
+  const std::string_view shown_left = left.substr(left.size() - std::min(left.size(), kShownBytes));
+  const std::string_view shown_right = right.substr(0, kShownBytes);
+  const std::string cut_left = shown_left.size() < left.size() ? "..." : "";
+  const std::string cut_right = shown_right.size() < right.size() ? "..." : "";
+  std::string pad(cut_left.size(), ' ');
+  for (const char c : shown_left) {
+    if (!continues_character(c)) pad += c == '\t' ? '\t' : ' ';
+  }
+  const auto column = 1 + std::count_if(left.begin(), left.end(), [](char c) { return !continues_character(c); });
+  fail_argument("line ", line, ", column ", column, ": ", message, "\n  ", cut_left, visible(shown_left),
+                visible(shown_right), cut_right, "\n  ", pad, "^");
 }
 
 bool is_identifier(std::string_view text) {

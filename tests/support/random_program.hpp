@@ -35,8 +35,8 @@ struct RandomProgramOptions {
   int max_operands = 4;
   /// The largest rank of a table; 0 for no tables.
   int max_table_rank = 3;
-  /// The ops to choose from, leaves aside; empty means every op. Tame programs use *, tanh, sigmoid and + more often, to keep
-  /// values in range, when these are allowed.
+  /// The ops to choose from, leaves aside; empty means every op. Tame programs use *, tanh, sigmoid and + more often,
+  /// to keep values in range, when these are allowed.
   std::vector<Op> ops;
   Continuity continuity = Continuity::kContinuous;
   /// Tame: with scores within score_limit, f32 operands within float_limit, i32 operands within [int_low, int_high] and
