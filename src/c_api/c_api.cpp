@@ -1,0 +1,133 @@
+#include "scoremod/c_api.h"
+
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/error.hpp"
+
+#include "c_api/convert.hpp"
+#include "c_api/guard.hpp"
+
+struct scoremod_attention {
+  scoremod::Attention attention;
+};
+
+namespace scoremod::c_api {
+namespace {
+
+/// Hands a text to the caller.
+void give(const std::string& text, char** destination) {
+  *destination = copy_text({text});
+  if (*destination == nullptr) throw std::bad_alloc();
+}
+
+}  // namespace
+}  // namespace scoremod::c_api
+
+using scoremod::c_api::convert;
+using scoremod::c_api::guard;
+using scoremod::c_api::require;
+
+extern "C" {
+
+const char* scoremod_version(void) { return SCOREMOD_VERSION; }
+
+const char* scoremod_status_name(scoremod_status status) {
+  using scoremod::ErrorCode;
+  switch (status) {
+    case SCOREMOD_OK: return "ok";
+    case SCOREMOD_INVALID_ARGUMENT: return to_string(ErrorCode::kInvalidArgument);
+    case SCOREMOD_UNSUPPORTED: return to_string(ErrorCode::kUnsupported);
+    case SCOREMOD_ENVIRONMENT: return to_string(ErrorCode::kEnvironment);
+    case SCOREMOD_BUG: return to_string(ErrorCode::kBug);
+    default: return "unknown status";
+  }
+}
+
+void scoremod_text_free(char* text) { std::free(text); }
+
+scoremod_status scoremod_attention_create(const char* problem_json, const scoremod_compile_options* options,
+                                          scoremod_attention** attention, char** message) {
+  if (attention != nullptr) *attention = nullptr;
+  return guard(message, [&] {
+    require(problem_json, "problem_json");
+    require(attention, "attention");
+    *attention =
+        new scoremod_attention{scoremod::Attention::compile(scoremod::parse_problem(problem_json), convert(options))};
+  });
+}
+
+void scoremod_attention_destroy(scoremod_attention* attention) { delete attention; }
+
+scoremod_status scoremod_attention_problem(const scoremod_attention* attention, char** problem_json, char** message) {
+  if (problem_json != nullptr) *problem_json = nullptr;
+  return guard(message, [&] {
+    require(attention, "attention");
+    require(problem_json, "problem_json");
+    scoremod::c_api::give(scoremod::to_json(attention->attention.problem()), problem_json);
+  });
+}
+
+scoremod_status scoremod_attention_backend(const scoremod_attention* attention, const char** backend, char** message) {
+  return guard(message, [&] {
+    require(attention, "attention");
+    require(backend, "backend");
+    *backend = attention->attention.backend().c_str();
+  });
+}
+
+scoremod_status scoremod_attention_forward_workspace_bytes(const scoremod_attention* attention, size_t* bytes,
+                                                           char** message) {
+  return guard(message, [&] {
+    require(attention, "attention");
+    require(bytes, "bytes");
+    *bytes = attention->attention.forward_workspace_bytes();
+  });
+}
+
+scoremod_status scoremod_attention_backward_workspace_bytes(const scoremod_attention* attention, size_t* bytes,
+                                                            char** message) {
+  return guard(message, [&] {
+    require(attention, "attention");
+    require(bytes, "bytes");
+    *bytes = attention->attention.backward_workspace_bytes();
+  });
+}
+
+scoremod_status scoremod_attention_forward(const scoremod_attention* attention, const scoremod_forward_args* args,
+                                           char** message) {
+  return guard(message, [&] {
+    require(attention, "attention");
+    const auto call = convert(args);
+    attention->attention.forward(call.args, call.workspace);
+  });
+}
+
+scoremod_status scoremod_attention_backward(const scoremod_attention* attention, const scoremod_backward_args* args,
+                                            char** message) {
+  return guard(message, [&] {
+    require(attention, "attention");
+    const auto call = convert(args);
+    attention->attention.backward(call.args, call.workspace);
+  });
+}
+
+scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options, char** answers_json,
+                                 char** message) {
+  if (answers_json != nullptr) *answers_json = nullptr;
+  return guard(message, [&] {
+    require(problem_json, "problem_json");
+    require(answers_json, "answers_json");
+    auto answers = nlohmann::ordered_json::array();
+    for (const scoremod::Support& answer : scoremod::support(scoremod::parse_problem(problem_json), convert(options))) {
+      answers.push_back({{"backend", answer.backend}, {"supported", answer.supported}, {"reasons", answer.reasons}});
+    }
+    scoremod::c_api::give(answers.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), answers_json);
+  });
+}
+
+}  // extern "C"

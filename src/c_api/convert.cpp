@@ -1,0 +1,135 @@
+#include "c_api/convert.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "base/fail.hpp"
+#include "c_api/guard.hpp"
+
+namespace scoremod::c_api {
+namespace {
+
+// Fields are only ever added at the end: these places are what callers were compiled with.
+static_assert(sizeof(scoremod_status) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, threads) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) == 36);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
+static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand) == 24);
+
+/// No caller's struct is larger; a larger struct_size is memory that was never set.
+constexpr std::size_t kMaxStructSize = 4096;
+
+/// The caller's struct as this library's header has it, whichever header the caller was compiled with.
+template <class Struct>
+Struct read_struct(const Struct* given, const char* name) {
+  std::size_t size = 0;
+  std::memcpy(&size, given, sizeof size);
+  if (size < sizeof size || size > kMaxStructSize) {
+    fail_argument(name, ".struct_size: expected sizeof(", name, "), ", sizeof(Struct), " bytes, found ", size,
+                  "; set it before the call");
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  const std::size_t known = std::min(size, sizeof(Struct));
+  if (std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; })) {
+    fail_argument(name,
+                  ": a field is set that this version of scoremod does not have; use a newer library, or leave out ",
+                  "what is new in the header");
+  }
+  Struct made{};
+  std::memcpy(&made, given, known);
+  return made;
+}
+
+ConstBuffer convert(const scoremod_const_buffer& buffer) { return {buffer.data, buffer.bytes}; }
+Buffer convert(const scoremod_buffer& buffer) { return {buffer.data, buffer.bytes}; }
+
+/// Reads an array of `count` elements, where null is fine only for none.
+template <class Element, class Action>
+void for_each(const Element* elements, std::size_t count, const char* name, const Action& action) {
+  if (count > 0) require(elements, name);
+  for (std::size_t i = 0; i < count; ++i) action(elements[i], concat(name, "[", i, "]"));
+}
+
+std::vector<OperandBuffer> convert(const scoremod_operand* operands, std::size_t count) {
+  std::vector<OperandBuffer> made;
+  for_each(operands, count, "operands", [&](const scoremod_operand& operand, const std::string& path) {
+    require(operand.name, (path + ".name").c_str());
+    made.push_back({operand.name, convert(operand.buffer)});
+  });
+  return made;
+}
+
+std::vector<OperandGradient> convert(const scoremod_operand_gradient* gradients, std::size_t count) {
+  std::vector<OperandGradient> made;
+  for_each(gradients, count, "d_operands", [&](const scoremod_operand_gradient& gradient, const std::string& path) {
+    require(gradient.name, (path + ".name").c_str());
+    made.push_back({gradient.name, convert(gradient.buffer)});
+  });
+  return made;
+}
+
+CallOptions convert(const scoremod_call_options* given) {
+  CallOptions made;
+  if (given == nullptr) return made;
+  const scoremod_call_options options = read_struct(given, "scoremod_call_options");
+  if (options.has_scale != 0) made.scale = options.scale;
+  made.offsets = {options.batch_offset, options.head_offset, options.query_offset, options.key_offset};
+  made.stream = options.stream;
+  return made;
+}
+
+}  // namespace
+
+CompileOptions convert(const scoremod_compile_options* given) {
+  CompileOptions made;
+  if (given == nullptr) return made;
+  const scoremod_compile_options options = read_struct(given, "scoremod_compile_options");
+  if (options.backend != nullptr) made.backend = options.backend;
+  made.threads = options.threads;
+  for_each(options.disabled_passes, options.disabled_pass_count, "disabled_passes",
+           [&](const char* pass, const std::string& path) {
+             require(pass, path.c_str());
+             made.disabled_passes.emplace_back(pass);
+           });
+  return made;
+}
+
+ForwardCall convert(const scoremod_forward_args* given) {
+  require(given, "args");
+  const scoremod_forward_args args = read_struct(given, "scoremod_forward_args");
+  ForwardCall call;
+  call.args.q = convert(args.q);
+  call.args.k = convert(args.k);
+  call.args.v = convert(args.v);
+  call.args.operands = convert(args.operands, args.operand_count);
+  call.args.o = convert(args.o);
+  call.args.lse = convert(args.lse);
+  call.args.options = convert(args.options);
+  call.workspace = convert(args.workspace);
+  return call;
+}
+
+BackwardCall convert(const scoremod_backward_args* given) {
+  require(given, "args");
+  const scoremod_backward_args args = read_struct(given, "scoremod_backward_args");
+  BackwardCall call;
+  call.args.q = convert(args.q);
+  call.args.k = convert(args.k);
+  call.args.v = convert(args.v);
+  call.args.o = convert(args.o);
+  call.args.lse = convert(args.lse);
+  call.args.d_o = convert(args.d_o);
+  call.args.operands = convert(args.operands, args.operand_count);
+  call.args.dq = convert(args.dq);
+  call.args.dk = convert(args.dk);
+  call.args.dv = convert(args.dv);
+  call.args.d_operands = convert(args.d_operands, args.d_operand_count);
+  call.args.options = convert(args.options);
+  call.workspace = convert(args.workspace);
+  return call;
+}
+
+}  // namespace scoremod::c_api

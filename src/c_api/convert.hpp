@@ -1,0 +1,28 @@
+#pragma once
+
+#include "scoremod/attention.hpp"
+#include "scoremod/c_api.h"
+
+namespace scoremod::c_api {
+
+struct ForwardCall {
+  ForwardArgs args;
+  Buffer workspace;
+};
+
+struct BackwardCall {
+  BackwardArgs args;
+  Buffer workspace;
+};
+
+// The C++ meaning of the C structs. Each reads only struct_size bytes of what the caller gave and takes the rest as
+// zero. They throw Error(kInvalidArgument) when struct_size can't be one, and when a field is set that this library
+// does not know yet.
+
+/// Null gives the defaults.
+CompileOptions convert(const scoremod_compile_options* options);
+/// Null is refused.
+ForwardCall convert(const scoremod_forward_args* args);
+BackwardCall convert(const scoremod_backward_args* args);
+
+}  // namespace scoremod::c_api

@@ -1,0 +1,67 @@
+#include "c_api/guard.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "scoremod/error.hpp"
+
+#include "base/fail.hpp"
+
+namespace scoremod::c_api {
+namespace {
+
+scoremod_status status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return SCOREMOD_INVALID_ARGUMENT;
+    case ErrorCode::kUnsupported: return SCOREMOD_UNSUPPORTED;
+    case ErrorCode::kEnvironment: return SCOREMOD_ENVIRONMENT;
+    case ErrorCode::kBug: return SCOREMOD_BUG;
+  }
+  return SCOREMOD_BUG;
+}
+
+void report(char** message, std::initializer_list<std::string_view> parts) noexcept {
+  if (message != nullptr) *message = copy_text(parts);
+}
+
+}  // namespace
+
+char* copy_text(std::initializer_list<std::string_view> parts) noexcept {
+  std::size_t size = 1;
+  for (const std::string_view part : parts) size += part.size();
+  // malloc, not new: what C gets must not depend on a C++ runtime, and here there is nobody to catch bad_alloc.
+  auto* copy = static_cast<char*>(std::malloc(size));
+  if (copy == nullptr) return nullptr;
+  char* end = copy;
+  for (const std::string_view part : parts) {
+    if (!part.empty()) std::memcpy(end, part.data(), part.size());
+    end += part.size();
+  }
+  *end = '\0';
+  return copy;
+}
+
+scoremod_status status_of_current_exception(char** message) noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    report(message, {error.what()});
+    return status_of(error.code());
+  } catch (const std::bad_alloc&) {
+    report(message, {"out of memory: the system refused an allocation; use a smaller problem or free memory"});
+    return SCOREMOD_ENVIRONMENT;
+  } catch (const std::exception& error) {
+    report(message, {"internal error, please report it: unexpected exception: ", error.what()});
+    return SCOREMOD_BUG;
+  } catch (...) {
+    report(message, {"internal error, please report it: an exception of no known type"});
+    return SCOREMOD_BUG;
+  }
+}
+
+void require(const void* pointer, const char* name) {
+  if (pointer == nullptr) fail_argument(name, ": expected a pointer, found NULL");
+}
+
+}  // namespace scoremod::c_api
