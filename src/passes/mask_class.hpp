@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "scoremod/program.hpp"
@@ -81,5 +82,9 @@ struct MaskClass {
 
   bool operator==(const MaskClass&) const = default;
 };
+
+/// One line for people, such as "padding: kv_idx - q_idx <= 0; kv_idx < length". `program` is the one that was
+/// classified.
+std::string describe(const MaskClass& mask, const Program& program);
 
 }  // namespace scoremod::passes

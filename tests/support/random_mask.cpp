@@ -1,6 +1,7 @@
 #include "support/random_mask.hpp"
 
 #include <array>
+#include <limits>
 
 #include "ir/builder.hpp"
 
@@ -20,6 +21,10 @@ class Generator {
     table_ = builder_.declare({"ids", Type::kI32, {}, 2});
   }
 
+  Program make_with_value(int depth) {
+    const NodeId keep = below(2) == 0 ? kNoNode : truth(depth - 1);
+    return builder_.finish(value(depth), keep);
+  }
   Program make(int depth) { return builder_.finish(builder_.leaf(Op::kScore), truth(depth)); }
 
  private:
@@ -38,6 +43,26 @@ class Generator {
       }
     }
     return atom(depth);
+  }
+
+  NodeId value(int depth) {
+    if (depth <= 0) {
+      if (below(2) == 0) return builder_.leaf(Op::kScore);
+      return builder_.constant(below(2) == 0 ? -std::numeric_limits<float>::infinity() : 1.5f);
+    }
+    constexpr std::array kUnary{Op::kFloor, Op::kCeil, Op::kNeg, Op::kTanh, Op::kRelu, Op::kToF32};
+    constexpr std::array kBinary{Op::kAdd, Op::kSub, Op::kMul, Op::kDiv, Op::kMin, Op::kMax};
+    switch (below(6)) {
+      case 0: return builder_.make(kUnary[static_cast<std::size_t>(below(6))], {value(depth - 1)});
+      case 1:
+      case 2: {
+        const NodeId x = value(depth - 1);
+        const NodeId y = below(3) == 0 ? value(depth - 1) : real(below(2));
+        const Op op = kBinary[static_cast<std::size_t>(below(6))];
+        return below(2) == 0 ? builder_.make(op, {x, y}) : builder_.make(op, {y, x});
+      }
+      default: return builder_.make(Op::kSelect, {truth(1), value(depth - 1), value(depth - 1)});
+    }
   }
 
   NodeId atom(int depth) {
@@ -115,5 +140,7 @@ class Generator {
 }  // namespace
 
 Program random_mask(std::mt19937_64& random, int depth) { return Generator(random).make(depth); }
+
+Program random_masked_value(std::mt19937_64& random, int depth) { return Generator(random).make_with_value(depth); }
 
 }  // namespace scoremod::test

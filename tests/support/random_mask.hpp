@@ -12,4 +12,7 @@ namespace scoremod::test {
 /// programs; 2 to 4 is useful.
 Program random_mask(std::mt19937_64& random, int depth);
 
+/// As random_mask, and with a value that selects -inf here and there, nested and below other ops.
+Program random_masked_value(std::mt19937_64& random, int depth);
+
 }  // namespace scoremod::test
