@@ -18,6 +18,13 @@ if(SCOREMOD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER "${SCOREMOD_CCACHE}")
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # From -O2 on, GCC 12.2 drops the rounding when two neighbouring doubles go through float:
+  #   r[0] = (float)x[0]; r[1] = (float)x[1];   becomes a plain copy of x.
+  # tests/unit/base/float_rounding_test.cpp sees it. GCC 13.3 and 14.2 are right, and so is 12.2 without this pass.
+  add_compile_options(-fno-tree-slp-vectorize)
+endif()
+
 # Linked by each of our own targets and by nothing that users see.
 add_library(scoremod_warnings INTERFACE)
 target_compile_options(
