@@ -16,7 +16,10 @@ struct Pair {
 }
 
 TEST(FloatRounding, HoldsForNeighbouringValues) {
-  const Pair in{2147483636.0, 0.1};
+  // Volatile, so that the compiler can't do the conversion itself.
+  const volatile double first = 2147483636.0;
+  const volatile double second = 0.1;
+  const Pair in{first, second};
   Pair out;
   round_to_float(in, out);
   EXPECT_EQ(out.first, 2147483648.0);
