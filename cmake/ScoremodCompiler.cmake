@@ -14,8 +14,10 @@ endif()
 find_program(SCOREMOD_CCACHE ccache)
 mark_as_advanced(SCOREMOD_CCACHE)
 if(SCOREMOD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${SCOREMOD_CCACHE}")
-  set(CMAKE_C_COMPILER_LAUNCHER "${SCOREMOD_CCACHE}")
+  # Paths below the checkout are hashed as relative ones, so that one checkout's objects serve another.
+  set(launcher "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${SCOREMOD_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${launcher}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${launcher}")
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
