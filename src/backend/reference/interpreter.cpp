@@ -68,7 +68,7 @@ void Interpreter<Real>::evaluate(const Element& element, Real score, Real upstre
       values_[id] = leaf(node, score, upstream);
       continue;
     }
-    for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = values_[node.args[i]];
+    for (std::size_t i = 0; i < ir::args_of(node).size() && i < args.size(); ++i) args[i] = values_[node.args[i]];
     values_[id] = ir::eval_op<Real>(node, nodes[node.args[0]].type, std::span(args).first(node.arg_count));
   }
 }
