@@ -40,9 +40,11 @@ struct OutputCheck {
   std::string name;  ///< "o", "lse", "dq", "dk", "dv", or "d_" and an operand's name
   ErrorBound l2;     ///< in the Euclidean norm
   ErrorBound max;    ///< in the maximum norm
-  /// Elements that were never written, or are finite where the oracle is not, or the reverse; the first is named in
-  /// `problems`.
+  /// Elements that were not written, or are finite where the oracle is not, or the reverse.
   std::int64_t wrong_kind = 0;
+  /// Elements that cannot be compared: float32 overflows there, or rounding alone may move them without limit.
+  std::int64_t left_out = 0;
+  /// What is wrong; empty when all is well.
   std::vector<std::string> problems;
 
   bool passed() const { return problems.empty(); }
@@ -57,7 +59,8 @@ struct CheckReport {
   double forward_seconds = 0;  ///< the backend's own time
   double backward_seconds = 0;
 
-  bool passed() const;
+  /// No output and no memory problem.
+  SCOREMOD_API bool passed() const;
 };
 
 /// Runs a backend on a problem, forward and (if the problem has it) backward with every operand gradient, and compares

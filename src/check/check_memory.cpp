@@ -1,0 +1,82 @@
+#include "check/check_memory.hpp"
+
+#include "base/fail.hpp"
+
+namespace scoremod::checking {
+namespace {
+
+using problem::TensorRole;
+
+GuardedBuffer buffer_for(const StridedTensor& tensor, std::uint64_t seed) {
+  return GuardedBuffer(tensor, seed % 2 == 0 ? 0 : size_of(tensor.dtype));
+}
+
+ConstBuffer in(const GuardedBuffer& buffer) { return {buffer.data(), buffer.bytes()}; }
+Buffer out(GuardedBuffer& buffer) { return {buffer.data(), buffer.bytes()}; }
+
+const OwnedOperand& find_input(const ProblemInputs& inputs, const std::string& name) {
+  for (const OwnedOperand& operand : inputs.operands) {
+    if (operand.name == name) return operand;
+  }
+  fail_argument("expected an input for operand '", name, "', found none");
+}
+
+}  // namespace
+
+CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed)
+    : q(buffer_for(tensor_of("q", problem, TensorRole::kQ), seed)),
+      k(buffer_for(tensor_of("k", problem, TensorRole::kK), seed)),
+      v(buffer_for(tensor_of("v", problem, TensorRole::kV), seed)),
+      d_o(buffer_for(tensor_of("d_o", problem, TensorRole::kO), seed)),
+      o(buffer_for(tensor_of("o", problem, TensorRole::kO), seed)),
+      lse(buffer_for(lse_tensor(problem), seed)),
+      dq(buffer_for(tensor_of("dq", problem, TensorRole::kQ), seed)),
+      dk(buffer_for(tensor_of("dk", problem, TensorRole::kK), seed)),
+      dv(buffer_for(tensor_of("dv", problem, TensorRole::kV), seed)) {
+  q.hold(inputs.q);
+  k.hold(inputs.k);
+  v.hold(inputs.v);
+  d_o.hold(inputs.d_o);
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(problem, i);
+    operands.push_back(buffer_for(tensor_of(spec.name, spec), seed));
+    operands.back().hold(find_input(inputs, spec.name).bytes);
+    d_operands.push_back(buffer_for(tensor_of("d_" + spec.name, spec), seed));
+  }
+}
+
+ForwardArgs CheckMemory::forward_args(const CallOptions& options) {
+  return {in(q), in(k), in(v), operand_args(), out(o), out(lse), options};
+}
+
+BackwardArgs CheckMemory::backward_args(const CallOptions& options) {
+  BackwardArgs args{in(q),          in(k),   in(v),   in(o),   in(lse), in(d_o),
+                    operand_args(), out(dq), out(dk), out(dv), {},      options};
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const StridedTensor& tensor = operands[i].tensor();
+    if (is_floating(tensor.dtype)) args.d_operands.push_back({tensor.name, out(d_operands[i])});
+  }
+  return args;
+}
+
+backend::reference::InputTensors CheckMemory::reference_inputs() {
+  operand_data_.clear();
+  for (const GuardedBuffer& operand : operands) operand_data_.push_back(operand.data());
+  return {q.data(), k.data(), v.data(), d_o.data(), operand_data_};
+}
+
+std::vector<GuardedBuffer*> CheckMemory::all() {
+  std::vector<GuardedBuffer*> list{&q, &k, &v, &d_o, &o, &lse, &dq, &dk, &dv};
+  for (auto* group : {&operands, &d_operands}) {
+    for (GuardedBuffer& buffer : *group) list.push_back(&buffer);
+  }
+  return list;
+}
+
+std::vector<OperandBuffer> CheckMemory::operand_args() const {
+  std::vector<OperandBuffer> args;
+  for (const GuardedBuffer& operand : operands) args.push_back({operand.tensor().name, in(operand)});
+  return args;
+}
+
+}  // namespace scoremod::checking

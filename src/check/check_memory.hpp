@@ -1,0 +1,34 @@
+#pragma once
+
+#include <vector>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/reference/naive_attention.hpp"
+#include "check/guarded_buffer.hpp"
+
+namespace scoremod::checking {
+
+/// All memory of a check, guarded, with the inputs in place.
+struct CheckMemory {
+  /// With an odd seed every tensor is aligned for one element and no more, with an even seed to 64 bytes.
+  CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed);
+
+  ForwardArgs forward_args(const CallOptions& options);
+  /// Wants the gradient of every floating operand.
+  BackwardArgs backward_args(const CallOptions& options);
+  /// Valid until the next call.
+  backend::reference::InputTensors reference_inputs();
+
+  std::vector<GuardedBuffer*> all();
+
+  GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
+  std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
+
+ private:
+  std::vector<OperandBuffer> operand_args() const;
+
+  std::vector<const void*> operand_data_;
+};
+
+}  // namespace scoremod::checking

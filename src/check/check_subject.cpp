@@ -1,0 +1,137 @@
+#include "check/check_subject.hpp"
+
+#include <chrono>
+#include <future>
+
+#include "backend/reference/naive_attention.hpp"
+#include "base/fail.hpp"
+#include "check/check_memory.hpp"
+#include "check/compare_output.hpp"
+#include "check/rounding_band.hpp"
+
+namespace scoremod::checking {
+namespace {
+
+namespace reference = backend::reference;
+
+/// Bytes that may be anything, as a tensor.
+StridedTensor workspace_tensor(std::size_t bytes) {
+  return {"workspace", DType::kBool, {static_cast<std::int64_t>(bytes)}, {1}};
+}
+
+/// Runs one direction with a guarded workspace full of NaN; returns the seconds that it took.
+template <class Run>
+double timed_run(std::size_t workspace_bytes, const char* what, CheckReport& report, const Run& run) {
+  std::optional<GuardedBuffer> workspace;
+  Buffer scratch;
+  if (workspace_bytes > 0) {
+    workspace.emplace(workspace_tensor(workspace_bytes)).expect_output();
+    scratch = {workspace->data(), workspace->bytes()};
+  }
+  const auto start = std::chrono::steady_clock::now();
+  run(scratch);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  if (const auto damage = workspace ? workspace->damage() : std::nullopt) {
+    report.memory_problems.push_back(concat(what, ": ", *damage));
+  }
+  return elapsed.count();
+}
+
+void collect_damage(CheckMemory& memory, const char* what, CheckReport& report) {
+  for (const GuardedBuffer* buffer : memory.all()) {
+    if (const auto damage = buffer->damage()) report.memory_problems.push_back(concat(what, ": ", *damage));
+  }
+}
+
+void run_subject(const Subject& subject, bool with_backward, const CallOptions& call, CheckMemory& memory,
+                 CheckReport& report) {
+  memory.o.expect_output();
+  memory.lse.expect_output();
+  report.forward_seconds = timed_run(subject.forward_workspace_bytes, "forward", report,
+                                     [&](Buffer workspace) { subject.forward(memory.forward_args(call), workspace); });
+  collect_damage(memory, "forward", report);
+  if (!with_backward) return;
+  memory.o.hold_as_is();
+  memory.lse.hold_as_is();
+  for (GuardedBuffer* output : {&memory.dq, &memory.dk, &memory.dv}) output->expect_output();
+  for (GuardedBuffer& output : memory.d_operands) output.expect_output();
+  report.backward_seconds = timed_run(subject.backward_workspace_bytes, "backward", report, [&](Buffer workspace) {
+    subject.backward(memory.backward_args(call), workspace);
+  });
+  collect_damage(memory, "backward", report);
+}
+
+/// One evaluation of everything.
+template <class Real>
+struct Results {
+  reference::ForwardResult<Real> forward;
+  reference::BackwardResult<Real> backward;
+};
+
+template <class Real>
+Results<Real> evaluate(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
+                       const backend::CallParameters& parameters, const reference::Progress& progress) {
+  const auto half = [&](double start) {
+    return [&progress, start](double fraction) { progress(start + fraction / 2); };
+  };
+  Results<Real> results{reference::forward<Real>(compiled, inputs, parameters, half(0)), {}};
+  if (compiled.derivative) results.backward = reference::backward<Real>(compiled, inputs, parameters, half(0.5));
+  return results;
+}
+
+std::vector<OutputCheck> compare_all(const CheckMemory& memory, const Results<double>& oracle,
+                                     const Results<float>& plain, const RoundingBand& band, bool with_backward) {
+  std::vector<OutputCheck> checks;
+  const auto compare = [&](const GuardedBuffer& buffer, const std::vector<double>& t, const std::vector<float>& p,
+                           const std::vector<double>& b) {
+    checks.push_back(compare_output(buffer.tensor(), {buffer.values(), t, p, b}));
+  };
+  compare(memory.o, oracle.forward.o, plain.forward.o, band.forward.o);
+  compare(memory.lse, oracle.forward.lse, plain.forward.lse, band.forward.lse);
+  if (!with_backward) return checks;
+  compare(memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
+  compare(memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);
+  compare(memory.dv, oracle.backward.dv, plain.backward.dv, band.backward.dv);
+  for (std::size_t i = 0; i < memory.operands.size(); ++i) {
+    if (!is_floating(memory.operands[i].tensor().dtype)) continue;
+    compare(memory.d_operands[i], oracle.backward.d_operands[i], plain.backward.d_operands[i],
+            band.backward.d_operands[i]);
+  }
+  return checks;
+}
+
+}  // namespace
+
+Subject subject_of(const Attention& attention) {
+  return {attention.backend(), attention.forward_workspace_bytes(), attention.backward_workspace_bytes(),
+          [&attention](const ForwardArgs& args, Buffer workspace) { attention.forward(args, workspace); },
+          [&attention](const BackwardArgs& args, Buffer workspace) { attention.backward(args, workspace); }};
+}
+
+CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subject& subject,
+                          const ProblemInputs& inputs, const CheckOptions& options) {
+  const AttentionProblem& problem = compiled.problem;
+  const auto progress = [&](const char* stage, double start, double share) {
+    return [&options, stage, start, share](double fraction) {
+      if (options.on_progress) options.on_progress(stage, start + share * fraction);
+    };
+  };
+  CheckReport report;
+  report.backend = subject.backend;
+  report.seed = options.seed;
+  CheckMemory memory(problem, inputs, options.seed);
+  progress("running the backend", 0, 0)(0);
+  run_subject(subject, problem.backward, options.call, memory, report);
+
+  const backend::CallParameters parameters{options.call.scale.value_or(problem.effective_scale()), options.call.offsets,
+                                           nullptr};
+  const reference::InputTensors tensors = memory.reference_inputs();
+  auto band = std::async(std::launch::async, [&] { return rounding_band(compiled, tensors, parameters); });
+  const auto oracle = evaluate<double>(compiled, tensors, parameters, progress("computing the oracle", 0.1, 0.4));
+  const auto plain = evaluate<float>(compiled, tensors, parameters, progress("computing the tolerance", 0.5, 0.45));
+  report.outputs = compare_all(memory, oracle, plain, band.get(), problem.backward);
+  progress("done", 1, 0)(1);
+  return report;
+}
+
+}  // namespace scoremod::checking

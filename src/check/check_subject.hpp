@@ -1,0 +1,27 @@
+#pragma once
+
+#include <functional>
+
+#include "scoremod/check.hpp"
+
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::checking {
+
+/// What is checked: something that runs a problem. Tests check subjects with planted faults.
+struct Subject {
+  std::string backend;
+  std::size_t forward_workspace_bytes = 0;
+  std::size_t backward_workspace_bytes = 0;
+  std::function<void(const ForwardArgs&, Buffer workspace)> forward;
+  std::function<void(const BackwardArgs&, Buffer workspace)> backward;
+};
+
+/// The subject that an Attention is; it must outlive the subject.
+Subject subject_of(const Attention& attention);
+
+/// check() of scoremod/check.hpp, for any subject and inputs.
+CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subject& subject,
+                          const ProblemInputs& inputs, const CheckOptions& options);
+
+}  // namespace scoremod::checking

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "check/strided_tensor.hpp"
+
+namespace scoremod::checking {
+
+/// A tensor's memory between two guard bands, which shows every write where there should be none.
+class GuardedBuffer {
+ public:
+  /// The first element lies `misalignment` bytes after a multiple of 64.
+  explicit GuardedBuffer(StridedTensor tensor, std::size_t misalignment = 0);
+
+  std::byte* data() { return storage_.data() + start_; }
+  const std::byte* data() const { return storage_.data() + start_; }
+  std::size_t bytes() const { return tensor_.bytes(); }
+  const StridedTensor& tensor() const { return tensor_; }
+
+  /// Makes it an input that holds `contents`, elements and gaps; from now on no byte may change. `contents` must be
+  /// large enough.
+  void hold(std::span<const std::byte> contents);
+  /// Makes it an output: every byte of an element is 0xff, NaN in all float dtypes; from now on only elements may
+  /// change.
+  void expect_output();
+  /// Makes it an input as it stands.
+  void hold_as_is();
+
+  /// What was written where nothing may be, or nothing.
+  std::optional<std::string> damage() const;
+  /// The elements in dense order.
+  std::vector<double> values() const;
+
+ private:
+  std::string describe(std::size_t first, std::size_t count) const;
+
+  StridedTensor tensor_;
+  std::vector<std::byte> storage_;
+  std::size_t start_ = 0;
+  std::vector<std::byte> expected_;  ///< the storage as it must stay
+  bool output_ = false;
+};
+
+}  // namespace scoremod::checking
