@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "scoremod/check.hpp"
+
+namespace scoremod::test {
+
+/// A report as text for a failing test: every output's errors and tolerances, and what is wrong.
+std::string describe(const CheckReport& report);
+
+/// The output of this name; fails when there is none.
+const OutputCheck& output(const CheckReport& report, const std::string& name);
+
+}  // namespace scoremod::test
