@@ -1,0 +1,24 @@
+"""scoremod: attention with a programmable score. docs/python.md is a walk through it."""
+
+from scoremod.attention import Attention, Gradients, Offsets, attention, support
+from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
+from scoremod.library import load as _load
+
+__all__ = [
+    "Attention",
+    "BugError",
+    "EnvironmentError",
+    "Error",
+    "Gradients",
+    "InvalidArgumentError",
+    "Offsets",
+    "UnsupportedError",
+    "attention",
+    "support",
+    "version",
+]
+
+
+def version():
+    """The version of the library that is loaded, such as "0.1.0"."""
+    return _load().scoremod_version().decode()

@@ -1,0 +1,289 @@
+"""Attention over NumPy arrays."""
+
+import ctypes
+import dataclasses
+import json
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+
+from scoremod import library
+from scoremod.errors import InvalidArgumentError
+from scoremod.tensors import dtype_name, operand_specs, tensor_specs
+
+
+class Offsets(NamedTuple):
+    """Added to the local indices, so that a shard of a larger problem sees true positions."""
+
+    batch: int = 0
+    head: int = 0
+    query: int = 0
+    key: int = 0
+
+
+class Gradients(NamedTuple):
+    """What Attention.backward returns. Each lies as its tensor does."""
+
+    dq: np.ndarray
+    dk: np.ndarray
+    dv: np.ndarray
+    d_operands: dict
+
+
+class Attention:
+    """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
+
+    problem: a dict, or JSON text, with the fields of docs/problem.md.
+    backend: "cpu" or "reference"; without it, the first that supports the problem.
+    threads: CPU threads; 0 means one for each core.
+    disabled_passes: compiler passes to leave out, by name.
+
+    Raises InvalidArgumentError for a wrong problem and UnsupportedError, with each backend's reasons, for one that none runs.
+    Several threads may use one Attention at once; it runs without Python's lock.
+
+    Arrays have the order of dimensions that the problem's layout names, [batch, seq, heads, dim] unless it says otherwise, and
+    the problem's dtype; bf16 is ml_dtypes.bfloat16, or uint16 that holds its bits. No array is copied or converted: one that
+    isn't what the problem says raises InvalidArgumentError.
+    """
+
+    def __init__(self, problem, *, backend=None, threads=0, disabled_passes=()):
+        self._arguments = (_problem_text(problem), backend, threads, tuple(disabled_passes))
+        options = _compile_options(*self._arguments[1:])
+        handle = ctypes.c_void_p()
+        text = _encode(self._arguments[0], "problem")
+        library.call("scoremod_attention_create", text, options, ctypes.byref(handle))
+        self._handle = handle
+        weakref.finalize(self, library.load().scoremod_attention_destroy, handle)
+
+        understood = ctypes.c_void_p()
+        library.call("scoremod_attention_problem", handle, ctypes.byref(understood))
+        self._problem = json.loads(library.take_text(understood))
+        self._tensors = tensor_specs(self._problem)
+        self._operands = operand_specs(self._problem)
+
+    def __reduce__(self):
+        # A copy, or what a pickle is made into, compiles its own: two objects must not free one handle.
+        return _compile_again, self._arguments
+
+    def __repr__(self):
+        p = self._problem
+        return (
+            f"<scoremod.Attention on {self.backend}: batch {p['batch']}, heads {p['heads_q']}/{p['heads_kv']}, "
+            f"seq {p['seq_q']}x{p['seq_kv']}, dim {p['dim_qk']}/{p['dim_v']}, {p['dtype']}>"
+        )
+
+    @property
+    def problem(self):
+        """The problem as it was understood, every default filled in; a new dict."""
+        return json.loads(json.dumps(self._problem))
+
+    @property
+    def backend(self):
+        """The name of the backend that runs it."""
+        name = ctypes.c_char_p()
+        library.call("scoremod_attention_backend", self._handle, ctypes.byref(name))
+        return name.value.decode()
+
+    @property
+    def forward_workspace_bytes(self):
+        """Bytes of scratch that each forward call allocates and frees."""
+        return self._workspace_bytes("forward")
+
+    @property
+    def backward_workspace_bytes(self):
+        return self._workspace_bytes("backward")
+
+    def forward(self, q, k, v, operands=None, *, return_lse=False, scale=None, offsets=Offsets()):
+        """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q], the natural log of each row's
+        sum of exp of the modified scores, which backward needs.
+
+        operands: name -> array, one for each operand of the program.
+        scale: takes the place of the problem's.
+        """
+        call = _Call(self._tensors, scale, offsets)
+        args = call.args(library.ForwardArgs, q=q, k=k, v=v)
+        args.operands, args.operand_count = call.operands(self._operands, operands)
+        o = call.output(args, "o", "o", np.asarray(q).dtype)
+        lse = call.output(args, "lse", "lse", np.float32) if return_lse or self._problem["stats"] else None
+        library.call("scoremod_attention_forward", self._handle, args)
+        return (o, lse) if return_lse else o
+
+    def backward(self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets()):
+        """The Gradients, given what forward returned and the upstream gradient d_o, which lies as o does. The problem must have
+        "backward": True. scale and offsets must be forward's.
+
+        d_operands: names of the operands whose gradients are wanted; every float operand's without it.
+        """
+        call = _Call(self._tensors, scale, offsets)
+        args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
+        args.operands, args.operand_count = call.operands(self._operands, operands)
+        made = {role: call.output(args, f"d{role}", role, np.asarray(q).dtype) for role in "qkv"}
+        gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands)
+        library.call("scoremod_attention_backward", self._handle, args)
+        return Gradients(made["q"], made["k"], made["v"], gradients)
+
+    def _workspace_bytes(self, direction):
+        size = ctypes.c_size_t()
+        library.call(f"scoremod_attention_{direction}_workspace_bytes", self._handle, ctypes.byref(size))
+        return size.value
+
+
+class _Call:
+    """One call's structs, and the arrays and texts that they point to, which live as long as this object."""
+
+    def __init__(self, tensors, scale, offsets):
+        self._tensors = tensors
+        self._kept = []
+        self._options = library.CallOptions(
+            has_scale=scale is not None,
+            scale=0.0 if scale is None else float(scale),
+            **{f"{axis}_offset": _int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()},
+        )
+
+    def args(self, kind, **arrays):
+        args = kind(options=ctypes.pointer(self._options))
+        for name, array in arrays.items():
+            spec = self._tensors["o" if name == "d_o" else name]
+            setattr(args, name, self._input(dataclasses.replace(spec, name=name), array))
+        return args
+
+    def output(self, args, name, role, dtype):
+        array = self._tensors[role].allocate(dtype)
+        setattr(args, name, self._tensors[role].buffer(array))
+        return array
+
+    def operands(self, specs, given):
+        given = {} if given is None else given
+        _check_names("operands", given, specs)
+        for name in specs:
+            if name not in given:
+                raise InvalidArgumentError(f"operands: expected an array for '{name}', which the program reads; found none")
+        return self._named({name: self._input(spec, given[name]) for name, spec in specs.items()})
+
+    def operand_gradients(self, specs, given, wanted):
+        floats = [name for name, spec in specs.items() if spec.dtype in ("f32", "f16", "bf16")]
+        wanted = floats if wanted is None else list(wanted)
+        _check_names("d_operands", wanted, floats)
+        made = {name: specs[name].allocate(np.asarray(given[name]).dtype) for name in wanted}
+        return made, *self._named({name: specs[name].buffer(array) for name, array in made.items()})
+
+    def _input(self, spec, array):
+        array = spec.check(array)
+        self._kept.append(array)
+        return spec.buffer(array)
+
+    def _named(self, buffers):
+        """The pointer to an array of named buffers, and its length."""
+        array = (library.NamedBuffer * len(buffers))()
+        for entry, (name, buffer) in zip(array, buffers.items()):
+            entry.name, entry.buffer = name.encode(), buffer
+        self._kept.append(array)
+        return ctypes.cast(array, ctypes.POINTER(library.NamedBuffer)), len(buffers)
+
+
+def attention(
+    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False
+):
+    """Attention in one call, forward only: compiles, runs once and forgets. Keep an Attention to call it again.
+
+    q, k, v: arrays in the order that layout names; copied when they aren't contiguous. heads of k and v may be fewer.
+    score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
+    mask_mod: whether this query may look at this key: "q_idx >= kv_idx".
+    operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for
+    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]".
+
+        attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
+    """
+    arrays = {name: np.ascontiguousarray(array) for name, array in {"q": q, "k": k, "v": v}.items()}
+    given = {name: (axes, np.array(array, order="C", ndmin=0)) for name, (axes, array) in (operands or {}).items()}
+    lines = [_declaration(name, axes, array) for name, (axes, array) in given.items()] + [f"value = {score_mod}"]
+    problem = {
+        **_sizes(layout, **arrays),
+        "dtype": dtype_name(arrays["q"].dtype),
+        "layout": layout,
+        "program": lines + ([] if mask_mod is None else [f"keep = {mask_mod}"]),
+        "operands": [
+            {"name": name, "dtype": dtype_name(array.dtype), "shape": list(array.shape)} for name, (_, array) in given.items()
+        ],
+    }
+    if scale is not None:
+        problem["scale"] = float(scale)
+    compiled = Attention(problem, backend=backend)
+    operand_arrays = {name: array for name, (_, array) in given.items()}
+    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse)
+
+
+def support(problem, *, backend=None):
+    """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons"}]."""
+    answers = ctypes.c_void_p()
+    text = _encode(_problem_text(problem), "problem")
+    library.call("scoremod_support", text, _compile_options(backend, 0, ()), ctypes.byref(answers))
+    return json.loads(library.take_text(answers))
+
+
+def _sizes(layout, q, k, v):
+    if sorted(layout) != sorted("BSHD") or any(array.ndim != 4 for array in (q, k, v)):
+        raise InvalidArgumentError(
+            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, "
+            f"{k.shape}, {v.shape} in layout {layout!r}"
+        )
+    size = {name: dict(zip(layout, array.shape)) for name, array in {"q": q, "k": k, "v": v}.items()}
+    return {
+        "batch": size["q"]["B"],
+        "heads_q": size["q"]["H"],
+        "heads_kv": size["k"]["H"],
+        "seq_q": size["q"]["S"],
+        "seq_kv": size["k"]["S"],
+        "dim_qk": size["q"]["D"],
+        "dim_v": size["v"]["D"],
+    }
+
+
+def _declaration(name, axes, array):
+    kind = {"i32": "i32", "bool": "bool"}.get(dtype_name(array.dtype), "f32")
+    return f"table {name}: {kind} rank {array.ndim}" if axes == "table" else f"operand {name}: {kind} [{axes}]"
+
+
+def _problem_text(problem):
+    if isinstance(problem, str):
+        return problem
+    try:
+        # NumPy's numbers come in when sizes are taken from arrays.
+        return json.dumps(problem, allow_nan=False, default=lambda value: value.item())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"problem: expected JSON text, or a dict that JSON can hold; found: {error}") from None
+
+
+def _compile_options(backend, threads, disabled_passes):
+    passes = [_encode(name, "disabled_passes") for name in disabled_passes]
+    return library.CompileOptions(
+        backend=None if backend is None else _encode(backend, "backend"),
+        disabled_passes=(ctypes.c_char_p * len(passes))(*passes),
+        disabled_pass_count=len(passes),
+        threads=_int32(threads, "threads"),
+    )
+
+
+def _compile_again(problem, backend, threads, disabled_passes):
+    return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes)
+
+
+def _encode(text, name):
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidArgumentError(f"{name}: expected a text without NUL characters, found {text!r}")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _int32(value, name):
+    # ctypes would keep the low 32 bits of anything larger.
+    if not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
+        raise InvalidArgumentError(f"{name}: expected an integer that 32 bits hold, found {value!r}")
+    return int(value)
+
+
+def _check_names(what, given, known):
+    for name in given:
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise InvalidArgumentError(f"{what}: expected names among those the program has ({names}), found {name!r}")

@@ -1,0 +1,25 @@
+"""The four kinds of failure; they are never mixed."""
+
+
+class Error(Exception):
+    """What scoremod raises. The message says what was expected, what was found and what to do."""
+
+
+class InvalidArgumentError(Error, ValueError):
+    """The caller's mistake."""
+
+
+class UnsupportedError(Error):
+    """A valid request that no backend can run; the message holds each backend's reasons."""
+
+
+class EnvironmentError(Error):  # noqa: A001 (the name that this kind has in every language)
+    """The machine: memory, files, drivers, the library itself. The system's own text is kept."""
+
+
+class BugError(Error):
+    """An invariant of scoremod itself broke. Please report it."""
+
+
+# By the status of the C interface.
+BY_STATUS = {1: InvalidArgumentError, 2: UnsupportedError, 3: EnvironmentError, 4: BugError}

@@ -1,0 +1,122 @@
+"""What a problem says of each tensor, and NumPy arrays held to it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.library import Buffer
+
+try:
+    import ml_dtypes
+
+    _BFLOAT16 = (np.dtype(ml_dtypes.bfloat16), np.dtype(np.uint16))
+except ImportError:
+    _BFLOAT16 = (np.dtype(np.uint16),)
+
+# The NumPy dtypes that hold each of scoremod's; NumPy itself has no bfloat16, so its bits may also come as uint16.
+DTYPES = {
+    "f32": (np.dtype(np.float32),),
+    "f16": (np.dtype(np.float16),),
+    "bf16": _BFLOAT16,
+    "i32": (np.dtype(np.int32),),
+    "bool": (np.dtype(np.bool_),),
+}
+
+
+def dtype_name(dtype):
+    """"f32", "f16", "bf16", "i32" or "bool" for a NumPy dtype. Plain uint16 is nobody's: only a problem can say what it is."""
+    for name, dtypes in DTYPES.items():
+        if dtype == dtypes[0] and dtype != np.uint16:
+            return name
+    raise InvalidArgumentError(
+        f"expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; convert it"
+    )
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a problem. Shape and strides (in elements) are in the order of the layout, "BSHD" unless said otherwise."""
+
+    name: str
+    dtype: str
+    shape: tuple
+    strides: tuple
+
+    def check(self, array):
+        """The array itself when it is what the problem says; raises InvalidArgumentError otherwise."""
+        if isinstance(array, np.generic):
+            array = np.asarray(array)
+        if not isinstance(array, np.ndarray):
+            raise InvalidArgumentError(f"{self.name}: expected a NumPy array, found {type(array).__name__}")
+        if array.dtype not in DTYPES[self.dtype]:
+            names = " or ".join(str(dtype) for dtype in DTYPES[self.dtype])
+            raise InvalidArgumentError(
+                f"{self.name}: expected dtype {names} ({self.dtype} in the problem), found {array.dtype}; convert it, or "
+                "change the problem"
+            )
+        if array.shape != self.shape:
+            raise InvalidArgumentError(f"{self.name}: expected shape {self.shape}, found {array.shape}")
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        if any(size > 1 and given != wanted for size, given, wanted in zip(self.shape, strides, self.strides)):
+            raise InvalidArgumentError(
+                f"{self.name}: expected strides {self.strides} in elements, found {strides}; copy it with "
+                "numpy.ascontiguousarray, or say its strides in the problem"
+            )
+        return array
+
+    def allocate(self, dtype):
+        """A new array with these strides, of one of this dtype's NumPy dtypes."""
+        flat = np.empty(self._element_count(), dtype)
+        return np.lib.stride_tricks.as_strided(flat, self.shape, [stride * flat.itemsize for stride in self.strides])
+
+    def buffer(self, array):
+        """The array's memory. The array must outlive every use of it."""
+        return Buffer(array.ctypes.data, self._element_count() * array.itemsize)
+
+    def _element_count(self):
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
+
+
+def dense_strides(shape):
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return tuple(strides)
+
+
+def tensor_specs(problem):
+    """The TensorSpec of q, k, v, o and lse, from a problem as scoremod_attention_problem gives it."""
+    batch, heads_q, heads_kv = problem["batch"], problem["heads_q"], problem["heads_kv"]
+    seq_q, seq_kv, dim_qk, dim_v = problem["seq_q"], problem["seq_kv"], problem["dim_qk"], problem["dim_v"]
+    specs = {
+        "q": _spec("q", problem, batch=batch, sequence=seq_q, head=heads_q, dim=dim_qk),
+        "k": _spec("k", problem, batch=batch, sequence=seq_kv, head=heads_kv, dim=dim_qk),
+        "v": _spec("v", problem, batch=batch, sequence=seq_kv, head=heads_kv, dim=dim_v),
+        "o": _spec("o", problem, batch=batch, sequence=seq_q, head=heads_q, dim=dim_v),
+    }
+    rows = (batch, heads_q, seq_q)
+    specs["lse"] = TensorSpec("lse", "f32", rows, dense_strides(rows))
+    return specs
+
+
+def operand_specs(problem):
+    """name -> TensorSpec of every operand of the program."""
+    specs = {}
+    for operand in problem["operands"]:
+        shape = tuple(operand["shape"])
+        strides = tuple(operand.get("strides") or dense_strides(shape))
+        specs[operand["name"]] = TensorSpec(f"operand '{operand['name']}'", operand["dtype"], shape, strides)
+    return specs
+
+
+_LAYOUT_AXES = {"B": "batch", "S": "sequence", "H": "head", "D": "dim"}
+
+
+def _spec(name, problem, **sizes):
+    layout = problem[name] if isinstance(problem[name], str) else problem[name]["layout"]
+    axes = [_LAYOUT_AXES[letter] for letter in layout]
+    shape = tuple(sizes[axis] for axis in axes)
+    if isinstance(problem[name], str):
+        return TensorSpec(name, problem["dtype"], shape, dense_strides(shape))
+    return TensorSpec(name, problem["dtype"], shape, tuple(problem[name]["strides"][axis] for axis in axes))
