@@ -7,14 +7,24 @@
 
 namespace scoremod::backend::cpu {
 
-/// Keys of one tile. What is packed of a tile, K and V, takes up to 256 KiB, half of the smallest second-level cache
-/// that is common on servers; kRowBlock rows of its scores then fit the first level. Depends on the problem only: the
-/// order in which sums are made, hence every bit of the result, follows from it.
-inline std::size_t keys_per_tile(const AttentionShape& shape) {
+/// The most keys whose packed rows, `floats_per_key` each, take 256 KiB: half of the smallest second-level cache that
+/// is common on servers.
+inline std::size_t keys_that_fit(const AttentionShape& shape, std::size_t floats_per_key, std::size_t most) {
   constexpr std::size_t kPackedFloats = 65536;
-  const std::size_t fitting = kPackedFloats / (shape.padded_qk + shape.padded_v) / kPanelColumns * kPanelColumns;
+  const std::size_t fitting = kPackedFloats / floats_per_key / kPanelColumns * kPanelColumns;
   const std::size_t needed = round_up(static_cast<std::size_t>(shape.seq_kv), kPanelColumns);
-  return std::min({std::max<std::size_t>(fitting, 2 * kPanelColumns), std::size_t{512}, needed});
+  return std::min({std::max<std::size_t>(fitting, 2 * kPanelColumns), most, needed});
+}
+
+/// Keys of one tile of the forward pass, which holds K and V. kRowBlock rows of its scores fit the first-level cache.
+/// Depends on the problem only: the order in which sums are made, hence every bit of the result, follows from it.
+inline std::size_t keys_per_tile(const AttentionShape& shape) {
+  return keys_that_fit(shape, shape.padded_qk + shape.padded_v, 512);
+}
+
+/// Keys of one tile of the backward pass, which holds K twice, V, dK and dV. Depends on the problem only.
+inline std::size_t keys_per_backward_tile(const AttentionShape& shape) {
+  return keys_that_fit(shape, 2 * (shape.padded_qk + shape.padded_v), 256);
 }
 
 /// Queries that one thread takes at a time: many, so that the packing of K and V pays, but not so many that threads

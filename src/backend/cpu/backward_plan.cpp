@@ -1,0 +1,395 @@
+#include "backend/cpu/backward_plan.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <new>
+
+#include "backend/cpu/key_ranges.hpp"
+#include "backend/cpu/operand_gradients.hpp"
+#include "backend/cpu/operand_views.hpp"
+#include "backend/cpu/row_kernels.hpp"
+#include "backend/cpu/tile_program.hpp"
+#include "backend/cpu/tile_sizes.hpp"
+#include "backend/cpu/turns.hpp"
+#include "backend/cpu/workers.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::cpu {
+namespace {
+
+/// Queries of one block: enough that the sums over queries of dK and dV are worth loading and storing, few enough that
+/// the three score tiles of a block stay in the second-level cache.
+constexpr std::size_t kBlockRows = 4 * kRowBlock;
+
+/// What all threads of a call share. A unit of work is one tile of keys of one (batch, key/value head), which owns its
+/// part of dk and dv. Units are taken in order and run through the blocks of queries in order. A unit adds to dq (and
+/// to operand gradients with a query axis) block by block, each block after the unit before it has passed the same
+/// block: so sums are always made in the same order, whatever the number of threads. As earlier units are taken
+/// earlier, none waits for one that has no thread.
+struct Call {
+  const AttentionShape& shape;
+  const VectorProgram& program;
+  const BackwardTensors& tensors;
+  const CallParameters& parameters;
+  std::span<const OperandView> operands;
+  const OperandGradients& operand_gradients;
+  KeyRanges ranges;
+  std::size_t keys;        ///< of a unit
+  std::int64_t tiles;      ///< units of one (batch, key/value head)
+  bool heads_share_rows;   ///< the first unit of a head must wait for the last of the head before
+  float* dq_sums;          ///< [batch, heads_q, seq_q, padded_qk], or null where dq itself holds the sums
+  std::span<Turn> passed;  ///< for each unit, the number of blocks that it has added
+  Turn finished{};         ///< the number of units that have ended
+  std::atomic<std::int64_t> next_unit{0};
+  std::atomic<bool> cancelled{false};
+};
+
+/// dq can hold its own f32 sums when it is f32, and needs none when each block is visited once.
+bool needs_dq_sums(const AttentionShape& shape, std::int64_t tiles) { return shape.dtype != DType::kF32 && tiles > 1; }
+
+class Worker {
+ public:
+  Worker(Call& call, Scratch& scratch)
+      : call_(call),
+        shape_(call.shape),
+        program_(call.program, call.operands, call.parameters.offsets, kBlockRows, call.keys, scratch),
+        operand_gradients_(call.operand_gradients, call.program, shape_.group, kBlockRows, call.keys, scratch),
+        k_(scratch.take<float>(call.keys * shape_.padded_qk)),
+        k_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_qk)),
+        v_(scratch.take<float>(call.keys * shape_.padded_v)),
+        v_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_v)),
+        dk_(scratch.take<float>(call.keys * shape_.padded_qk)),
+        dv_(scratch.take<float>(call.keys * shape_.padded_v)),
+        q_(scratch.take<float>(kBlockRows * shape_.padded_qk)),
+        o_(scratch.take<float>(kBlockRows * shape_.padded_v)),
+        d_o_(scratch.take<float>(kBlockRows * shape_.padded_v)),
+        dq_(scratch.take<float>(kBlockRows * shape_.padded_qk)),
+        stride_(round_up(call.keys, kPanelColumns) + kLanePadding),
+        scores_(scratch.take<float>(kBlockRows * stride_)),
+        probabilities_(scratch.take<float>(kBlockRows * stride_)),
+        adjoints_(scratch.take<float>(kBlockRows * stride_)) {}
+
+  void run() {
+    const std::int64_t units = shape_.batch * shape_.heads_kv * call_.tiles;
+    for (;;) {
+      unit_ = call_.next_unit.fetch_add(1, std::memory_order_relaxed);
+      if (unit_ >= units || !run_unit()) return;
+    }
+  }
+
+ private:
+  /// False when the call was cancelled.
+  bool run_unit() {
+    const std::int64_t pair = unit_ / call_.tiles;
+    batch_ = pair / shape_.heads_kv;
+    head_kv_ = pair % shape_.heads_kv;
+    tile_ = unit_ % call_.tiles;
+    first_key_ = tile_ * static_cast<std::int64_t>(call_.keys);
+    end_key_ = std::min(first_key_ + static_cast<std::int64_t>(call_.keys), shape_.seq_kv);
+    begin_unit();
+    std::int64_t block = 0;
+    for (std::int64_t query = 0; query < shape_.seq_q; query += kBlockRows, ++block) {
+      const auto rows = static_cast<std::size_t>(std::min<std::int64_t>(kBlockRows, shape_.seq_q - query));
+      for (std::int64_t g = 0; g < shape_.group; ++g) {
+        if (!run_block({batch_, head_kv_ * shape_.group + g, query, first_key_, rows, columns()}, block)) return false;
+      }
+      call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
+    }
+    store_rows(dk_, shape_.padded_qk, shape_.rows(call_.tensors.dk, shape_.k, batch_, head_kv_, shape_.dim_qk));
+    store_rows(dv_, shape_.padded_v, shape_.rows(call_.tensors.dv, shape_.v, batch_, head_kv_, shape_.dim_v));
+    if (!call_.finished.wait(unit_, call_.cancelled)) return false;
+    operand_gradients_.commit_unit(batch_, head_kv_, first_key_, columns());
+    call_.finished.raise(unit_ + 1);
+    return true;
+  }
+
+  std::size_t columns() const { return static_cast<std::size_t>(end_key_ - first_key_); }
+
+  void begin_unit() {
+    const RowSource k = shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv_, shape_.dim_qk);
+    const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv_, shape_.dim_v);
+    k_finite_ = pack_rows(k, first_key_, columns(), 1, k_, shape_.padded_qk);
+    pack_rows(v, first_key_, columns(), 1, v_, shape_.padded_v);
+    transpose_to_panels(k_, columns(), shape_.dim_qk, shape_.padded_qk, k_panels_);
+    transpose_to_panels(v_, columns(), shape_.dim_v, shape_.padded_v, v_panels_);
+    std::fill_n(dk_, columns() * shape_.padded_qk, 0.0f);
+    std::fill_n(dv_, columns() * shape_.padded_v, 0.0f);
+    operand_gradients_.begin_unit();
+    head_ = -1;
+  }
+
+  bool run_block(const GradientTile& tile, std::int64_t block) {
+    const KeyRange needed = call_.ranges.needed(tile.query, tile.query + static_cast<std::int64_t>(tile.rows));
+    const std::int64_t offset = std::max<std::int64_t>(needed.first - first_key_, 0) / 32 * 32;
+    const KeyRange keys{first_key_ + offset, std::min(needed.last, end_key_)};
+    const bool any = !keys.empty();
+    if (any) compute_block(tile, keys);
+    const bool chained = tile_ > 0 || (call_.heads_share_rows && unit_ > 0);
+    if (chained && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(block + 1, call_.cancelled)) return false;
+    add_dq(tile, any);
+    if (any) operand_gradients_.commit_block(tile);
+    return true;
+  }
+
+  /// Adds to dk, dv and the unit's operand gradients, and leaves the block's part of dq in dq_.
+  void compute_block(const GradientTile& tile, KeyRange keys) {
+    if (tile.head != head_) {
+      head_ = tile.head;
+      program_.begin_head(batch_, head_);
+      program_.begin_columns(first_key_, columns());
+    }
+    program_.begin_rows(tile.query, tile.rows);
+    operand_gradients_.begin_block();
+    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
+    const RowSource o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_, shape_.dim_v);
+    const RowSource d_o = shape_.rows(call_.tensors.d_o, shape_.o, batch_, head_, shape_.dim_v);
+    const bool q_finite = pack_rows(q, tile.query, tile.rows, call_.parameters.scale, q_, shape_.padded_qk);
+    pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
+    const bool d_o_finite = pack_rows(d_o, tile.query, tile.rows, 1, d_o_, shape_.padded_v);
+
+    const auto column = static_cast<std::size_t>(keys.first - first_key_);
+    const auto count = static_cast<std::size_t>(keys.last - keys.first);
+    multiply_panels(q_, shape_.padded_qk, k_panels_, shape_.dim_qk, tile.rows, column, count, scores_);
+    multiply_panels(d_o_, shape_.padded_v, v_panels_, shape_.dim_v, tile.rows, column, count, adjoints_);
+    const bool masked = call_.program.keep_root &&
+                        !call_.ranges.keeps_all(tile.query, tile.query + static_cast<std::int64_t>(tile.rows), keys);
+    for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
+
+    add_over_queries(probabilities_, d_o_, shape_.padded_v, d_o_finite, tile.rows, count,
+                     dv_ + column * shape_.padded_v);
+    add_over_queries(adjoints_, q_, shape_.padded_qk, q_finite, tile.rows, count, dk_ + column * shape_.padded_qk);
+    multiply_ds_k(tile.rows, column, count);
+  }
+
+  void multiply_panels(const float* a, std::size_t a_stride, const float* panels, std::size_t depth, std::size_t rows,
+                       std::size_t column, std::size_t columns, float* out) const {
+    MatrixProduct product;
+    product.rows = rows;
+    product.columns = kPanelColumns;
+    product.depth = depth;
+    product.a = a;
+    product.a_row_stride = static_cast<std::ptrdiff_t>(a_stride);
+    product.b_row_stride = kPanelColumns;
+    product.c_row_stride = static_cast<std::ptrdiff_t>(stride_);
+    product.overwrite = true;
+    for (std::size_t done = 0; done < columns; done += kPanelColumns) {
+      product.b = panels + (column + done) * depth;
+      product.c = out + done;
+      matrix_product(product);
+    }
+  }
+
+  /// From one row of scores and of dO V^T: the probabilities, and d loss / d score in place of dO V^T.
+  void differentiate_row(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count,
+                         bool masked) {
+    float* scores = scores_ + row * stride_;
+    float* p = probabilities_ + row * stride_;
+    float* adjoint = adjoints_ + row * stride_;
+    const VectorProgram& program = call_.program;
+    const std::int64_t query = tile.query + static_cast<std::int64_t>(row);
+    program_.evaluate_row(row, column, count, scores, masked);
+    const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
+    const float lse = call_.tensors.lse[shape_.query_row(batch_, tile.head, query)];
+    probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count, lse, p);
+    const float mean = dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
+    softmax_adjoint(p, mean, count, adjoint);
+    program_.evaluate_adjoints(adjoint);
+    operand_gradients_.add_row(program_, tile, row, column, count, p);
+    // The identity's adjoint is upstream, which is in place already.
+    const LaneSource score_adjoint = program_.at(*program.score_adjoint);
+    if (score_adjoint.data != adjoint) keep_where_probable(score_adjoint, p, count, adjoint);
+  }
+
+  /// out += coefficients^T rows, leaving out what has no weight when a number is not finite, because 0 * inf is NaN.
+  void add_over_queries(const float* coefficients, const float* rows, std::size_t stride, bool finite,
+                        std::size_t count, std::size_t keys, float* out) const {
+    if (finite) {
+      MatrixProduct product;
+      product.rows = keys;
+      product.columns = stride;
+      product.depth = count;
+      product.a = coefficients;
+      product.a_row_stride = static_cast<std::ptrdiff_t>(stride_);
+      product.a_transposed = true;
+      product.b = rows;
+      product.b_row_stride = static_cast<std::ptrdiff_t>(stride);
+      product.c = out;
+      product.c_row_stride = static_cast<std::ptrdiff_t>(stride);
+      matrix_product(product);
+      return;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t j = 0; j < keys; ++j) {
+        if (probabilities_[i * stride_ + j] == 0) continue;
+        const float weight = coefficients[i * stride_ + j];
+        for (std::size_t d = 0; d < stride; ++d) out[j * stride + d] += weight * rows[i * stride + d];
+      }
+    }
+  }
+
+  void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count) const {
+    const float* k = k_ + column * shape_.padded_qk;
+    if (k_finite_) {
+      MatrixProduct product;
+      product.rows = rows;
+      product.columns = shape_.padded_qk;
+      product.depth = count;
+      product.a = adjoints_;
+      product.a_row_stride = static_cast<std::ptrdiff_t>(stride_);
+      product.b = k;
+      product.b_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_qk);
+      product.c = dq_;
+      product.c_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_qk);
+      product.overwrite = true;
+      matrix_product(product);
+      return;
+    }
+    std::fill_n(dq_, rows * shape_.padded_qk, 0.0f);
+    for (std::size_t i = 0; i < rows; ++i) {
+      for (std::size_t j = 0; j < count; ++j) {
+        if (probabilities_[i * stride_ + j] == 0) continue;
+        const float weight = adjoints_[i * stride_ + j];
+        for (std::size_t d = 0; d < shape_.dim_qk; ++d)
+          dq_[i * shape_.padded_qk + d] += weight * k[j * shape_.padded_qk + d];
+      }
+    }
+  }
+
+  /// Adds the block's part to dq; the first tile of keys writes, and the last one leaves the result.
+  void add_dq(const GradientTile& tile, bool any) const {
+    const RowTarget dq = shape_.rows(call_.tensors.dq, shape_.q, batch_, tile.head, shape_.dim_qk);
+    const float scale = call_.parameters.scale;
+    const bool first = tile_ == 0, last = tile_ + 1 == call_.tiles;
+    if (!any) std::fill_n(dq_, first ? tile.rows * shape_.padded_qk : 0, 0.0f);
+    for (std::size_t r = 0; r < tile.rows; ++r) {
+      const float* part = dq_ + r * shape_.padded_qk;
+      const std::int64_t query = tile.query + static_cast<std::int64_t>(r);
+      if (call_.dq_sums != nullptr) {
+        float* sums =
+            call_.dq_sums + shape_.query_row(batch_, tile.head, query) * static_cast<std::int64_t>(shape_.padded_qk);
+        if (first)
+          std::copy_n(part, shape_.padded_qk, sums);
+        else if (any)
+          add_to(part, shape_.padded_qk, sums);
+        if (last) store_row(sums, scale, dq, query);
+      } else if (first) {
+        store_row(part, scale, dq, query);
+      } else if (any) {
+        auto* out = static_cast<float*>(dq.data) + query * dq.row_stride;
+        for (std::size_t d = 0; d < shape_.dim_qk; ++d)
+          out[static_cast<std::int64_t>(d) * dq.dim_stride] += scale * part[d];
+      }
+    }
+  }
+
+  void store_rows(const float* rows, std::size_t stride, const RowTarget& target) const {
+    for (std::size_t r = 0; r < columns(); ++r)
+      store_row(rows + r * stride, 1, target, first_key_ + static_cast<std::int64_t>(r));
+  }
+
+  Call& call_;
+  const AttentionShape& shape_;
+  TileProgram program_;
+  OperandGradientWorker operand_gradients_;
+  float *k_, *k_panels_, *v_, *v_panels_, *dk_, *dv_;
+  float *q_, *o_, *d_o_, *dq_;
+  std::size_t stride_;
+  float *scores_, *probabilities_, *adjoints_;
+
+  std::int64_t unit_ = 0, batch_ = 0, head_kv_ = 0, tile_ = 0, head_ = -1;
+  std::int64_t first_key_ = 0, end_key_ = 0;
+  bool k_finite_ = true;
+};
+
+class CpuBackward final : public BackwardPlan {
+ public:
+  CpuBackward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
+      : compiled_(compiled),
+        shape_(compiled.problem),
+        program_(vectorize(*compiled.derivative)),
+        operands_(operand_views(compiled.problem)),
+        threads_(thread_count(options.threads)),
+        keys_(keys_per_backward_tile(shape_)),
+        tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)) {
+    Scratch shared;
+    const OperandGradients gradients(compiled_.problem, operands_, {}, shared);
+    take_shared(shared);
+    shared_bytes_ = shared.used();
+    Call call = make_call({}, {}, operands_, gradients, nullptr, {});
+    Scratch scratch;
+    const Worker worker(call, scratch);
+    worker_bytes_ = scratch.used();
+  }
+
+  std::size_t workspace_bytes() const override {
+    return shared_bytes_ + worker_bytes_ * static_cast<std::size_t>(threads_);
+  }
+
+  void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    Scratch shared(workspace.first(shared_bytes_));
+    const std::vector<OperandView> operands = bind(operands_, tensors.operands);
+    const OperandGradients gradients(compiled_.problem, operands_, tensors.d_operands, shared);
+    const auto [dq_sums, turns] = take_shared(shared);
+    for (std::int64_t unit = 0; unit < units(); ++unit) new (turns + unit) Turn;
+    gradients.clear();
+    Call call =
+        make_call(tensors, parameters, operands, gradients, dq_sums, {turns, static_cast<std::size_t>(units())});
+    run_workers(threads_, [&](int worker) {
+      try {
+        const std::size_t first = shared_bytes_ + static_cast<std::size_t>(worker) * worker_bytes_;
+        Scratch scratch(workspace.subspan(first, worker_bytes_));
+        Worker(call, scratch).run();
+      } catch (...) {
+        call.cancelled = true;  // or the others would wait for this one's units
+        throw;
+      }
+    });
+    gradients.finish();
+  }
+
+ private:
+  std::int64_t units() const { return shape_.batch * shape_.heads_kv * tiles_; }
+
+  std::pair<float*, Turn*> take_shared(Scratch& scratch) const {
+    const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.seq_q);
+    float* dq_sums = needs_dq_sums(shape_, tiles_) ? scratch.take<float>(rows * shape_.padded_qk) : nullptr;
+    return {dq_sums, scratch.take<Turn>(static_cast<std::size_t>(units()))};
+  }
+
+  Call make_call(const BackwardTensors& tensors, const CallParameters& parameters,
+                 std::span<const OperandView> operands, const OperandGradients& gradients, float* dq_sums,
+                 std::span<Turn> passed) const {
+    return {shape_,
+            program_,
+            tensors,
+            parameters,
+            operands,
+            gradients,
+            KeyRanges(compiled_, parameters.offsets),
+            keys_,
+            tiles_,
+            gradients.heads_share_rows(),
+            dq_sums,
+            passed};
+  }
+
+  const compiler::CompiledProblem compiled_;
+  const AttentionShape shape_;
+  const VectorProgram program_;
+  const std::vector<OperandView> operands_;
+  const int threads_;
+  const std::size_t keys_;
+  const std::int64_t tiles_;
+  std::size_t shared_bytes_ = 0, worker_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<BackwardPlan> make_backward_plan(const compiler::CompiledProblem& problem, const PlanOptions& options) {
+  if (!problem.derivative) fail_bug("a backward plan was asked for a problem that was compiled without a derivative");
+  return std::make_unique<CpuBackward>(problem, options);
+}
+
+}  // namespace scoremod::backend::cpu
