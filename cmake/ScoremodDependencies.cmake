@@ -3,7 +3,5 @@
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.10 REQUIRED)
 find_package(hwy REQUIRED)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
 
-set(SCOREMOD_PRIVATE_DEPENDENCIES nlohmann_json::nlohmann_json hwy::hwy PkgConfig::openblas Threads::Threads)
+set(SCOREMOD_PRIVATE_DEPENDENCIES nlohmann_json::nlohmann_json hwy::hwy Threads::Threads)

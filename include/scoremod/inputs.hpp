@@ -24,7 +24,7 @@ struct ProblemInputs {
   std::vector<OwnedOperand> operands;
 
   /// The operands as a call takes them; they point into this object.
-  std::vector<OperandBuffer> operand_buffers() const;
+  SCOREMOD_API std::vector<OperandBuffer> operand_buffers() const;
 };
 
 /// How the elements of one tensor are drawn.

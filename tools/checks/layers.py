@@ -63,7 +63,7 @@ USER_FOLDERS = ["tools", "bench", "examples", "bindings"]
 
 # Where each third-party header may be seen: a prefix of its name, and the layers or folders that may include it.
 THIRD_PARTY = {
-    "cblas.h": ["backend/cpu", "bench"],
+    "cblas.h": ["bench"],
     "hwy/": ["backend/cpu"],
     "cudnn_frontend": ["backend/cudnn"],
     "cudnn": ["backend/cudnn"],

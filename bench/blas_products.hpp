@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench_case.hpp"
+
+namespace scoremod::bench {
+
+/// OpenBLAS doing a case's matrix products and nothing else, whole [seq_q, seq_kv] products in float32 for one head
+/// after the other: Q K^T and P V forward; Q K^T, dO V^T, P^T dO, dS^T Q and dS K backward.
+class BlasProducts {
+ public:
+  explicit BlasProducts(const BenchCase& bench_case);
+  void run();
+
+  /// OpenBLAS's own description: version, build and the kernels in use.
+  static std::string version();
+  static void set_threads(int threads);
+
+ private:
+  BenchCase case_;
+  std::vector<float> q_, k_, v_, o_, scores_, adjoints_, dq_, dk_, dv_;
+};
+
+}  // namespace scoremod::bench
