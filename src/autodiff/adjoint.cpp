@@ -1,6 +1,8 @@
 #include "autodiff/adjoint.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -9,6 +11,22 @@ namespace {
 
 /// Longer paths are folded into one literal, so that a deep nest of selects costs linear memory.
 constexpr std::size_t kMaxPath = 8;
+/// A larger factor (or one whose inverse is larger) is multiplied in, so that it stays well inside f32.
+constexpr double kLargestFactor = 0x1p100;
+
+bool is_moderate(double factor) { return std::abs(factor) <= kLargestFactor && std::abs(factor) >= 1 / kLargestFactor; }
+
+NodeId multiply(ir::Builder& builder, NodeId value, double factor) {
+  const auto rounded = static_cast<float>(factor);
+  if (rounded == 1) return value;
+  if (rounded == -1) return builder.make(Op::kNeg, {value});
+  return builder.make(Op::kMul, {value, builder.constant(rounded)});
+}
+
+void absorb_factor(ir::Builder& builder, Adjoint& adjoint) {
+  adjoint.value = multiply(builder, adjoint.value, adjoint.factor);
+  adjoint.factor = 1;
+}
 
 /// One bool node that is true where the whole path is met.
 NodeId conjunction(ir::Builder& builder, const std::vector<Literal>& path) {
@@ -30,10 +48,12 @@ class Sum {
  public:
   explicit Sum(ir::Builder& builder) : builder_(builder) {}
 
-  /// Adds parts whose paths are equal in their first `depth` literals; the result's path starts after these.
+  /// Adds the values of parts whose paths are equal in their first `depth` literals; the result's path starts after
+  /// these.
   Adjoint run(std::vector<Adjoint> parts, std::size_t depth) {
     if (parts.size() == 1) {
       Adjoint only = std::move(parts.front());
+      only.factor = 1;
       only.path.erase(only.path.begin(), only.path.begin() + static_cast<std::ptrdiff_t>(depth));
       return only;
     }
@@ -94,30 +114,61 @@ class Sum {
   ir::Builder& builder_;
 };
 
+/// Adds the factors of parts with the same value and path.
+std::vector<Adjoint> add_multiples(std::vector<Adjoint> parts) {
+  std::vector<Adjoint> distinct;
+  std::unordered_map<NodeId, std::size_t> last_of;
+  for (Adjoint& part : parts) {
+    const auto [found, is_new] = last_of.try_emplace(part.value, distinct.size());
+    if (!is_new) {
+      Adjoint& same = distinct[found->second];
+      const double factor = same.factor + part.factor;
+      // Multiples that cancel stay apart: x - x is not zero for every x.
+      if (same.path == part.path && is_moderate(factor)) {
+        same.factor = factor;
+        continue;
+      }
+      found->second = distinct.size();
+    }
+    distinct.push_back(std::move(part));
+  }
+  return distinct;
+}
+
 }  // namespace
 
-std::optional<Adjoint> follow(ir::Builder& builder, const Adjoint& from, NodeId value,
-                              const std::optional<Literal>& condition) {
-  Adjoint next{value, from.path};
+std::optional<Adjoint> follow(ir::Builder& builder, const Adjoint& from, const Contribution& sent) {
+  Adjoint next{sent.value, from.path, from.factor * sent.factor};
+  if (!is_moderate(next.factor)) next = {multiply(builder, sent.value, from.factor), from.path, sent.factor};
   // A product with a local derivative may turn a zero into NaN: from here on the select is needed.
-  if (value != from.value) {
+  if (sent.value != from.value) {
     for (Literal& literal : next.path) literal.implied = false;
   }
-  if (!condition) return next;
-  const auto known = std::ranges::find(next.path, condition->condition, &Literal::condition);
+  if (!sent.condition) return next;
+  const auto known = std::ranges::find(next.path, sent.condition->condition, &Literal::condition);
   if (known != next.path.end()) {
-    if (known->holds != condition->holds) return std::nullopt;
+    if (known->holds != sent.condition->holds) return std::nullopt;
     return next;
   }
   if (next.path.size() >= kMaxPath) next.path = {{conjunction(builder, next.path), true, false}};
-  next.path.push_back(*condition);
+  next.path.push_back(*sent.condition);
   return next;
 }
 
-Adjoint sum(ir::Builder& builder, std::vector<Adjoint> parts) { return Sum(builder).run(std::move(parts), 0); }
+Adjoint sum(ir::Builder& builder, std::vector<Adjoint> parts) {
+  parts = add_multiples(std::move(parts));
+  const double factor = parts.front().factor;
+  const bool common = std::ranges::all_of(parts, [&](const Adjoint& part) { return part.factor == factor; });
+  if (!common) {
+    for (Adjoint& part : parts) absorb_factor(builder, part);
+  }
+  Adjoint total = Sum(builder).run(std::move(parts), 0);
+  total.factor = common ? factor : 1;
+  return total;
+}
 
 NodeId materialize(ir::Builder& builder, const Adjoint& adjoint) {
-  NodeId value = adjoint.value;
+  NodeId value = multiply(builder, adjoint.value, adjoint.factor);
   // The last literal, a condition inside the earlier ones, becomes the innermost select.
   for (auto literal = adjoint.path.rbegin(); literal != adjoint.path.rend(); ++literal) {
     if (literal->implied) continue;

@@ -13,24 +13,37 @@ struct Literal {
   bool holds = true;
   /// The adjoint's value is zero wherever the literal fails, so that no select is needed to make it so.
   bool implied = false;
+
+  bool operator==(const Literal&) const = default;
 };
 
-/// The adjoint of a node: `value` where every literal of `path` is met, exactly zero elsewhere.
+/// The adjoint of a node: `factor * value` where every literal of `path` is met, exactly zero elsewhere.
 ///
 /// Keeping the conditions beside the value, instead of writing select(c, g, 0) at once, is what keeps 0 * inf out of
 /// gradients: the products with local derivatives are made under the conditions, and the select comes last, whatever
 /// the product is where the branch was not taken. It costs nothing: as many selects, only later.
+///
+/// Keeping constant factors apart lets them cancel: cap * tanh(score / cap) has the derivative 1 - t * t, without the
+/// cap.
 struct Adjoint {
   NodeId value = kNoNode;
   std::vector<Literal> path;
+  double factor = 1;
 };
 
-/// The adjoint that is `value` where `from` is not zero and, if given, `condition` is met. Empty when these exclude
-/// each other.
-std::optional<Adjoint> follow(ir::Builder& builder, const Adjoint& from, NodeId value,
-                              const std::optional<Literal>& condition);
+/// What an argument gets from a node's adjoint: `factor * value`, under `condition` when there is one. `value` is made
+/// from the adjoint's value, and the adjoint's factor and path come on top.
+struct Contribution {
+  NodeId value = kNoNode;
+  std::optional<Literal> condition;
+  double factor = 1;
+};
 
-/// The sum. Parts under opposite conditions become one select without a condition. `parts` must not be empty.
+/// The adjoint that `sent`, made from the adjoint `from`, amounts to. Empty when their conditions exclude each other.
+std::optional<Adjoint> follow(ir::Builder& builder, const Adjoint& from, const Contribution& sent);
+
+/// The sum. Multiples of one value become one multiple, parts under opposite conditions one select without a condition.
+/// `parts` must not be empty.
 Adjoint sum(ir::Builder& builder, std::vector<Adjoint> parts);
 
 /// The adjoint as one f32 node.

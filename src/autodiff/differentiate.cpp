@@ -69,7 +69,7 @@ class Walker {
       const NodeId arg = node.args[i];
       if (!active_[arg]) continue;
       const Contribution sent = contribution(builder_, id, adjoint.value, i);
-      auto part = follow(builder_, adjoint, sent.value, sent.condition);
+      auto part = follow(builder_, adjoint, sent);
       if (part) parts_[arg].push_back(std::move(*part));
     }
   }

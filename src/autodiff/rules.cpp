@@ -1,6 +1,8 @@
 #include "autodiff/rules.hpp"
 
 #include <array>
+#include <cmath>
+#include <optional>
 
 #include "base/fail.hpp"
 
@@ -37,9 +39,10 @@ struct Site {
 };
 
 /// Contribution under a condition.
-Contribution when(Value condition, Value value) { return {value.id, Literal{condition.id, true, false}}; }
-Contribution unless(Value condition, Value value) { return {value.id, Literal{condition.id, false, false}}; }
-Contribution plain(Value value) { return {value.id, std::nullopt}; }
+Contribution when(Value condition, Value value) { return {value.id, Literal{condition.id, true, false}, 1}; }
+Contribution unless(Value condition, Value value) { return {value.id, Literal{condition.id, false, false}, 1}; }
+Contribution plain(Value value) { return {value.id, std::nullopt, 1}; }
+Contribution scaled(double factor, Value value) { return {value.id, std::nullopt, factor}; }
 
 using Partial = Contribution (*)(const Site&);
 
@@ -49,8 +52,8 @@ struct Rule {
   std::array<Partial, 3> partials{};
 };
 
-constexpr float kLn2 = 0.693147180559945309f;
-constexpr float kTwoOverSqrtPi = 1.12837916709551257f;
+constexpr double kLn2 = 0.693147180559945309;
+constexpr double kTwoOverSqrtPi = 1.12837916709551257;
 constexpr float kOneOverSqrt2 = 0.707106781186547524f;
 constexpr float kOneOverSqrt2Pi = 0.398942280401432678f;
 constexpr float kSqrt2OverPi = 0.797884560802865356f;
@@ -62,13 +65,30 @@ std::optional<float> constant_of(Value x) {
   return ir::constant_f32(node);
 }
 
+/// A constant that may be kept as a factor of the adjoint: moderate, so that its inverse is, too.
+std::optional<double> factor_of(Value x) {
+  const auto value = constant_of(x);
+  if (!value || !(std::abs(*value) < 0x1p40f) || !(std::abs(*value) > 0x1p-40f)) return std::nullopt;
+  return *value;
+}
+
+Contribution times(Value g, Value other) {
+  if (const auto factor = factor_of(other)) return scaled(*factor, g);
+  return plain(g * other);
+}
+
+Contribution over(Value g, Value divisor) {
+  if (const auto factor = factor_of(divisor)) return scaled(1 / *factor, g);
+  return plain(g / divisor);
+}
+
 /// d/dx x^y = y x^(y - 1), which is 0 at y = 0 for every x, 0 included.
 Contribution pow_base(const Site& s) {
   if (const auto exponent = constant_of(s.y)) {
     if (*exponent == 0) return plain(constant(s.x, 0));
     if (*exponent == 1) return plain(s.g);
-    if (*exponent == 2) return plain(s.g * (s.x * 2.0f));
-    return plain(s.g * (make(Op::kPow, s.x, constant(s.x, *exponent - 1)) * *exponent));
+    if (*exponent == 2) return scaled(2, s.g * s.x);
+    return plain(s.g * (make(Op::kPow, s.x, s.y - 1.0f) * s.y));
   }
   return when(make(Op::kNe, s.y, constant(s.y, 0)), s.g * (s.y * make(Op::kPow, s.x, s.y - 1.0f)));
 }
@@ -89,12 +109,12 @@ Value gelu_derivative(Value x) {
   return cumulative + x * density;
 }
 
-/// With u = sqrt(2 / pi) (x + c x^3) and t = tanh(u): (1 + t) / 2 + x (1 - t^2) u' / 2.
-Value gelu_tanh_derivative(Value x) {
+/// With u = sqrt(2 / pi) (x + c x^3) and t = tanh(u), twice the derivative: 1 + t + x (1 - t^2) u'.
+Value twice_gelu_tanh_derivative(Value x) {
   const Value square = x * x;
   const Value t = make(Op::kTanh, x * (square * (kSqrt2OverPi * kGeluCubic) + kSqrt2OverPi));
   const Value slope = square * (3 * kSqrt2OverPi * kGeluCubic) + kSqrt2OverPi;
-  return ((t + 1.0f) + x * (1.0f - t * t) * slope) * 0.5f;
+  return (t + 1.0f) + x * (1.0f - t * t) * slope;
 }
 
 Value silu_derivative(const Site& s) {
@@ -115,14 +135,14 @@ constexpr std::array<Rule, kOpCount> kRules{{
     {Op::kOperand},
     {Op::kGather},
     {Op::kAdd, {[](const Site& s) { return plain(s.g); }, [](const Site& s) { return plain(s.g); }}},
-    {Op::kSub, {[](const Site& s) { return plain(s.g); }, [](const Site& s) { return plain(-s.g); }}},
-    {Op::kMul, {[](const Site& s) { return plain(s.g * s.y); }, [](const Site& s) { return plain(s.g * s.x); }}},
+    {Op::kSub, {[](const Site& s) { return plain(s.g); }, [](const Site& s) { return scaled(-1, s.g); }}},
+    {Op::kMul, {[](const Site& s) { return times(s.g, s.y); }, [](const Site& s) { return times(s.g, s.x); }}},
     {Op::kDiv,
-     {[](const Site& s) { return plain(s.g / s.y); }, [](const Site& s) { return plain(-(s.g / s.y * s.v)); }}},
+     {[](const Site& s) { return over(s.g, s.y); }, [](const Site& s) { return scaled(-1, s.g / s.y * s.v); }}},
     {Op::kFloorDiv},
     {Op::kMod,
      {[](const Site& s) { return plain(s.g); },
-      [](const Site& s) { return plain(-(s.g * make(Op::kFloor, s.x / s.y))); }}},
+      [](const Site& s) { return scaled(-1, s.g * make(Op::kFloor, s.x / s.y)); }}},
     {Op::kPow, {pow_base, pow_exponent}},
     {Op::kMin,
      {[](const Site& s) { return when(make(Op::kLe, s.x, s.y), share_of_extremum(s)); },
@@ -130,30 +150,30 @@ constexpr std::array<Rule, kOpCount> kRules{{
     {Op::kMax,
      {[](const Site& s) { return when(make(Op::kGe, s.x, s.y), share_of_extremum(s)); },
       [](const Site& s) { return when(make(Op::kLe, s.x, s.y), share_of_extremum(s)); }}},
-    {Op::kNeg, {[](const Site& s) { return plain(-s.g); }}},
+    {Op::kNeg, {[](const Site& s) { return scaled(-1, s.g); }}},
     {Op::kAbs, {[](const Site& s) { return plain(s.g * make(Op::kSign, s.x)); }}},
     {Op::kSign},
     {Op::kFloor},
     {Op::kCeil},
     {Op::kRound},
     {Op::kExp, {[](const Site& s) { return plain(s.g * s.v); }}},
-    {Op::kExp2, {[](const Site& s) { return plain(s.g * (s.v * kLn2)); }}},
+    {Op::kExp2, {[](const Site& s) { return scaled(kLn2, s.g * s.v); }}},
     {Op::kExpm1, {[](const Site& s) { return plain(s.g * (s.v + 1.0f)); }}},
     {Op::kLog, {[](const Site& s) { return plain(s.g / s.x); }}},
     {Op::kLog1p, {[](const Site& s) { return plain(s.g / (s.x + 1.0f)); }}},
-    {Op::kSqrt, {[](const Site& s) { return plain(s.g * 0.5f / s.v); }}},
-    {Op::kRsqrt, {[](const Site& s) { return plain(s.g * (s.v / s.x * -0.5f)); }}},
-    {Op::kReciprocal, {[](const Site& s) { return plain(-(s.g * s.v * s.v)); }}},
+    {Op::kSqrt, {[](const Site& s) { return scaled(0.5, s.g / s.v); }}},
+    {Op::kRsqrt, {[](const Site& s) { return scaled(-0.5, s.g * (s.v / s.x)); }}},
+    {Op::kReciprocal, {[](const Site& s) { return scaled(-1, s.g * s.v * s.v); }}},
     {Op::kSin, {[](const Site& s) { return plain(s.g * make(Op::kCos, s.x)); }}},
-    {Op::kCos, {[](const Site& s) { return plain(-(s.g * make(Op::kSin, s.x))); }}},
+    {Op::kCos, {[](const Site& s) { return scaled(-1, s.g * make(Op::kSin, s.x)); }}},
     {Op::kTan, {[](const Site& s) { return plain(s.g * (s.v * s.v + 1.0f)); }}},
     {Op::kTanh, {[](const Site& s) { return plain(s.g * (1.0f - s.v * s.v)); }}},
     {Op::kSigmoid, {[](const Site& s) { return plain(s.g * (s.v * (1.0f - s.v))); }}},
-    {Op::kErf, {[](const Site& s) { return plain(s.g * (make(Op::kExp, -(s.x * s.x)) * kTwoOverSqrtPi)); }}},
+    {Op::kErf, {[](const Site& s) { return scaled(kTwoOverSqrtPi, s.g * make(Op::kExp, -(s.x * s.x))); }}},
     {Op::kSoftplus, {[](const Site& s) { return plain(s.g * make(Op::kSigmoid, s.x)); }}},
     {Op::kRelu, {[](const Site& s) { return when(make(Op::kGt, s.x, constant(s.x, 0)), s.g); }}},
     {Op::kGelu, {[](const Site& s) { return plain(s.g * gelu_derivative(s.x)); }}},
-    {Op::kGeluTanh, {[](const Site& s) { return plain(s.g * gelu_tanh_derivative(s.x)); }}},
+    {Op::kGeluTanh, {[](const Site& s) { return scaled(0.5, s.g * twice_gelu_tanh_derivative(s.x)); }}},
     {Op::kSilu, {[](const Site& s) { return plain(s.g * silu_derivative(s)); }}},
     {Op::kEq},
     {Op::kNe},

@@ -1,17 +1,9 @@
 #pragma once
 
-#include <optional>
-
 #include "autodiff/adjoint.hpp"
 #include "ir/builder.hpp"
 
 namespace scoremod::autodiff {
-
-/// What an argument gets from a node's adjoint: `value`, under `condition` when there is one.
-struct Contribution {
-  NodeId value = kNoNode;
-  std::optional<Literal> condition;
-};
 
 /// True when the op passes an adjoint on to its f32 arguments; false for leaves and where the derivative is zero.
 bool is_differentiable(Op op);

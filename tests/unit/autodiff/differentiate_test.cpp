@@ -43,7 +43,7 @@ TEST(Differentiate, SoftCapIsPlainArithmeticOnTheForwardValue) {
   EXPECT_EQ(derivative_of("value = tanh(score / 50.0) * 50.0"),
             "let %0 = tanh(score / 50.0)\n"
             "value = %0 * 50.0\n"
-            "d_score = upstream * 50.0 * (1.0 - %0 * %0) / 50.0\n");
+            "d_score = upstream * (1.0 - %0 * %0)\n");
 }
 
 TEST(Differentiate, KeepIsKept) {
@@ -63,7 +63,7 @@ TEST(Differentiate, OperandsGetOneRootForEachRead) {
             "value = score * w + %0 + t[kv_idx] + %0 + w + f32(n)\n"
             "d_score = upstream * w\n"
             "accumulate w += upstream + upstream * score\n"
-            "accumulate t[q_idx] += upstream + upstream\n"
+            "accumulate t[q_idx] += upstream * 2.0\n"
             "accumulate t[kv_idx] += upstream\n");
 }
 
@@ -135,6 +135,27 @@ TEST(Differentiate, UntakenBranchesGiveExactlyZero) {
 // An upstream that is NaN or infinite where the branch is not taken stays out as well.
 TEST(Differentiate, UntakenBranchesIgnoreTheUpstream) {
   EXPECT_EQ(d_score("value = select(score > 0.0, score, 0.0)", -1, std::nan("")), 0);
+}
+
+TEST(Differentiate, ConstantFactorsAreMultipliedOnce) {
+  EXPECT_EQ(derivative_of("value = -(score * 3.0) / -1.5"),
+            "value = -(score * 3.0) / -1.5\nd_score = upstream * 2.0\n");
+  EXPECT_EQ(derivative_of("let t = tanh(score)\nvalue = t * 2.0 - t * 3.0"),
+            "let %0 = tanh(score)\n"
+            "value = %0 * 2.0 - %0 * 3.0\n"
+            "d_score = -(upstream * (1.0 - %0 * %0))\n");
+}
+
+TEST(Differentiate, FactorsStayWithinF32) {
+  std::string text = "score";
+  for (int i = 0; i < 12; ++i) text = "(" + text + " * 1e10)";
+  for (int i = 0; i < 12; ++i) text = "(" + text + " / 1e10)";
+  EXPECT_NEAR(d_score(("value = " + text).c_str(), 1), 1, 1e-6);
+  EXPECT_EQ(d_score("value = score * 0.0", 1), 0);
+  EXPECT_EQ(d_score("value = score * 3e38", 1), static_cast<double>(3e38f));
+  EXPECT_EQ(d_score("value = score * inf", 1), kInf);
+  EXPECT_EQ(d_score("value = score / 0.0", 1), kInf);
+  EXPECT_EQ(d_score("value = score * 1e-40 * 1e-40 / 1e-40", 1), static_cast<double>(1e-40f));
 }
 
 TEST(Differentiate, DeepNestsStayLinear) {
