@@ -33,7 +33,7 @@ constexpr Case kCases[] = {
      "let %0 = q_idx >= kv_idx\nvalue = score\nkeep = %0 & %0\n"},
     {"value = score\nkeep = x < y ^ y > x", "let %0 = x < y\nvalue = score\nkeep = %0 ^ %0\n"},
     {"value = score\nkeep = (s & t) == (t & s) | 1 < q_idx",
-     "let %0 = s & t\nvalue = score\nkeep = %0 == %0 | q_idx > 1\n"},
+     "let %0 = s & t\nvalue = score\nkeep = q_idx > 1 | %0 == %0\n"},
 };
 
 TEST(Share, Table) {
