@@ -32,12 +32,14 @@ def draw_maps(maps, path):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.colors import PowerNorm
 
     figure, axes = plt.subplots(1, len(maps), figsize=(6.6 * len(maps) + 0.8, 7.2), layout="constrained", dpi=110)
-    top = max(one.weights.max() for one in maps)
+    # The square root spreads the small weights, of which there are most.
+    colours = PowerNorm(0.5, vmin=0, vmax=max(one.weights.max() for one in maps))
     for axis, one in zip(axes, maps):
         # Weights of exactly 0, which a mask makes, are left white: they differ from small ones.
-        image = axis.imshow(np.ma.masked_equal(one.weights, 0), cmap="viridis", vmin=0, vmax=top)
+        image = axis.imshow(np.ma.masked_equal(one.weights, 0), cmap="viridis", norm=colours)
         axis.set_title(one.title, fontsize=11, loc="left")
         places = range(len(one.words))
         axis.set_xticks(places, one.words, rotation=60, ha="right", rotation_mode="anchor", fontsize=9)
