@@ -5,7 +5,7 @@
 #include <limits>
 #include <new>
 
-#include "backend/cpu/key_ranges.hpp"
+#include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/operand_gradients.hpp"
 #include "backend/cpu/operand_views.hpp"
 #include "backend/cpu/row_kernels.hpp"
@@ -28,13 +28,14 @@ constexpr std::size_t kBlockRows = 4 * kRowBlock;
 /// block: so sums are always made in the same order, whatever the number of threads. As earlier units are taken
 /// earlier, none waits for one that has no thread.
 struct Call {
+  const compiler::CompiledProblem& compiled;
+  const passes::TileMaskAnalyzer& analyzer;
   const AttentionShape& shape;
   const VectorProgram& program;
   const BackwardTensors& tensors;
   const CallParameters& parameters;
   std::span<const OperandView> operands;
   const OperandGradients& operand_gradients;
-  KeyRanges ranges;
   std::size_t keys;        ///< of a unit
   std::int64_t tiles;      ///< units of one (batch, key/value head)
   bool heads_share_rows;   ///< the first unit of a head must wait for the last of the head before
@@ -53,6 +54,7 @@ class Worker {
   Worker(Call& call, Scratch& scratch)
       : call_(call),
         shape_(call.shape),
+        mask_(call.compiled, call.analyzer, call.operands, call.parameters.offsets),
         program_(call.program, call.operands, call.parameters.offsets, kBlockRows, call.keys, scratch),
         operand_gradients_(call.operand_gradients, call.program, shape_.group, kBlockRows, call.keys, scratch),
         k_(scratch.take<float>(call.keys * shape_.padded_qk)),
@@ -120,11 +122,11 @@ class Worker {
   }
 
   bool run_block(const GradientTile& tile, std::int64_t block) {
-    const KeyRange needed = call_.ranges.needed(tile.query, tile.query + static_cast<std::int64_t>(tile.rows));
-    const std::int64_t offset = std::max<std::int64_t>(needed.first - first_key_, 0) / 32 * 32;
-    const KeyRange keys{first_key_ + offset, std::min(needed.last, end_key_)};
-    const bool any = !keys.empty();
-    if (any) compute_block(tile, keys);
+    begin_head(tile.head);
+    const IndexSpan queries{tile.query, tile.query + static_cast<std::int64_t>(tile.rows)};
+    const NeededKeys needed = mask_.needed(queries, {first_key_, end_key_});
+    const bool any = !needed.keys.empty();
+    if (any) compute_block(tile, needed.keys, needed.masked && call_.program.keep_root);
     const bool chained = tile_ > 0 || (call_.heads_share_rows && unit_ > 0);
     if (chained && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(block + 1, call_.cancelled)) return false;
     add_dq(tile, any);
@@ -132,13 +134,16 @@ class Worker {
     return true;
   }
 
+  void begin_head(std::int64_t head) {
+    if (head == head_) return;
+    head_ = head;
+    mask_.begin_head(batch_, head);
+    program_.begin_head(batch_, head);
+    program_.begin_columns(first_key_, columns());
+  }
+
   /// Adds to dk, dv and the unit's operand gradients, and leaves the block's part of dq in dq_.
-  void compute_block(const GradientTile& tile, KeyRange keys) {
-    if (tile.head != head_) {
-      head_ = tile.head;
-      program_.begin_head(batch_, head_);
-      program_.begin_columns(first_key_, columns());
-    }
+  void compute_block(const GradientTile& tile, IndexSpan keys, bool masked) {
     program_.begin_rows(tile.query, tile.rows);
     operand_gradients_.begin_block();
     const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
@@ -152,8 +157,6 @@ class Worker {
     const auto count = static_cast<std::size_t>(keys.last - keys.first);
     multiply_panels(q_, shape_.padded_qk, k_panels_, shape_.dim_qk, tile.rows, column, count, scores_);
     multiply_panels(d_o_, shape_.padded_v, v_panels_, shape_.dim_v, tile.rows, column, count, adjoints_);
-    const bool masked = call_.program.keep_root &&
-                        !call_.ranges.keeps_all(tile.query, tile.query + static_cast<std::int64_t>(tile.rows), keys);
     for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
 
     add_over_queries(probabilities_, d_o_, shape_.padded_v, d_o_finite, tile.rows, count,
@@ -290,6 +293,7 @@ class Worker {
 
   Call& call_;
   const AttentionShape& shape_;
+  MaskTiles mask_;
   TileProgram program_;
   OperandGradientWorker operand_gradients_;
   float *k_, *k_panels_, *v_, *v_panels_, *dk_, *dv_;
@@ -306,10 +310,11 @@ class CpuBackward final : public BackwardPlan {
  public:
   CpuBackward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
       : compiled_(compiled),
+        analyzer_(compiled_.program),
         shape_(compiled.problem),
         program_(vectorize(*compiled.derivative)),
         operands_(operand_views(compiled.problem)),
-        threads_(thread_count(options.threads)),
+        threads_(useful_threads(shape_, thread_count(options.threads))),
         keys_(keys_per_backward_tile(shape_)),
         tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)) {
     Scratch shared;
@@ -361,13 +366,14 @@ class CpuBackward final : public BackwardPlan {
   Call make_call(const BackwardTensors& tensors, const CallParameters& parameters,
                  std::span<const OperandView> operands, const OperandGradients& gradients, float* dq_sums,
                  std::span<Turn> passed) const {
-    return {shape_,
+    return {compiled_,
+            analyzer_,
+            shape_,
             program_,
             tensors,
             parameters,
             operands,
             gradients,
-            KeyRanges(compiled_, parameters.offsets),
             keys_,
             tiles_,
             gradients.heads_share_rows(),
@@ -376,6 +382,7 @@ class CpuBackward final : public BackwardPlan {
   }
 
   const compiler::CompiledProblem compiled_;
+  const passes::TileMaskAnalyzer analyzer_;
   const AttentionShape shape_;
   const VectorProgram program_;
   const std::vector<OperandView> operands_;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/key_ranges.hpp"
+#include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/operand_views.hpp"
 #include "backend/cpu/row_kernels.hpp"
 #include "backend/cpu/tile_program.hpp"
@@ -18,12 +18,13 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// What all threads of a call share; read only but for the counter.
 struct Call {
+  const compiler::CompiledProblem& compiled;
+  const passes::TileMaskAnalyzer& analyzer;
   const AttentionShape& shape;
   const VectorProgram& program;
   const ForwardTensors& tensors;
   const CallParameters& parameters;
   std::span<const OperandView> operands;
-  KeyRanges ranges;
   std::size_t queries;  ///< of a unit
   std::size_t keys;     ///< of a tile
   std::atomic<std::int64_t> next_unit{0};
@@ -37,6 +38,7 @@ class Worker {
   Worker(Call& call, Scratch& scratch)
       : call_(call),
         shape_(call.shape),
+        mask_(call.compiled, call.analyzer, call.operands, call.parameters.offsets),
         program_(call.program, call.operands, call.parameters.offsets, call.queries, call.keys, scratch),
         q_(scratch.take<float>(call.queries * shape_.padded_qk)),
         k_(scratch.take<float>(call.keys * shape_.padded_qk)),
@@ -75,44 +77,41 @@ class Worker {
     program_.begin_head(batch_, head_);
     program_.begin_rows(first_, rows_);
 
-    const KeyRange needed = call_.ranges.needed(first_, first_ + static_cast<std::int64_t>(rows_));
-    const auto keys = static_cast<std::int64_t>(call_.keys);
-    for (std::int64_t key = needed.first / keys * keys; key < needed.last; key += keys) run_tile(key);
+    mask_.begin_head(batch_, head_);
+    const IndexSpan queries{first_, first_ + static_cast<std::int64_t>(rows_)};
+    for (std::int64_t key = 0; key < shape_.seq_kv; key += static_cast<std::int64_t>(call_.keys)) {
+      const IndexSpan tile{key, std::min(key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv)};
+      if (!mask_.needed(queries, tile).keys.empty()) run_tile(tile);
+    }
     store();
   }
 
-  void run_tile(std::int64_t first_key) {
-    const std::int64_t end = std::min(first_key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv);
-    const auto count = static_cast<std::size_t>(end - first_key);
+  void run_tile(IndexSpan tile) {
+    const auto count = static_cast<std::size_t>(tile.last - tile.first);
     const std::int64_t head_kv = head_ / shape_.group;
-    pack_rows(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), first_key, count, 1, k_,
+    pack_rows(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), tile.first, count, 1, k_,
               shape_.padded_qk);
     transpose_to_panels(k_, count, shape_.dim_qk, shape_.padded_qk, k_panels_);
     const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv, shape_.dim_v);
-    v_finite_ = pack_rows(v, first_key, count, 1, v_, shape_.padded_v);
-    program_.begin_columns(first_key, count);
+    v_finite_ = pack_rows(v, tile.first, count, 1, v_, shape_.padded_v);
+    program_.begin_columns(tile.first, count);
     for (std::size_t row = 0; row < rows_; row += kRowBlock) {
-      run_rows(row, std::min(kRowBlock, rows_ - row), first_key, end);
+      run_rows(row, std::min(kRowBlock, rows_ - row), tile);
     }
   }
 
   /// A few rows against the keys of the tile that they need: scores, program, softmax and product with V while all is
   /// in the first-level cache.
-  void run_rows(std::size_t row, std::size_t count, std::int64_t first_key, std::int64_t end_key) {
+  void run_rows(std::size_t row, std::size_t count, IndexSpan tile) {
     const std::int64_t query = first_ + static_cast<std::int64_t>(row);
-    const std::int64_t end_query = query + static_cast<std::int64_t>(count);
-    const KeyRange needed = call_.ranges.needed(query, end_query);
-    // From a panel's border on, so that where sums begin does not depend on the rows that are taken together.
-    const std::int64_t offset = std::max<std::int64_t>(needed.first - first_key, 0) / 32 * 32;
-    const KeyRange keys{first_key + offset, std::min(needed.last, end_key)};
+    const auto [keys, masked] = mask_.needed({query, query + static_cast<std::int64_t>(count)}, tile);
     if (keys.empty()) return;
-    const bool masked = call_.program.keep_root && !call_.ranges.keeps_all(query, end_query, keys);
-    const auto column = static_cast<std::size_t>(offset);
+    const auto column = static_cast<std::size_t>(keys.first - tile.first);
     const auto columns = static_cast<std::size_t>(keys.last - keys.first);
     multiply_q_k(row, count, column, columns);
     float factors[kRowBlock];
     for (std::size_t r = 0; r < count; ++r)
-      factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked);
+      factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
     add_p_v(row, count, column, columns, factors);
   }
 
@@ -195,6 +194,7 @@ class Worker {
 
   Call& call_;
   const AttentionShape& shape_;
+  MaskTiles mask_;
   TileProgram program_;
   float* q_;
   float* k_;
@@ -215,20 +215,25 @@ class CpuForward final : public ForwardPlan {
  public:
   CpuForward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
       : compiled_(compiled),
+        analyzer_(compiled_.program),
         shape_(compiled.problem),
         program_(vectorize(compiled.program)),
         operands_(operand_views(compiled.problem)),
-        threads_(thread_count(options.threads)) {}
+        threads_(useful_threads(shape_, thread_count(options.threads))) {
+    Call call = make_call({}, {}, operands_);
+    Scratch scratch;
+    const Worker worker(call, scratch);
+    worker_bytes_ = scratch.used();
+  }
 
-  std::size_t workspace_bytes() const override { return worker_bytes() * static_cast<std::size_t>(threads_); }
+  std::size_t workspace_bytes() const override { return worker_bytes_ * static_cast<std::size_t>(threads_); }
 
   void execute(const ForwardTensors& tensors, const CallParameters& parameters,
                std::span<std::byte> workspace) const override {
     const std::vector<OperandView> operands = bind(operands_, tensors.operands);
     Call call = make_call(tensors, parameters, operands);
-    const std::size_t bytes = worker_bytes();
     run_workers(threads_, [&](int worker) {
-      Scratch scratch(workspace.subspan(static_cast<std::size_t>(worker) * bytes, bytes));
+      Scratch scratch(workspace.subspan(static_cast<std::size_t>(worker) * worker_bytes_, worker_bytes_));
       Worker(call, scratch).run();
     });
   }
@@ -236,30 +241,24 @@ class CpuForward final : public ForwardPlan {
  private:
   Call make_call(const ForwardTensors& tensors, const CallParameters& parameters,
                  std::span<const OperandView> operands) const {
-    return {shape_,
+    return {compiled_,
+            analyzer_,
+            shape_,
             program_,
             tensors,
             parameters,
             operands,
-            KeyRanges(compiled_, parameters.offsets),
             queries_per_unit(shape_, threads_),
             keys_per_tile(shape_)};
   }
 
-  std::size_t worker_bytes() const {
-    const ForwardTensors tensors;
-    const CallParameters parameters;
-    Call call = make_call(tensors, parameters, operands_);
-    Scratch scratch;
-    const Worker worker(call, scratch);
-    return scratch.used();
-  }
-
   const compiler::CompiledProblem compiled_;
+  const passes::TileMaskAnalyzer analyzer_;
   const AttentionShape shape_;
   const VectorProgram program_;
   const std::vector<OperandView> operands_;
   const int threads_;
+  std::size_t worker_bytes_ = 0;
 };
 
 }  // namespace

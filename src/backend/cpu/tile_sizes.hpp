@@ -27,6 +27,15 @@ inline std::size_t keys_per_backward_tile(const AttentionShape& shape) {
   return keys_that_fit(shape, 2 * (shape.padded_qk + shape.padded_v), 256);
 }
 
+/// No more threads than pay for being started, which takes as long as some millions of operations.
+inline int useful_threads(const AttentionShape& shape, int threads) {
+  constexpr double kLeastFlops = 4e6;
+  const double scores = static_cast<double>(shape.batch * shape.heads_q) * static_cast<double>(shape.seq_q) *
+                        static_cast<double>(shape.seq_kv);
+  const double flops = 2 * scores * static_cast<double>(shape.dim_qk + shape.dim_v);
+  return std::clamp(static_cast<int>(std::min(flops / kLeastFlops, 1e6)), 1, threads);
+}
+
 /// Queries that one thread takes at a time: many, so that the packing of K and V pays, but not so many that threads
 /// have nothing to do. A multiple of kRowBlock, so that no result depends on it.
 inline std::size_t queries_per_unit(const AttentionShape& shape, int threads) {

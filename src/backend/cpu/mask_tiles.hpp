@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "scoremod/attention.hpp"
+
+#include "backend/cpu/operand_slices.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::cpu {
+
+/// What a run of queries needs of a run of keys.
+struct NeededKeys {
+  IndexSpan keys;       ///< empty when every element is masked
+  bool masked = false;  ///< whether some element may be masked, so that the mask must be evaluated
+};
+
+/// Decides which tiles a mask leaves: by the band of its class at once, by interval reasoning over what else it reads.
+/// One for each thread.
+class MaskTiles {
+ public:
+  /// The analyzer is that of compiled.program; both must outlive this.
+  MaskTiles(const compiler::CompiledProblem& compiled, const passes::TileMaskAnalyzer& analyzer,
+            std::span<const OperandView> operands, const IndexOffsets& offsets);
+
+  void begin_head(std::int64_t batch, std::int64_t head);
+  /// The part of `keys` that must be computed for the queries. It begins at a multiple of kPanelColumns from
+  /// keys.first.
+  NeededKeys needed(IndexSpan queries, IndexSpan keys);
+
+ private:
+  IndexSpan within_band(IndexSpan queries, IndexSpan keys) const;
+  passes::TileMask analyze(IndexSpan queries, IndexSpan keys);
+  /// Drops runs at both ends that are masked altogether.
+  IndexSpan trim(IndexSpan queries, IndexSpan keys);
+
+  const passes::TileMaskAnalyzer& analyzer_;
+  passes::TileMaskAnalyzer::Scratch scratch_;
+  OperandSlices slices_;
+  IndexOffsets offsets_;
+  std::int64_t batch_ = 0, head_ = 0;
+  bool masks_all_ = false;
+  bool has_terms_ = false;  ///< the mask is more than the band
+  /// Keys lowest_ <= j - q <= highest_ in local indices; beyond any index where the band has no bound.
+  std::int64_t lowest_, highest_;
+};
+
+}  // namespace scoremod::backend::cpu

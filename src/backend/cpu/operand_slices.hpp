@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/cpu/strip.hpp"
+#include "passes/tile_mask_analyzer.hpp"
+
+namespace scoremod::backend::cpu {
+
+/// Local indices first <= i < last.
+struct IndexSpan {
+  std::int64_t first = 0, last = 0;
+  bool empty() const { return first >= last; }
+};
+
+/// What operands hold within a box of elements: their least and greatest value, read from memory. Operands that vary
+/// over both queries and keys are not read, because that would cost as much as evaluating the mask.
+class OperandSlices final : public passes::OperandRanges {
+ public:
+  OperandSlices(const Program& program, std::span<const OperandView> operands, std::int64_t seq_kv);
+
+  void begin_head(std::int64_t batch, std::int64_t head);
+  void set_box(IndexSpan queries, IndexSpan keys);
+
+  passes::ValueRange broadcast(std::uint32_t operand, Type type) const override;
+  passes::ValueRange table(std::uint32_t operand, Type type,
+                           std::span<const passes::ValueRange> indices) const override;
+
+ private:
+  const Program& program_;
+  std::span<const OperandView> operands_;
+  std::int64_t seq_kv_;
+  std::int64_t batch_ = 0, head_ = 0;
+  IndexSpan queries_, keys_;
+  /// For each operand that varies over keys alone and is part of the mask: the range of each run of kRun keys.
+  std::vector<std::vector<passes::ValueRange>> runs_;
+};
+
+}  // namespace scoremod::backend::cpu
