@@ -41,6 +41,8 @@ class Printer {
     return std::move(out_);
   }
 
+  std::vector<std::string> take_node_texts() { return std::move(text_); }
+
  private:
   void declaration(const OperandDecl& decl) {
     if (decl.is_table()) {
@@ -145,6 +147,12 @@ class Printer {
 }  // namespace
 
 std::string print(const Program& program) { return Printer(program).run(); }
+
+std::vector<std::string> print_nodes(const Program& program) {
+  Printer printer(program);
+  printer.run();
+  return printer.take_node_texts();
+}
 
 std::string print_constant(const Node& node) {
   switch (node.type) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "scoremod/program.hpp"
 
@@ -9,6 +10,9 @@ namespace scoremod::ir {
 /// The text form of a program (see parse.hpp); parse(print(p)) == p. Values used more than once, and expressions that
 /// would nest too deep, get a 'let'.
 std::string print(const Program& program);
+
+/// What each node is called within print(program): its expression, or its name where it has a 'let'.
+std::vector<std::string> print_nodes(const Program& program);
 
 /// A constant as the text form writes it.
 std::string print_constant(const Node& node);

@@ -107,7 +107,8 @@ class Hoister {
     const NodeId always = builder_.constant(true);
     const NodeId keep = builder_.make(
         Op::kSelect, {condition, x.keep == kNoNode ? always : x.keep, y.keep == kNoNode ? always : y.keep});
-    return {builder_.make(Op::kSelect, {condition, x.value, y.value}), keep};
+    const bool is_same = x.value == y.value;
+    return {is_same ? x.value : builder_.make(Op::kSelect, {condition, x.value, y.value}), keep};
   }
 
   NodeId conjunction(NodeId x, NodeId y) { return y == kNoNode ? x : builder_.make(Op::kAnd, {x, y}); }

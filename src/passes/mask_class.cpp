@@ -1,20 +1,16 @@
 #include "passes/mask_class.hpp"
 
 #include "base/fail.hpp"
+#include "ir/print.hpp"
 
 namespace scoremod::passes {
 namespace {
 
-std::string name_of(const Program& program, NodeId id) {
-  const Node& node = program.nodes()[id];
-  if (node.op == Op::kOperand) return program.operands()[node.payload].name;
-  if (node.op == Op::kGather) return program.operands()[node.payload].name + "[...]";
-  return concat("node ", id);
-}
+using Texts = std::vector<std::string>;
 
-std::string describe(const MaskBound& bound, const Program& program) {
+std::string describe(const MaskBound& bound, const Texts& texts) {
   if (bound.node == kNoNode) return concat(bound.offset);
-  const std::string name = name_of(program, bound.node);
+  const std::string& name = texts[bound.node];
   if (bound.offset == 0) return name;
   return concat(name, bound.offset > 0 ? " + " : " - ", bound.offset > 0 ? bound.offset : -bound.offset);
 }
@@ -27,14 +23,14 @@ std::string describe(const Band& band) {
   return out;
 }
 
-std::string describe(const MaskTerm& term, const Program& program) {
+std::string describe(const MaskTerm& term, const Texts& texts) {
   switch (term.kind) {
-    case MaskKind::kPrefix: return concat("kv_idx < ", describe(term.bound, program), " or kv_idx <= q_idx");
+    case MaskKind::kPrefix: return concat("kv_idx < ", describe(term.bound, texts), " or kv_idx <= q_idx");
     case MaskKind::kPadding:
       return concat(term.axis == Axis::kQuery ? "q_idx" : "kv_idx", term.from_start ? " >= " : " < ",
-                    describe(term.bound, program));
-    case MaskKind::kDocuments: return concat(name_of(program, term.query_id), " == ", name_of(program, term.key_id));
-    default: return name_of(program, term.node);
+                    describe(term.bound, texts));
+    case MaskKind::kDocuments: return concat(texts[term.query_id], " == ", texts[term.key_id]);
+    default: return texts[term.node];
   }
 }
 
@@ -70,8 +66,9 @@ std::string describe(const MaskClass& mask, const Program& program) {
     out += separator + describe(*mask.band);
     separator = "; ";
   }
+  const Texts texts = ir::print_nodes(program);
   for (const MaskTerm& term : mask.terms) {
-    out += separator + describe(term, program);
+    out += separator + describe(term, texts);
     separator = "; ";
   }
   return out;
