@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/fail.hpp"
+#include "passes/mask_class.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/buffer_check.hpp"
 #include "runtime/workspace.hpp"
@@ -115,9 +115,11 @@ std::vector<void*> bind_gradients(const AttentionProblem& problem, const std::ve
   return data;
 }
 
+/// Mask classification relies on indices in this range: there the difference of two cannot wrap.
 void check_offset(const char* axis, std::int32_t offset, std::int64_t size) {
-  if (offset + size - 1 > std::numeric_limits<std::int32_t>::max()) {
-    fail_argument("offsets.", axis, " is too large: expected every global index below 2^31, found ", offset,
+  if (offset < 0) fail_argument("offsets.", axis, ": expected an offset of at least 0, found ", offset);
+  if (offset + size > passes::kIndexLimit) {
+    fail_argument("offsets.", axis, " is too large: expected every global index below 2^30, found ", offset,
                   " added to indices up to ", size - 1);
   }
 }

@@ -136,6 +136,8 @@ TEST(Attention, ForwardRefusesBadArgumentsBeforeWriting) {
        [](Call& c) { std::ranges::find_if(c.forward.operands, is_slope)->buffer.data = nullptr; }},
       {"finite scale", [](Call& c) { c.forward.options.scale = std::numeric_limits<float>::quiet_NaN(); }},
       {"offsets.query", [](Call& c) { c.forward.options.offsets.query = std::numeric_limits<std::int32_t>::max(); }},
+      {"offsets.key", [](Call& c) { c.forward.options.offsets.key = 1 << 30; }},
+      {"offsets.head", [](Call& c) { c.forward.options.offsets.head = -1; }},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.message);
