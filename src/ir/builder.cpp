@@ -35,6 +35,10 @@ std::uint32_t Builder::declare(const OperandDecl& decl) {
     fail_argument("operand name: expected letters, digits and '_' with no digit first, found '", decl.name,
                   "'; rename it");
   }
+  if (decl.name.size() > kMaxNameBytes) {
+    fail_argument("operand name: expected at most ", kMaxNameBytes, " characters, found ", decl.name.size(),
+                  "; shorten it");
+  }
   if (is_reserved(decl.name))
     fail_argument("operand name '", decl.name, "' is a word of the program language; rename it");
   for (const OperandDecl& other : operands_) {
@@ -44,6 +48,8 @@ std::uint32_t Builder::declare(const OperandDecl& decl) {
   if (decl.table_rank < 0 || decl.table_rank > kMaxTableRank) {
     fail_argument("table '", decl.name, "': expected a rank of 1 to ", kMaxTableRank, ", found ", decl.table_rank);
   }
+  if (operands_.size() >= kMaxOperands)
+    fail_argument("the program has more than ", kMaxOperands, " operands; use fewer");
   operands_.push_back(decl);
   return static_cast<std::uint32_t>(operands_.size() - 1);
 }
@@ -152,7 +158,15 @@ Program Builder::finish(NodeId value, NodeId keep) const {
   return finish(roots);
 }
 
-Program Builder::finish(std::span<const Root> roots) const { return canonical(operands_, nodes_, roots); }
+Program Builder::finish(std::span<const Root> roots) const {
+  for (const Root& root : roots) {
+    node(root.node);
+    for (const NodeId index : root.indices) {
+      if (index != kNoNode) node(index);
+    }
+  }
+  return canonical(operands_, nodes_, roots);
+}
 
 float constant_f32(const Node& node) { return std::bit_cast<float>(node.payload); }
 std::int32_t constant_i32(const Node& node) { return static_cast<std::int32_t>(node.payload); }

@@ -13,6 +13,9 @@ namespace scoremod::ir {
 
 /// More nodes than this are refused, so that no input makes the compiler run away.
 inline constexpr std::size_t kMaxNodes = 1u << 16;
+/// Likewise for operands, and for the bytes of an operand's name.
+inline constexpr std::size_t kMaxOperands = 1024;
+inline constexpr std::size_t kMaxNameBytes = 64;
 
 /// Makes programs. Equal nodes are made once (hash-consing), types are checked at once, and finish() drops what no root
 /// reaches and numbers the rest canonically. Every mistake throws Error(kInvalidArgument).

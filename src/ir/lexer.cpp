@@ -65,82 +65,75 @@ std::string visible(std::string_view text) {
   return out;
 }
 
-class Lexer {
- public:
-  explicit Lexer(std::string_view source) : source_(source) {}
-
-  std::vector<Token> run() {
-    while (at_ < source_.size()) step();
-    add(TokenKind::kEndOfStatement, 0);
-    add(TokenKind::kEnd, 0);
-    return std::move(tokens_);
-  }
-
- private:
-  void step() {
-    const char c = source_[at_];
-    const std::string_view rest = source_.substr(at_);
-    if (c == '#') {
-      at_ = std::min(source_.find('\n', at_), source_.size());
-    } else if (c == '\n' || c == ';') {
-      if (depth_ == 0 || c == ';')
-        add(TokenKind::kEndOfStatement, 1);
-      else
-        ++at_;
-    } else if (c == ' ' || c == '\t' || c == '\r') {
-      ++at_;
-    } else if (is_digit(c) || (c == '.' && rest.size() > 1 && is_digit(rest[1]))) {
-      bool floating = false;
-      const std::size_t length = number_length(rest, &floating);
-      add(floating ? TokenKind::kFloat : TokenKind::kInteger, length);
-    } else if (is_letter(c)) {
-      add(TokenKind::kName, name_length(rest));
-    } else if (c == '%' && rest.size() > 1 && is_digit(rest[1]) && expects_operand()) {
-      add(TokenKind::kLocal, 1 + name_length(rest.substr(1)));
-    } else {
-      symbol(rest);
-    }
-  }
-
-  /// True where a value must come next, so that "%3" is a name and not "modulo 3".
-  bool expects_operand() const {
-    if (tokens_.empty()) return true;
-    const Token& last = tokens_.back();
-    if (last.kind == TokenKind::kSymbol) return last.text != ")" && last.text != "]";
-    return last.kind == TokenKind::kEndOfStatement || (last.kind == TokenKind::kName && last.text == "let");
-  }
-
-  void symbol(std::string_view rest) {
-    for (const std::string_view symbol : kSymbols) {
-      if (!rest.starts_with(symbol)) continue;
-      if (symbol == "(" || symbol == "[") ++depth_;
-      if ((symbol == ")" || symbol == "]") && depth_ > 0) --depth_;
-      return add(TokenKind::kSymbol, symbol.size());
-    }
-    fail_at(source_, at_, concat("expected a name, a number or an operator, found '", printable(rest.front()), "'"));
-  }
-
-  static std::string printable(char c) {
-    if (c >= ' ' && c <= '~') return std::string(1, c);
-    constexpr const char* kHex = "0123456789abcdef";
-    const auto byte = static_cast<unsigned char>(c);
-    return std::string("\\x") + kHex[byte >> 4] + kHex[byte & 15];
-  }
-
-  void add(TokenKind kind, std::size_t length) {
-    tokens_.push_back({kind, source_.substr(at_, length), at_});
-    at_ += length;
-  }
-
-  std::string_view source_;
-  std::size_t at_ = 0;
-  int depth_ = 0;
-  std::vector<Token> tokens_;
-};
+std::string printable(char c) {
+  if (c >= ' ' && c <= '~') return std::string(1, c);
+  constexpr const char* kHex = "0123456789abcdef";
+  const auto byte = static_cast<unsigned char>(c);
+  return std::string("\\x") + kHex[byte >> 4] + kHex[byte & 15];
+}
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+Token Lexer::next() {
+  skip_blanks();
+  if (at_ < source_.size()) {
+    last_ = read(source_.substr(at_));
+  } else {
+    const bool ended = last_.kind == TokenKind::kEndOfStatement || last_.kind == TokenKind::kEnd;
+    last_ = take(ended ? TokenKind::kEnd : TokenKind::kEndOfStatement, 0);
+  }
+  return last_;
+}
+
+void Lexer::skip_blanks() {
+  while (at_ < source_.size()) {
+    const char c = source_[at_];
+    if (c == '#') {
+      at_ = std::min(source_.find('\n', at_), source_.size());
+    } else if (c == ' ' || c == '\t' || c == '\r' || (c == '\n' && depth_ > 0)) {
+      ++at_;
+    } else {
+      return;
+    }
+  }
+}
+
+Token Lexer::read(std::string_view rest) {
+  const char c = rest.front();
+  if (c == '\n' || c == ';') return take(TokenKind::kEndOfStatement, 1);
+  if (is_digit(c) || (c == '.' && rest.size() > 1 && is_digit(rest[1]))) {
+    bool floating = false;
+    const std::size_t length = number_length(rest, &floating);
+    return take(floating ? TokenKind::kFloat : TokenKind::kInteger, length);
+  }
+  if (is_letter(c)) return take(TokenKind::kName, name_length(rest));
+  if (c == '%' && rest.size() > 1 && is_digit(rest[1]) && expects_value()) {
+    return take(TokenKind::kLocal, 1 + name_length(rest.substr(1)));
+  }
+  return symbol(rest);
+}
+
+/// True where a value must come next, so that "%3" is a name and not "modulo 3".
+bool Lexer::expects_value() const {
+  if (last_.kind == TokenKind::kSymbol) return last_.text != ")" && last_.text != "]";
+  return last_.kind == TokenKind::kEndOfStatement || (last_.kind == TokenKind::kName && last_.text == "let");
+}
+
+Token Lexer::symbol(std::string_view rest) {
+  for (const std::string_view symbol : kSymbols) {
+    if (!rest.starts_with(symbol)) continue;
+    if (symbol == "(" || symbol == "[") ++depth_;
+    if ((symbol == ")" || symbol == "]") && depth_ > 0) --depth_;
+    return take(TokenKind::kSymbol, symbol.size());
+  }
+  fail_at(source_, at_, concat("expected a name, a number or an operator, found '", printable(rest.front()), "'"));
+}
+
+Token Lexer::take(TokenKind kind, std::size_t length) {
+  const Token token{kind, source_.substr(at_, length), at_};
+  at_ += length;
+  return token;
+}
 
 void fail_at(std::string_view source, std::size_t offset, const std::string& message) {
   offset = std::min(offset, source.size());

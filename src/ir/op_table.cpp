@@ -37,8 +37,7 @@ constexpr std::array<OpInfo, kOpCount> kOps{{
      "the largest integer not above x / y", "x // 0 is 0; -2147483648 // -1 wraps to -2147483648"},
     {Op::kMod, "%", kInfix, kProductPrecedence, Signature::kNumberBinary, 2, false,
      "x - floor(x / y) * y: the sign of y",
-     "i32: x % 0 is x; f32: x % 0 and inf % y are NaN, x % inf is x when the signs "
-     "agree, else y"},
+     "i32: x % 0 is x; f32: x % 0 and inf % y are NaN, x % inf is x when the signs agree, else y; rounding may give y"},
     {Op::kPow, "pow", kCall, kTop, Signature::kFloatBinary, 2, false, "x to the power y",
      "as C's pow: pow(x, 0) is 1 even for NaN; x < 0 with y no integer is NaN"},
     {Op::kMin, "min", kCall, kTop, Signature::kNumberBinary, 2, true, "the smaller", "NaN if either is NaN"},
@@ -192,7 +191,11 @@ std::optional<Type> infer_type(Op op, std::span<const Type> args, std::string* w
   std::string found;
   for (const Type type : args) found += concat(found.empty() ? "" : ", ", to_string(type));
   *why = concat("'", row.name, "' takes ", expectation(row.signature), ", found (", found, ")");
-  if (right_count && row.signature != Signature::kBoolBinary) *why += "; convert with f32(), i32() or bool()";
+  if (op == Op::kDiv && right_count && args[0] == Type::kI32 && args[1] == Type::kI32) {
+    *why += "; integers divide with '//', or convert with f32()";
+  } else if (right_count) {
+    *why += "; convert with f32(), i32() or bool()";
+  }
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 #include "ir/parse.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <map>
@@ -19,14 +20,18 @@ constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 
 class Parser {
  public:
-  explicit Parser(std::string_view source) : source_(source), tokens_(tokenize(source)) {}
+  explicit Parser(std::string_view source) : source_(source), lexer_(source), peeked_(lexer_.next()) {}
 
   Program run();
 
  private:
   // Tokens.
-  const Token& peek() const { return tokens_[at_]; }
-  const Token& next() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  const Token& peek() const { return peeked_; }
+  Token next() {
+    const Token token = peeked_;
+    peeked_ = lexer_.next();
+    return token;
+  }
   bool at_symbol(std::string_view text) const { return peek().kind == TokenKind::kSymbol && peek().text == text; }
   bool accept(std::string_view symbol) {
     if (!at_symbol(symbol)) return false;
@@ -43,7 +48,8 @@ class Parser {
   static std::string describe(const Token& token) {
     if (token.kind == TokenKind::kEnd) return "the end of the text";
     if (token.kind == TokenKind::kEndOfStatement) return "the end of the statement";
-    return concat("'", token.text, "'");
+    constexpr std::size_t kShown = 40;
+    return concat("'", token.text.substr(0, kShown), token.text.size() > kShown ? "..." : "", "'");
   }
 
   /// Runs what may refuse its input, and gives the refusal the token's place.
@@ -63,7 +69,7 @@ class Parser {
       next();
       return;
     }
-    const Token& word = next();
+    const Token word = next();
     if (word.text == "operand")
       declare_operand();
     else if (word.text == "table")
@@ -71,11 +77,11 @@ class Parser {
     else if (word.text == "let")
       let();
     else if (word.text == "value")
-      root(RootKind::kValue);
+      root(word, RootKind::kValue);
     else if (word.text == "keep")
-      root(RootKind::kKeep);
+      root(word, RootKind::kKeep);
     else if (word.text == "d_score")
-      root(RootKind::kScoreAdjoint);
+      root(word, RootKind::kScoreAdjoint);
     else if (word.text == "accumulate")
       accumulate();
     else
@@ -87,15 +93,21 @@ class Parser {
   }
 
   Type type() {
-    const Token& token = next();
+    const Token token = next();
     for (const Type candidate : {Type::kF32, Type::kI32, Type::kBool}) {
       if (token.text == to_string(candidate)) return candidate;
     }
     fail(token, concat("expected a type (f32, i32 or bool), found ", describe(token)));
   }
 
+  Token operand_name() {
+    const Token name = next();
+    if (name.kind != TokenKind::kName) fail(name, concat("expected the operand's name, found ", describe(name)));
+    return name;
+  }
+
   void declare_operand() {
-    const Token& name = next();
+    const Token name = operand_name();
     OperandDecl decl{std::string(name.text), Type::kF32, {}, 0};
     expect(":", "after the operand's name");
     decl.type = type();
@@ -103,7 +115,7 @@ class Parser {
     int last = -1;
     while (!at_symbol("]")) {
       if (last >= 0) expect(",", "between axes");
-      const Token& token = next();
+      const Token token = next();
       const auto axis = find_axis(token.text);
       if (!axis) fail(token, concat("expected an axis (b, h, q_idx or kv_idx), found ", describe(token)));
       if (static_cast<int>(*axis) <= last) fail(token, "expected the axes in the order b, h, q_idx, kv_idx, each once");
@@ -115,14 +127,14 @@ class Parser {
   }
 
   void declare_table() {
-    const Token& name = next();
+    const Token name = operand_name();
     OperandDecl decl{std::string(name.text), Type::kF32, {}, 1};
     expect(":", "after the table's name");
     decl.type = type();
-    const Token& word = next();
+    const Token word = next();
     if (word.text != "rank")
       fail(word, concat("expected 'rank' and a number after the table's type, found ", describe(word)));
-    const Token& rank = next();
+    const Token rank = next();
     if (rank.text.size() != 1 || rank.text[0] < '1' || rank.text[0] > '0' + kMaxTableRank) {
       fail(rank, concat("expected a rank of 1 to ", kMaxTableRank, ", found ", describe(rank)));
     }
@@ -136,7 +148,7 @@ class Parser {
   }
 
   void let() {
-    const Token& name = next();
+    const Token name = next();
     if (name.kind != TokenKind::kLocal && !is_identifier(name.text))
       fail(name, concat("expected a name, found ", describe(name)));
     if (is_reserved(name.text))
@@ -147,37 +159,58 @@ class Parser {
     names_[name.text] = expression(kOrPrecedence);
   }
 
-  void root(RootKind kind) {
-    const Token& word = tokens_[at_ - 1];
+  void root(const Token& word, RootKind kind) {
     for (const Root& other : roots_) {
       if (other.kind == kind) fail(word, concat("'", word.text, "' is given twice; keep one"));
     }
     expect("=", concat("after '", word.text, "'").c_str());
-    roots_.push_back({kind, expression(kOrPrecedence), 0, {kNoNode, kNoNode, kNoNode, kNoNode}});
+    const Type type = kind == RootKind::kKeep ? Type::kBool : Type::kF32;
+    roots_.push_back({kind, typed_expression(word.text, type), 0, {kNoNode, kNoNode, kNoNode, kNoNode}});
+  }
+
+  /// An expression that must have a type.
+  NodeId typed_expression(std::string_view of_what, Type type) {
+    const Token first = peek();
+    const NodeId node = expression(kOrPrecedence);
+    const Type found = builder_.node(node).type;
+    if (found != type) {
+      fail(first, concat("'", of_what, "' must be ", to_string(type), ", found ", to_string(found),
+                         type == Type::kF32 ? "; convert with f32()" : "; write a comparison, or convert with bool()"));
+    }
+    return node;
   }
 
   void accumulate() {
-    const Token& name = next();
+    const Token name = next();
     const auto found = operands_.find(name.text);
     if (found == operands_.end()) fail(name, concat("expected a declared operand, found ", describe(name)));
     Root made{RootKind::kOperandAdjoint, kNoNode, found->second, {kNoNode, kNoNode, kNoNode, kNoNode}};
     const OperandDecl& decl = builder_.operands()[made.operand];
+    if (decl.type != Type::kF32)
+      fail(name, concat("operand '", decl.name, "' is ", to_string(decl.type), ", not f32: it has no gradient"));
     if (decl.is_table()) {
       const std::vector<NodeId> indices = index_list();
       if (indices.size() != static_cast<std::size_t>(decl.table_rank)) {
         fail(name,
              concat("table '", decl.name, "' has rank ", decl.table_rank, ", found ", indices.size(), " indices"));
       }
-      for (std::size_t i = 0; i < indices.size(); ++i) made.indices[i] = indices[i];
+      for (std::size_t i = 0; i < indices.size(); ++i) {
+        const Type type = builder_.node(indices[i]).type;
+        if (type != Type::kI32) {
+          fail(name, concat("table '", decl.name, "': index ", i, " must be i32, found ", to_string(type),
+                            "; convert with i32()"));
+        }
+        made.indices[i] = indices[i];
+      }
     }
     expect("+=", "after what is accumulated");
-    made.node = expression(kOrPrecedence);
+    made.node = typed_expression("accumulate", Type::kF32);
     roots_.push_back(made);
   }
 
   // Expressions.
   NodeId expression(int minimum) {
-    const Token& first = peek();
+    const Token first = peek();
     if (++depth_ > kMaxDepth)
       fail(first, concat("expressions nest at most ", kMaxDepth, " deep; name parts with 'let'"));
     NodeId left = prefix();
@@ -186,7 +219,7 @@ class Parser {
       if (!op) break;
       const int precedence = info(*op).precedence;
       if (precedence < minimum) break;
-      const Token& symbol = next();
+      const Token symbol = next();
       const NodeId right = expression(precedence + 1);
       left = located(symbol, [&] { return builder_.make(*op, {left, right}); });
       if (precedence == kComparePrecedence && at_comparison()) {
@@ -204,7 +237,7 @@ class Parser {
   }
 
   NodeId prefix() {
-    const Token& token = peek();
+    const Token token = peek();
     if (accept("-")) {
       const Token& operand = peek();
       if (operand.kind == TokenKind::kInteger || operand.kind == TokenKind::kFloat || operand.text == "inf") {
@@ -221,7 +254,7 @@ class Parser {
   }
 
   NodeId primary() {
-    const Token& token = next();
+    const Token token = next();
     switch (token.kind) {
       case TokenKind::kInteger:
       case TokenKind::kFloat: return literal(token, false);
@@ -252,8 +285,8 @@ class Parser {
   NodeId named(const Token& token) {
     const auto found = names_.find(token.text);
     if (found != names_.end()) return found->second;
-    fail(token, concat("'", token.text,
-                       "' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand or "
+    fail(token, concat(describe(token),
+                       " has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand or "
                        "a name given with 'let' before"));
   }
 
@@ -271,7 +304,7 @@ class Parser {
   std::vector<NodeId> list(std::string_view close) {
     std::vector<NodeId> values;
     while (!accept(close)) {
-      if (!values.empty()) expect(",", "between arguments");
+      if (!values.empty()) expect(",", concat("or '", close, "' after an argument").c_str());
       values.push_back(expression(kOrPrecedence));
     }
     return values;
@@ -299,8 +332,8 @@ class Parser {
   }
 
   std::string_view source_;
-  std::vector<Token> tokens_;
-  std::size_t at_ = 0;
+  Lexer lexer_;
+  Token peeked_;
   int depth_ = 0;
   Builder builder_;
   std::map<std::string_view, std::uint32_t> operands_;
@@ -310,6 +343,10 @@ class Parser {
 
 Program Parser::run() {
   while (peek().kind != TokenKind::kEnd) statement();
+  // Statements may come in any order; roots have one.
+  std::stable_sort(roots_.begin(), roots_.end(), [](const Root& x, const Root& y) {
+    return x.kind != y.kind ? x.kind < y.kind : x.operand < y.operand;
+  });
   return located(peek(), [&] { return builder_.finish(roots_); });
 }
 

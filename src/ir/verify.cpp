@@ -21,6 +21,16 @@ void verify_operand_read(const Program& program, NodeId id) {
   }
 }
 
+void verify_leaf(const Node& node, NodeId id) {
+  if (node.arg_count != 0) fail_bug("node ", id, " is a leaf and has arguments");
+  if (node.op == Op::kConstant) {
+    if (node.type == Type::kBool && node.payload > 1) fail_bug("node ", id, " is a bool constant other than 0 and 1");
+    return;
+  }
+  const Type expected = node.op == Op::kScore || node.op == Op::kUpstream ? Type::kF32 : Type::kI32;
+  if (node.type != expected || node.payload != 0) fail_bug("node ", id, " is no proper '", info(node.op).name, "'");
+}
+
 void verify_node(const Program& program, NodeId id, bool derivative) {
   const Node& node = program.nodes()[id];
   std::array<Type, kMaxArgs> types{};
@@ -34,7 +44,7 @@ void verify_node(const Program& program, NodeId id, bool derivative) {
         "'upstream' has a meaning only in a derivative; use it beside d_score or accumulate, or leave it out");
   }
   if (node.op == Op::kOperand || node.op == Op::kGather) return verify_operand_read(program, id);
-  if (info(node.op).signature == Signature::kLeaf) return;
+  if (info(node.op).signature == Signature::kLeaf) return verify_leaf(node, id);
   std::string why;
   const auto type = infer_type(node.op, std::span(types.data(), node.arg_count), &why);
   if (!type) fail_bug("node ", id, ": ", why);
