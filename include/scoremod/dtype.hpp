@@ -21,4 +21,9 @@ SCOREMOD_API std::optional<DType> parse_dtype(std::string_view name);
 /// True for f32, f16 and bf16.
 SCOREMOD_API bool is_floating(DType dtype);
 
+/// One element as a number; a bool is 0 or 1. Exact.
+SCOREMOD_API double read_element(DType dtype, const void* element);
+/// Writes a number as one element: floats are rounded to nearest even once; i32 and bool must be able to hold it.
+SCOREMOD_API void write_element(DType dtype, void* element, double number);
+
 }  // namespace scoremod

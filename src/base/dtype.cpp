@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/element.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod {
@@ -42,5 +43,9 @@ std::optional<DType> parse_dtype(std::string_view name) {
 }
 
 bool is_floating(DType dtype) { return info(dtype).floating; }
+
+double read_element(DType dtype, const void* element) { return load_element<double>(element, dtype, 0); }
+
+void write_element(DType dtype, void* element, double number) { store_element(element, dtype, 0, number); }
 
 }  // namespace scoremod

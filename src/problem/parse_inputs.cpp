@@ -17,11 +17,12 @@ struct InputTensor {
   std::string name;
   DType dtype = DType::kF32;
   std::int64_t elements = 0;
+  std::int64_t last_size = 0;  ///< of the last dimension; 0 for a scalar
 };
 
 InputTensor role_tensor(const AttentionProblem& problem, const char* name, TensorRole role) {
   const TensorShape shape = shape_of(problem, role);
-  return {name, problem.dtype, shape.batch * shape.heads * shape.sequence * shape.dim};
+  return {name, problem.dtype, shape.batch * shape.heads * shape.sequence * shape.dim, shape.dim};
 }
 
 std::vector<InputTensor> input_tensors(const AttentionProblem& problem) {
@@ -31,7 +32,7 @@ std::vector<InputTensor> input_tensors(const AttentionProblem& problem) {
   for (const OperandSpec& spec : problem.operands) {
     std::int64_t elements = 1;
     for (const std::int64_t size : spec.shape) elements *= size;
-    tensors.push_back({spec.name, spec.dtype, elements});
+    tensors.push_back({spec.name, spec.dtype, elements, spec.shape.empty() ? 0 : spec.shape.back()});
   }
   return tensors;
 }
@@ -98,9 +99,15 @@ void parse_uniform(const Json& value, const std::string& path, const InputTensor
 }
 
 void parse_segments(const Json& value, const std::string& path, const InputTensor& tensor, InputSpec* spec) {
-  if (tensor.dtype != DType::kI32) refuse_kind(path, tensor, "a tensor of i32 for segments");
-  spec->high = parse_value(value, path, DType::kI32);
-  if (spec->high < 1) fail_argument(path, ": expected a count of at least 1, found ", spec->high);
+  if (tensor.dtype != DType::kI32 || tensor.last_size == 0) {
+    refuse_kind(path, tensor, "a tensor of i32 with at least one dimension for segments");
+  }
+  const std::int64_t count = as_integer(value, path);
+  if (count < 1 || count > tensor.last_size) {
+    fail_argument(path, ": expected a count from 1 to ", tensor.last_size, ", the size of the last dimension; found ",
+                  count);
+  }
+  spec->high = static_cast<double>(count);
 }
 
 InputSpec parse_input(const Json& value, const std::string& path, const InputTensor& tensor) {

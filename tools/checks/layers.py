@@ -46,6 +46,7 @@ PUBLIC_HEADERS = {
     "zoo.hpp": "zoo",
     "problem.hpp": "problem",
     "problem_file.hpp": "problem",
+    "tensors.hpp": "problem",
     "attention.hpp": "backend",
     "inputs.hpp": "check",
     "check.hpp": "check",

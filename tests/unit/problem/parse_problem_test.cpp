@@ -302,7 +302,7 @@ const std::vector<BadFile>& bad_files() {
        {"inputs.doc.normal: expected a tensor of floats", "i32"}},
       {"segments_zero",
        replaced("\"segments\": 3", "\"segments\": 0"),
-       {"inputs.doc.segments: expected a count of at least 1"}},
+       {"inputs.doc.segments: expected a count from 1 to 7"}},
       {"segments_of_floats",
        replaced("{\"uniform\": [-1, 1]}", "{\"segments\": 2}"),
        {"inputs.rel.segments: expected a tensor of i32"}},

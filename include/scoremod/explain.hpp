@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/export.hpp"
+#include "scoremod/problem.hpp"
+#include "scoremod/tensors.hpp"
+
+namespace scoremod {
+
+struct ExplainOptions {
+  CompileOptions compile;
+  /// Keep the program's text after each compiler step.
+  bool step_programs = false;
+};
+
+/// One step of the compiler, as it ran.
+struct CompilerStep {
+  std::string name;
+  double microseconds = 0;
+  std::string program;  ///< after the step; only with ExplainOptions::step_programs
+};
+
+/// What the compiler found the mask to be: keep == (band AND all terms).
+struct MaskExplanation {
+  /// "full", "empty", "band", "prefix", "padding", "documents" or "general": docs/masks.md.
+  std::string kind;
+  /// -left <= d <= right, both ends included; an absent end is unbounded. Empty without a band.
+  struct Band {
+    std::optional<std::int64_t> left, right;
+    /// "top-left": d = kv_idx - q_idx. "bottom-right": d = kv_idx - q_idx - (seq_kv - seq_q).
+    std::string anchor;
+  };
+  std::optional<Band> band;
+  struct Term {
+    std::string kind;
+    std::string program;  ///< the lines that compute it, the last of them `keep = ...`
+  };
+  std::vector<Term> terms;
+};
+
+/// How much arithmetic the matrix products take: the usual measure of fused attention's speed.
+///
+///     forward  = pairs * (2 dim_qk + 2 dim_v)     Q K^T and P V
+///     backward = pairs * (6 dim_qk + 4 dim_v)     Q K^T again, dQ, dK; dP and dV
+///
+/// A multiplication and an addition count as two; softmax and the program are not counted. `pairs` is the number of
+/// (query, key) pairs over all batches and query heads that the mask keeps, as far as it is known before any data is:
+/// exact for full, empty and band masks and constant prefixes; otherwise an upper bound, of the band alone if there is
+/// one.
+struct WorkEstimate {
+  double pairs = 0;        ///< that count
+  double dense_pairs = 0;  ///< without any mask
+  bool exact = true;       ///< false: the mask keeps fewer, depending on its terms and their operands' values
+  double forward_flops = 0;
+  double backward_flops = 0;
+  int program_ops = 0;     ///< operations of the compiled program for each pair, leaves not counted
+  int derivative_ops = 0;  ///< of the derivative; 0 without backward
+};
+
+/// One backend's answer.
+struct BackendExplanation {
+  Support support;
+  bool chosen = false;  ///< whether Attention::compile would take it
+  /// Where supported: bytes of scratch for each call.
+  std::optional<std::size_t> forward_workspace_bytes;
+  std::optional<std::size_t> backward_workspace_bytes;  ///< only for problems with backward
+};
+
+/// What scoremod makes of a problem, and why.
+struct Explanation {
+  AttentionProblem problem;
+  MaskExplanation mask;
+  std::string program;     ///< as the user gave it
+  std::string compiled;    ///< after the compiler's steps
+  std::string derivative;  ///< roots value, keep, d_score and the operand adjoints; empty without backward
+  std::vector<CompilerStep> steps;
+  WorkEstimate work;
+  std::vector<TensorInfo> tensors;
+  std::vector<BackendExplanation> backends;  ///< in the order of preference
+};
+
+/// Compiles and plans without running anything. Throws Error(kInvalidArgument) for an invalid problem or option; that
+/// no backend supports the problem is no error here.
+SCOREMOD_API Explanation explain(const AttentionProblem& problem, const ExplainOptions& options = {});
+/// As JSON: the fields above by their names; docs/cli.md.
+SCOREMOD_API std::string to_json(const Explanation& explanation);
+/// As text for people.
+SCOREMOD_API std::string to_text(const Explanation& explanation);
+
+}  // namespace scoremod

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scoremod/dtype.hpp"
+#include "scoremod/export.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod {
+
+/// What one tensor of a problem looks like in memory.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements, one per dimension
+  /// The dimensions of `shape`: "BSHD", "SBHD" or "BHSD" for q, k, v and o, "BHS" for lse; for an operand the axes that
+  /// it varies along ("h, kv_idx"), or "table".
+  std::string dimensions;
+  std::size_t bytes = 0;      ///< from the first element to the end of the last
+  bool has_gradient = false;  ///< whether backward() writes a gradient with this shape and these strides
+
+  bool operator==(const TensorInfo&) const = default;
+};
+
+/// The tensors of a problem: q, k, v, o (shapes in the order of their layout, also where explicit strides are given),
+/// lse, then the operands in the order of the program's declarations. d_o is as o. Throws what validate() throws.
+SCOREMOD_API std::vector<TensorInfo> tensors_of(const AttentionProblem& problem);
+
+}  // namespace scoremod

@@ -1,0 +1,107 @@
+#include "scoremod/explain.hpp"
+
+#include <utility>
+
+#include "backend/backend.hpp"
+#include "base/fail.hpp"
+#include "compiler/pipeline.hpp"
+#include "explain/work_estimate.hpp"
+#include "ir/builder.hpp"
+
+namespace scoremod {
+namespace explaining {
+namespace {
+
+compiler::CompiledProblem compile_with_steps(const AttentionProblem& problem, const ExplainOptions& options,
+                                             std::vector<CompilerStep>* steps) {
+  compiler::PipelineOptions pipeline;
+  pipeline.disabled = options.compile.disabled_passes;
+  pipeline.on_step = [&](const compiler::StepReport& report) {
+    steps->push_back({report.name, report.microseconds, options.step_programs ? report.program : ""});
+  };
+  return compiler::compile(problem, pipeline);
+}
+
+/// The lines of a program that compute one bool node.
+std::string text_of(const Program& program, NodeId node) {
+  ir::Builder builder;
+  for (const OperandDecl& decl : program.operands()) builder.declare(decl);
+  std::vector<NodeId> copies;
+  for (NodeId id = 0; id <= node; ++id) {
+    std::vector<NodeId> args;
+    for (const NodeId arg : ir::args_of(program.nodes()[id])) args.push_back(copies[arg]);
+    copies.push_back(builder.remake(program.nodes()[id], args));
+  }
+  const std::string text = builder.finish(builder.leaf(Op::kScore), copies[node]).to_string();
+  std::string lines;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    const std::string_view line = std::string_view(text).substr(start, end - start);
+    if (line.starts_with("let ") || line.starts_with("keep ")) lines += concat(lines.empty() ? "" : "\n", line);
+    start = end + 1;
+  }
+  return lines;
+}
+
+MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
+  MaskExplanation mask;
+  mask.kind = to_string(compiled.mask.kind);
+  if (const auto& band = compiled.mask.band) {
+    const bool bottom_right = band->anchor == passes::BandAnchor::kBottomRight;
+    mask.band = {band->left, band->right, bottom_right ? "bottom-right" : "top-left"};
+  }
+  for (const passes::MaskTerm& term : compiled.mask.terms) {
+    mask.terms.push_back({to_string(term.kind), text_of(compiled.program, term.node)});
+  }
+  return mask;
+}
+
+BackendExplanation explain_backend(const backend::Backend& backend, const compiler::CompiledProblem& compiled,
+                                   const backend::PlanOptions& options) {
+  const backend::Verdict verdict = backend.support(compiled);
+  BackendExplanation explanation{
+      {backend.name(), verdict.supported, verdict.reasons}, false, std::nullopt, std::nullopt};
+  if (!verdict.supported) return explanation;
+  explanation.forward_workspace_bytes = backend.plan_forward(compiled, options)->workspace_bytes();
+  if (compiled.problem.backward) {
+    explanation.backward_workspace_bytes = backend.plan_backward(compiled, options)->workspace_bytes();
+  }
+  return explanation;
+}
+
+std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
+                                                 const CompileOptions& options) {
+  if (!options.backend.empty()) backend::find_backend(options.backend);
+  std::vector<BackendExplanation> explanations;
+  bool chosen = false;
+  for (const backend::Backend* backend : backend::backends()) {
+    explanations.push_back(explain_backend(*backend, compiled, {options.threads}));
+    BackendExplanation& last = explanations.back();
+    const bool asked = options.backend.empty() || options.backend == backend->name();
+    last.chosen = !chosen && asked && last.support.supported;
+    chosen = chosen || last.chosen;
+  }
+  return explanations;
+}
+
+}  // namespace
+}  // namespace explaining
+
+Explanation explain(const AttentionProblem& problem, const ExplainOptions& options) {
+  if (options.compile.threads < 0) {
+    fail_argument("threads: expected a number of at least 0 (0: one for each core), found ", options.compile.threads);
+  }
+  Explanation explanation;
+  const compiler::CompiledProblem compiled = explaining::compile_with_steps(problem, options, &explanation.steps);
+  explanation.problem = problem;
+  explanation.mask = explaining::explain_mask(compiled);
+  explanation.program = problem.program.to_string();
+  explanation.compiled = compiled.program.to_string();
+  if (compiled.derivative) explanation.derivative = compiled.derivative->to_string();
+  explanation.work = explaining::estimate_work(compiled);
+  explanation.tensors = tensors_of(problem);
+  explanation.backends = explaining::explain_backends(compiled, options.compile);
+  return explanation;
+}
+
+}  // namespace scoremod

@@ -1,0 +1,92 @@
+#include <nlohmann/json.hpp>
+
+#include "scoremod/explain.hpp"
+
+namespace scoremod {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json optional_json(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json mask_json(const MaskExplanation& mask) {
+  Json json;
+  json["kind"] = mask.kind;
+  json["band"] = nullptr;
+  if (mask.band) {
+    json["band"] = {{"left", optional_json(mask.band->left)},
+                    {"right", optional_json(mask.band->right)},
+                    {"anchor", mask.band->anchor}};
+  }
+  json["terms"] = Json::array();
+  for (const auto& term : mask.terms) json["terms"].push_back({{"kind", term.kind}, {"program", term.program}});
+  return json;
+}
+
+Json steps_json(const std::vector<CompilerStep>& steps) {
+  Json json = Json::array();
+  for (const CompilerStep& step : steps) {
+    Json entry{{"name", step.name}, {"microseconds", step.microseconds}};
+    if (!step.program.empty()) entry["program"] = step.program;
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+Json work_json(const WorkEstimate& work) {
+  return {{"pairs", work.pairs},
+          {"dense_pairs", work.dense_pairs},
+          {"exact", work.exact},
+          {"forward_flops", work.forward_flops},
+          {"backward_flops", work.backward_flops},
+          {"program_ops", work.program_ops},
+          {"derivative_ops", work.derivative_ops}};
+}
+
+Json tensors_json(const std::vector<TensorInfo>& tensors) {
+  Json json = Json::array();
+  for (const TensorInfo& tensor : tensors) {
+    json.push_back({{"name", tensor.name},
+                    {"dtype", to_string(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"strides", tensor.strides},
+                    {"dimensions", tensor.dimensions},
+                    {"bytes", tensor.bytes},
+                    {"has_gradient", tensor.has_gradient}});
+  }
+  return json;
+}
+
+Json backends_json(const std::vector<BackendExplanation>& backends) {
+  Json json = Json::array();
+  for (const BackendExplanation& backend : backends) {
+    json.push_back({{"backend", backend.support.backend},
+                    {"supported", backend.support.supported},
+                    {"chosen", backend.chosen},
+                    {"reasons", backend.support.reasons},
+                    {"forward_workspace_bytes", optional_json(backend.forward_workspace_bytes)},
+                    {"backward_workspace_bytes", optional_json(backend.backward_workspace_bytes)}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const Explanation& explanation) {
+  Json json;
+  json["problem"] = Json::parse(to_json(explanation.problem));
+  json["mask"] = mask_json(explanation.mask);
+  json["program"] = explanation.program;
+  json["compiled"] = explanation.compiled;
+  json["derivative"] = explanation.derivative.empty() ? Json(nullptr) : Json(explanation.derivative);
+  json["steps"] = steps_json(explanation.steps);
+  json["work"] = work_json(explanation.work);
+  json["tensors"] = tensors_json(explanation.tensors);
+  json["backends"] = backends_json(explanation.backends);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace scoremod

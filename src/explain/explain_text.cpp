@@ -1,0 +1,152 @@
+#include <array>
+#include <cmath>
+#include <iomanip>
+#include <sstream>
+
+#include "scoremod/explain.hpp"
+
+namespace scoremod {
+namespace {
+
+constexpr int kNameWidth = 12;
+
+std::string bytes_text(std::size_t bytes) {
+  constexpr std::array<const char*, 6> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  std::ostringstream out;
+  out << std::setprecision(unit == 0 ? 4 : 3) << std::defaultfloat << (value >= 1000 ? std::round(value) : value) << " "
+      << kUnits.at(unit);
+  return out.str();
+}
+
+/// "1.07 G": three digits and an SI prefix.
+std::string count_text(double value) {
+  constexpr std::array<const char*, 7> kPrefixes{"", " k", " M", " G", " T", " P", " E"};
+  std::size_t prefix = 0;
+  while (value >= 999.5 && prefix + 1 < kPrefixes.size()) {
+    value /= 1000;
+    ++prefix;
+  }
+  std::ostringstream out;
+  out << std::setprecision(3) << value << kPrefixes.at(prefix);
+  return out.str();
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::ostringstream out;
+  out << "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) out << (i > 0 ? ", " : "") << shape[i];
+  out << "]";
+  return out.str();
+}
+
+/// Each line of `text`, indented.
+std::string indented(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line, out;
+  while (std::getline(lines, line)) out += "    " + line + "\n";
+  return out;
+}
+
+class Writer {
+ public:
+  explicit Writer(const Explanation& explanation) : explanation_(explanation) {}
+
+  std::string run() {
+    problem();
+    mask();
+    program("program", explanation_.program);
+    if (explanation_.compiled != explanation_.program) program("compiled", explanation_.compiled);
+    if (!explanation_.derivative.empty()) program("derivative", explanation_.derivative);
+    steps();
+    work();
+    tensors();
+    backends();
+    return out_.str();
+  }
+
+ private:
+  std::ostream& row(const std::string& name) { return out_ << std::left << std::setw(kNameWidth) << name; }
+
+  void problem() {
+    const AttentionProblem& p = explanation_.problem;
+    row("problem") << "batch " << p.batch << ", heads " << p.heads_q;
+    if (p.heads_kv != p.heads_q) out_ << " over " << p.heads_kv;
+    out_ << ", " << p.seq_q << " queries x " << p.seq_kv << " keys, dim " << p.dim_qk;
+    if (p.dim_v != p.dim_qk) out_ << " / " << p.dim_v;
+    out_ << ", " << to_string(p.dtype) << ", scale " << p.effective_scale() << (p.backward ? ", backward" : "")
+         << (p.stats ? ", stats" : "") << "\n";
+  }
+
+  void mask() {
+    const MaskExplanation& mask = explanation_.mask;
+    row("mask") << mask.kind;
+    if (mask.band) {
+      out_ << ": ";
+      if (mask.band->left) out_ << -*mask.band->left << " <= ";
+      out_ << (mask.band->anchor == "top-left" ? "kv_idx - q_idx" : "kv_idx - q_idx - (seq_kv - seq_q)");
+      if (mask.band->right) out_ << " <= " << *mask.band->right;
+    }
+    out_ << "\n";
+    for (const auto& term : mask.terms) out_ << "  and " << term.kind << ":\n" << indented(term.program);
+  }
+
+  void program(const char* name, const std::string& text) { out_ << name << "\n" << indented(text); }
+
+  void steps() {
+    out_ << "steps\n";
+    for (const CompilerStep& step : explanation_.steps) {
+      out_ << "    " << std::left << std::setw(20) << step.name << std::right << std::setw(10) << std::fixed
+           << std::setprecision(1) << step.microseconds << std::defaultfloat << std::setprecision(6) << " us\n";
+      out_ << indented(indented(step.program));
+    }
+  }
+
+  void work() {
+    const WorkEstimate& work = explanation_.work;
+    const char* bound = work.exact ? "" : "at most ";
+    row("work") << bound << count_text(work.forward_flops) << "FLOP forward";
+    if (explanation_.problem.backward) out_ << ", " << count_text(work.backward_flops) << "FLOP backward";
+    out_ << "; " << bound << std::setprecision(3) << 100 * work.pairs / work.dense_pairs << std::setprecision(6)
+         << "% of the pairs are kept; " << work.program_ops << " program operations for each";
+    if (explanation_.problem.backward) out_ << ", " << work.derivative_ops << " backward";
+    out_ << "\n";
+  }
+
+  void tensors() {
+    out_ << "tensors\n";
+    for (const TensorInfo& tensor : explanation_.tensors) {
+      out_ << "    " << std::left << std::setw(20) << tensor.name << std::setw(6) << to_string(tensor.dtype)
+           << std::setw(24) << shape_text(tensor.shape) << std::setw(16) << tensor.dimensions
+           << bytes_text(tensor.bytes) << (tensor.has_gradient ? ", and its gradient" : "") << "\n";
+    }
+  }
+
+  void backends() {
+    out_ << "backends\n";
+    for (const BackendExplanation& backend : explanation_.backends) {
+      out_ << "    " << std::left << std::setw(20) << backend.support.backend
+           << (backend.support.supported ? "supported" : "not supported");
+      if (backend.forward_workspace_bytes)
+        out_ << ", workspace " << bytes_text(*backend.forward_workspace_bytes) << " forward";
+      if (backend.backward_workspace_bytes)
+        out_ << ", " << bytes_text(*backend.backward_workspace_bytes) << " backward";
+      out_ << (backend.chosen ? " (chosen)" : "") << "\n";
+      for (const std::string& reason : backend.support.reasons) out_ << indented("because " + reason);
+    }
+  }
+
+  const Explanation& explanation_;
+  std::ostringstream out_;
+};
+
+}  // namespace
+
+std::string to_text(const Explanation& explanation) { return Writer(explanation).run(); }
+
+}  // namespace scoremod

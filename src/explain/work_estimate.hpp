@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "scoremod/explain.hpp"
+
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::explaining {
+
+/// The number of pairs (q, kv) with q in [0, seq_q), kv in [0, seq_kv) and kv <= q + offset.
+std::int64_t pairs_up_to(std::int64_t seq_q, std::int64_t seq_kv, std::int64_t offset);
+
+/// The number of pairs in a band; all for no band.
+std::int64_t pairs_in_band(const std::optional<passes::Band>& band, std::int64_t seq_q, std::int64_t seq_kv);
+
+WorkEstimate estimate_work(const compiler::CompiledProblem& compiled);
+
+}  // namespace scoremod::explaining

@@ -1,0 +1,200 @@
+#include "scoremod/explain.hpp"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "scoremod/error.hpp"
+
+#include "explain/work_estimate.hpp"
+
+namespace scoremod {
+namespace {
+
+AttentionProblem problem_with(const char* program) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = 16;
+  problem.seq_kv = 24;
+  problem.dim_qk = 8;
+  problem.dim_v = 4;
+  problem.program = Program::parse(program);
+  problem.backward = true;
+  return problem;
+}
+
+/// Pairs by counting, for masks that are a function of q and kv alone.
+template <class Keep>
+double counted_pairs(const AttentionProblem& problem, Keep keep) {
+  std::int64_t count = 0;
+  for (std::int64_t q = 0; q < problem.seq_q; ++q) {
+    for (std::int64_t kv = 0; kv < problem.seq_kv; ++kv) count += keep(q, kv) ? 1 : 0;
+  }
+  return static_cast<double>(problem.batch * problem.heads_q * count);
+}
+
+TEST(WorkEstimate, PairsOfABandAreThoseThatCountingFinds) {
+  for (std::int64_t seq_q = 1; seq_q <= 6; ++seq_q) {
+    for (std::int64_t seq_kv = 1; seq_kv <= 6; ++seq_kv) {
+      for (std::int64_t left = -8; left <= 8; ++left) {
+        for (std::int64_t right = -8; right <= 8; ++right) {
+          std::int64_t top_left = 0, bottom_right = 0;
+          for (std::int64_t q = 0; q < seq_q; ++q) {
+            for (std::int64_t kv = 0; kv < seq_kv; ++kv) {
+              const std::int64_t d = kv - q, e = d - (seq_kv - seq_q);
+              top_left += -left <= d && d <= right ? 1 : 0;
+              bottom_right += -left <= e && e <= right ? 1 : 0;
+            }
+          }
+          const auto pairs = [&](passes::BandAnchor anchor) {
+            return explaining::pairs_in_band(passes::Band{left, right, anchor}, seq_q, seq_kv);
+          };
+          ASSERT_EQ(pairs(passes::BandAnchor::kTopLeft), top_left)
+              << seq_q << " " << seq_kv << " " << left << " " << right;
+          ASSERT_EQ(pairs(passes::BandAnchor::kBottomRight), bottom_right)
+              << seq_q << " " << seq_kv << " " << left << " " << right;
+        }
+      }
+    }
+  }
+}
+
+TEST(WorkEstimate, OpenEndsAndHugeBoundsDoNotWrap) {
+  constexpr std::int64_t kLong = std::int64_t{1} << 30;
+  using passes::Band;
+  EXPECT_EQ(explaining::pairs_in_band(std::nullopt, kLong, kLong), kLong * kLong);
+  EXPECT_EQ(explaining::pairs_in_band(Band{}, kLong, kLong), kLong * kLong);
+  EXPECT_EQ(explaining::pairs_in_band(Band{std::nullopt, 0}, kLong, kLong), kLong * (kLong + 1) / 2);
+  EXPECT_EQ(explaining::pairs_in_band(Band{std::int64_t{1} << 40, std::int64_t{1} << 40}, kLong, kLong), kLong * kLong);
+  EXPECT_EQ(explaining::pairs_in_band(Band{-(std::int64_t{1} << 40), std::nullopt}, kLong, kLong), 0);
+}
+
+TEST(Explain, CountsWhatTheMaskKeeps) {
+  const auto causal = explain(problem_with("value = score\nkeep = q_idx >= kv_idx"));
+  EXPECT_TRUE(causal.work.exact);
+  EXPECT_EQ(causal.work.pairs, counted_pairs(causal.problem, [](auto q, auto kv) { return q >= kv; }));
+  EXPECT_EQ(causal.work.dense_pairs, 2.0 * 4 * 16 * 24);
+  EXPECT_EQ(causal.work.forward_flops, causal.work.pairs * (2 * 8 + 2 * 4));
+  EXPECT_EQ(causal.work.backward_flops, causal.work.pairs * (6 * 8 + 4 * 4));
+
+  const auto prefix = explain(problem_with("value = score\nkeep = kv_idx < 5 | kv_idx <= q_idx"));
+  EXPECT_EQ(prefix.mask.kind, "prefix");
+  EXPECT_TRUE(prefix.work.exact);
+  EXPECT_EQ(prefix.work.pairs, counted_pairs(prefix.problem, [](auto q, auto kv) { return kv < 5 || kv <= q; }));
+
+  const auto full = explain(problem_with("value = tanh(score)"));
+  EXPECT_EQ(full.work.pairs, full.work.dense_pairs);
+  EXPECT_TRUE(full.work.exact);
+}
+
+TEST(Explain, SaysWhenTheCountIsAnUpperBound) {
+  AttentionProblem problem = problem_with("operand n: i32 [b]\nvalue = score\nkeep = kv_idx < n & kv_idx <= q_idx");
+  problem.operands = {{"n", DType::kI32, {2}, {}}};
+  const Explanation explanation = explain(problem);
+  EXPECT_EQ(explanation.mask.kind, "padding");
+  EXPECT_FALSE(explanation.work.exact);
+  EXPECT_EQ(explanation.work.pairs, counted_pairs(problem, [](auto q, auto kv) { return kv <= q; }));
+  ASSERT_EQ(explanation.mask.terms.size(), 1u);
+  EXPECT_EQ(explanation.mask.terms[0].kind, "padding");
+  EXPECT_NE(explanation.mask.terms[0].program.find("keep = "), std::string::npos);
+  EXPECT_NE(to_text(explanation).find("at most"), std::string::npos);
+}
+
+TEST(Explain, HasTheProgramBeforeAndAfterAndItsDerivative) {
+  const AttentionProblem problem = problem_with("value = select(q_idx >= kv_idx, tanh(score), -inf)");
+  const Explanation explanation = explain(problem);
+  EXPECT_EQ(Program::parse(explanation.program), problem.program);
+  const Program compiled = Program::parse(explanation.compiled);
+  EXPECT_NE(compiled.keep(), kNoNode);
+  EXPECT_NE(explanation.derivative.find("d_score = "), std::string::npos);
+  EXPECT_EQ(explanation.mask.kind, "band");
+  ASSERT_TRUE(explanation.mask.band.has_value());
+  EXPECT_EQ(explanation.mask.band->right, 0);
+  EXPECT_EQ(explanation.mask.band->left, std::nullopt);
+  ASSERT_FALSE(explanation.steps.empty());
+  EXPECT_TRUE(std::ranges::all_of(explanation.steps, [](const CompilerStep& step) { return step.program.empty(); }));
+}
+
+TEST(Explain, KeepsTheProgramOfEachStepOnRequest) {
+  ExplainOptions options;
+  options.step_programs = true;
+  const Explanation explanation = explain(problem_with("value = select(q_idx >= kv_idx, score, -inf)"), options);
+  for (const CompilerStep& step : explanation.steps) EXPECT_NO_THROW(Program::parse(step.program)) << step.name;
+}
+
+TEST(Explain, WithoutBackwardThereIsNoDerivative) {
+  AttentionProblem problem = problem_with("value = tanh(score)");
+  problem.backward = false;
+  const Explanation explanation = explain(problem);
+  EXPECT_EQ(explanation.derivative, "");
+  EXPECT_EQ(explanation.work.backward_flops, 0);
+  for (const BackendExplanation& backend : explanation.backends)
+    EXPECT_EQ(backend.backward_workspace_bytes, std::nullopt);
+}
+
+TEST(Explain, ListsTensorsWithTheirBytes) {
+  AttentionProblem problem = problem_with("operand s: f32 [h]\ntable t: f32 rank 2\nvalue = score * s + t[h, q_idx]");
+  problem.q.layout = Layout::kBHSD;
+  problem.operands = {{"t", DType::kF16, {4, 3}, {}}, {"s", DType::kF32, {4}, {}}};
+  const Explanation explanation = explain(problem);
+  ASSERT_EQ(explanation.tensors.size(), 7u);
+  EXPECT_EQ(explanation.tensors[0].dimensions, "BHSD");
+  EXPECT_EQ(explanation.tensors[0].shape, (std::vector<std::int64_t>{2, 4, 16, 8}));
+  EXPECT_EQ(explanation.tensors[1].shape, (std::vector<std::int64_t>{2, 24, 4, 8}));
+  EXPECT_EQ(explanation.tensors[3].bytes, 4u * 2 * 16 * 4 * 4);
+  EXPECT_EQ(explanation.tensors[4].bytes, 4u * 2 * 4 * 16);
+  EXPECT_EQ(explanation.tensors[5].name, "s");
+  EXPECT_EQ(explanation.tensors[5].dimensions, "h");
+  EXPECT_TRUE(explanation.tensors[5].has_gradient);
+  EXPECT_EQ(explanation.tensors[6].dimensions, "table");
+  EXPECT_EQ(explanation.tensors[6].bytes, 24u);
+}
+
+TEST(Explain, OneSupportedBackendIsChosen) {
+  const Explanation explanation = explain(problem_with("value = score"));
+  ASSERT_FALSE(explanation.backends.empty());
+  EXPECT_EQ(std::ranges::count_if(explanation.backends, [](const auto& backend) { return backend.chosen; }), 1);
+  for (const BackendExplanation& backend : explanation.backends) {
+    EXPECT_EQ(backend.support.supported, backend.support.reasons.empty()) << backend.support.backend;
+    EXPECT_EQ(backend.support.supported, backend.forward_workspace_bytes.has_value()) << backend.support.backend;
+  }
+  ExplainOptions options;
+  options.compile.backend = "reference";
+  for (const BackendExplanation& backend : explain(problem_with("value = score"), options).backends) {
+    EXPECT_EQ(backend.chosen, backend.support.backend == "reference");
+  }
+}
+
+TEST(Explain, RefusesWhatCompileRefuses) {
+  ExplainOptions options;
+  options.compile.backend = "gpu";
+  EXPECT_THROW(explain(problem_with("value = score"), options), Error);
+  options.compile = {};
+  options.compile.threads = -1;
+  EXPECT_THROW(explain(problem_with("value = score"), options), Error);
+  options.compile = {};
+  options.compile.disabled_passes = {"no_such_pass"};
+  EXPECT_THROW(explain(problem_with("value = score"), options), Error);
+  AttentionProblem invalid = problem_with("value = score");
+  invalid.batch = 0;
+  EXPECT_THROW(explain(invalid), Error);
+}
+
+TEST(Explain, JsonHoldsWhatTheStructHolds) {
+  const Explanation explanation =
+      explain(problem_with("value = score\nkeep = q_idx - kv_idx >= 0 & q_idx - kv_idx < 4"));
+  const auto json = nlohmann::json::parse(to_json(explanation));
+  EXPECT_EQ(parse_problem(json["problem"].dump()), explanation.problem);
+  EXPECT_EQ(json["mask"]["kind"], "band");
+  EXPECT_EQ(json["mask"]["band"]["left"], 3);
+  EXPECT_EQ(json["mask"]["band"]["right"], 0);
+  EXPECT_EQ(json["work"]["pairs"], explanation.work.pairs);
+  EXPECT_EQ(json["tensors"].size(), explanation.tensors.size());
+  EXPECT_EQ(json["steps"].size(), explanation.steps.size());
+  EXPECT_EQ(json["backends"].size(), explanation.backends.size());
+}
+
+}  // namespace
+}  // namespace scoremod
