@@ -1,0 +1,111 @@
+#include <iomanip>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "scoremod/check.hpp"
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "load_inputs.hpp"
+#include "problem_source.hpp"
+#include "progress_bar.hpp"
+#include "standard_output.hpp"
+
+namespace scoremod::cli {
+namespace {
+
+struct Arguments {
+  std::string problem;
+  CompileOptions compile;
+  bool forward_only = false;
+  std::optional<std::uint64_t> seed;
+  bool json = false;
+};
+
+nlohmann::ordered_json bound_json(const ErrorBound& bound) {
+  return {{"error", bound.error},
+          {"tolerance", bound.tolerance()},
+          {"plain_error", bound.plain_error},
+          {"band", bound.band},
+          {"scale", bound.scale}};
+}
+
+std::string as_json(const CheckReport& report) {
+  nlohmann::ordered_json json;
+  json["backend"] = report.backend;
+  json["passed"] = report.passed();
+  json["seed"] = report.seed;
+  json["outputs"] = nlohmann::ordered_json::array();
+  for (const OutputCheck& output : report.outputs) {
+    json["outputs"].push_back({{"name", output.name},
+                               {"passed", output.passed()},
+                               {"l2", bound_json(output.l2)},
+                               {"max", bound_json(output.max)},
+                               {"wrong_kind", output.wrong_kind},
+                               {"problems", output.problems}});
+  }
+  json["memory_problems"] = report.memory_problems;
+  json["forward_seconds"] = report.forward_seconds;
+  json["backward_seconds"] = report.backward_seconds;
+  return json.dump(2) + "\n";
+}
+
+std::string as_text(const CheckReport& report) {
+  constexpr int kColumn = 13;
+  std::ostringstream out;
+  out << std::left << std::setprecision(3) << std::setw(20) << ("on " + report.backend) << std::setw(kColumn)
+      << "error (L2)" << std::setw(kColumn) << "tolerance" << std::setw(kColumn) << "error (max)" << std::setw(kColumn)
+      << "tolerance"
+      << "\n";
+  for (const OutputCheck& output : report.outputs) {
+    out << std::setw(20) << output.name << std::setw(kColumn) << output.l2.error << std::setw(kColumn)
+        << output.l2.tolerance() << std::setw(kColumn) << output.max.error << std::setw(kColumn)
+        << output.max.tolerance() << (output.passed() ? "ok" : "WRONG") << "\n";
+    for (const std::string& problem : output.problems) out << "    " << problem << "\n";
+  }
+  for (const std::string& problem : report.memory_problems) out << "memory: " << problem << "\n";
+  out << (report.passed() ? "passed" : "FAILED") << ", seed " << report.seed << "\n";
+  return out.str();
+}
+
+int run(const Arguments& arguments) {
+  ProblemSource source = read_problem(arguments.problem);
+  AttentionProblem& problem = source.file.problem;
+  problem.backward = !arguments.forward_only;
+  problem.stats = true;
+  validate(problem);
+  CheckOptions options;
+  options.backend = arguments.compile.backend;
+  options.threads = arguments.compile.threads;
+  options.seed = arguments.seed.value_or(source.file.seed);
+  options.inputs = load_inputs(source, arguments.seed);
+  CheckReport report;
+  {
+    ProgressBar progress;
+    options.on_progress = [&](const std::string& stage, double fraction) { progress.update(stage, fraction); };
+    report = check(problem, options);
+  }
+  write_output(arguments.json ? as_json(report) : as_text(report));
+  return report.passed() ? kFine : kCheckFailed;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Action* action) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("check", "Compare a backend's outputs and gradients with the float64 oracle's");
+  command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
+  command->add_option("--backend", arguments->compile.backend, "Backend to check; the first that fits if left out");
+  command->add_option("--threads", arguments->compile.threads, "CPU threads; 0 means one for each core")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");
+  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->callback([=] { *action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace scoremod::cli

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+
+#include <CLI/App.hpp>
+
+namespace scoremod::cli {
+
+/// What a subcommand does once the command line has been read; returns an exit code.
+using Action = std::function<int()>;
+
+// Each adds one subcommand to the app, and sets *action when it is chosen.
+void add_explain(CLI::App& app, Action* action);
+void add_run(CLI::App& app, Action* action);
+void add_check(CLI::App& app, Action* action);
+void add_zoo(CLI::App& app, Action* action);
+
+}  // namespace scoremod::cli

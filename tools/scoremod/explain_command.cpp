@@ -1,0 +1,43 @@
+#include <memory>
+#include <string>
+
+#include "scoremod/explain.hpp"
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "problem_source.hpp"
+#include "standard_output.hpp"
+
+namespace scoremod::cli {
+namespace {
+
+struct Arguments {
+  std::string problem;
+  ExplainOptions options;
+  bool json = false;
+};
+
+int run(const Arguments& arguments) {
+  const Explanation explanation = explain(read_problem(arguments.problem).file.problem, arguments.options);
+  write_output(arguments.json ? to_json(explanation) : to_text(explanation));
+  return kFine;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, Action* action) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("explain", "Say what scoremod makes of a problem, and why, without running it");
+  CompileOptions& compile = arguments->options.compile;
+  command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
+  command->add_option("--backend", compile.backend, "Backend to choose; the first that fits if left out");
+  command->add_option("--threads", compile.threads, "CPU threads; 0 means one for each core")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--disable", compile.disabled_passes, "Compiler step to leave out; may be repeated");
+  command->add_flag("--steps", arguments->options.step_programs, "Show the program after each compiler step");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->callback([=] { *action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace scoremod::cli

@@ -1,0 +1,276 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <limits>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/explain.hpp"
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "fail.hpp"
+#include "load_inputs.hpp"
+#include "npy.hpp"
+#include "problem_source.hpp"
+#include "progress_bar.hpp"
+#include "standard_output.hpp"
+#include "strided_copy.hpp"
+
+namespace scoremod::cli {
+namespace {
+
+struct Arguments {
+  std::string problem;
+  CompileOptions compile;
+  bool backward = false;
+  std::optional<std::uint64_t> seed;
+  int repeat = 1;
+  std::string out;
+  bool json = false;
+};
+
+/// One tensor that is computed.
+struct Output {
+  TensorInfo tensor;
+  std::string name;  ///< "o", "lse", "dq", ..., or "d_" and an operand's name
+  std::vector<std::byte> memory;
+};
+
+/// What of an output is printed.
+struct Summary {
+  double minimum = std::numeric_limits<double>::infinity();
+  double maximum = -std::numeric_limits<double>::infinity();
+  double mean = 0;  ///< like the others, of the finite elements
+  std::int64_t finite = 0;
+  std::int64_t elements = 0;
+};
+
+std::vector<Output> make_outputs(const AttentionProblem& problem) {
+  std::vector<Output> outputs;
+  const auto add = [&](const TensorInfo& tensor, const std::string& name) {
+    outputs.push_back({tensor, name, std::vector<std::byte>(tensor.bytes)});
+  };
+  const std::vector<TensorInfo> tensors = tensors_of(problem);
+  add(tensors[3], "o");
+  if (problem.stats || problem.backward) add(tensors[4], "lse");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].has_gradient) add(tensors[i], (i < 3 ? "d" : "d_") + tensors[i].name);
+  }
+  return outputs;
+}
+
+ConstBuffer view(const std::vector<std::byte>& memory) { return {memory.data(), memory.size()}; }
+
+Buffer memory_of(std::vector<Output>& outputs, const std::string& name) {
+  const auto found = std::ranges::find(outputs, name, &Output::name);
+  return found == outputs.end() ? Buffer{} : Buffer{found->memory.data(), found->memory.size()};
+}
+
+ForwardArgs forward_args(const ProblemInputs& inputs, std::vector<Output>& outputs) {
+  ForwardArgs args;
+  args.q = view(inputs.q);
+  args.k = view(inputs.k);
+  args.v = view(inputs.v);
+  args.operands = inputs.operand_buffers();
+  args.o = memory_of(outputs, "o");
+  args.lse = memory_of(outputs, "lse");
+  return args;
+}
+
+BackwardArgs backward_args(const ProblemInputs& inputs, std::vector<Output>& outputs) {
+  const ForwardArgs forward = forward_args(inputs, outputs);
+  BackwardArgs args;
+  args.q = forward.q;
+  args.k = forward.k;
+  args.v = forward.v;
+  args.o = {forward.o.data, forward.o.bytes};
+  args.lse = {forward.lse.data, forward.lse.bytes};
+  args.d_o = view(inputs.d_o);
+  args.operands = forward.operands;
+  args.dq = memory_of(outputs, "dq");
+  args.dk = memory_of(outputs, "dk");
+  args.dv = memory_of(outputs, "dv");
+  for (Output& output : outputs) {
+    if (!output.name.starts_with("d_")) continue;
+    args.d_operands.push_back({output.tensor.name, {output.memory.data(), output.memory.size()}});
+  }
+  return args;
+}
+
+/// Seconds of each call. More than one call is preceded by one that is not timed, so that no cold start is among them.
+template <class Call>
+std::vector<double> time_calls(const Call& call, int repeat, const std::string& stage, ProgressBar& progress) {
+  std::vector<double> seconds;
+  const int warm_up = repeat > 1 ? 1 : 0;
+  for (int i = -warm_up; i < repeat; ++i) {
+    progress.update(stage, static_cast<double>(i + warm_up) / (repeat + warm_up));
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    if (i >= 0) seconds.push_back(elapsed.count());
+  }
+  return seconds;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+Summary summarize(const Output& output) {
+  Summary summary;
+  const std::vector<std::byte> elements = gather(output.tensor, output.memory);
+  const std::size_t bytes = size_of(output.tensor.dtype);
+  double sum = 0;
+  for (std::size_t at = 0; at < elements.size(); at += bytes) {
+    const double value = read_element(output.tensor.dtype, elements.data() + at);
+    ++summary.elements;
+    if (!std::isfinite(value)) continue;
+    ++summary.finite;
+    summary.minimum = std::min(summary.minimum, value);
+    summary.maximum = std::max(summary.maximum, value);
+    sum += value;
+  }
+  summary.mean = sum / static_cast<double>(summary.finite);
+  return summary;
+}
+
+/// Makes the folder and shows that it can be written to before time is spent on computing.
+void prepare_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail(ErrorCode::kEnvironment, folder.string(), ": this folder cannot be made: ", error.message());
+  const std::filesystem::path probe = folder / ".scoremod_probe.npy";
+  write_npy(probe, DType::kBool, {0}, {});
+  std::filesystem::remove(probe, error);
+}
+
+/// What `run` has to say.
+struct Report {
+  std::string backend;
+  std::vector<double> forward_seconds, backward_seconds;
+  WorkEstimate work;
+  std::vector<Output> outputs;
+};
+
+nlohmann::ordered_json time_json(const std::vector<double>& seconds, double flops) {
+  return {{"median_seconds", median(seconds)}, {"seconds", seconds}, {"flops_per_second", flops / median(seconds)}};
+}
+
+std::string as_json(const Report& report, const std::string& out) {
+  nlohmann::ordered_json json;
+  json["backend"] = report.backend;
+  json["forward"] = time_json(report.forward_seconds, report.work.forward_flops);
+  json["backward"] = nullptr;
+  if (!report.backward_seconds.empty())
+    json["backward"] = time_json(report.backward_seconds, report.work.backward_flops);
+  json["flops_are_exact"] = report.work.exact;
+  json["outputs"] = nlohmann::ordered_json::array();
+  for (const Output& output : report.outputs) {
+    const Summary summary = summarize(output);
+    nlohmann::ordered_json entry;
+    entry["name"] = output.name;
+    entry["dtype"] = to_string(output.tensor.dtype);
+    entry["shape"] = output.tensor.shape;
+    entry["elements"] = summary.elements;
+    entry["finite"] = summary.finite;
+    // JSON has no infinities: without a finite element the three are null.
+    entry["minimum"] = summary.minimum;
+    entry["maximum"] = summary.maximum;
+    entry["mean"] = summary.mean;
+    if (!out.empty()) entry["path"] = (std::filesystem::path(out) / (output.name + ".npy")).string();
+    json["outputs"].push_back(std::move(entry));
+  }
+  return json.dump(2) + "\n";
+}
+
+void print_time(std::ostream& out, const char* name, const std::vector<double>& seconds, double flops, bool exact) {
+  if (seconds.empty()) return;
+  const double time = median(seconds);
+  out << std::left << std::setw(10) << name << std::fixed << std::setprecision(3) << time * 1e3 << " ms";
+  if (seconds.size() > 1) out << " (median of " << seconds.size() << ")";
+  out << ", " << (exact ? "" : "at most ") << std::setprecision(2) << flops / time / 1e9 << " GFLOP/s\n"
+      << std::defaultfloat << std::setprecision(6);
+}
+
+std::string as_text(const Report& report, const std::string& folder) {
+  std::ostringstream out;
+  out << "backend   " << report.backend << "\n";
+  print_time(out, "forward", report.forward_seconds, report.work.forward_flops, report.work.exact);
+  print_time(out, "backward", report.backward_seconds, report.work.backward_flops, report.work.exact);
+  for (const Output& output : report.outputs) {
+    const Summary summary = summarize(output);
+    out << std::left << std::setw(10) << output.name << to_string(output.tensor.dtype) << " [";
+    for (std::size_t i = 0; i < output.tensor.shape.size(); ++i) out << (i > 0 ? ", " : "") << output.tensor.shape[i];
+    out << "]";
+    if (summary.finite > 0)
+      out << " from " << summary.minimum << " to " << summary.maximum << ", mean " << summary.mean;
+    if (summary.finite < summary.elements) out << ", " << summary.elements - summary.finite << " not finite";
+    if (!folder.empty()) out << ", in " << (std::filesystem::path(folder) / (output.name + ".npy")).string();
+    out << "\n";
+  }
+  return out.str();
+}
+
+int run(const Arguments& arguments) {
+  ProblemSource source = read_problem(arguments.problem);
+  AttentionProblem& problem = source.file.problem;
+  problem.backward = problem.backward || arguments.backward;
+  validate(problem);
+  Report report;
+  ExplainOptions explain_options;
+  explain_options.compile = arguments.compile;
+  const Attention attention = Attention::compile(problem, arguments.compile);
+  report.backend = attention.backend();
+  report.work = explain(problem, explain_options).work;
+  const ProblemInputs inputs = load_inputs(source, arguments.seed);
+  report.outputs = make_outputs(problem);
+  if (!arguments.out.empty()) prepare_folder(arguments.out);
+  {
+    ProgressBar progress;
+    const ForwardArgs forward = forward_args(inputs, report.outputs);
+    report.forward_seconds = time_calls([&] { attention.forward(forward); }, arguments.repeat, "forward", progress);
+    if (problem.backward) {
+      const BackwardArgs backward = backward_args(inputs, report.outputs);
+      report.backward_seconds =
+          time_calls([&] { attention.backward(backward); }, arguments.repeat, "backward", progress);
+    }
+  }
+  for (const Output& output : report.outputs) {
+    if (arguments.out.empty()) break;
+    write_npy(std::filesystem::path(arguments.out) / (output.name + ".npy"), output.tensor.dtype, output.tensor.shape,
+              gather(output.tensor, output.memory));
+  }
+  write_output(arguments.json ? as_json(report, arguments.out) : as_text(report, arguments.out));
+  return kFine;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action* action) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("run", "Run a problem and print the time that it takes");
+  command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
+  command->add_option("--backend", arguments->compile.backend, "Backend to run on; the first that fits if left out");
+  command->add_option("--threads", arguments->compile.threads, "CPU threads; 0 means one for each core")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--backward", arguments->backward,
+                    "Run the backward pass too, even if the file does not ask for it");
+  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's");
+  command->add_option("--repeat", arguments->repeat, "Calls whose median time is printed, after one that is not timed")
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--out", arguments->out, "Folder to write the outputs to as .npy files; made if it is not there");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->callback([=] { *action = [arguments] { return run(*arguments); }; });
+}
+
+}  // namespace scoremod::cli

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+namespace scoremod::cli {
+
+/// To be called before any file is opened: makes writing to a closed pipe an error instead of the process's end, and
+/// keeps the numbers of closed standard streams from being given to other files.
+void prepare_standard_streams();
+
+/// Writes text to the standard output and flushes it. Throws Error(kEnvironment) when it cannot be written; with an
+/// empty message when the reader has gone, because then nobody wants to know.
+void write_output(const std::string& text);
+
+}  // namespace scoremod::cli
