@@ -334,7 +334,7 @@ class CpuBackward final : public BackwardPlan {
   void execute(const BackwardTensors& tensors, const CallParameters& parameters,
                std::span<std::byte> workspace) const override {
     Scratch shared(workspace.first(shared_bytes_));
-    const std::vector<OperandView> operands = bind(operands_, tensors.operands);
+    const std::vector<OperandView> operands = with_data(operands_, tensors.operands);
     const OperandGradients gradients(compiled_.problem, operands_, tensors.d_operands, shared);
     const auto [dq_sums, turns] = take_shared(shared);
     for (std::int64_t unit = 0; unit < units(); ++unit) new (turns + unit) Turn;

@@ -230,7 +230,7 @@ class CpuForward final : public ForwardPlan {
 
   void execute(const ForwardTensors& tensors, const CallParameters& parameters,
                std::span<std::byte> workspace) const override {
-    const std::vector<OperandView> operands = bind(operands_, tensors.operands);
+    const std::vector<OperandView> operands = with_data(operands_, tensors.operands);
     Call call = make_call(tensors, parameters, operands);
     run_workers(threads_, [&](int worker) {
       Scratch scratch(workspace.subspan(static_cast<std::size_t>(worker) * worker_bytes_, worker_bytes_));

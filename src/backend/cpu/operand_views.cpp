@@ -45,7 +45,7 @@ std::vector<OperandView> operand_views(const AttentionProblem& problem) {
   return views;
 }
 
-std::vector<OperandView> bind(const std::vector<OperandView>& views, std::span<const void* const> data) {
+std::vector<OperandView> with_data(const std::vector<OperandView>& views, std::span<const void* const> data) {
   std::vector<OperandView> bound = views;
   for (std::size_t i = 0; i < bound.size(); ++i) bound[i].data = data[i];
   return bound;

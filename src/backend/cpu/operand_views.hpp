@@ -13,6 +13,6 @@ namespace scoremod::backend::cpu {
 std::vector<OperandView> operand_views(const AttentionProblem& problem);
 
 /// The views with this call's data.
-std::vector<OperandView> bind(const std::vector<OperandView>& views, std::span<const void* const> data);
+std::vector<OperandView> with_data(const std::vector<OperandView>& views, std::span<const void* const> data);
 
 }  // namespace scoremod::backend::cpu

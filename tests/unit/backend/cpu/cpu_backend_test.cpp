@@ -1,0 +1,188 @@
+#include "backend/cpu/cpu_backend.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/check.hpp"
+#include "scoremod/inputs.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+AttentionProblem make_problem(const char* program, std::int64_t seq_q, std::int64_t seq_kv) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = 4;
+  problem.heads_kv = 2;
+  problem.seq_q = seq_q;
+  problem.seq_kv = seq_kv;
+  problem.dim_qk = 24;
+  problem.dim_v = 40;
+  problem.backward = problem.stats = true;
+  problem.program = Program::parse(program);
+  const std::int64_t sizes[] = {problem.batch, problem.heads_q, seq_q, seq_kv};
+  for (const OperandDecl& decl : problem.program.operands()) {
+    const DType dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
+    OperandSpec spec{decl.name, dtype, {}, {}};
+    for (int i = 0; i < decl.table_rank; ++i) spec.shape.push_back(31);
+    for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
+    }
+    problem.operands.push_back(spec);
+  }
+  return problem;
+}
+
+/// Everything that a forward and a backward write.
+struct Outputs {
+  std::vector<std::vector<std::byte>> tensors;
+};
+
+Outputs run(const AttentionProblem& problem, const ProblemInputs& inputs, int threads) {
+  CompileOptions options;
+  options.backend = "cpu";
+  options.threads = threads;
+  const Attention attention = Attention::compile(problem, options);
+  const auto reads = [](const std::vector<std::byte>& bytes) { return ConstBuffer{bytes.data(), bytes.size()}; };
+  const auto writes = [](std::vector<std::byte>& bytes) { return Buffer{bytes.data(), bytes.size()}; };
+  std::vector<std::byte> o(inputs.d_o.size()), dq(inputs.q.size()), dk(inputs.k.size()), dv(inputs.v.size());
+  std::vector<std::byte> lse(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seq_q) * sizeof(float));
+  std::vector<std::vector<std::byte>> gradients;
+  for (const OwnedOperand& operand : inputs.operands) gradients.emplace_back(operand.bytes.size());
+
+  attention.forward(
+      {reads(inputs.q), reads(inputs.k), reads(inputs.v), inputs.operand_buffers(), writes(o), writes(lse), {}});
+  BackwardArgs args{
+      reads(inputs.q),          reads(inputs.k), reads(inputs.v), reads(o),   reads(lse), reads(inputs.d_o),
+      inputs.operand_buffers(), writes(dq),      writes(dk),      writes(dv), {},         {}};
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (is_floating(problem.operands[i].dtype))
+      args.d_operands.push_back({problem.operands[i].name, writes(gradients[i])});
+  }
+  attention.backward(args);
+  Outputs outputs{{o, lse, dq, dk, dv}};
+  for (auto& gradient : gradients) outputs.tensors.push_back(gradient);
+  return outputs;
+}
+
+constexpr const char* kEveryKindOfOperand =
+    "operand scalar: f32 []\n"
+    "operand by_head: f32 [h]\n"
+    "operand by_query: f32 [b, q_idx]\n"
+    "operand by_key: f32 [h, kv_idx]\n"
+    "operand full: f32 [q_idx, kv_idx]\n"
+    "table rel: f32 rank 2\n"
+    "value = score * scalar + by_head * by_query + by_key + full + rel[h, q_idx - kv_idx + 15]\n"
+    "keep = q_idx - kv_idx < 400";
+
+TEST(CpuBackend, GivesTheSameBitsWithAnyNumberOfThreads) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    AttentionProblem problem = make_problem(kEveryKindOfOperand, 331, 613);
+    problem.dtype = dtype;
+    problem.operands[2].dtype = problem.operands[4].dtype = dtype;
+    const ProblemInputs inputs = random_inputs(problem);
+    const Outputs one = run(problem, inputs, 1);
+    for (const int threads : {2, 3, 7}) {
+      const Outputs several = run(problem, inputs, threads);
+      for (std::size_t i = 0; i < one.tensors.size(); ++i) {
+        EXPECT_EQ(std::memcmp(one.tensors[i].data(), several.tensors[i].data(), one.tensors[i].size()), 0)
+            << "tensor " << i << " with " << threads << " threads";
+      }
+    }
+  }
+}
+
+void expect_check_passes(const AttentionProblem& problem, const std::string& what, const CheckOptions& base = {}) {
+  CheckOptions options = base;
+  options.backend = "cpu";
+  const CheckReport report = check(problem, options);
+  for (const OutputCheck& output : report.outputs) {
+    for (const std::string& text : output.problems) ADD_FAILURE() << what << ": " << output.name << ": " << text;
+  }
+  for (const std::string& text : report.memory_problems) ADD_FAILURE() << what << ": " << text;
+}
+
+TEST(CpuBackend, CrossesTheBordersOfTiles) {
+  // Around the rows of a register block, the columns of a panel, and the keys of a forward and a backward tile.
+  for (const std::int64_t seq_q : {1, 3, 11, 12, 13, 49}) {
+    for (const std::int64_t seq_kv : {1, 31, 32, 33, 255, 256, 257}) {
+      expect_check_passes(make_problem(kEveryKindOfOperand, seq_q, seq_kv),
+                          std::to_string(seq_q) + " x " + std::to_string(seq_kv));
+    }
+  }
+  for (const std::int64_t seq_kv : {511, 512, 513, 1025}) {
+    expect_check_passes(make_problem("value = score\nkeep = q_idx + 500 >= kv_idx", 14, seq_kv),
+                        "14 x " + std::to_string(seq_kv));
+  }
+}
+
+/// Overwrites one row (or, without `row`, all) of a dense [2, seq, heads, dim] tensor in f32.
+void poison(std::vector<std::byte>& tensor, std::int64_t heads, std::int64_t seq, std::int64_t dim, std::int64_t row,
+            float value) {
+  for (std::int64_t b = 0; b < 2; ++b) {
+    for (std::int64_t i = 0; i < heads * dim; ++i) {
+      std::memcpy(tensor.data() + ((b * seq + row) * heads * dim + i) * 4, &value, 4);
+    }
+  }
+}
+
+TEST(CpuBackend, KeepsOutWhatMaskedKeysAndQueriesHold) {
+  // Key 7 is masked for every query; query 5 keeps no key.
+  const AttentionProblem problem = make_problem("value = score\nkeep = (kv_idx != 7) & (q_idx != 5)", 30, 40);
+  for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    CheckOptions options;
+    options.inputs = random_inputs(problem);
+    poison(options.inputs->k, 2, 40, 24, 7, value);
+    poison(options.inputs->v, 2, 40, 40, 7, value);
+    poison(options.inputs->q, 4, 30, 24, 5, value);
+    poison(options.inputs->d_o, 4, 30, 40, 5, value);
+    const Outputs outputs = run(problem, *options.inputs, 2);
+    for (const std::vector<std::byte>& tensor : outputs.tensors) {
+      for (std::size_t i = 0; i < tensor.size(); i += 4) {
+        float number = 0;
+        std::memcpy(&number, tensor.data() + i, 4);
+        ASSERT_FALSE(std::isnan(number) || number == std::numeric_limits<float>::infinity());
+      }
+    }
+    expect_check_passes(problem, "poisoned", options);
+  }
+}
+
+TEST(CpuBackend, PassesOnWhatIsNotANumberInWhatIsKept) {
+  const AttentionProblem problem = make_problem("value = score\nkeep = q_idx >= kv_idx", 30, 40);
+  for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    for (const int tensor : {0, 1, 2, 3}) {
+      CheckOptions options;
+      options.inputs = random_inputs(problem);
+      if (tensor == 0) poison(options.inputs->q, 4, 30, 24, 9, value);
+      if (tensor == 1) poison(options.inputs->k, 2, 40, 24, 9, value);
+      if (tensor == 2) poison(options.inputs->v, 2, 40, 40, 9, value);
+      if (tensor == 3) poison(options.inputs->d_o, 4, 30, 40, 9, value);
+      expect_check_passes(problem, "tensor " + std::to_string(tensor) + " holds " + std::to_string(value), options);
+    }
+  }
+}
+
+TEST(CpuBackend, NeedsMemoryThatDoesNotGrowWithTheLengths) {
+  const auto bytes = [](std::int64_t seq, bool backward) {
+    AttentionProblem problem;
+    problem.seq_q = problem.seq_kv = seq;
+    problem.backward = backward;
+    CompileOptions options;
+    options.backend = "cpu";
+    options.threads = 2;
+    const Attention attention = Attention::compile(problem, options);
+    return backward ? attention.backward_workspace_bytes() : attention.forward_workspace_bytes();
+  };
+  EXPECT_EQ(bytes(8192, false), bytes(1 << 20, false));
+  EXPECT_LE(bytes(1 << 20, true), bytes(8192, true) + (1 << 20));
+}
+
+}  // namespace
+}  // namespace scoremod::backend

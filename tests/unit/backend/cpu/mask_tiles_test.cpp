@@ -1,0 +1,148 @@
+#include "backend/cpu/mask_tiles.hpp"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/operand_views.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::backend::cpu {
+namespace {
+
+constexpr std::int64_t kSeq = 1024;
+
+/// A mask over kSeq queries and keys, and the operands' data.
+class Mask {
+ public:
+  explicit Mask(const char* keep, std::vector<std::vector<std::int32_t>> data = {}, const IndexOffsets& offsets = {})
+      : data_(std::move(data)),
+        compiled_(compile(keep, data_)),
+        analyzer_(compiled_.program),
+        views_(with_data(operand_views(compiled_.problem), pointers())),
+        tiles_(compiled_, analyzer_, views_, offsets) {
+    tiles_.begin_head(0, 0);
+  }
+
+  NeededKeys needed(IndexSpan queries, IndexSpan keys) { return tiles_.needed(queries, keys); }
+
+ private:
+  static compiler::CompiledProblem compile(const char* keep, const std::vector<std::vector<std::int32_t>>& data) {
+    AttentionProblem problem;
+    problem.seq_q = problem.seq_kv = kSeq;
+    problem.program = Program::parse(keep);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      problem.operands.push_back({problem.program.operands()[i].name, DType::kI32, {}, {}});
+      for (int k = 0; k < problem.program.operands()[i].rank(); ++k) {
+        problem.operands.back().shape.push_back(static_cast<std::int64_t>(data[i].size()));
+      }
+    }
+    return compiler::compile(problem);
+  }
+
+  std::vector<const void*> pointers() const {
+    std::vector<const void*> result;
+    for (const auto& values : data_) result.push_back(values.data());
+    return result;
+  }
+
+  std::vector<std::vector<std::int32_t>> data_;
+  compiler::CompiledProblem compiled_;
+  passes::TileMaskAnalyzer analyzer_;
+  std::vector<OperandView> views_;
+  MaskTiles tiles_;
+};
+
+void expect_keys(const NeededKeys& found, std::int64_t first, std::int64_t last, bool masked) {
+  EXPECT_EQ(found.keys.first, first);
+  EXPECT_EQ(found.keys.last, last);
+  EXPECT_EQ(found.masked, masked);
+}
+
+TEST(MaskTiles, NeedsEverythingWithoutAMask) {
+  Mask mask("value = score");
+  expect_keys(mask.needed({0, 12}, {512, 1024}), 512, 1024, false);
+}
+
+TEST(MaskTiles, CutsTheCausalTriangle) {
+  Mask mask("value = score\nkeep = q_idx >= kv_idx");
+  EXPECT_TRUE(mask.needed({0, 12}, {512, 1024}).keys.empty());
+  expect_keys(mask.needed({600, 612}, {512, 1024}), 512, 612, true);
+  expect_keys(mask.needed({600, 612}, {0, 512}), 0, 512, false);
+}
+
+TEST(MaskTiles, CutsAWindowOnBothSides) {
+  Mask mask("value = score\nkeep = abs(q_idx - kv_idx) <= 10");
+  // Key 590 is the first that is needed; the panel that holds it begins at 576.
+  expect_keys(mask.needed({600, 612}, {512, 1024}), 576, 622, true);
+  EXPECT_TRUE(mask.needed({600, 612}, {0, 512}).keys.empty());
+}
+
+TEST(MaskTiles, CountsOffsets) {
+  IndexOffsets offsets;
+  offsets.query = 100;
+  offsets.key = 30;
+  Mask mask("value = score\nkeep = q_idx >= kv_idx", {}, offsets);
+  expect_keys(mask.needed({0, 12}, {0, 512}), 0, 82, true);
+}
+
+TEST(MaskTiles, SkipsPaddingByItsLengths) {
+  Mask mask("operand length: i32 [b]\nvalue = score\nkeep = kv_idx < length", {{300}});
+  EXPECT_TRUE(mask.needed({0, 12}, {512, 1024}).keys.empty());
+  expect_keys(mask.needed({0, 12}, {0, 256}), 0, 256, false);
+  const NeededKeys mixed = mask.needed({0, 12}, {0, 512});
+  EXPECT_TRUE(mixed.masked);
+  EXPECT_GE(mixed.keys.last, 300);
+  EXPECT_LE(mixed.keys.last, 384);
+}
+
+TEST(MaskTiles, SkipsOtherDocuments) {
+  std::vector<std::int32_t> ids(kSeq);
+  for (std::int64_t i = 0; i < kSeq; ++i) ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i / 256);
+  Mask mask("operand iq: i32 [q_idx]\noperand ik: i32 [kv_idx]\nvalue = score\nkeep = iq == ik", {ids, ids});
+  EXPECT_TRUE(mask.needed({0, 12}, {512, 1024}).keys.empty());
+  expect_keys(mask.needed({264, 276}, {0, 512}), 256, 512, true);
+  expect_keys(mask.needed({264, 276}, {256, 512}), 256, 512, false);
+}
+
+TEST(MaskTiles, DropsAMaskThatKeepsNothing) {
+  Mask mask("value = score\nkeep = kv_idx < 0");
+  EXPECT_TRUE(mask.needed({0, kSeq}, {0, kSeq}).keys.empty());
+}
+
+/// Every element that the mask keeps must be computed, and where the mask is not evaluated it must keep everything.
+void expect_sound(const char* text, const std::vector<std::vector<std::int32_t>>& data, auto keep) {
+  Mask mask(text, data);
+  for (std::int64_t q = 0; q < kSeq; q += 36) {
+    const IndexSpan queries{q, std::min(q + 12, kSeq)};
+    for (std::int64_t k = 0; k < kSeq; k += 256) {
+      const NeededKeys needed = mask.needed(queries, {k, k + 256});
+      for (std::int64_t i = queries.first; i < queries.last; ++i) {
+        for (std::int64_t j = k; j < k + 256; ++j) {
+          const bool computed = j >= needed.keys.first && j < needed.keys.last && !needed.keys.empty();
+          ASSERT_TRUE(computed || !keep(i, j)) << text << " loses " << i << ", " << j;
+          ASSERT_TRUE(!computed || needed.masked || keep(i, j)) << text << " keeps " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(MaskTiles, LosesNoElement) {
+  std::vector<std::int32_t> ids(kSeq);
+  for (std::int64_t i = 0; i < kSeq; ++i)
+    ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>((i * 7 / 300) % 5);
+  const auto id = [&](std::int64_t i) { return ids[static_cast<std::size_t>(i)]; };
+  expect_sound("value = score\nkeep = q_idx - kv_idx < 37", {}, [](auto q, auto k) { return q - k < 37; });
+  expect_sound("value = score\nkeep = (q_idx - kv_idx) % 3 == 0", {}, [](auto q, auto k) { return (q - k) % 3 == 0; });
+  expect_sound("value = score\nkeep = (kv_idx < 100) | (q_idx >= kv_idx)", {},
+               [](auto q, auto k) { return k < 100 || q >= k; });
+  expect_sound(
+      "operand iq: i32 [q_idx]\noperand ik: i32 [kv_idx]\nvalue = score\nkeep = (iq == ik) & (q_idx >= kv_idx)",
+      {ids, ids}, [&](auto q, auto k) { return id(q) == id(k) && q >= k; });
+  expect_sound("table t: i32 rank 1\nvalue = score\nkeep = t[kv_idx] > t[q_idx]", {ids},
+               [&](auto q, auto k) { return id(k) > id(q); });
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cpu
