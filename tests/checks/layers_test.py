@@ -19,7 +19,7 @@ CLEAN_TREE = {
     "src/backend/backend.hpp": '#include "ir/node.hpp"\n',
     "src/backend/registry.cpp": '#include "backend/cpu/tiled.hpp"\n',
     "src/backend/cpu/tiled.hpp": '#include <hwy/highway.h>\n#include "backend/backend.hpp"\n',
-    "src/backend/cpu/tiled.cpp": '#include "tiled.hpp"\n#include <cblas.h>\n',
+    "src/backend/cpu/tiled.cpp": '#include "tiled.hpp"\n#include <algorithm>\n',
     "src/backend/cudnn/lower.cpp": "#include <cudnn_frontend.h>\n",
     "src/runtime/executor.cpp": '#include "backend/backend.hpp"\n',
     "tools/scoremod/main.cpp": '#include <CLI/CLI.hpp>\n#include "scoremod/program.hpp"\n#include "explain.hpp"\n',
@@ -82,6 +82,9 @@ class LayersTest(unittest.TestCase):
 
     def test_cudnn_frontend_is_seen_in_one_place(self):
         self.expect_violation("src/runtime/device.cpp", "#include <cudnn_frontend.h>\n", "only backend/cudnn may")
+
+    def test_third_party_header_stays_in_its_layer(self):
+        self.expect_violation("src/ir/node.cpp", "#include <hwy/highway.h>\n", "only backend/cpu may")
 
     def test_unknown_layer_is_named(self):
         self.expect_violation("src/helpers/x.cpp", "", "'helpers' is not in the tables")
