@@ -150,6 +150,12 @@ SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attent
 SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
                                                 char** answers_json, char** message);
 
+/* What the compiler makes of the problem, and why: the mask's class, the program before and after the passes, its
+ * derivative, FLOPs, and every backend's answer with its workspace. *explanation_json is the JSON of `scoremod explain
+ * --json` (docs/cli.md); the caller frees it. That no backend runs the problem is no error here. */
+SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
+                                                char** explanation_json, char** message);
+
 /* NOLINTEND(readability-identifier-naming,modernize-use-using,modernize-deprecated-headers) */
 
 #ifdef __cplusplus

@@ -216,10 +216,21 @@ def attention(
 
 def support(problem, *, backend=None):
     """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons"}]."""
-    answers = ctypes.c_void_p()
+    return _ask("scoremod_support", problem, backend, ())
+
+
+def explain(problem, *, backend=None, disabled_passes=()):
+    """What the compiler makes of a problem, and why, as a dict: the mask's class, the program before and after the passes, its
+    derivative, FLOPs, and every backend's answer with its workspace. The fields are those of `scoremod explain --json`.
+    """
+    return _ask("scoremod_explain", problem, backend, disabled_passes)
+
+
+def _ask(function, problem, backend, disabled_passes):
+    answer = ctypes.c_void_p()
     text = _encode(_problem_text(problem), "problem")
-    library.call("scoremod_support", text, _compile_options(backend, 0, ()), ctypes.byref(answers))
-    return json.loads(library.take_text(answers))
+    library.call(function, text, _compile_options(backend, 0, disabled_passes), ctypes.byref(answer))
+    return json.loads(library.take_text(answer))
 
 
 def _sizes(layout, q, k, v):

@@ -92,6 +92,7 @@ _FUNCTIONS = {
     "scoremod_attention_forward": (c_int32, [c_void_p, POINTER(ForwardArgs), POINTER(c_void_p)]),
     "scoremod_attention_backward": (c_int32, [c_void_p, POINTER(BackwardArgs), POINTER(c_void_p)]),
     "scoremod_support": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_explain": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
 }
 
 

@@ -8,6 +8,7 @@
 
 #include "scoremod/attention.hpp"
 #include "scoremod/error.hpp"
+#include "scoremod/explain.hpp"
 
 #include "c_api/convert.hpp"
 #include "c_api/guard.hpp"
@@ -127,6 +128,18 @@ scoremod_status scoremod_support(const char* problem_json, const scoremod_compil
       answers.push_back({{"backend", answer.backend}, {"supported", answer.supported}, {"reasons", answer.reasons}});
     }
     scoremod::c_api::give(answers.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), answers_json);
+  });
+}
+
+scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
+                                 char** explanation_json, char** message) {
+  if (explanation_json != nullptr) *explanation_json = nullptr;
+  return guard(message, [&] {
+    require(problem_json, "problem_json");
+    require(explanation_json, "explanation_json");
+    const scoremod::ExplainOptions explain_options{convert(options), false};
+    const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
+    scoremod::c_api::give(to_json(scoremod::explain(problem, explain_options)), explanation_json);
   });
 }
 

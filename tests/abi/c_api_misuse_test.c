@@ -86,6 +86,10 @@ static void test_null_arguments(const scoremod_attention* attention) {
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "problem_json");
   status = scoremod_support(kProblem, NULL, NULL, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "answers_json");
+  status = scoremod_explain(NULL, NULL, &text, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "problem_json");
+  status = scoremod_explain(kProblem, NULL, NULL, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "explanation_json");
   scoremod_attention_destroy(NULL);
   scoremod_text_free(NULL);
   EXPECT(strcmp(scoremod_status_name(77), "unknown status") == 0);

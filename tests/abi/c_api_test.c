@@ -109,6 +109,12 @@ static void test_queries(const Fixture* f) {
   EXPECT_OK(status, message);
   EXPECT(answers != NULL && strstr(answers, "{\"backend\":\"reference\",\"supported\":true,\"reasons\":[]}") != NULL);
   scoremod_text_free(answers);
+
+  char* explanation = NULL;
+  status = scoremod_explain(problem, NULL, &explanation, &message);
+  EXPECT_OK(status, message);
+  EXPECT(explanation != NULL && strstr(explanation, "\"derivative\"") != NULL);
+  scoremod_text_free(explanation);
   scoremod_text_free(problem);
 }
 

@@ -215,6 +215,13 @@ def test_support_says_why(rng):
     assert {"backend": "reference", "supported": True, "reasons": []} in answers
 
 
+def test_explain_says_what_the_compiler_found():
+    explained = scoremod.explain(problem_for("value = score * 1.0\nkeep = kv_idx <= q_idx", backward=True))
+    assert explained["mask"]["kind"] == "band"
+    assert "d_score" in explained["derivative"]
+    assert explained["backends"][-1]["backend"] == "reference"
+
+
 def test_problem_is_what_was_understood():
     compiled = scoremod.Attention(problem_for("value = score + 0.0 * score", stats=True))
     assert compiled.problem["heads_kv"] == HEADS_KV
