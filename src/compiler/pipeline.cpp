@@ -74,10 +74,10 @@ constexpr std::array kSteps{
     Step{"simplify_normalized", on_program<passes::simplify>, nothing},
     // Names the mask's shape, so that tiles can be skipped. Last on the program: it names nodes by id.
     Step{"classify_mask", classify, leave_unclassified},
-    // From the final program, whose nodes it shares.
+    // From the final program, whose nodes it shares: nothing after it may change the forward part, so that share, which
+    // would put the terms of keep in another order, is not among these.
     Step{"differentiate", differentiate, nullptr, true},
     Step{"simplify_derivative", on_derivative<passes::simplify>, nothing, true},
-    Step{"share_derivative", on_derivative<passes::share>, nothing, true},
 };
 
 void refuse_unknown(const std::vector<std::string>& disabled) {

@@ -49,6 +49,21 @@ TEST(Pipeline, BackwardProblemsHaveADerivativeOfTheCompiledProgram) {
   EXPECT_EQ(compiled.derivative->operands(), compiled.program.operands());
 }
 
+TEST(Pipeline, TheDerivativeHasTheProgramsNodes) {
+  const AttentionProblem problem = problem_with(
+      "let t = tanh(score / 8.0)\n"
+      "value = select(kv_idx <= q_idx, 8.0 * t + max(0.0, t), -inf)\n"
+      "keep = q_idx - kv_idx < 5 & (q_idx % 2 == 0 | kv_idx < 3)",
+      true);
+  const auto compiled = compiler::compile(problem);
+  ASSERT_TRUE(compiled.derivative.has_value());
+  EXPECT_EQ(compiled.derivative->value(), compiled.program.value());
+  EXPECT_EQ(compiled.derivative->keep(), compiled.program.keep());
+  for (NodeId id = 0; id < compiled.program.nodes().size(); ++id) {
+    EXPECT_EQ(compiled.derivative->nodes()[id], compiled.program.nodes()[id]) << id;
+  }
+}
+
 TEST(Pipeline, ReportsEachStepInOrder) {
   std::vector<std::string> expected = compiler::step_names();
   for (auto name = expected.begin(); name != expected.end(); ++name) {

@@ -1,0 +1,114 @@
+// What the compiler makes of the programs in golden/passes/*.txt, step by step, as text. Each file is an input and the
+// expected text after each step that changes it; SCOREMOD_UPDATE_GOLDEN=1 writes what is found into the files.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/fail.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod {
+namespace {
+
+constexpr const char* kInputHeading = "== input\n";
+
+std::vector<std::filesystem::path> golden_files() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(SCOREMOD_TEST_SOURCE_DIR "/golden/passes")) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The text between the input's heading and the next one.
+std::string input_of(const std::string& golden) {
+  const std::size_t start = golden.find(kInputHeading);
+  if (start == std::string::npos) return "";
+  const std::size_t end = golden.find("\n== ", start);
+  return golden.substr(start, end == std::string::npos ? std::string::npos : end + 1 - start).substr(9);
+}
+
+/// A problem of any size for a program; its operands are as large as their axes.
+AttentionProblem problem_with(const Program& program) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = 64;
+  problem.seq_kv = 96;
+  problem.backward = problem.stats = true;
+  problem.program = program;
+  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  for (const OperandDecl& decl : program.operands()) {
+    OperandSpec spec;
+    spec.name = decl.name;
+    spec.dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
+    spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 16);
+    for (std::size_t axis = 0; axis < decl.axes.size(); ++axis) {
+      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
+    }
+    problem.operands.push_back(spec);
+  }
+  return problem;
+}
+
+std::string describe(const passes::MaskClass& mask) {
+  std::string text = passes::to_string(mask.kind);
+  if (mask.band) {
+    const auto end = [](const std::optional<std::int64_t>& value) { return value ? std::to_string(*value) : "none"; };
+    text += concat(", band left ", end(mask.band->left), " right ", end(mask.band->right),
+                   mask.band->anchor == passes::BandAnchor::kTopLeft ? " top-left" : " bottom-right");
+  }
+  for (const passes::MaskTerm& term : mask.terms) text += concat(", term ", passes::to_string(term.kind));
+  return text + "\n";
+}
+
+/// The golden text for an input: what stands before it in the file, the input, and what each step makes of it.
+std::string found_for(const std::string& golden) {
+  const std::string input = input_of(golden);
+  std::string text = golden.substr(0, golden.find(kInputHeading)) + kInputHeading + input;
+  const Program program = Program::parse(input);
+  std::string previous = program.to_string();
+  compiler::PipelineOptions options;
+  options.on_step = [&](const compiler::StepReport& report) {
+    if (report.program == previous) return;
+    text += "== " + report.name + "\n" + report.program;
+    previous = report.program;
+  };
+  const auto compiled = compiler::compile(problem_with(program), options);
+  return text + "== mask\n" + describe(compiled.mask);
+}
+
+class GoldenPasses : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(GoldenPasses, AreAsExpected) {
+  const std::string expected = read(GetParam());
+  ASSERT_FALSE(input_of(expected).empty()) << GetParam() << ": expected '== input' and a program below it";
+  const std::string found = found_for(expected);
+  const char* update = std::getenv("SCOREMOD_UPDATE_GOLDEN");
+  if (update != nullptr && std::string(update) == "1") {
+    std::ofstream(GetParam()) << found;
+    return;
+  }
+  EXPECT_EQ(found, expected) << GetParam()
+                             << ": if the change is meant, run again with SCOREMOD_UPDATE_GOLDEN=1 and read the diff";
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GoldenPasses, testing::ValuesIn(golden_files()),
+                         [](const auto& file) { return file.param.stem().string(); });
+
+}  // namespace
+}  // namespace scoremod
