@@ -103,7 +103,8 @@ void add_check(CLI::App& app, Action* action) {
   command->add_option("--threads", arguments->compile.threads, "CPU threads; 0 means one for each core")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");
-  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's");
+  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });
 }

@@ -265,7 +265,8 @@ void add_run(CLI::App& app, Action* action) {
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--backward", arguments->backward,
                     "Run the backward pass too, even if the file does not ask for it");
-  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's");
+  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--repeat", arguments->repeat, "Calls whose median time is printed, after one that is not timed")
       ->check(CLI::Range(1, 1000000));
   command->add_option("--out", arguments->out, "Folder to write the outputs to as .npy files; made if it is not there");
