@@ -1,0 +1,114 @@
+// Whatever steps run, a compiled problem keeps the same keys with the same values, bit for bit.
+#include "compiler/pipeline.hpp"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/fail.hpp"
+#include "support/interpreter.hpp"
+#include "support/random_program.hpp"
+
+namespace scoremod::test {
+namespace {
+
+constexpr int kPrograms = 250;
+constexpr int kElements = 24;
+
+AttentionProblem problem_with(const Program& program) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 3;
+  problem.seq_q = 40;
+  problem.seq_kv = 50;
+  problem.backward = problem.stats = true;
+  problem.program = program;
+  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  for (const OperandDecl& decl : program.operands()) {
+    OperandSpec spec;
+    spec.name = decl.name;
+    spec.dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
+    spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 4);
+    for (std::size_t axis = 0; axis < decl.axes.size(); ++axis) {
+      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
+    }
+    problem.operands.push_back(spec);
+  }
+  return problem;
+}
+
+/// An element within the problem, whose score and operands are special values one time in four.
+Element<float> random_element(std::uint64_t seed) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  static constexpr std::array kSpecial{0.0f, -0.0f, 1.0f, kInf, -kInf, std::numeric_limits<float>::quiet_NaN()};
+  std::mt19937_64 random(seed);
+  const auto real = [](std::mt19937_64& from) {
+    const std::uint64_t word = from();
+    if (word % 4 == 0) return kSpecial[(word >> 8) % kSpecial.size()];
+    return static_cast<float>(static_cast<double>(word >> 11) * 0x1p-50 - 4);
+  };
+  Element<float> element;
+  element.score = real(random);
+  element.upstream = real(random);
+  element.b = static_cast<std::int32_t>(random() % 2);
+  element.h = static_cast<std::int32_t>(random() % 3);
+  element.q = static_cast<std::int32_t>(random() % 40);
+  element.kv = static_cast<std::int32_t>(random() % 50);
+  element.read = [=](std::uint32_t operand, std::span<const std::int32_t> indices) {
+    std::uint64_t what = seed * 31 + operand;
+    for (const std::int32_t index : indices) what = what * 6364136223846793005ull + static_cast<std::uint32_t>(index);
+    std::mt19937_64 of_entry(what);
+    ir::Scalar<float> out;
+    out.f = real(of_entry);
+    out.i = static_cast<std::int32_t>(of_entry() % 64);
+    out.b = out.i % 2 != 0;
+    return out;
+  };
+  return element;
+}
+
+/// What attention sees of a key: its value's bits, or that it is dropped.
+std::string seen(const Program& program, const Element<float>& element) {
+  const auto values = interpret(program, element);
+  const float value = values[program.value()].f;
+  const bool keep = program.keep() == kNoNode || values[program.keep()].b;
+  if (!keep || value == -std::numeric_limits<float>::infinity()) return "dropped";
+  return std::isnan(value) ? "nan" : concat(value, " ", std::bit_cast<std::uint32_t>(value));
+}
+
+TEST(PipelineProperty, WhatAttentionSeesDoesNotDependOnTheSteps) {
+  for (int i = 0; i < kPrograms; ++i) {
+    const std::uint64_t seed = test_seed() + static_cast<std::uint64_t>(i);
+    RandomProgramOptions random_options;
+    random_options.continuity = Continuity::kAny;
+    random_options.tame = seed % 2 == 0;
+    random_options.infinity_mask_probability = 0.5;
+    std::mt19937_64 random(seed);
+    const AttentionProblem problem = problem_with(random_program(random, random_options));
+    std::vector<std::vector<std::string>> disabled{{}, compiler::step_names()};
+    for (const std::string& name : compiler::step_names()) disabled.push_back({name});
+    for (const auto& names : disabled) {
+      compiler::PipelineOptions options;
+      options.disabled = names;
+      const auto compiled = compiler::compile(problem, options);
+      for (std::uint64_t element = 0; element < kElements; ++element) {
+        const Element<float> at = random_element(seed * kElements + element);
+        const std::string expected = seen(problem.program, at);
+        ASSERT_EQ(seen(compiled.program, at), expected)
+            << "seed " << seed << ", without " << (names.empty() ? "nothing" : names.front()) << "\n"
+            << problem.program.to_string() << "became\n"
+            << compiled.program.to_string();
+        ASSERT_EQ(seen(*compiled.derivative, at), expected) << "seed " << seed << "\n"
+                                                            << compiled.derivative->to_string();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::test
