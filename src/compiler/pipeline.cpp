@@ -17,8 +17,6 @@ namespace {
 
 passes::MaskContext mask_context(const AttentionProblem& problem) {
   passes::MaskContext context;
-  context.batch = problem.batch;
-  context.heads = problem.heads_q;
   context.seq_q = problem.seq_q;
   context.seq_kv = problem.seq_kv;
   return context;

@@ -11,8 +11,6 @@ namespace scoremod::passes {
 /// What is known of the problem when a mask is classified. The sizes choose a band's anchor; they do not bound the
 /// indices, because a call may add offsets to them.
 struct MaskContext {
-  std::int64_t batch = 1;
-  std::int64_t heads = 1;
   std::int64_t seq_q = 1;
   std::int64_t seq_kv = 1;
   /// Every global index of every call is below this. Comparisons in f32 are exact, and so recognised, only where it is

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ir/builder.hpp"
+#include "passes/floor_div.hpp"
 
 namespace scoremod::passes {
 namespace {
@@ -71,11 +72,6 @@ ValueRange float_arithmetic(Op op, const ValueRange& x, const ValueRange& y) {
       if (y.lo <= kMinNormalFloat && y.hi >= -kMinNormalFloat) return everything(Type::kF32);
       return corners({x.lo / y.lo, x.lo / y.hi, x.hi / y.lo, x.hi / y.hi}, nan, false);
   }
-}
-
-std::int64_t floor_div(std::int64_t x, std::int64_t y) {
-  const std::int64_t quotient = x / y;
-  return quotient - ((x % y != 0 && (x < 0) != (y < 0)) ? 1 : 0);
 }
 
 ValueRange int_quotient(const ValueRange& x, const ValueRange& y) {

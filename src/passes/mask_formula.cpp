@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "ir/builder.hpp"
+#include "passes/floor_div.hpp"
+#include "passes/keep_nodes.hpp"
 
 namespace scoremod::passes {
 namespace {
@@ -15,22 +17,6 @@ constexpr std::size_t kMaxAddends = 4;
 constexpr std::int64_t kMaxFactor = std::int64_t{1} << 28;
 constexpr std::int64_t kMaxConstant = std::int64_t{1} << 60;
 constexpr std::int64_t kMaxExactFloat = std::int64_t{1} << 24;
-
-std::int64_t floor_div(std::int64_t x, std::int64_t y) {
-  const std::int64_t quotient = x / y;
-  return quotient - ((x % y != 0 && (x < 0) != (y < 0)) ? 1 : 0);
-}
-
-std::vector<bool> keep_nodes(const Program& program) {
-  std::vector<bool> needed(program.nodes().size());
-  if (program.keep() == kNoNode) return needed;
-  needed[program.keep()] = true;
-  for (NodeId id = program.keep() + 1; id-- > 0;) {
-    if (!needed[id]) continue;
-    for (const NodeId arg : ir::args_of(program.nodes()[id])) needed[arg] = true;
-  }
-  return needed;
-}
 
 }  // namespace
 

@@ -4,23 +4,12 @@
 
 #include "ir/builder.hpp"
 #include "ir/op_table.hpp"
+#include "passes/keep_nodes.hpp"
 
 namespace scoremod::passes {
 namespace {
 
 bool is_comparison(Op op) { return op >= Op::kEq && op <= Op::kGe; }
-
-/// The nodes that the keep root depends on, marked.
-std::vector<bool> keep_nodes(const Program& program) {
-  std::vector<bool> needed(program.nodes().size());
-  if (program.keep() == kNoNode) return needed;
-  needed[program.keep()] = true;
-  for (NodeId id = program.keep() + 1; id-- > 0;) {
-    if (!needed[id]) continue;
-    for (const NodeId arg : ir::args_of(program.nodes()[id])) needed[arg] = true;
-  }
-  return needed;
-}
 
 ValueRange index_range(const IndexRange& range) {
   return {static_cast<double>(range.first), static_cast<double>(range.last), false};

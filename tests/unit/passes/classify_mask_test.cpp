@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "scoremod/dsl.hpp"
+#include "scoremod/zoo.hpp"
+
 #include "passes/normalize_mask.hpp"
 #include "support/mask_check.hpp"
 
@@ -237,6 +240,29 @@ TEST(ClassifyMask, AMaskOfManyTermsEndsInGeneralTermsAndNotInLongWork) {
   const MaskContext context;
   const MaskClass mask = classify_mask(program, context);
   EXPECT_EQ(test::check_split(program, mask, context, 1), "");
+}
+
+TEST(ClassifyMask, KnowsTheReadyMadeMasks) {
+  const std::pair<MaskMod, const char*> rows[] = {
+      {zoo::causal(), "band: kv_idx - q_idx <= 0"},
+      {zoo::causal_bottom_right(100, 612), "band: kv_idx - q_idx - (seq_kv - seq_q) <= 0"},
+      {zoo::sliding_window(4), "band: -4 <= kv_idx - q_idx <= 4"},
+      {zoo::causal_sliding_window(4), "band: -3 <= kv_idx - q_idx <= 0"},
+      {zoo::prefix_lm(5), "prefix: kv_idx < 5 or kv_idx <= q_idx"},
+      {zoo::prefix_lm_per_batch(), "prefix: kv_idx < prefix_lengths or kv_idx <= q_idx"},
+      {zoo::documents(), "documents: query_documents == key_documents"},
+      {zoo::padding(), "padding: kv_idx < lengths"},
+      {zoo::dilated_window(4, 2), "general: -8 <= kv_idx - q_idx <= 8; %0 % 2 == 0"},
+  };
+  MaskContext context;
+  context.seq_q = 100;
+  context.seq_kv = 612;
+  for (const auto& [mask_mod, expected] : rows) {
+    const Program normal = normalize_mask(trace(mask_mod));
+    const MaskClass mask = classify_mask(normal, context);
+    EXPECT_EQ(describe(mask, normal), expected) << normal.to_string();
+    EXPECT_EQ(test::check_split(normal, mask, context, 3), "");
+  }
 }
 
 TEST(ClassifyMask, AProgramWithoutKeepIsFull) { EXPECT_EQ(classify_mask(Program(), MaskContext()), MaskClass()); }
