@@ -1,5 +1,8 @@
 #include "scoremod/program.hpp"
 
+#include <array>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
