@@ -14,6 +14,10 @@
 namespace scoremod::backend::cpu {
 namespace {
 
+/// With fewer queries than this K is read as it lies: laying it out for the register blocks would cost more than it
+/// saves. A property of the problem, not of a unit, so that results do not depend on how units are cut.
+constexpr std::int64_t kFewQueries = 4;
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// What all threads of a call share; read only but for the counter.
@@ -91,7 +95,7 @@ class Worker {
     const std::int64_t head_kv = head_ / shape_.group;
     pack_rows(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), tile.first, count, 1, k_,
               shape_.padded_qk);
-    transpose_to_panels(k_, count, shape_.dim_qk, shape_.padded_qk, k_panels_);
+    if (shape_.seq_q >= kFewQueries) transpose_to_panels(k_, count, shape_.dim_qk, shape_.padded_qk, k_panels_);
     const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv, shape_.dim_v);
     v_finite_ = pack_rows(v, tile.first, count, 1, v_, shape_.padded_v);
     program_.begin_columns(tile.first, count);
@@ -116,6 +120,14 @@ class Worker {
   }
 
   void multiply_q_k(std::size_t row, std::size_t count, std::size_t column, std::size_t columns) {
+    if (shape_.seq_q < kFewQueries) {
+      const float* k = k_ + column * shape_.padded_qk;
+      for (std::size_t r = 0; r < count; ++r) {
+        const float* q = q_ + (row + r) * shape_.padded_qk;
+        dots(q, k, shape_.padded_qk, shape_.padded_qk, columns, scores_ + r * scores_stride_);
+      }
+      return;
+    }
     MatrixProduct product;
     product.rows = count;
     product.columns = kPanelColumns;
@@ -135,15 +147,17 @@ class Worker {
   /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be
   /// multiplied by.
   float soften(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
-    program_.evaluate_row(row, column, columns, scores, masked);
     const VectorProgram& program = call_.program;
+    const bool unchanged = program.is_identity() && !masked;
+    if (!unchanged) program_.evaluate_row(row, column, columns, scores, masked);
     const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
-    const float tile_largest = mask_scores(program_.at(program.value_root), masked ? &keep : nullptr, columns, scores);
+    const LaneSource value = unchanged ? LaneSource{scores, false} : program_.at(program.value_root);
+    const float tile_largest = mask_scores(value, masked ? &keep : nullptr, columns, scores);
     const float before = largest_[row];
     const float largest = std::max(before, tile_largest);
     // With nothing kept so far any reference gives exp(-inf - reference) = 0.
     const float reference = largest == -kInfinity ? 0.0f : largest;
-    const float factor = before == -kInfinity ? 0.0f : std::exp(before - reference);
+    const float factor = before == reference ? 1.0f : before == -kInfinity ? 0.0f : std::exp(before - reference);
     largest_[row] = largest;
     sum_[row] = sum_[row] * factor + exponentiate(scores, columns, reference);
     return factor;

@@ -116,6 +116,28 @@ float dot_row(const float* x, const float* y, std::size_t count) {
   return total;
 }
 
+void dot_rows(const float* x, const float* rows, std::size_t stride, std::size_t dims, std::size_t count, float* out) {
+  const FloatTag d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t j = 0;
+  for (; j + 4 <= count; j += 4) {
+    const float* row = rows + j * stride;
+    FloatVec sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+    for (std::size_t i = 0; i < dims; i += lanes) {
+      const FloatVec at = hn::LoadU(d, x + i);
+      sum0 = hn::MulAdd(at, hn::LoadU(d, row + i), sum0);
+      sum1 = hn::MulAdd(at, hn::LoadU(d, row + stride + i), sum1);
+      sum2 = hn::MulAdd(at, hn::LoadU(d, row + 2 * stride + i), sum2);
+      sum3 = hn::MulAdd(at, hn::LoadU(d, row + 3 * stride + i), sum3);
+    }
+    out[j] = hn::GetLane(hn::SumOfLanes(d, sum0));
+    out[j + 1] = hn::GetLane(hn::SumOfLanes(d, sum1));
+    out[j + 2] = hn::GetLane(hn::SumOfLanes(d, sum2));
+    out[j + 3] = hn::GetLane(hn::SumOfLanes(d, sum3));
+  }
+  for (; j < count; ++j) out[j] = dot_row(x, rows + j * stride, dims);
+}
+
 void add_row(const float* numbers, std::size_t count, float* out) {
   const FloatTag d;
   const std::size_t lanes = hn::Lanes(d);
@@ -139,6 +161,7 @@ HWY_EXPORT(adjoint_row);
 HWY_EXPORT(select_row);
 HWY_EXPORT(sum_row);
 HWY_EXPORT(dot_row);
+HWY_EXPORT(dot_rows);
 HWY_EXPORT(add_row);
 
 float mask_scores(LaneSource value, const LaneSource* keep, std::size_t count, float* out) {
@@ -164,6 +187,10 @@ void keep_where_probable(LaneSource value, const float* p, std::size_t count, fl
 float sum_of(const float* numbers, std::size_t count) { return HWY_DYNAMIC_DISPATCH(sum_row)(numbers, count); }
 
 float dot(const float* x, const float* y, std::size_t count) { return HWY_DYNAMIC_DISPATCH(dot_row)(x, y, count); }
+
+void dots(const float* x, const float* rows, std::size_t stride, std::size_t dims, std::size_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(dot_rows)(x, rows, stride, dims, count, out);
+}
 
 void add_to(const float* numbers, std::size_t count, float* out) { HWY_DYNAMIC_DISPATCH(add_row)(numbers, count, out); }
 

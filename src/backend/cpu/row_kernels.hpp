@@ -26,6 +26,8 @@ void keep_where_probable(LaneSource value, const float* p, std::size_t count, fl
 float sum_of(const float* numbers, std::size_t count);
 /// sum of x[i] * y[i].
 float dot(const float* x, const float* y, std::size_t count);
+/// out[j] = sum over i < dims of x[i] * rows[j * stride + i], for j < count. dims is a multiple of kLanePadding.
+void dots(const float* x, const float* rows, std::size_t stride, std::size_t dims, std::size_t count, float* out);
 /// out[i] += numbers[i].
 void add_to(const float* numbers, std::size_t count, float* out);
 
