@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <span>
 #include <string>
+#include <utility>
 
 #include "fail.hpp"
 #include "npy_header.hpp"
@@ -155,16 +155,17 @@ void write_npy(const std::filesystem::path& path, DType dtype, const std::vector
   std::filesystem::path temporary_path = path;
   temporary_path += ".partial";
   TemporaryFile temporary(temporary_path);
-  std::FILE* file = std::fopen(temporary_path.c_str(), "wb");
+  const auto refuse = [&](int error) {
+    fail(ErrorCode::kEnvironment, path.string(), ": cannot be written: ", std::strerror(error));
+  };
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary_path.c_str(), "wb"), std::fclose);
+  if (file == nullptr) refuse(errno);
   const std::string header = format_npy_header({npy_type(dtype).written, false, shape});
-  bool written = file != nullptr && std::fwrite(header.data(), 1, header.size(), file) == header.size() &&
-                 std::fwrite(elements.data(), 1, elements.size(), file) == elements.size();
-  const int first_error = errno;
-  if (file != nullptr && std::fclose(file) != 0) written = false;
-  if (!written) {
-    fail(ErrorCode::kEnvironment, path.string(),
-         ": cannot be written: ", std::strerror(first_error != 0 ? first_error : errno));
+  for (const auto& [data, bytes] :
+       {std::pair<const void*, std::size_t>{header.data(), header.size()}, {elements.data(), elements.size()}}) {
+    if (std::fwrite(data, 1, bytes, file.get()) != bytes) refuse(errno);
   }
+  if (std::fclose(file.release()) != 0) refuse(errno);
   temporary.rename_to(path);
 }
 
