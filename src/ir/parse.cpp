@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/fail.hpp"
@@ -343,11 +344,13 @@ class Parser {
 
 Program Parser::run() {
   while (peek().kind != TokenKind::kEnd) statement();
-  // Statements may come in any order; roots have one.
-  std::stable_sort(roots_.begin(), roots_.end(), [](const Root& x, const Root& y) {
-    return x.kind != y.kind ? x.kind < y.kind : x.operand < y.operand;
-  });
-  return located(peek(), [&] { return builder_.finish(roots_); });
+  // Statements may come in any order; roots have one, and contributions to one operand keep theirs.
+  std::vector<std::tuple<RootKind, std::uint32_t, std::size_t>> order;
+  for (std::size_t i = 0; i < roots_.size(); ++i) order.emplace_back(roots_[i].kind, roots_[i].operand, i);
+  std::sort(order.begin(), order.end());
+  std::vector<Root> roots;
+  for (const auto& [kind, operand, i] : order) roots.push_back(roots_[i]);
+  return located(peek(), [&] { return builder_.finish(roots); });
 }
 
 }  // namespace
