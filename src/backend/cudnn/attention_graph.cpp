@@ -1,0 +1,32 @@
+#include "backend/cudnn/attention_graph.hpp"
+
+#include <utility>
+
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+AttentionTensor tensor_of(const AttentionProblem& problem, problem::TensorRole role) {
+  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  return {{shape.batch, shape.heads, shape.sequence, shape.dim},
+          {strides.batch, strides.head, strides.sequence, strides.dim}};
+}
+
+}  // namespace
+
+AttentionGraph attention_graph(const AttentionProblem& problem, Direction direction, ModifierGraph modifier) {
+  AttentionGraph graph;
+  graph.direction = direction;
+  graph.dtype = problem.dtype;
+  graph.q = tensor_of(problem, problem::TensorRole::kQ);
+  graph.k = tensor_of(problem, problem::TensorRole::kK);
+  graph.v = tensor_of(problem, problem::TensorRole::kV);
+  graph.o = tensor_of(problem, problem::TensorRole::kO);
+  graph.stats = problem.stats || problem.backward;
+  graph.modifier = std::move(modifier);
+  return graph;
+}
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace scoremod::backend::cudnn {
+
+/// A CUDA device as scoremod sees it. Every call throws Error(kEnvironment) with CUDA's or cuDNN's own text on failure.
+struct DeviceInfo {
+  int ordinal = 0;
+  std::string name;
+  int compute_capability = 0;  ///< 90 for sm_90
+};
+
+/// The calling thread's current device.
+DeviceInfo current_device();
+
+/// "9.19.0" of 91900.
+std::string version_text(std::size_t cudnn_version);
+
+/// Device memory, freed on destruction.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(std::size_t bytes);
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+  ~DeviceMemory();
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  void upload(const void* host, std::size_t bytes);
+  void download(void* host, std::size_t bytes) const;
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Waits for everything that was enqueued on the current device.
+void synchronize();
+
+/// Measures device time on the default stream between construction and stop().
+class DeviceTimer {
+ public:
+  DeviceTimer();
+  ~DeviceTimer();
+  DeviceTimer(const DeviceTimer&) = delete;
+  DeviceTimer& operator=(const DeviceTimer&) = delete;
+  void start();
+  /// Milliseconds since start(), once the device has got here.
+  double stop();
+
+ private:
+  void* begin_ = nullptr;
+  void* end_ = nullptr;
+};
+
+/// The calling thread's cuDNN handle of its current device: made at first use, destroyed with the thread. One policy
+/// for the whole library: plans never make handles of their own.
+void* thread_handle();
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,84 @@
+#include "backend/cudnn/form_table.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <nlohmann/json.hpp>
+
+#include "base/fail.hpp"
+
+namespace scoremod::embedded {
+extern const std::string_view cudnn_forms_sm_90_9_19_0;
+}
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+constexpr const char* kOneRowSetting = "one_row";
+
+/// Better verdicts first: of several rows the last in this order counts.
+constexpr std::array kByWeight{FormVerdict::kUnknown, FormVerdict::kRefused, FormVerdict::kRight, FormVerdict::kWrong,
+                               FormVerdict::kCrashed};
+
+FormVerdict worse(FormVerdict x, FormVerdict y) {
+  const auto weight = [](FormVerdict v) { return std::find(kByWeight.begin(), kByWeight.end(), v); };
+  return weight(x) < weight(y) ? y : x;
+}
+
+FormVerdict parse_verdict(const std::string& text) {
+  for (const FormVerdict verdict : kByWeight) {
+    if (text == to_string(verdict)) return verdict;
+  }
+  // The explorer's own failures (no form at all, an environment error) say nothing about cuDNN.
+  return FormVerdict::kUnknown;
+}
+
+}  // namespace
+
+const char* to_string(FormVerdict verdict) {
+  switch (verdict) {
+    case FormVerdict::kUnknown: return "unknown";
+    case FormVerdict::kRight: return "right";
+    case FormVerdict::kWrong: return "wrong";
+    case FormVerdict::kRefused: return "refused";
+    case FormVerdict::kCrashed: return "crashed";
+  }
+  return "unknown";
+}
+
+FormTable FormTable::parse(std::string_view json, std::string_view architecture, std::string_view cudnn_version,
+                           RowClass rows) {
+  FormTable table;
+  try {
+    const auto document = nlohmann::json::parse(json);
+    for (const auto& row : document.at("results")) {
+      if (row.at("architecture") != architecture || row.at("cudnn") != cudnn_version) continue;
+      const bool one_row = row.at("setting") == kOneRowSetting;
+      if (one_row != (rows == RowClass::kOneRow)) continue;
+      const auto direction = row.at("direction") == "backward" ? Direction::kBackward : Direction::kForward;
+      Entry& entry = table.entries_[{row.at("form").get<std::string>(), direction}];
+      entry.verdict = worse(entry.verdict, parse_verdict(row.at("verdict").get<std::string>()));
+      if (row.at("ms").is_number()) entry.milliseconds = std::max(entry.milliseconds, row.at("ms").get<double>());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail_argument("expected a table of the form explorer (an object with 'results'), found something else: ",
+                  error.what(), "; make it anew with scoremod_explore");
+  }
+  return table;
+}
+
+FormVerdict FormTable::find(std::string_view form, Direction direction) const {
+  const auto found = entries_.find({std::string(form), direction});
+  return found == entries_.end() ? FormVerdict::kUnknown : found->second.verdict;
+}
+
+double FormTable::milliseconds(std::string_view form, Direction direction) const {
+  const auto found = entries_.find({std::string(form), direction});
+  return found == entries_.end() ? 0 : found->second.milliseconds;
+}
+
+FormTable shipped_form_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows) {
+  return FormTable::parse(embedded::cudnn_forms_sm_90_9_19_0, architecture, cudnn_version, rows);
+}
+
+}  // namespace scoremod::backend::cudnn

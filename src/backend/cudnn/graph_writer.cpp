@@ -1,0 +1,147 @@
+#include "backend/cudnn/graph_writer.hpp"
+
+#include <algorithm>
+
+#include "base/fail.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+ElementType element_type(Type type) {
+  return type == Type::kF32 ? ElementType::kFloat : type == Type::kI32 ? ElementType::kInt32 : ElementType::kBoolean;
+}
+
+bool commutative(Mode mode) {
+  switch (mode) {
+    case Mode::kAdd:
+    case Mode::kMul:
+    case Mode::kMin:
+    case Mode::kMax: return true;
+    default: return false;
+  }
+}
+
+/// The comparison that says the same with its sides exchanged.
+Mode flipped(Mode mode) {
+  switch (mode) {
+    case Mode::kCmpLt: return Mode::kCmpGt;
+    case Mode::kCmpLe: return Mode::kCmpGe;
+    case Mode::kCmpGt: return Mode::kCmpLt;
+    case Mode::kCmpGe: return Mode::kCmpLe;
+    default: return mode;
+  }
+}
+
+/// Int comparisons of two computed values are written as a difference against a constant: cuDNN takes `q > kv` and its
+/// like for a causal mask whatever its operands and mode (9.19: six such forms computed something else), and reads `(q
+/// - kv) > 0` as written.
+bool needs_difference(const Value& x, const Value& y) { return x.type == Type::kI32 && x.computed() && y.computed(); }
+
+}  // namespace
+
+void GraphWriter::use(const std::string& form) {
+  if (!allowed_(form))
+    throw NoForm{concat("form '", form, "' was not seen to be right on this architecture and cuDNN version")};
+  out_.forms.insert(form);
+}
+
+Value GraphWriter::add(const ModifierNode& node, Type type, const std::string& form) {
+  use(form);
+  const auto begin = out_.graph.nodes.begin();
+  const auto found = std::find(begin, out_.graph.nodes.end(), node);
+  const auto index = static_cast<std::uint32_t>(found - begin);
+  if (found == out_.graph.nodes.end()) out_.graph.nodes.push_back(node);
+  return {{Ref::Kind::kNode, index, 0, 0}, type};
+}
+
+Value GraphWriter::pointwise(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs) {
+  ModifierNode node;
+  node.mode = mode;
+  node.compute = element_type(compute);
+  node.output = element_type(output);
+  std::size_t count = 0;
+  for (const Value& input : inputs) node.inputs[count++] = input.ref;
+  return add(node, output, concat(to_string(mode), ".", scoremod::to_string(compute)));
+}
+
+Value GraphWriter::index(Axis axis) {
+  ModifierNode node;
+  node.mode = Mode::kGenIndex;
+  node.compute = ElementType::kInt32;
+  node.output = ElementType::kInt32;
+  node.axis = static_cast<int>(axis);
+  return add(node, Type::kI32, concat("gen_index.", node.axis));
+}
+
+Value GraphWriter::tensor(const ModifierTensor& tensor, const TensorBinding& binding, Type type) {
+  for (std::size_t i = 0; i < out_.bindings.size(); ++i) {
+    if (out_.bindings[i] == binding) return {{Ref::Kind::kTensor, static_cast<std::uint32_t>(i), 0, 0}, type};
+  }
+  out_.graph.tensors.push_back(tensor);
+  out_.bindings.push_back(binding);
+  return {{Ref::Kind::kTensor, static_cast<std::uint32_t>(out_.bindings.size() - 1), 0, 0}, type};
+}
+
+Value GraphWriter::lift(Value x) {
+  if (x.computed()) return x;
+  if (x.type == Type::kBool) return compare(Mode::kCmpNeq, lift({x.ref, Type::kI32}), constant(std::int32_t{0}));
+  // Indices are finite, so index * 0 + x is x.
+  const Value zero =
+      x.type == Type::kI32
+          ? pointwise(Mode::kMul, Type::kI32, Type::kI32, {index(Axis::kQuery), constant(std::int32_t{0})})
+          : pointwise(Mode::kMul, Type::kF32, Type::kF32, {index(Axis::kQuery), constant(0.0f)});
+  return pointwise(Mode::kAdd, x.type, x.type, {zero, x});
+}
+
+Value GraphWriter::unary(Mode mode, Value x) { return pointwise(mode, x.type, x.type, {lift(x)}); }
+
+Value GraphWriter::binary(Mode mode, Value x, Value y) {
+  if (x.computed() || !y.computed()) return pointwise(mode, x.type, x.type, {lift(x), y});
+  if (commutative(mode)) return pointwise(mode, x.type, x.type, {y, x});
+  if (mode == Mode::kSub) return pointwise(Mode::kAdd, x.type, x.type, {unary(Mode::kNeg, y), x});
+  if (mode == Mode::kDiv) return pointwise(Mode::kMul, x.type, x.type, {unary(Mode::kReciprocal, y), x});
+  return pointwise(mode, x.type, x.type, {lift(x), y});
+}
+
+Value GraphWriter::compare(Mode mode, Value x, Value y) {
+  if (needs_difference(x, y)) return compare(mode, binary(Mode::kSub, x, y), constant(std::int32_t{0}));
+  if (!x.computed() && y.computed()) return pointwise(flipped(mode), x.type, Type::kBool, {y, x});
+  return pointwise(mode, x.type, Type::kBool, {lift(x), y});
+}
+
+// cuDNN refuses boolean nodes with compute type BOOLEAN, and computes a wrong product with INT32.
+Value GraphWriter::logical(Mode mode, Value x, Value y) {
+  return pointwise(mode, Type::kF32, Type::kBool, {lift(x), lift(y)});
+}
+
+Value GraphWriter::logical_not(Value x) { return pointwise(Mode::kLogicalNot, Type::kF32, Type::kBool, {lift(x)}); }
+
+Value GraphWriter::select(Value condition, Value x, Value y) {
+  if (!x.computed() && y.computed()) return select(logical_not(condition), y, x);
+  // A tensor as a direct input passes cuDNN's check and fails when the plan is built.
+  const Value second = y.ref.kind == Ref::Kind::kTensor ? lift(y) : y;
+  return pointwise(Mode::kBinarySelect, x.type, x.type, {lift(x), second, lift(condition)});
+}
+
+Value GraphWriter::cast(Value x, Type to) {
+  if (x.type == to) return x;
+  if (to == Type::kBool) {
+    return compare(Mode::kCmpNeq, lift(x), x.type == Type::kF32 ? constant(0.0f) : constant(std::int32_t{0}));
+  }
+  ModifierNode node;
+  node.mode = Mode::kIdentity;
+  node.compute = ElementType::kFloat;
+  node.output = element_type(to);
+  node.inputs[0] = lift(x).ref;
+  return add(node, to, concat("identity.", scoremod::to_string(x.type), "_to_", scoremod::to_string(to)));
+}
+
+Value GraphWriter::band(Value x, const BandEnd& end) {
+  ModifierNode node;
+  node.mode = Mode::kBand;
+  node.inputs[0] = lift(x).ref;
+  node.band = end;
+  return add(node, Type::kF32, end.left ? "band.left" : end.bound == 0 ? "band.right" : "band.right.shifted");
+}
+
+}  // namespace scoremod::backend::cudnn

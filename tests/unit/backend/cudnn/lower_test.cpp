@@ -1,0 +1,173 @@
+#include "backend/cudnn/lower.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/zoo.hpp"
+
+#include "backend/cudnn/form_table.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+struct Lengths {
+  std::int64_t q = 256, kv = 256;
+};
+
+compiler::CompiledProblem compiled(const Program& program, Lengths lengths = {}) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = lengths.q;
+  problem.seq_kv = lengths.kv;
+  problem.dtype = DType::kBF16;
+  problem.backward = true;
+  problem.program = program;
+  const std::array<std::int64_t, kAxisCount> sizes{2, 4, lengths.q, lengths.kv};
+  for (const OperandDecl& decl : program.operands()) {
+    OperandSpec spec{decl.name, decl.type == Type::kF32 ? DType::kF32 : DType::kI32, {}, {}};
+    if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 32);
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
+      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
+    }
+    problem.operands.push_back(spec);
+  }
+  return compiler::compile(problem);
+}
+
+bool everything(std::string_view) { return true; }
+
+LoweringResult lowered(const std::string& program, bool backward = false, Lengths lengths = {},
+                       FormFilter allowed = everything) {
+  return lower(compiled(Program::parse(program), lengths), {backward, false, allowed});
+}
+
+std::string text_of(const LoweringResult& result) {
+  return result.lowered ? to_string(result.lowered->graph) : "refused: " + result.reasons.front();
+}
+
+TEST(CudnnLower, PutsTheBandLastWhereItIsRecognised) {
+  EXPECT_EQ(text_of(lowered("value = 50.0 * tanh(score / 50.0)\nkeep = q_idx >= kv_idx & q_idx - kv_idx < 100")),
+            "n0 = div.f32 score 50f\n"
+            "n1 = tanh.f32 n0\n"
+            "n2 = mul.f32 n1 50f\n"
+            "n3 = band.f32 n2 right 0\n"
+            "n4 = band.f32 n3 left 100\n"
+            "value = n4\n");
+}
+
+TEST(CudnnLower, NeverComparesTwoIndicesDirectly) {
+  const LoweringResult result = lowered("value = select(q_idx > kv_idx, score, score * 0.5)");
+  ASSERT_TRUE(result.lowered);
+  for (const ModifierNode& node : result.lowered->graph.nodes) {
+    if (node.mode >= Mode::kCmpEq && node.mode <= Mode::kCmpGe) {
+      EXPECT_EQ(node.inputs[1].kind, Ref::Kind::kInt32) << text_of(result);
+    }
+  }
+}
+
+TEST(CudnnLower, TheFirstInputIsAlwaysComputed) {
+  for (const char* program :
+       {"value = 1.0 - score", "value = 2.0 / (abs(score) + 1.0)", "operand x: f32 [h]\nvalue = x * x + score",
+        "operand x: f32 [h]\nvalue = x - score", "value = select(q_idx == 3, 1.0, score)"}) {
+    const LoweringResult result = lowered(program);
+    ASSERT_TRUE(result.lowered) << program;
+    for (const ModifierNode& node : result.lowered->graph.nodes) {
+      if (node.mode == Mode::kGenIndex) continue;
+      const Ref::Kind first = node.inputs[0].kind;
+      EXPECT_TRUE(first == Ref::Kind::kScore || first == Ref::Kind::kNode || first == Ref::Kind::kUpstream)
+          << text_of(result);
+    }
+  }
+}
+
+TEST(CudnnLower, GivesOperandsTheRowsThatCudnnNeeds) {
+  const auto shipped = [](Direction direction) {
+    return [table = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows), direction](std::string_view form) {
+      return table.find(form, direction) == FormVerdict::kRight;
+    };
+  };
+  const FormFilter forward = shipped(Direction::kForward), backward = shipped(Direction::kBackward);
+  EXPECT_EQ(text_of(lowered("operand x: f32 [b]\nvalue = score * x", false, {}, forward)),
+            "t0: f32 2,1,256,1 strides 1,1,0,1\nn0 = mul.f32 score t0\nvalue = n0\n");
+  const std::string along_keys = "operand x: f32 [b, kv_idx]\nvalue = score + x";
+  EXPECT_EQ(text_of(lowered(along_keys, false, {}, forward)),
+            "t0: f32 2,1,1,256 strides 256,1,1,1\nn0 = add.f32 score t0\nvalue = n0\n");
+  EXPECT_EQ(text_of(lowered(along_keys, true, {}, backward)),
+            "t0: f32 2,1,256,256 strides 256,1,0,1\nn0 = add.f32 score t0\nvalue = n0\n");
+}
+
+TEST(CudnnLower, CutsValueAndAdjointPastTheLastRowAndKeyInBackwardOnly) {
+  const std::string program = "value = score * score";
+  EXPECT_EQ(text_of(lowered(program, false, {100, 256})), "n0 = mul.f32 score score\nvalue = n0\n");
+  EXPECT_EQ(text_of(lowered(program, true)).find("binary_select"), std::string::npos);
+  const std::string ragged = text_of(lowered(program, true, {100, 300}));
+  EXPECT_NE(ragged.find("cmp_lt.i32->bool n1 100"), std::string::npos) << ragged;
+  EXPECT_NE(ragged.find(" -inff "), std::string::npos) << ragged;
+  EXPECT_NE(ragged.find(" 0f "), std::string::npos) << ragged;
+}
+
+TEST(CudnnLower, AnAdjointThatPassesThroughNeedsNoCallback) {
+  const LoweringResult result = lowered("value = score + f32(q_idx - kv_idx)", true);
+  ASSERT_TRUE(result.lowered);
+  EXPECT_EQ(result.lowered->graph.d_score.kind, Ref::Kind::kNone);
+}
+
+TEST(CudnnLower, SaysWhyNot) {
+  const auto reason = [](const LoweringResult& result) { return result.lowered ? "" : result.reasons.front(); };
+  EXPECT_NE(
+      reason(lowered("table t: f32 rank 1\nvalue = score + t[q_idx]")).find("cuDNN's fused attention has no gather"),
+      std::string::npos);
+  EXPECT_NE(reason(lowered("value = score + f32(q_idx % 7)")).find("'%'"), std::string::npos);
+  EXPECT_NE(reason(lowered("value = round(score)")).find("'round'"), std::string::npos);
+  const auto no_tanh = [](std::string_view form) { return form != "tanh.f32"; };
+  EXPECT_NE(reason(lowered("value = tanh(score)", false, {}, no_tanh)).find("form 'tanh.f32' was not seen to be right"),
+            std::string::npos);
+}
+
+TEST(CudnnLower, CountsNodesBeforeCudnnSeesThem) {
+  std::string chain = "score";
+  for (int i = 0; i < kForwardNodeBudget; ++i) chain = "sin(" + chain + ")";
+  EXPECT_TRUE(lowered("value = " + chain).lowered);
+  const LoweringResult over = lowered("value = sin(" + chain + ")");
+  ASSERT_FALSE(over.lowered);
+  EXPECT_NE(over.reasons.front().find("needs 41 cuDNN nodes"), std::string::npos) << over.reasons.front();
+}
+
+/// What a device said of the whole zoo: the shipped table holds a row for each modifier, and the lowering admits none
+/// that was not right.
+TEST(CudnnLower, AdmitsOfTheZooOnlyWhatWasRightOnADevice) {
+  const FormTable table = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  int admitted = 0;
+  for (const zoo::Entry& entry : zoo::entries()) {
+    zoo::Parameters parameters;
+    for (const zoo::Parameter& parameter : entry.parameters) {
+      if (parameter.default_value) continue;
+      if (parameter.type == zoo::ParameterType::kInt)
+        parameters[parameter.name] = std::int64_t{13};
+      else if (parameter.type == zoo::ParameterType::kAxes)
+        parameters[parameter.name] = std::string("h, q_idx, kv_idx");
+      else
+        parameters[parameter.name] = 5.0;
+    }
+    const zoo::Modifier modifier = zoo::make(entry.name, parameters, {2, 4, 256, 256});
+    const compiler::CompiledProblem problem = compiled(zoo::combine(std::array{modifier}).program);
+    for (const bool backward : {false, true}) {
+      const Direction direction = backward ? Direction::kBackward : Direction::kForward;
+      const auto right = [&](std::string_view form) { return table.find(form, direction) == FormVerdict::kRight; };
+      const LoweringResult result = lower(problem, {backward, false, right});
+      if (!result.lowered) continue;
+      ++admitted;
+      EXPECT_EQ(table.find("zoo." + entry.name, direction), FormVerdict::kRight) << entry.name << "\n"
+                                                                                 << text_of(result);
+    }
+  }
+  EXPECT_GE(admitted, 24);
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cudnn
