@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/cudnn/modifier_graph.hpp"
+
+namespace scoremod::explorer {
+
+/// Sizes, dtype and layout that a form is tried with.
+struct Setting {
+  std::string name;
+  std::int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v;
+  DType dtype;
+  Layout layout;
+};
+
+/// Ragged sizes, several batches and heads, lengths that are no multiple of 128, head dims 64, 128 and 256, f16 and
+/// bf16.
+const std::vector<Setting>& settings();
+
+/// Changes a lowered modifier into another way to say the same, which the lowering does not use.
+using Mutation = std::function<void(backend::cudnn::ModifierGraph&)>;
+
+/// One form: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
+/// program, if there is no mutation.
+struct FormCase {
+  std::string form;                   ///< the name in the table
+  std::string program;                ///< text
+  DType operand_dtype = DType::kF32;  ///< of its f32 operands
+  Mutation mutation;
+  bool as_written = false;  ///< leave out the passes, which would rewrite the program
+};
+
+/// Every candidate form: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the forms
+/// that were seen to be wrong or to crash on some version, which a run must find again.
+std::vector<FormCase> form_cases();
+
+/// The forms that cuDNN 9.19 was measured to get wrong, refuse or crash on, on sm_90: the negative control of an
+/// exploration.
+struct KnownForm {
+  std::string form;
+  bool backward;
+  std::string verdict;
+};
+const std::vector<KnownForm>& known_bad_forms();
+
+}  // namespace scoremod::explorer

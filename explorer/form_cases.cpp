@@ -1,0 +1,215 @@
+#include <initializer_list>
+#include <utility>
+
+#include "base/fail.hpp"
+#include "explorer/form_case.hpp"
+#include "explorer/mutations.hpp"
+#include "explorer/zoo_cases.hpp"
+
+namespace scoremod::explorer {
+namespace {
+
+using backend::cudnn::ElementType;
+
+void add(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
+  cases.push_back({std::move(form), std::move(program), DType::kF32, std::move(mutation), false});
+}
+
+/// A form that the passes would rewrite.
+void add_as_written(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
+  cases.push_back({std::move(form), std::move(program), DType::kF32, std::move(mutation), true});
+}
+
+/// f32 functions, each at arguments where it matters and stays finite.
+void add_float_ops(std::vector<FormCase>& cases) {
+  const std::pair<const char*, const char*> unary[] = {{"neg", "-score"},
+                                                       {"abs", "abs(score)"},
+                                                       {"floor", "floor(score * 4.0)"},
+                                                       {"ceil", "ceil(score * 4.0)"},
+                                                       {"exp", "exp(score * 0.25)"},
+                                                       {"log", "log(abs(score) + 0.5)"},
+                                                       {"sqrt", "sqrt(abs(score) + 0.5) * 3.0"},
+                                                       {"rsqrt", "rsqrt(abs(score) + 0.1) * 3.0"},
+                                                       {"reciprocal", "reciprocal(abs(score) + 0.3) * 3.0"},
+                                                       {"sin", "sin(score) * 3.0"},
+                                                       {"cos", "cos(score) * 3.0"},
+                                                       {"tan", "tan(score * 0.05) * 9.0"},
+                                                       {"tanh", "5.0 * tanh(score / 5.0)"},
+                                                       {"sigmoid", "sigmoid(score) * 5.0"},
+                                                       {"erf", "erf(score * 0.3) * 5.0"},
+                                                       {"softplus", "softplus(score)"},
+                                                       {"relu", "relu(score)"},
+                                                       {"gelu", "gelu(score)"},
+                                                       {"gelu_tanh", "gelu_tanh(score)"},
+                                                       {"swish", "silu(score)"}};
+  for (const auto& [name, text] : unary) add(cases, concat(name, ".f32"), concat("value = ", text));
+  const std::pair<const char*, const char*> binary[] = {{"add", "score + sin(score)"},
+                                                        {"sub", "score - sin(score)"},
+                                                        {"mul", "score * cos(score)"},
+                                                        {"div", "score / (abs(score) + 1.0)"},
+                                                        {"pow", "pow(abs(score) + 0.5, 1.5)"},
+                                                        {"min", "min(score, 1.0)"},
+                                                        {"max", "max(score, -1.0)"}};
+  for (const auto& [name, text] : binary) add(cases, concat(name, ".f32"), concat("value = ", text));
+}
+
+/// i32 arithmetic on the indices, seen through a bias.
+void add_index_ops(std::vector<FormCase>& cases) {
+  const std::pair<const char*, const char*> ops[] = {{"gen_index.0", "b"},
+                                                     {"gen_index.1", "h"},
+                                                     {"gen_index.2", "q_idx"},
+                                                     {"gen_index.3", "kv_idx"},
+                                                     {"add.i32", "q_idx + kv_idx"},
+                                                     {"sub.i32", "q_idx - kv_idx"},
+                                                     {"mul.i32", "q_idx * 2 - kv_idx"},
+                                                     {"neg.i32", "-kv_idx"},
+                                                     {"abs.i32", "abs(q_idx - kv_idx)"},
+                                                     {"min.i32", "min(q_idx, kv_idx)"},
+                                                     {"max.i32", "max(q_idx, kv_idx)"}};
+  for (const auto& [name, text] : ops) add(cases, name, concat("value = score + f32(", text, ") * 0.03125"));
+  add(cases, "identity.i32_to_f32", "value = score - f32(abs(q_idx - kv_idx)) * 0.03125");
+  add(cases, "identity.bool_to_f32", "value = score + f32(q_idx - kv_idx > 3) * 2.0");
+  add(cases, "identity.f32_to_i32", "value = score + f32(i32(score * 2.0)) * 0.5");
+  add(cases, "identity.bool_to_i32", "value = score + f32(i32(q_idx - kv_idx > 3)) * 2.0");
+}
+
+void add_masks(std::vector<FormCase>& cases) {
+  const std::pair<const char*, const char*> comparisons[] = {{"cmp_eq", "=="}, {"cmp_neq", "!="}, {"cmp_lt", "<"},
+                                                             {"cmp_le", "<="}, {"cmp_gt", ">"},   {"cmp_ge", ">="}};
+  for (const auto& [name, symbol] : comparisons) {
+    add(cases, concat(name, ".i32"),
+        concat("value = select(q_idx * 2 - kv_idx ", symbol, " 3, score, score * 0.25 - 1.0)"));
+    add(cases, concat(name, ".f32"),
+        concat("value = select(floor(score * 2.0) ", symbol, " 1.0, score, score * 0.25 - 1.0)"));
+  }
+  add(cases, "binary_select.f32", "value = select(q_idx * 2 - kv_idx > 3, score, -score)");
+  add(cases, "logical_and.f32", "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5");
+  add(cases, "logical_or.f32", "value = score\nkeep = q_idx * 2 - kv_idx >= 3 | kv_idx < 17");
+  add(cases, "logical_not.f32", "value = select(!(q_idx * 2 - kv_idx >= 3), score, score * 0.25)");
+  add(cases, "cmp_neq.logical", "value = select((q_idx * 2 - kv_idx >= 3) ^ (kv_idx < 17), score, score * 0.25)");
+  add(cases, "band.right", "value = score\nkeep = q_idx >= kv_idx");
+  add(cases, "band.right.shifted", "value = score\nkeep = q_idx - 3 >= kv_idx");
+  add(cases, "band.right.shifted_ahead", "value = score\nkeep = q_idx + 5 >= kv_idx");
+  add(cases, "band.left", "value = score\nkeep = q_idx >= kv_idx & q_idx - kv_idx < 50");
+  add(cases, "band.left.alone", "value = score\nkeep = q_idx - kv_idx < 50");
+  add(cases, "band.after_cap", "value = 5.0 * tanh(score / 5.0)\nkeep = q_idx >= kv_idx");
+  add(cases, "band.after_terms", "operand id: i32 [b, q_idx]\nvalue = score\nkeep = q_idx >= kv_idx & kv_idx >= id");
+}
+
+/// An operand of every subset of the axes, added, multiplied and (i32) compared.
+void add_operands(std::vector<FormCase>& cases) {
+  const char* names[] = {"b", "h", "q_idx", "kv_idx"};
+  for (unsigned subset = 1; subset < 16; ++subset) {
+    std::string axes, key;
+    for (unsigned axis = 0; axis < 4; ++axis) {
+      if (subset & (1u << axis)) axes += concat(axes.empty() ? "" : ", ", names[axis]);
+      key += (subset & (1u << axis)) ? "bhqk"[axis] : '1';
+    }
+    const std::string f32_decl = concat("operand x: f32 [", axes, "]\n"),
+                      i32_decl = concat("operand x: i32 [", axes, "]\n");
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const std::string form = concat("operand.", key, ".", to_string(dtype));
+      cases.push_back({form, f32_decl + "value = score + (x - 1.0) * 4.0", dtype, {}, false});
+      cases.push_back({form, f32_decl + "value = score * x", dtype, {}, false});
+    }
+    add(cases, concat("operand.", key, ".i32"), i32_decl + "value = select(kv_idx >= x, score, score * 0.25 - 1.0)");
+    // As declared, without the rows of stride 0 that the lowering adds.
+    const bool rows_added = !(subset & 4u) && (subset & 1u || subset & 8u);
+    if (!rows_added) continue;
+    add(cases, concat("operand.", key, ".f32.as_declared"), f32_decl + "value = score * x", operands_as_declared());
+    add(cases, concat("operand.", key, ".i32.as_declared"), i32_decl + "value = score\nkeep = kv_idx < x",
+        operands_as_declared());
+  }
+  add(cases, "operand.by_value.f32", "operand x: f32 []\nvalue = score * x");
+  add(cases, "operand.by_value.i32", "operand x: i32 []\nvalue = score\nkeep = kv_idx < x | kv_idx < 20");
+}
+
+/// Ways of writing that the lowering avoids; among them every one that cuDNN 9.19 was seen to get wrong or to crash on.
+void add_avoided(std::vector<FormCase>& cases) {
+  const std::pair<const char*, const char*> direct[] = {{"gt_q_kv", "q_idx > kv_idx"},  {"lt_q_kv", "q_idx < kv_idx"},
+                                                        {"gt_kv_q", "kv_idx > q_idx"},  {"ge_kv_q", "kv_idx >= q_idx"},
+                                                        {"le_kv_q", "kv_idx <= q_idx"}, {"ge_q_kv", "q_idx >= kv_idx"},
+                                                        {"le_q_kv", "q_idx <= kv_idx"}};
+  for (const auto& [name, text] : direct) {
+    add_as_written(cases, concat("direct.", name), concat("value = select(", text, ", score, -inf)"),
+                   direct_comparison());
+    add_as_written(cases, concat("difference.", name), concat("value = select(", text, ", score, -inf)"));
+  }
+  add(cases, "logical_and.i32", "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5",
+      logical_compute(ElementType::kInt32));
+  add(cases, "logical_and.bool", "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5",
+      logical_compute(ElementType::kBoolean));
+  add(cases, "mul.bool_as_i32", "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5",
+      and_as_product(ElementType::kInt32));
+  add(cases, "mul.bool_as_f32", "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5",
+      and_as_product(ElementType::kFloat));
+  add(cases, "cmp_ge.i32_as_f32", "value = select(q_idx * 2 - kv_idx >= 3, score, score * 0.25 - 1.0)",
+      comparison_compute(ElementType::kFloat));
+  // A float32 offset by value, added in FLOAT arithmetic; and the constant first.
+  add_as_written(cases, "direct.ge_q_plus_offset_f32",
+                 "operand x: f32 []\nvalue = select(f32(q_idx) + x >= f32(kv_idx), score, -inf)", without_casts());
+  add_as_written(cases, "direct.ge_q_kv.constant_first", "value = select(q_idx >= kv_idx, -inf, score)",
+                 both(direct_comparison(), constant_first_select()));
+  add_as_written(cases, "direct.le_q_kv.constant_first", "value = select(q_idx <= kv_idx, -inf, score)",
+                 both(direct_comparison(), constant_first_select()));
+  // The node budget, from both sides.
+  for (const std::size_t nodes : {20, 30, 38, 40, 41, 44}) {
+    add(cases, concat("budget.", nodes), "value = score + 1.5", padded_to(nodes));
+  }
+  // Without the cut past the last row and key.
+  for (const char* text : {"value = score * cos(score)", "operand x: f32 [q_idx, kv_idx]\nvalue = score * x"}) {
+    add(cases, "adjoint.unguarded", text, without_tail_guard());
+  }
+  add_as_written(cases, "binary_select.constant_first", "value = select(q_idx * 2 - kv_idx < 3, -inf, score)",
+                 constant_first_select());
+}
+
+}  // namespace
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> all{
+      {"base", 2, 4, 4, 192, 192, 64, 64, DType::kBF16, Layout::kBSHD},
+      {"gqa_odd_f16_sbhd", 2, 4, 2, 77, 333, 64, 64, DType::kF16, Layout::kSBHD},
+      {"long_q_d128_bhsd", 3, 2, 1, 300, 130, 128, 128, DType::kBF16, Layout::kBHSD},
+      {"tail_65", 2, 4, 4, 130, 193, 64, 64, DType::kBF16, Layout::kBSHD},
+      {"d256", 2, 2, 2, 129, 192, 256, 256, DType::kBF16, Layout::kBSHD},
+      {"one_row", 2, 4, 4, 1, 192, 64, 64, DType::kBF16, Layout::kBSHD},
+  };
+  return all;
+}
+
+std::vector<FormCase> form_cases() {
+  std::vector<FormCase> cases;
+  add(cases, "plain", "value = score");
+  add_float_ops(cases);
+  add_index_ops(cases);
+  add_masks(cases);
+  add_operands(cases);
+  add_avoided(cases);
+  for (FormCase& zoo : zoo_cases()) cases.push_back(std::move(zoo));
+  return cases;
+}
+
+const std::vector<KnownForm>& known_bad_forms() {
+  static const std::vector<KnownForm> known{
+      {"direct.gt_q_kv", false, "wrong"},
+      {"direct.lt_q_kv", false, "wrong"},
+      {"direct.gt_kv_q", false, "wrong"},
+      {"direct.ge_kv_q", false, "wrong"},
+      {"operand.b111.f32.as_declared", false, "wrong"},
+      {"operand.bh11.f32.as_declared", false, "wrong"},
+      {"operand.b111.f32.as_declared", true, "wrong"},
+      {"operand.bh11.f32.as_declared", true, "wrong"},
+      {"operand.b11k.f32.as_declared", true, "wrong"},
+      {"operand.bh1k.f32.as_declared", true, "wrong"},
+      {"direct.ge_q_plus_offset_f32", false, "wrong"},
+      {"direct.ge_q_kv.constant_first", false, "crashed"},
+      {"budget.41", false, "crashed"},
+      {"mul.bool_as_i32", false, "wrong"},
+      {"logical_and.i32", false, "refused"},
+      {"logical_and.bool", false, "refused"},
+  };
+  return known;
+}
+
+}  // namespace scoremod::explorer

@@ -1,0 +1,310 @@
+#include "explorer/run_case.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/cudnn/attention_graph.hpp"
+#include "backend/cudnn/device.hpp"
+#include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/lower.hpp"
+#include "backend/reference/dense_tensor.hpp"
+#include "backend/reference/naive_attention.hpp"
+#include "base/element.hpp"
+#include "base/fail.hpp"
+#include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::explorer {
+namespace {
+
+using backend::Direction;
+using problem::TensorRole;
+namespace cudnn = backend::cudnn;
+namespace reference = backend::reference;
+
+constexpr std::int64_t kTableExtent = 32;
+
+AttentionProblem problem_of(const FormCase& form, const Setting& s) {
+  AttentionProblem problem;
+  problem.batch = s.batch;
+  problem.heads_q = s.heads_q;
+  problem.heads_kv = s.heads_kv;
+  problem.seq_q = s.seq_q;
+  problem.seq_kv = s.seq_kv;
+  problem.dim_qk = s.dim_qk;
+  problem.dim_v = s.dim_v;
+  problem.dtype = s.dtype;
+  for (TensorLayout* layout : {&problem.q, &problem.k, &problem.v, &problem.o}) layout->layout = s.layout;
+  problem.program = Program::parse(form.program);
+  problem.backward = true;
+  problem.stats = true;
+  const std::array<std::int64_t, kAxisCount> sizes{s.batch, s.heads_q, s.seq_q, s.seq_kv};
+  for (const OperandDecl& decl : problem.program.operands()) {
+    OperandSpec spec{decl.name, decl.type == Type::kF32 ? form.operand_dtype : DType::kI32, {}, {}};
+    // A table's extents; cuDNN has no gather, so that only the reason of the refusal depends on them.
+    if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), kTableExtent);
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
+      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
+    }
+    problem.operands.push_back(std::move(spec));
+  }
+  return problem;
+}
+
+/// Everything of one call on the device. By-value tensors stay on the host.
+class DeviceCall {
+ public:
+  DeviceCall(const AttentionProblem& problem, const ProblemInputs& inputs, const cudnn::LoweredModifier& modifier)
+      : problem_(problem), scale_(problem.effective_scale()) {
+    upload(cudnn::kUidQ, inputs.q);
+    upload(cudnn::kUidK, inputs.k);
+    upload(cudnn::kUidV, inputs.v);
+    for (std::size_t i = 0; i < modifier.bindings.size(); ++i) {
+      const auto& bytes = inputs.operands[modifier.bindings[i].operand].bytes;
+      const auto uid = static_cast<cudnn::Uid>(cudnn::kUidModifierTensor + static_cast<std::int64_t>(i));
+      if (modifier.graph.tensors[i].by_value) {
+        scalars_.push_back(bytes);
+        pointers_[uid] = scalars_.back().data();
+      } else {
+        upload(uid, bytes);
+      }
+    }
+    pointers_[cudnn::kUidScale] = &scale_;
+  }
+
+  void upload(cudnn::Uid uid, const std::vector<std::byte>& bytes) {
+    cudnn::DeviceMemory memory(bytes.size());
+    memory.upload(bytes.data(), bytes.size());
+    pointers_[uid] = memory.data();
+    memories_.emplace(uid, std::move(memory));
+  }
+
+  /// An output filled with NaN, so that what is never written shows.
+  void output(cudnn::Uid uid, std::size_t bytes) { upload(uid, std::vector<std::byte>(bytes, std::byte{0xff})); }
+
+  void execute(const cudnn::EnginePlan& plan) {
+    if (!workspace_ || workspace_->bytes() < plan.workspace_bytes()) workspace_.emplace(plan.workspace_bytes());
+    plan.execute(cudnn::thread_handle(), pointers_, workspace_->data());
+  }
+
+  std::vector<std::byte> download(cudnn::Uid uid) const {
+    const cudnn::DeviceMemory& memory = memories_.at(uid);
+    std::vector<std::byte> bytes(memory.bytes());
+    memory.download(bytes.data(), bytes.size());
+    return bytes;
+  }
+
+ private:
+  const AttentionProblem& problem_;
+  float scale_;
+  std::unordered_map<std::int64_t, void*> pointers_;
+  std::unordered_map<std::int64_t, cudnn::DeviceMemory> memories_;
+  std::vector<std::vector<std::byte>> scalars_;
+  std::optional<cudnn::DeviceMemory> workspace_;
+};
+
+/// Euclidean distance of two dense vectors; NaN wherever one is not finite and the other is.
+double distance(const std::vector<double>& x, const std::vector<double>& y) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == y[i]) continue;  // equal infinities among them
+    sum += (x[i] - y[i]) * (x[i] - y[i]);
+  }
+  return std::sqrt(sum);
+}
+
+std::vector<double> widen(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+OutputError judge(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
+                  const std::vector<float>& plain, DType dtype) {
+  const double size = distance(truth, std::vector<double>(truth.size(), 0.0));
+  const double half_ulp = dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  const double unit = size > 0 && std::isfinite(size) ? size : 1.0;
+  return {name, distance(found, truth) / unit, 2 * distance(widen(plain), truth) / unit + half_ulp};
+}
+
+std::vector<double> dense(const AttentionProblem& problem, TensorRole role, const std::vector<std::byte>& bytes) {
+  return reference::load_dense<double>(problem, role, bytes.data());
+}
+
+std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
+  std::vector<double> values(bytes.size() / sizeof(float));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = load_element<double>(bytes.data(), DType::kF32, static_cast<std::int64_t>(i));
+  }
+  return values;
+}
+
+struct Prepared {
+  compiler::CompiledProblem compiled;
+  cudnn::LoweredModifier modifier;
+};
+
+/// Compiles, lowers with every form admitted and mutates; the reasons when the lowering has no form at all.
+std::optional<Prepared> prepare(const FormCase& form, const Setting& setting, Direction direction, std::string* why) {
+  compiler::PipelineOptions passes;
+  if (form.as_written) passes.disabled = compiler::step_names();
+  Prepared prepared{compiler::compile(problem_of(form, setting), passes), {}};
+  cudnn::LoweringOptions options;
+  options.backward = direction == Direction::kBackward;
+  // The plain way to give an operand is a form of its own, which a mutation makes.
+  options.allowed = [](std::string_view name) { return !name.ends_with(".as_declared"); };
+  cudnn::LoweringResult result = cudnn::lower(prepared.compiled, options);
+  if (!result.lowered) {
+    for (const std::string& reason : result.reasons) *why += reason;
+    return std::nullopt;
+  }
+  prepared.modifier = std::move(*result.lowered);
+  if (form.mutation) form.mutation(prepared.modifier.graph);
+  return prepared;
+}
+
+reference::InputTensors input_tensors(const ProblemInputs& inputs, const std::vector<const void*>& operands) {
+  return {inputs.q.data(), inputs.k.data(), inputs.v.data(), inputs.d_o.data(), operands};
+}
+
+std::vector<OutputError> run_forward(const Prepared& prepared, const ProblemInputs& inputs,
+                                     const cudnn::EnginePlan& plan, const reference::ForwardResult<double>& truth,
+                                     const reference::ForwardResult<float>& plain) {
+  const AttentionProblem& problem = prepared.compiled.problem;
+  DeviceCall call(problem, inputs, prepared.modifier);
+  call.output(cudnn::kUidO, problem::bytes_of(problem, TensorRole::kO));
+  call.output(cudnn::kUidStats, truth.lse.size() * sizeof(float));
+  call.execute(plan);
+  cudnn::synchronize();
+  return {judge("o", dense(problem, TensorRole::kO, call.download(cudnn::kUidO)), truth.o, plain.o, problem.dtype),
+          judge("lse", dense_f32(call.download(cudnn::kUidStats)), truth.lse, plain.lse, problem.dtype)};
+}
+
+std::vector<OutputError> run_backward(const Prepared& prepared, const ProblemInputs& inputs,
+                                      const reference::InputTensors& tensors, const cudnn::EnginePlan& plan,
+                                      const reference::ForwardResult<double>& forward) {
+  const AttentionProblem& problem = prepared.compiled.problem;
+  const backend::CallParameters parameters{problem.effective_scale(), {}, nullptr};
+  DeviceCall call(problem, inputs, prepared.modifier);
+  // The forward's true results: an error of the forward must not show here.
+  std::vector<std::byte> o(problem::bytes_of(problem, TensorRole::kO));
+  reference::store_dense(problem, TensorRole::kO, forward.o, o.data());
+  std::vector<std::byte> lse(forward.lse.size() * sizeof(float));
+  for (std::size_t i = 0; i < forward.lse.size(); ++i)
+    store_element(lse.data(), DType::kF32, static_cast<std::int64_t>(i), forward.lse[i]);
+  call.upload(cudnn::kUidO, o);
+  call.upload(cudnn::kUidStats, lse);
+  call.upload(cudnn::kUidDO, inputs.d_o);
+  call.output(cudnn::kUidDQ, problem::bytes_of(problem, TensorRole::kQ));
+  call.output(cudnn::kUidDK, problem::bytes_of(problem, TensorRole::kK));
+  call.output(cudnn::kUidDV, problem::bytes_of(problem, TensorRole::kV));
+  call.execute(plan);
+  cudnn::synchronize();
+  const auto truth = reference::backward<double>(prepared.compiled, tensors, parameters);
+  const auto plain = reference::backward<float>(prepared.compiled, tensors, parameters);
+  return {judge("dq", dense(problem, TensorRole::kQ, call.download(cudnn::kUidDQ)), truth.dq, plain.dq, problem.dtype),
+          judge("dk", dense(problem, TensorRole::kK, call.download(cudnn::kUidDK)), truth.dk, plain.dk, problem.dtype),
+          judge("dv", dense(problem, TensorRole::kV, call.download(cudnn::kUidDV)), truth.dv, plain.dv, problem.dtype)};
+}
+
+constexpr double kNotTimed = 0;
+constexpr int kTimedRepeats = 9;
+/// A larger operand would measure little but the memory's bandwidth, and take long to upload.
+constexpr std::size_t kMaxTimedOperandBytes = std::size_t{256} << 20;
+
+/// Inputs for timing: bf16 numbers of magnitude around one with all bits in use (a matrix product of constants draws
+/// less power and so runs faster than one of data). Empty when an operand is too large.
+ProblemInputs patterned_inputs(const AttentionProblem& problem) {
+  const auto fill = [](std::size_t bytes) {
+    std::vector<std::byte> data(bytes);
+    std::uint32_t state = 1;
+    for (std::size_t i = 0; i + 1 < bytes; i += 2) {
+      state = state * 1664525u + 1013904223u;  // Numerical Recipes' generator
+      const float value = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
+      store_element(data.data(), DType::kBF16, static_cast<std::int64_t>(i / 2), value);
+    }
+    return data;
+  };
+  static const std::vector<std::byte> tensor = fill(problem::bytes_of(problem, TensorRole::kQ));
+  ProblemInputs inputs;
+  for (std::size_t i = 0; i < problem.operands.size(); ++i) {
+    const std::size_t bytes = problem::bytes_of(problem::spec_of(problem, static_cast<std::uint32_t>(i)));
+    if (bytes > kMaxTimedOperandBytes) return {};
+    inputs.operands.push_back({problem.operands[i].name, std::vector<std::byte>(bytes, std::byte{0})});
+  }
+  inputs.q = inputs.k = inputs.v = inputs.d_o = tensor;
+  return inputs;
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+CaseResult run_case(const FormCase& form, const Setting& setting, Direction direction) {
+  CaseResult result;
+  const auto prepared = prepare(form, setting, direction, &result.text);
+  if (!prepared) {
+    result.verdict = "not_lowered";
+    return result;
+  }
+  result.uses.assign(prepared->modifier.forms.begin(), prepared->modifier.forms.end());
+  const AttentionProblem& problem = prepared->compiled.problem;
+  const auto start = std::chrono::steady_clock::now();
+  const cudnn::BuildOutcome built =
+      cudnn::build_plan(cudnn::attention_graph(problem, direction, prepared->modifier.graph), cudnn::thread_handle());
+  result.build_ms = milliseconds_since(start);
+  if (built.status != cudnn::BuildStatus::kBuilt) {
+    result.verdict = "refused";
+    result.text = built.text;
+    return result;
+  }
+  const ProblemInputs inputs = random_inputs(problem);
+  std::vector<const void*> operands;
+  for (const OwnedOperand& operand : inputs.operands) operands.push_back(operand.bytes.data());
+  const reference::InputTensors tensors = input_tensors(inputs, operands);
+  const backend::CallParameters parameters{problem.effective_scale(), {}, nullptr};
+  const auto truth = reference::forward<double>(prepared->compiled, tensors, parameters);
+  result.outputs = direction == Direction::kForward
+                       ? run_forward(*prepared, inputs, *built.plan, truth,
+                                     reference::forward<float>(prepared->compiled, tensors, parameters))
+                       : run_backward(*prepared, inputs, tensors, *built.plan, truth);
+  const bool right = std::ranges::all_of(result.outputs, [](const OutputError& o) { return o.error <= o.tolerance; });
+  result.verdict = right ? "right" : "wrong";
+  return result;
+}
+
+double time_case(const FormCase& form, Direction direction) {
+  const Setting setting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
+  std::string why;
+  const auto prepared = prepare(form, setting, direction, &why);
+  if (!prepared) return kNotTimed;
+  const AttentionProblem& problem = prepared->compiled.problem;
+  const ProblemInputs inputs = patterned_inputs(problem);
+  if (inputs.q.empty()) return kNotTimed;
+  const auto built =
+      cudnn::build_plan(cudnn::attention_graph(problem, direction, prepared->modifier.graph), cudnn::thread_handle());
+  if (!built.plan) return kNotTimed;
+  DeviceCall call(problem, inputs, prepared->modifier);
+  call.upload(cudnn::kUidO, inputs.q);
+  call.upload(cudnn::kUidDO, inputs.d_o);
+  call.upload(cudnn::kUidStats,
+              std::vector<std::byte>(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seq_q) *
+                                     sizeof(float)));
+  call.output(cudnn::kUidDQ, inputs.q.size());
+  call.output(cudnn::kUidDK, inputs.k.size());
+  call.output(cudnn::kUidDV, inputs.v.size());
+  std::vector<double> times;
+  cudnn::DeviceTimer timer;
+  for (int repeat = 0; repeat < kTimedRepeats; ++repeat) {
+    timer.start();
+    call.execute(*built.plan);
+    times.push_back(timer.stop());
+  }
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+}  // namespace scoremod::explorer

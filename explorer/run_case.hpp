@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "explorer/form_case.hpp"
+
+namespace scoremod::explorer {
+
+/// How far one output is from float64, relative to the output's size (Euclidean norm), and how far it may be.
+struct OutputError {
+  std::string output;
+  double error = 0;
+  double tolerance = 0;
+};
+
+struct CaseResult {
+  std::string verdict;  ///< right, wrong, refused; a crash is seen by the parent only
+  std::string text;     ///< why refused, in cuDNN's words
+  std::vector<OutputError> outputs;
+  double build_ms = 0;
+  std::vector<std::string> uses;  ///< the forms in the lowered graph
+};
+
+/// Lowers the case's program with every form admitted, applies the mutation, builds, runs on the current device with
+/// NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error of a plain
+/// evaluation in the same precision, plus half a unit in the last place of the dtype.
+CaseResult run_case(const FormCase& form, const Setting& setting, backend::Direction direction);
+
+/// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD; 0 when it can't
+/// be built or an operand is too large. Only meaningful when nothing else runs on the device.
+double time_case(const FormCase& form, backend::Direction direction);
+
+}  // namespace scoremod::explorer
