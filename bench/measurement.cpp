@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <thread>
 
 #include "attention_run.hpp"
 #include "blas_products.hpp"
@@ -21,6 +22,10 @@ double quantile(std::vector<double> values, double part) {
   std::ranges::sort(values);
   return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
 }
+
+/// OpenBLAS's threads keep a core busy for a while after a product, waiting for the next one; what runs then has one
+/// core less. They go to sleep after 2^26 cycles (its THREAD_TIMEOUT), some 30 ms.
+void let_openblas_sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
 struct Running {
   AttentionRun attention;
@@ -41,7 +46,11 @@ std::vector<Measurement> measure(std::span<const BenchCase> cases, const Measure
   }
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     for (const auto& one : running) {
+      // Each is called once untimed first: after a pause clocks are low and caches cold.
+      let_openblas_sleep();
+      one->attention.run();
       one->ms.push_back(milliseconds([&] { one->attention.run(); }));
+      one->reference.run();
       one->reference_ms.push_back(milliseconds([&] { one->reference.run(); }));
     }
   }

@@ -39,7 +39,7 @@ inline int useful_threads(const AttentionShape& shape, int threads) {
 /// Queries that one thread takes at a time: many, so that the packing of K and V pays, but not so many that threads
 /// have nothing to do. A multiple of kRowBlock, so that no result depends on it.
 inline std::size_t queries_per_unit(const AttentionShape& shape, int threads) {
-  constexpr std::size_t kMost = 20 * kRowBlock, kLeast = 4 * kRowBlock;
+  constexpr std::size_t kMost = 40 * kRowBlock, kLeast = 4 * kRowBlock;
   const auto rows = static_cast<std::size_t>(shape.seq_q);
   const std::size_t heads = static_cast<std::size_t>(shape.batch * shape.heads_q);
   const std::size_t parts = std::max<std::size_t>(1, 4 * static_cast<std::size_t>(threads) / heads);
