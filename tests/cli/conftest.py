@@ -1,22 +1,9 @@
 """The scoremod command, as the build left it."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-PROBLEMS = sorted((ROOT / "examples" / "problems").glob("*.json"))
-
-
-def find_command():
-    folders = [os.environ.get("SCOREMOD_BUILD_DIR"), ROOT / "build" / "release", ROOT / "build" / "dev"]
-    for folder in folders:
-        command = Path(folder) / "bin" / "scoremod" if folder else None
-        if command and command.exists():
-            return command
-    raise FileNotFoundError("the scoremod command is not built: run ./dev build")
+from built_command import find_command
 
 
 @pytest.fixture

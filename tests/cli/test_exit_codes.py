@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import ROOT, find_command
+from built_command import ROOT, find_command
 
 PROBLEM = json.dumps({"batch": 1, "heads_q": 1, "seq_q": 4, "dim_qk": 4})
 

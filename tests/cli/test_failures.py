@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import PROBLEMS, find_command
+from built_command import PROBLEMS, find_command
 
 SMALL = {"batch": 2, "heads_q": 4, "seq_q": 5, "dim_qk": 8}
 

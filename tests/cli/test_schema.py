@@ -6,7 +6,7 @@ import json
 import jsonschema
 import pytest
 
-from conftest import PROBLEMS, ROOT
+from built_command import PROBLEMS, ROOT
 
 SCHEMA = json.loads((ROOT / "docs" / "problem.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -1,11 +1,11 @@
 // Functions of f32 vectors, compiled once for each instruction set. Highway's math library does the work where it is
 // defined; lanes outside that range (NaN, infinities, huge arguments) go through the C library one by one.
 
-#if defined(SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H_
-#undef SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H_
+#if defined(SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H
+#undef SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H
 #else
-#define SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H_
+#define SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H
 #endif
 
 #include <cmath>
@@ -40,9 +40,9 @@ HWY_INLINE FloatVec exp_nonpositive(FloatVec x) {
   const FloatTag d;
   const IntTag di;
   // Adding 1.5 * 2^23 rounds to an integer n, which then stands in the lowest bits.
-  const FloatVec kRounder = hn::Set(d, 12582912.0f);
-  const FloatVec shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), kRounder);
-  const FloatVec n = hn::Sub(shifted, kRounder);
+  const FloatVec rounder = hn::Set(d, 12582912.0f);
+  const FloatVec shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), rounder);
+  const FloatVec n = hn::Sub(shifted, rounder);
   // ln 2 in two parts; n times the first is exact.
   const FloatVec r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x));
   // (e^r - 1 - r) / r^2 by a polynomial through the Chebyshev points of |r| <= ln(2) / 2: relative error 1e-8.

@@ -8,7 +8,7 @@
 #include "base/fail.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view cudnn_forms_sm_90_9_19_0;
+extern const std::string_view kCudnnFormsSm90;
 }
 
 namespace scoremod::backend::cudnn {
@@ -78,7 +78,7 @@ double FormTable::milliseconds(std::string_view form, Direction direction) const
 }
 
 FormTable shipped_form_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows) {
-  return FormTable::parse(embedded::cudnn_forms_sm_90_9_19_0, architecture, cudnn_version, rows);
+  return FormTable::parse(embedded::kCudnnFormsSm90, architecture, cudnn_version, rows);
 }
 
 }  // namespace scoremod::backend::cudnn
