@@ -11,12 +11,13 @@ namespace scoremod::checking {
 /// With u = 2^-24 the unit roundoff of float32, w that of the problem's dtype, and a = 4 u for the float32 arithmetic
 /// of a term (its exponential, its products and its share of the sums around it), a row's quantities move by
 ///
-///     score s          sigma = u |scale| sum_d |q_d k_d|
-///     value v(s)       delta = max |v(s +- sigma) - v(s)| + a |v|
-///     weight P         P (delta + a + w)              each, and P times the row's delta, root of sum of (P delta)^2,
-///     together o                the weights' moves times |V|; w |o| for its store dP - D           a |dP|, u per
-///     product, and the moves of o times |dO| d_score(s, g)    |d_score(s, move of g)| + max |d_score(s +- sigma, g) -
-///     d_score(s, g)| + (a + w) |d_score| dq, dk, dv       their terms' moves; w times themselves for the store
+/// - score s: sigma = u |scale| sum_d |q_d k_d|
+/// - value v(s): delta = max |v(s +- sigma) - v(s)| + a |v|
+/// - weight P: P (delta + a + w) each, and together P times the row's delta, the root of the sum of (P delta)^2
+/// - o: the weights' moves times |V|; w |o| for its store
+/// - dP - D: a |dP|, u for each product, and the moves of o times |dO|
+/// - d_score(s, g): |d_score(s, move of g)| + max |d_score(s +- sigma, g) - d_score(s, g)| + (a + w) |d_score|
+/// - dq, dk, dv: their terms' moves; w times themselves for the store
 ///
 /// and an operand's gradient as d_score does. Moves of independent terms add in quadrature. What is discontinuous in
 /// the score (a floor, a comparison, a mask) shows as a large difference over +- sigma, so that an element which
