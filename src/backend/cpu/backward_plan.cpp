@@ -321,7 +321,10 @@ class CpuBackward final : public BackwardPlan {
     const OperandGradients gradients(compiled_.problem, operands_, {}, shared);
     take_shared(shared);
     shared_bytes_ = shared.used();
-    Call call = make_call({}, {}, operands_, gradients, nullptr, {});
+    // A call refers to these: they must live as long as it does.
+    const BackwardTensors no_tensors;
+    const CallParameters no_parameters;
+    Call call = make_call(no_tensors, no_parameters, operands_, gradients, nullptr, {});
     Scratch scratch;
     const Worker worker(call, scratch);
     worker_bytes_ = scratch.used();

@@ -234,7 +234,10 @@ class CpuForward final : public ForwardPlan {
         program_(vectorize(compiled.program)),
         operands_(operand_views(compiled.problem)),
         threads_(useful_threads(shape_, thread_count(options.threads))) {
-    Call call = make_call({}, {}, operands_);
+    // A call refers to these: they must live as long as it does.
+    const ForwardTensors no_tensors;
+    const CallParameters no_parameters;
+    Call call = make_call(no_tensors, no_parameters, operands_);
     Scratch scratch;
     const Worker worker(call, scratch);
     worker_bytes_ = scratch.used();

@@ -1,4 +1,5 @@
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -51,12 +52,13 @@ TEST(TextRoundTrip, DifferentProgramsHaveDifferentTextsAndAreUnequal) {
 
 /// One random edit: a byte changed, removed, doubled or inserted, or a piece moved.
 void mutate(std::string& text, std::mt19937_64& random) {
+  constexpr std::string_view kCharacters = "()[]{}+-*/%<>=!&|^,.:;#\n\t 0189eEx%_";
   const std::size_t at = random() % text.size();
   switch (random() % 6) {
     case 0: text[at] = static_cast<char>(random() % 256); break;
     case 1: text.erase(at, 1 + random() % 4); break;
     case 2: text.insert(at, 1, text[at]); break;
-    case 3: text.insert(at, 1, "()[]{}+-*/%<>=!&|^,.:;#\n\t 0189eEx%_"[random() % 38]); break;
+    case 3: text.insert(at, 1, kCharacters[random() % kCharacters.size()]); break;
     case 4: text.insert(at, text.substr(random() % text.size(), random() % 20)); break;
     default: {
       static constexpr const char* kWords[] = {" let ",      " value = ",  " keep = ", " operand ", " table ",
