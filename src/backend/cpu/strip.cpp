@@ -313,7 +313,8 @@ HWY_INLINE void run_one(const Instruction& instruction, const Strip& strip) {
   at.length = strip.length;
   if (instruction.op < Op::kAdd) return run_leaf(instruction, strip, at);
   at.x = source_of(strip, instruction.args[0]);
-  if (instruction.arg_count > 1) at.y = source_of(strip, instruction.args[1]);
+  // Kernels of one argument may load a second: it must be readable.
+  at.y = instruction.arg_count > 1 ? source_of(strip, instruction.args[1]) : at.x;
   if (instruction.arg_count > 2) at.z = source_of(strip, instruction.args[2]);
 
   if (instruction.op == Op::kSelect) return run_select(at);
