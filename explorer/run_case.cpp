@@ -8,15 +8,13 @@
 
 #include "scoremod/inputs.hpp"
 
-#include "backend/cudnn/attention_graph.hpp"
-#include "backend/cudnn/device.hpp"
 #include "backend/cudnn/engine.hpp"
-#include "backend/cudnn/lower.hpp"
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
+#include "explorer/device_call.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::explorer {
@@ -46,7 +44,6 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
   const std::array<std::int64_t, kAxisCount> sizes{s.batch, s.heads_q, s.seq_q, s.seq_kv};
   for (const OperandDecl& decl : problem.program.operands()) {
     OperandSpec spec{decl.name, decl.type == Type::kF32 ? form.operand_dtype : DType::kI32, {}, {}};
-    // A table's extents; cuDNN has no gather, so that only the reason of the refusal depends on them.
     if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), kTableExtent);
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
       if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
@@ -55,58 +52,6 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
   }
   return problem;
 }
-
-/// Everything of one call on the device. By-value tensors stay on the host.
-class DeviceCall {
- public:
-  DeviceCall(const AttentionProblem& problem, const ProblemInputs& inputs, const cudnn::LoweredModifier& modifier)
-      : problem_(problem), scale_(problem.effective_scale()) {
-    upload(cudnn::kUidQ, inputs.q);
-    upload(cudnn::kUidK, inputs.k);
-    upload(cudnn::kUidV, inputs.v);
-    for (std::size_t i = 0; i < modifier.bindings.size(); ++i) {
-      const auto& bytes = inputs.operands[modifier.bindings[i].operand].bytes;
-      const auto uid = static_cast<cudnn::Uid>(cudnn::kUidModifierTensor + static_cast<std::int64_t>(i));
-      if (modifier.graph.tensors[i].by_value) {
-        scalars_.push_back(bytes);
-        pointers_[uid] = scalars_.back().data();
-      } else {
-        upload(uid, bytes);
-      }
-    }
-    pointers_[cudnn::kUidScale] = &scale_;
-  }
-
-  void upload(cudnn::Uid uid, const std::vector<std::byte>& bytes) {
-    cudnn::DeviceMemory memory(bytes.size());
-    memory.upload(bytes.data(), bytes.size());
-    pointers_[uid] = memory.data();
-    memories_.emplace(uid, std::move(memory));
-  }
-
-  /// An output filled with NaN, so that what is never written shows.
-  void output(cudnn::Uid uid, std::size_t bytes) { upload(uid, std::vector<std::byte>(bytes, std::byte{0xff})); }
-
-  void execute(const cudnn::EnginePlan& plan) {
-    if (!workspace_ || workspace_->bytes() < plan.workspace_bytes()) workspace_.emplace(plan.workspace_bytes());
-    plan.execute(cudnn::thread_handle(), pointers_, workspace_->data());
-  }
-
-  std::vector<std::byte> download(cudnn::Uid uid) const {
-    const cudnn::DeviceMemory& memory = memories_.at(uid);
-    std::vector<std::byte> bytes(memory.bytes());
-    memory.download(bytes.data(), bytes.size());
-    return bytes;
-  }
-
- private:
-  const AttentionProblem& problem_;
-  float scale_;
-  std::unordered_map<std::int64_t, void*> pointers_;
-  std::unordered_map<std::int64_t, cudnn::DeviceMemory> memories_;
-  std::vector<std::vector<std::byte>> scalars_;
-  std::optional<cudnn::DeviceMemory> workspace_;
-};
 
 /// Euclidean distance of two dense vectors; NaN wherever one is not finite and the other is.
 double distance(const std::vector<double>& x, const std::vector<double>& y) {
@@ -140,16 +85,12 @@ std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-struct Prepared {
-  compiler::CompiledProblem compiled;
-  cudnn::LoweredModifier modifier;
-};
-
 /// Compiles, lowers with every form admitted and mutates; the reasons when the lowering has no form at all.
-std::optional<Prepared> prepare(const FormCase& form, const Setting& setting, Direction direction, std::string* why) {
+std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting, Direction direction,
+                                    std::string* why) {
   compiler::PipelineOptions passes;
   if (form.as_written) passes.disabled = compiler::step_names();
-  Prepared prepared{compiler::compile(problem_of(form, setting), passes), {}};
+  PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, {}, false};
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
   // The plain way to give an operand is a form of its own, which a mutation makes.
@@ -168,11 +109,11 @@ reference::InputTensors input_tensors(const ProblemInputs& inputs, const std::ve
   return {inputs.q.data(), inputs.k.data(), inputs.v.data(), inputs.d_o.data(), operands};
 }
 
-std::vector<OutputError> run_forward(const Prepared& prepared, const ProblemInputs& inputs,
+std::vector<OutputError> run_forward(const PreparedCall& prepared, const ProblemInputs& inputs,
                                      const cudnn::EnginePlan& plan, const reference::ForwardResult<double>& truth,
                                      const reference::ForwardResult<float>& plain) {
   const AttentionProblem& problem = prepared.compiled.problem;
-  DeviceCall call(problem, inputs, prepared.modifier);
+  DeviceCall call(prepared, inputs);
   call.output(cudnn::kUidO, problem::bytes_of(problem, TensorRole::kO));
   call.output(cudnn::kUidStats, truth.lse.size() * sizeof(float));
   call.execute(plan);
@@ -181,12 +122,12 @@ std::vector<OutputError> run_forward(const Prepared& prepared, const ProblemInpu
           judge("lse", dense_f32(call.download(cudnn::kUidStats)), truth.lse, plain.lse, problem.dtype)};
 }
 
-std::vector<OutputError> run_backward(const Prepared& prepared, const ProblemInputs& inputs,
+std::vector<OutputError> run_backward(const PreparedCall& prepared, const ProblemInputs& inputs,
                                       const reference::InputTensors& tensors, const cudnn::EnginePlan& plan,
                                       const reference::ForwardResult<double>& forward) {
   const AttentionProblem& problem = prepared.compiled.problem;
   const backend::CallParameters parameters{problem.effective_scale(), {}, nullptr};
-  DeviceCall call(problem, inputs, prepared.modifier);
+  DeviceCall call(prepared, inputs);
   // The forward's true results: an error of the forward must not show here.
   std::vector<std::byte> o(problem::bytes_of(problem, TensorRole::kO));
   reference::store_dense(problem, TensorRole::kO, forward.o, o.data());
@@ -279,15 +220,16 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
 double time_case(const FormCase& form, Direction direction) {
   const Setting setting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
   std::string why;
-  const auto prepared = prepare(form, setting, direction, &why);
+  auto prepared = prepare(form, setting, direction, &why);
   if (!prepared) return kNotTimed;
+  prepared->zero_computed = true;
   const AttentionProblem& problem = prepared->compiled.problem;
   const ProblemInputs inputs = patterned_inputs(problem);
   if (inputs.q.empty()) return kNotTimed;
   const auto built =
       cudnn::build_plan(cudnn::attention_graph(problem, direction, prepared->modifier.graph), cudnn::thread_handle());
   if (!built.plan) return kNotTimed;
-  DeviceCall call(problem, inputs, prepared->modifier);
+  DeviceCall call(*prepared, inputs);
   call.upload(cudnn::kUidO, inputs.q);
   call.upload(cudnn::kUidDO, inputs.d_o);
   call.upload(cudnn::kUidStats,

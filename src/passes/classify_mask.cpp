@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "ir/builder.hpp"
+#include "passes/dependence.hpp"
 #include "passes/difference_logic.hpp"
 #include "passes/mask_formula.hpp"
 
@@ -18,29 +19,6 @@ constexpr Variable kKey = MaskFormula::axis(Axis::kKey);
 
 /// Dropping each term that the others imply takes a proof per term over all of them; beyond this many the terms stay.
 constexpr std::size_t kMaxTermsToCompare = 8;
-
-/// Which of the four indices (by Axis) and the score (last) a value depends on.
-using Dependence = std::array<bool, kAxisCount + 1>;
-
-std::vector<Dependence> dependences(const Program& program) {
-  std::vector<Dependence> out;
-  for (const Node& node : program.nodes()) {
-    Dependence d{};
-    for (const NodeId arg : ir::args_of(node)) {
-      for (std::size_t i = 0; i < d.size(); ++i) d[i] = d[i] || out[arg][i];
-    }
-    if (node.op == Op::kScore || node.op == Op::kUpstream) d[kAxisCount] = true;
-    if (node.op >= Op::kBatchIdx && node.op <= Op::kKeyIdx) {
-      d[static_cast<std::size_t>(node.op) - static_cast<std::size_t>(Op::kBatchIdx)] = true;
-    }
-    if (node.op == Op::kOperand) {
-      const auto& axes = program.operands()[node.payload].axes;
-      for (std::size_t i = 0; i < axes.size(); ++i) d[i] = d[i] || axes[i];
-    }
-    out.push_back(d);
-  }
-  return out;
-}
 
 std::vector<NodeId> and_terms(const Program& program) {
   std::vector<NodeId> terms;
@@ -163,11 +141,10 @@ class Classifier {
   bool is_bound(Variable v) const {
     if (v == DifferenceLogic::kZero) return true;
     const NodeId node = formula_.node_of(v);
-    return node != kNoNode && !depends(node, Axis::kQuery) && !depends(node, Axis::kKey) &&
-           !dependence_[node][kAxisCount];
+    return node != kNoNode && !depends(node, Axis::kQuery) && !depends(node, Axis::kKey) && !dependence_[node].score;
   }
 
-  bool depends(NodeId node, Axis axis) const { return dependence_[node][static_cast<std::size_t>(axis)]; }
+  bool depends(NodeId node, Axis axis) const { return dependence_[node].on(axis); }
 
   MaskBound bound(Variable v, std::int64_t offset) const { return {formula_.node_of(v), offset}; }
 
@@ -196,10 +173,10 @@ class Classifier {
   }
 
   bool is_query_side(NodeId node) const {
-    return depends(node, Axis::kQuery) && !depends(node, Axis::kKey) && !dependence_[node][kAxisCount];
+    return depends(node, Axis::kQuery) && !depends(node, Axis::kKey) && !dependence_[node].score;
   }
   bool is_key_side(NodeId node) const {
-    return depends(node, Axis::kKey) && !depends(node, Axis::kQuery) && !dependence_[node][kAxisCount];
+    return depends(node, Axis::kKey) && !depends(node, Axis::kQuery) && !dependence_[node].score;
   }
 
   bool set_documents(NodeId x, NodeId y, MaskTerm& out) const {

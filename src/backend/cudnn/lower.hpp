@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
@@ -16,19 +17,37 @@ namespace scoremod::backend::cudnn {
 
 /// What a modifier tensor is bound to at execution.
 struct TensorBinding {
-  enum class Kind : std::uint8_t { kOperand, kOffset };
+  enum class Kind : std::uint8_t {
+    kOperand,   ///< an operand of the program, in device memory
+    kComputed,  ///< a ComputedOperand
+    kOffset,    ///< an index offset of the call, by value
+  };
   Kind kind = Kind::kOperand;
-  std::uint32_t operand = 0;  ///< kOperand: the operand's number
+  std::uint32_t operand = 0;  ///< kOperand: the operand's number; kComputed: its number in LoweredModifier::computed
   Axis axis = Axis::kBatch;   ///< kOffset: whose IndexOffsets member
 
   bool operator==(const TensorBinding&) const = default;
+};
+
+/// A node that depends neither on the score nor on the upstream gradient, and that is computed by a kernel of our own
+/// before cuDNN runs: into a dense tensor of the problem's sizes along `axes` (in the order b, h, q, kv) and 1 along
+/// the others. f32 for Type::kF32, i32 for kI32, and i32 0 or 1 for kBool. The call's index offsets are added to the
+/// node's indices.
+struct ComputedOperand {
+  NodeId node = kNoNode;  ///< of the program that was lowered: `problem.program` in forward, `*problem.derivative` in
+                          ///< backward
+  std::array<bool, kAxisCount> axes{};  ///< all that the node varies along; more where only a larger shape has a form
+  Type type = Type::kF32;
+
+  bool operator==(const ComputedOperand&) const = default;
 };
 
 /// A program in cuDNN's terms.
 struct LoweredModifier {
   ModifierGraph graph;
   std::vector<TensorBinding> bindings;  ///< one for each of graph.tensors
-  std::set<std::string> forms;          ///< every form that the graph uses
+  std::vector<ComputedOperand> computed;
+  std::set<std::string> forms;  ///< every form that the graph uses
 };
 
 /// Decides whether a form may be used. The backend asks the form table; the explorer allows one candidate after the
@@ -54,8 +73,9 @@ inline constexpr int kForwardNodeBudget = 40;
 inline constexpr int kBackwardNodeBudget = 32;
 
 /// Rewrites the compiled program into forms that `options.allowed` admits, the fastest first: terms of the mask as a
-/// select, then the band nodes last, so that cuDNN skips the tiles outside the band. Counts nodes before cuDNN sees
-/// them.
+/// select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such form, and what
+/// is too much for cuDNN's node budget, becomes a computed operand where it depends on the score in no way; the nodes
+/// are counted before cuDNN sees them.
 LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 
 }  // namespace scoremod::backend::cudnn

@@ -53,6 +53,8 @@ class Interpreter {
   bool keeps() const;
   /// A root's f32 value.
   Real at(NodeId node) const { return values_[node].f; }
+  /// Any node's value; the program says which member holds it.
+  const ir::Scalar<Real>& scalar(NodeId node) const { return values_[node]; }
   /// The entry, in dense order, that a kOperandAdjoint root adds to.
   std::int64_t target_entry(const Root& root) const;
 

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/cudnn/attention_graph.hpp"
+#include "backend/cudnn/device.hpp"
+#include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/lower.hpp"
+
+namespace scoremod::explorer {
+
+/// A lowered problem and what its call binds.
+struct PreparedCall {
+  compiler::CompiledProblem compiled;
+  backend::cudnn::LoweredModifier modifier;
+  backend::Direction direction = backend::Direction::kForward;
+  IndexOffsets offsets;
+  bool zero_computed = false;  ///< leave computed operands zero: for times, which do not depend on them
+};
+
+/// Everything of one call on the device. By-value tensors stay on the host, and computed operands are computed there,
+/// by the reference interpreter in float32.
+class DeviceCall {
+ public:
+  /// `prepared` must outlive the call.
+  DeviceCall(const PreparedCall& prepared, const ProblemInputs& inputs);
+
+  void upload(backend::cudnn::Uid uid, const std::vector<std::byte>& bytes);
+  /// An output filled with NaN, so that what is never written shows.
+  void output(backend::cudnn::Uid uid, std::size_t bytes);
+  void execute(const backend::cudnn::EnginePlan& plan);
+  std::vector<std::byte> download(backend::cudnn::Uid uid) const;
+
+ private:
+  void bind_modifier_tensor(const PreparedCall& prepared, const ProblemInputs& inputs, std::size_t number);
+
+  float scale_;
+  IndexOffsets offsets_;
+  std::unordered_map<std::int64_t, void*> pointers_;
+  std::unordered_map<std::int64_t, backend::cudnn::DeviceMemory> memories_;
+  std::optional<backend::cudnn::DeviceMemory> workspace_;
+};
+
+/// The values of a computed operand, dense in the order of its axes.
+std::vector<std::byte> compute_operand(const PreparedCall& prepared, const ProblemInputs& inputs,
+                                       const backend::cudnn::ComputedOperand& operand);
+
+}  // namespace scoremod::explorer

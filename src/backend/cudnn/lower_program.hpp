@@ -1,0 +1,55 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "backend/cudnn/graph_writer.hpp"
+#include "backend/cudnn/lower.hpp"
+#include "passes/dependence.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// The program that a direction runs.
+const Program& program_of(const compiler::CompiledProblem& problem, const LoweringOptions& options);
+
+/// Writes a whole program as a modifier graph, given which of its nodes are computed operands.
+class ProgramLowering {
+ public:
+  /// `computed[node]` says that a node is bound instead of written; the lowering adds the nodes that have no form but
+  /// do not depend on the score, and those that are best computed with them. Its graph may then hold nodes that
+  /// nothing reads, so that a caller runs it again until it adds none.
+  ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
+                  const std::vector<passes::Dependence>& dependence, std::vector<bool>& computed, LoweredModifier& out);
+
+  /// Throws NoForm where no admitted form says what is needed.
+  void run();
+
+ private:
+  void adjoint();
+  Value mask(Value value);
+  Value band(Value value, const passes::Band& band);
+  passes::MaskClass classify() const;
+  Value cut_tail(Value x, float outside);
+  std::optional<Value> inside();
+
+  Value visit(NodeId root);
+  Value lower(NodeId id);
+  bool belongs_to_computed(NodeId id) const;
+  Value write(const Node& node);
+  Value leaf(const Node& node);
+  Value index(Axis axis);
+  Value operand(std::uint32_t number);
+  Value bind_computed(NodeId id);
+
+  const compiler::CompiledProblem& problem_;
+  const Program& program_;
+  const LoweringOptions& options_;
+  const std::vector<passes::Dependence>& dependence_;
+  std::vector<bool>& computed_;
+  std::array<std::int64_t, kAxisCount> sizes_;
+  LoweredModifier& out_;
+  GraphWriter writer_;
+  std::vector<std::optional<Value>> values_;
+};
+
+}  // namespace scoremod::backend::cudnn
