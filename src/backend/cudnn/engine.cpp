@@ -1,13 +1,14 @@
 #include "backend/cudnn/engine.hpp"
 
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#include <cudnn_frontend.h>
+#include <algorithm>
+#include <mutex>
 #include <optional>
-#include <utility>
-#include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "backend/cudnn/device.hpp"
+#include "backend/cudnn/frontend_graph.hpp"
 #include "backend/cudnn/library.hpp"
-#include "base/fail.hpp"
 
 // The frontend finds cuDNN's functions through this handle.
 namespace cudnn_frontend {
@@ -17,290 +18,224 @@ void* cudnn_dlhandle = nullptr;
 namespace scoremod::backend::cudnn {
 namespace {
 
-namespace fe = cudnn_frontend;
-using Graph = fe::graph::Graph;
-using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+/// Of the bytes that serialize() writes; counts up when they change.
+constexpr int kFormat = 1;
 
-fe::DataType_t data_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32: return fe::DataType_t::FLOAT;
-    case DType::kF16: return fe::DataType_t::HALF;
-    case DType::kBF16: return fe::DataType_t::BFLOAT16;
-    case DType::kI32: return fe::DataType_t::INT32;
-    case DType::kBool: return fe::DataType_t::BOOLEAN;
-  }
-  fail_bug("no cuDNN data type for this dtype");
+/// Builds, loads and destructions take turns: a thread that destroys a descriptor while another one compiles a kernel
+/// inside cuDNN waits for a lock that the other may hold for ever. Temporary descriptors die all along a build, so that
+/// letting builds run side by side would not be enough. A plan that was built before runs meanwhile.
+std::mutex& turns() {
+  static std::mutex mutex;
+  return mutex;
 }
 
-fe::DataType_t data_type(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat: return fe::DataType_t::FLOAT;
-    case ElementType::kInt32: return fe::DataType_t::INT32;
-    case ElementType::kBoolean: return fe::DataType_t::BOOLEAN;
-  }
-  fail_bug("no cuDNN data type for this element type");
-}
-
-fe::PointwiseMode_t pointwise_mode(Mode mode) {
-  using M = fe::PointwiseMode_t;
-  switch (mode) {
-    case Mode::kIdentity: return M::IDENTITY;
-    case Mode::kGenIndex: return M::GEN_INDEX;
-    case Mode::kAdd: return M::ADD;
-    case Mode::kSub: return M::SUB;
-    case Mode::kMul: return M::MUL;
-    case Mode::kDiv: return M::DIV;
-    case Mode::kMod: return M::MOD;
-    case Mode::kPow: return M::POW;
-    case Mode::kMin: return M::MIN;
-    case Mode::kMax: return M::MAX;
-    case Mode::kAddSquare: return M::ADD_SQUARE;
-    case Mode::kNeg: return M::NEG;
-    case Mode::kAbs: return M::ABS;
-    case Mode::kFloor: return M::FLOOR;
-    case Mode::kCeil: return M::CEIL;
-    case Mode::kExp: return M::EXP;
-    case Mode::kLog: return M::LOG;
-    case Mode::kSqrt: return M::SQRT;
-    case Mode::kRsqrt: return M::RSQRT;
-    case Mode::kReciprocal: return M::RECIPROCAL;
-    case Mode::kSin: return M::SIN;
-    case Mode::kCos: return M::COS;
-    case Mode::kTan: return M::TAN;
-    case Mode::kTanh: return M::TANH_FWD;
-    case Mode::kSigmoid: return M::SIGMOID_FWD;
-    case Mode::kErf: return M::ERF;
-    case Mode::kSoftplus: return M::SOFTPLUS_FWD;
-    case Mode::kRelu: return M::RELU_FWD;
-    case Mode::kGelu: return M::GELU_FWD;
-    case Mode::kGeluTanh: return M::GELU_APPROX_TANH_FWD;
-    case Mode::kSwish: return M::SWISH_FWD;
-    case Mode::kElu: return M::ELU_FWD;
-    case Mode::kCmpEq: return M::CMP_EQ;
-    case Mode::kCmpNeq: return M::CMP_NEQ;
-    case Mode::kCmpLt: return M::CMP_LT;
-    case Mode::kCmpLe: return M::CMP_LE;
-    case Mode::kCmpGt: return M::CMP_GT;
-    case Mode::kCmpGe: return M::CMP_GE;
-    case Mode::kLogicalAnd: return M::LOGICAL_AND;
-    case Mode::kLogicalOr: return M::LOGICAL_OR;
-    case Mode::kLogicalNot: return M::LOGICAL_NOT;
-    case Mode::kBinarySelect: return M::BINARY_SELECT;
-    case Mode::kBand: break;
-  }
-  fail_bug("no pointwise mode for this node");
-}
-
-template <std::size_t N>
-std::vector<std::int64_t> vector_of(const std::array<std::int64_t, N>& values) {
-  return {values.begin(), values.end()};
-}
-
-Tensor constant(float value) { return std::make_shared<fe::graph::Tensor_attributes>(value); }
-Tensor constant(std::int32_t value) { return std::make_shared<fe::graph::Tensor_attributes>(value); }
-
-/// Emits a modifier's nodes into a frontend graph. The frontend calls the forward part before the backward one, in the
-/// backward graph too, so the backward nodes find the forward results here.
-class ModifierEmitter {
- public:
-  ModifierEmitter(const ModifierGraph& modifier, Graph& graph) : modifier_(modifier) {
-    for (std::size_t i = 0; i < modifier.tensors.size(); ++i) {
-      const ModifierTensor& tensor = modifier.tensors[i];
-      tensors_.push_back(graph.tensor(fe::graph::Tensor_attributes()
-                                          .set_uid(kUidModifierTensor + static_cast<std::int64_t>(i))
-                                          .set_dim(vector_of(tensor.dims))
-                                          .set_stride(vector_of(tensor.strides))
-                                          .set_data_type(data_type(tensor.dtype))
-                                          .set_is_pass_by_value(tensor.by_value)));
-    }
-    results_.resize(modifier.nodes.size());
-  }
-
-  Tensor forward(Graph& graph, Tensor score) {
-    score_ = std::move(score);
-    for (std::size_t i = 0; i < modifier_.forward_count; ++i) results_[i] = emit(graph, modifier_.nodes[i]);
-    return resolve(modifier_.value);
-  }
-
-  Tensor backward(Graph& graph, Tensor upstream) {
-    upstream_ = std::move(upstream);
-    for (std::size_t i = modifier_.forward_count; i < modifier_.nodes.size(); ++i) {
-      results_[i] = emit(graph, modifier_.nodes[i]);
-    }
-    return resolve(modifier_.d_score);
-  }
-
- private:
-  Tensor resolve(const Ref& ref) const {
-    switch (ref.kind) {
-      case Ref::Kind::kNone: return nullptr;
-      case Ref::Kind::kScore: return score_;
-      case Ref::Kind::kUpstream: return upstream_;
-      case Ref::Kind::kNode: return results_.at(ref.index);
-      case Ref::Kind::kTensor: return tensors_.at(ref.index);
-      case Ref::Kind::kFloat: return constant(ref.float_value);
-      case Ref::Kind::kInt32: return constant(ref.int_value);
-    }
-    return nullptr;
-  }
-
-  Tensor emit(Graph& graph, const ModifierNode& node) const {
-    Tensor result = node.mode == Mode::kBand ? emit_band(graph, node) : emit_pointwise(graph, node);
-    result->set_data_type(data_type(node.output));
-    return result;
-  }
-
-  Tensor emit_pointwise(Graph& graph, const ModifierNode& node) const {
-    auto attributes = fe::graph::Pointwise_attributes()
-                          .set_mode(pointwise_mode(node.mode))
-                          .set_compute_data_type(data_type(node.compute));
-    const auto& [a, b, c] = node.inputs;
-    if (node.mode == Mode::kGenIndex) {
-      attributes.set_axis(node.axis);
-      return graph.pointwise(score_, attributes);
-    }
-    if (b.kind == Ref::Kind::kNone) return graph.pointwise(resolve(a), attributes);
-    if (c.kind == Ref::Kind::kNone) return graph.pointwise(resolve(a), resolve(b), attributes);
-    return graph.pointwise(resolve(a), resolve(b), resolve(c), attributes);
-  }
-
-  Tensor emit_band(Graph& graph, const ModifierNode& node) const {
-    const Tensor outside = constant(fe::graph::attn::score_modifiers::get_negative_inf_value());
-    const Tensor x = resolve(node.inputs[0]);
-    auto attributes = fe::graph::DiagonalBandMask_attributes();
-    if (node.band->left) {
-      // The frontend takes the left bound as a float.
-      return graph.diagonal_band_mask(x, outside, nullptr, nullptr, constant(static_cast<float>(node.band->bound)),
-                                      nullptr, attributes.set_comparison_mode(fe::PointwiseMode_t::CMP_GT));
-    }
-    const Tensor shift = node.band->bound == 0 ? nullptr : constant(static_cast<std::int32_t>(node.band->bound));
-    return graph.diagonal_band_mask(x, outside, nullptr, nullptr, nullptr, shift,
-                                    attributes.set_comparison_mode(fe::PointwiseMode_t::CMP_GE));
-  }
-
-  const ModifierGraph& modifier_;
-  std::vector<Tensor> tensors_;
-  std::vector<Tensor> results_;
-  Tensor score_, upstream_;
-};
-
-Tensor attention_tensor(Graph& graph, const AttentionTensor& tensor, Uid uid) {
-  return graph.tensor(fe::graph::Tensor_attributes()
-                          .set_uid(uid)
-                          .set_dim(vector_of(tensor.dims))
-                          .set_stride(vector_of(tensor.strides)));
-}
-
-void mark_output(const Tensor& tensor, const AttentionTensor& like, Uid uid) {
-  tensor->set_output(true).set_uid(uid).set_dim(vector_of(like.dims)).set_stride(vector_of(like.strides));
-}
-
-Tensor scale_tensor(Graph& graph) {
-  return graph.tensor(fe::graph::Tensor_attributes()
-                          .set_uid(kUidScale)
-                          .set_dim({1, 1, 1, 1})
-                          .set_stride({1, 1, 1, 1})
-                          .set_is_pass_by_value(true)
-                          .set_data_type(fe::DataType_t::FLOAT));
-}
-
-AttentionTensor stats_tensor(const AttentionGraph& graph) {
-  const std::int64_t heads = graph.q.dims[1];
-  const std::int64_t rows = graph.q.dims[2];
-  return {{graph.q.dims[0], heads, rows, 1}, {heads * rows, rows, 1, 1}};
-}
-
-void add_forward(const AttentionGraph& spec, Graph& graph, const std::shared_ptr<ModifierEmitter>& modifier) {
-  auto attributes = fe::graph::SDPA_attributes().set_generate_stats(spec.stats).set_attn_scale(scale_tensor(graph));
-  attributes.set_score_mod([modifier](std::shared_ptr<Graph> g, Tensor score) { return modifier->forward(*g, score); });
-  auto [o, stats] = graph.sdpa(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
-                               attention_tensor(graph, spec.v, kUidV), attributes);
-  mark_output(o, spec.o, kUidO);
-  if (!spec.stats) return;
-  mark_output(stats, stats_tensor(spec), kUidStats);
-  stats->set_data_type(fe::DataType_t::FLOAT);
-}
-
-void add_backward(const AttentionGraph& spec, Graph& graph, const std::shared_ptr<ModifierEmitter>& modifier) {
-  auto attributes = fe::graph::SDPA_backward_attributes()
-                        .set_attn_scale(scale_tensor(graph))
-                        .set_deterministic_algorithm(spec.deterministic);
-  attributes.set_score_mod([modifier](std::shared_ptr<Graph> g, Tensor score) { return modifier->forward(*g, score); });
-  if (spec.modifier.d_score.kind != Ref::Kind::kNone) {
-    attributes.set_score_mod_bprop(
-        [modifier](std::shared_ptr<Graph> g, Tensor dp) { return modifier->backward(*g, dp); });
-  }
-  const Tensor stats = attention_tensor(graph, stats_tensor(spec), kUidStats);
-  stats->set_data_type(fe::DataType_t::FLOAT);
-  auto [dq, dk, dv] =
-      graph.sdpa_backward(attention_tensor(graph, spec.q, kUidQ), attention_tensor(graph, spec.k, kUidK),
-                          attention_tensor(graph, spec.v, kUidV), attention_tensor(graph, spec.o, kUidO),
-                          attention_tensor(graph, spec.o, kUidDO), stats, attributes);
-  mark_output(dq, spec.q, kUidDQ);
-  mark_output(dk, spec.k, kUidDK);
-  mark_output(dv, spec.v, kUidDV);
-}
-
-class FrontendPlan : public EnginePlan {
- public:
-  FrontendPlan(std::shared_ptr<Graph> graph, std::size_t workspace) : graph_(std::move(graph)), workspace_(workspace) {}
-
-  std::size_t workspace_bytes() const override { return workspace_; }
-
-  void execute(void* handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const override {
-    const auto status = graph_->execute(static_cast<cudnnHandle_t>(handle), pointers, workspace);
-    if (status.is_bad()) fail_environment("cuDNN could not execute the plan: ", status.err_msg);
-  }
-
- private:
-  std::shared_ptr<Graph> graph_;
-  std::size_t workspace_;
-};
-
-BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
-  BuildOutcome outcome;
-  const bool refused = status.code == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
-                       status.code == fe::error_code_t::HEURISTIC_QUERY_FAILED ||
-                       status.code == fe::error_code_t::ATTRIBUTE_NOT_SET;
-  outcome.status = refused ? BuildStatus::kRefused : BuildStatus::kFailed;
-  outcome.text = concat(step, ": ", status.err_msg);
-  return outcome;
-}
-
-}  // namespace
-
-BuildOutcome build_plan(const AttentionGraph& spec, void* handle) {
+void use_library() {
   if (!library().available) fail_environment(library().reason);
   fe::cudnn_dlhandle = library().cudnn;
-  const auto cudnn_handle = static_cast<cudnnHandle_t>(handle);
-  try {
-    auto graph = std::make_shared<Graph>();
-    graph->set_io_data_type(data_type(spec.dtype))
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
-    const auto modifier = std::make_shared<ModifierEmitter>(spec.modifier, *graph);
-    if (spec.direction == Direction::kForward)
-      add_forward(spec, *graph, modifier);
-    else
-      add_backward(spec, *graph, modifier);
-    if (const auto status = graph->validate(); status.is_bad()) return outcome_of(status, "validate");
-    if (const auto status = graph->build_operation_graph(cudnn_handle); status.is_bad()) {
-      return outcome_of(status, "build_operation_graph");
-    }
-    if (const auto status = graph->create_execution_plans({fe::HeurMode_t::A}); status.is_bad()) {
-      return outcome_of(status, "create_execution_plans");
-    }
-    if (const auto status = graph->check_support(); status.is_bad()) return outcome_of(status, "check_support");
-    if (const auto status = graph->build_plans(); status.is_bad()) return outcome_of(status, "build_plans");
+}
+
+std::vector<std::uint8_t> octets(std::string_view text) { return {text.begin(), text.end()}; }
+
+class FrontendPlan final : public EnginePlan {
+ public:
+  /// `identity` says what device it was built for; `bytes` are what it was loaded from, if it was.
+  FrontendPlan(std::shared_ptr<Graph> graph, std::string identity, std::vector<std::byte> bytes)
+      : graph_(std::move(graph)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
+    // Reading the template makes it where loading did not.
+    const auto& slots = graph_->varpack_template;
+    if (!slots.prepared) check(graph_->prepare_variant_pack_template(), "prepare_variant_pack_template");
+    for (const int slot : slots.user_slots) uids_.push_back(slots.all_uids[static_cast<std::size_t>(slot)]);
     std::int64_t workspace = 0;
-    if (const auto status = graph->get_workspace_size(workspace); status.is_bad())
-      return outcome_of(status, "get_workspace_size");
-    return {BuildStatus::kBuilt, "",
-            std::make_shared<FrontendPlan>(std::move(graph), static_cast<std::size_t>(workspace))};
+    check(graph_->get_workspace_size(workspace), "get_workspace_size");
+    workspace_ = static_cast<std::size_t>(workspace);
+  }
+
+  ~FrontendPlan() override {
+    const std::lock_guard lock(turns());
+    graph_.reset();
+  }
+
+  using EnginePlan::execute;
+
+  std::size_t workspace_bytes() const override { return workspace_; }
+  std::span<const std::int64_t> uids() const override { return uids_; }
+
+  void execute(void* handle, std::span<void* const> pointers, void* workspace) const override {
+    // The frontend takes pointers that it doesn't change as void**.
+    const auto status = graph_->execute(static_cast<cudnnHandle_t>(handle), const_cast<void**>(pointers.data()),
+                                        static_cast<int>(pointers.size()), workspace);
+    check(status, "execute");
+  }
+
+  std::vector<std::byte> serialize() const override {
+    if (!bytes_.empty()) return bytes_;
+    std::vector<std::uint8_t> graph;
+    {
+      const std::lock_guard lock(turns());
+      check(graph_->serialize(graph), "serialize");
+    }
+    const nlohmann::json document{
+        {"format", kFormat},   {"cudnn", library().cudnn_version}, {"frontend", CUDNN_FRONTEND_VERSION},
+        {"device", identity_}, {"workspace_bytes", workspace_},    {"graph", nlohmann::json::binary(std::move(graph))}};
+    const std::vector<std::uint8_t> cbor = nlohmann::json::to_cbor(document);
+    const auto view = std::as_bytes(std::span(cbor));
+    return {view.begin(), view.end()};
+  }
+
+ private:
+  static void check(const fe::error_t& status, const char* what) {
+    if (status.is_bad()) fail_environment("cuDNN plan: ", what, ": ", status.err_msg);
+  }
+
+  std::shared_ptr<Graph> graph_;
+  std::string identity_;
+  std::vector<std::byte> bytes_;
+  std::vector<std::int64_t> uids_;
+  std::size_t workspace_ = 0;
+};
+
+/// The frontend keeps cuDNN's status only as its name in the text. A text that names a failure which is not of the
+/// NOT_SUPPORTED family (3000 to 3999) is no refusal, whatever else it names.
+bool names_only_refusals(std::string_view text) {
+  constexpr std::string_view kStatus = "CUDNN_STATUS_";
+  constexpr std::string_view kNotSupported = "CUDNN_STATUS_NOT_SUPPORTED";
+  bool refused = false;
+  for (std::size_t at = text.find(kStatus); at != std::string_view::npos; at = text.find(kStatus, at + 1)) {
+    if (!text.substr(at).starts_with(kNotSupported)) return false;
+    refused = true;
+  }
+  return refused;
+}
+
+BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
+  const bool refused = status.code == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
+                       status.code == fe::error_code_t::ATTRIBUTE_NOT_SET || names_only_refusals(status.err_msg);
+  return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
+}
+
+/// Takes the first of the heuristics' engines that builds. When none does, every engine's own words.
+std::optional<BuildOutcome> build_first_engine(Graph& graph) {
+  BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
+  std::vector<std::string> said;
+  for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
+    const auto status = graph.build_plan_at_index(i);
+    if (status.is_good()) return std::nullopt;
+    const BuildOutcome outcome = outcome_of(status, "build_plan");
+    if (outcome.status == BuildStatus::kFailed) none.status = BuildStatus::kFailed;
+    if (std::ranges::find(said, outcome.text) == said.end()) said.push_back(outcome.text);
+  }
+  if (!said.empty()) none.text.clear();
+  for (const std::string& text : said) none.text += concat(none.text.empty() ? "" : "; ", text);
+  return none;
+}
+
+/// Builds for a handle's device or, where there is none, for `device`.
+BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
+  auto graph = std::make_shared<Graph>();
+  graph->set_sm_version(device.compute_capability);
+  if (handle == nullptr) {
+    const auto properties = std::make_shared<fe::DeviceProperties>();
+    if (const auto status = properties->deserialize(octets(device.json)); status.is_bad()) {
+      return {BuildStatus::kFailed, concat("device properties: ", status.err_msg), nullptr};
+    }
+    graph->set_device_properties(properties);
+  }
+  fill_graph(spec, *graph);
+  if (const auto status = graph->validate(); status.is_bad()) return outcome_of(status, "validate");
+  if (const auto status = graph->build_operation_graph(handle); status.is_bad()) {
+    return outcome_of(status, "build_operation_graph");
+  }
+  if (const auto status = graph->create_execution_plans({fe::HeurMode_t::A}); status.is_bad()) {
+    return outcome_of(status, "create_execution_plans");
+  }
+  if (auto none = build_first_engine(*graph)) return *none;
+  return {BuildStatus::kBuilt, "",
+          std::make_shared<FrontendPlan>(std::move(graph), device.identity(), std::vector<std::byte>{})};
+}
+
+BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
+  const std::lock_guard lock(turns());
+  try {
+    return build(spec, handle, device);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     // Adding a node throws when neither of the frontend's implementations takes it.
     return {BuildStatus::kRefused, error.what(), nullptr};
   }
+}
+
+DeviceProperties read_properties(cudnnHandle_t handle) {
+  fe::DeviceProperties properties;
+  properties.set_handle(handle);
+  std::vector<std::uint8_t> json;
+  auto status = properties.build();
+  if (status.is_good()) status = properties.serialize(json);
+  if (status.is_bad()) fail_environment("cuDNN could not describe the device: ", status.err_msg);
+  while (!json.empty() && json.back() == 0) json.pop_back();
+  return DeviceProperties::parse({reinterpret_cast<const char*>(json.data()), json.size()});
+}
+
+[[noreturn]] void fail_load(const std::string& why) {
+  fail_environment("this stored cuDNN plan can't be used: ", why, "; delete it and build it anew");
+}
+
+/// The frontend's part of the bytes, once everything else is as it must be here.
+std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const DeviceProperties& device) {
+  const auto first = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  const auto document = nlohmann::json::from_cbor(first, first + bytes.size());
+  const auto expect = [&](const char* key, const nlohmann::json& here) {
+    if (document.at(key) != here) fail_load(concat("its ", key, " is ", document.at(key), ", and here it is ", here));
+  };
+  expect("format", kFormat);
+  expect("cudnn", library().cudnn_version);
+  expect("frontend", CUDNN_FRONTEND_VERSION);
+  expect("device", device.identity());
+  return document.at("graph").get_binary();
+}
+
+}  // namespace
+
+void EnginePlan::execute(void* handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
+  std::vector<void*> ordered;
+  for (const std::int64_t uid : uids()) {
+    const auto found = pointers.find(uid);
+    if (found == pointers.end()) fail_bug("no pointer is bound to the plan's tensor ", uid);
+    ordered.push_back(found->second);
+  }
+  execute(handle, ordered, workspace);
+}
+
+BuildOutcome build_plan(const AttentionGraph& graph, void* handle) {
+  use_library();
+  return build_in_turn(graph, static_cast<cudnnHandle_t>(handle), device_properties(handle));
+}
+
+BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& device) {
+  use_library();
+  return build_in_turn(graph, nullptr, device);
+}
+
+std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* handle) {
+  use_library();
+  const auto cudnn_handle = static_cast<cudnnHandle_t>(handle);
+  const std::lock_guard lock(turns());
+  const DeviceProperties device = read_properties(cudnn_handle);
+  try {
+    auto graph = std::make_shared<Graph>();
+    const auto status = graph->deserialize(cudnn_handle, checked_graph(bytes, device));
+    if (status.is_bad()) fail_load(status.err_msg);
+    return std::make_shared<FrontendPlan>(std::move(graph), device.identity(),
+                                          std::vector<std::byte>(bytes.begin(), bytes.end()));
+  } catch (const nlohmann::json::exception& error) {
+    fail_load(concat("it is damaged: ", error.what()));
+  }
+}
+
+DeviceProperties device_properties(void* handle) {
+  use_library();
+  const std::lock_guard lock(turns());
+  return read_properties(static_cast<cudnnHandle_t>(handle));
 }
 
 }  // namespace scoremod::backend::cudnn
