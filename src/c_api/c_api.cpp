@@ -10,6 +10,7 @@
 #include "scoremod/error.hpp"
 #include "scoremod/explain.hpp"
 
+#include "base/version.hpp"
 #include "c_api/convert.hpp"
 #include "c_api/guard.hpp"
 
@@ -35,7 +36,7 @@ using scoremod::c_api::require;
 
 extern "C" {
 
-const char* scoremod_version(void) { return SCOREMOD_VERSION; }
+const char* scoremod_version(void) { return scoremod::version(); }
 
 const char* scoremod_status_name(scoremod_status status) {
   using scoremod::ErrorCode;
