@@ -26,14 +26,15 @@ USES = {
     "autodiff": ["ir"],
     "problem": ["ir", "zoo"],
     "compiler": ["passes", "autodiff", "problem"],
+    "plans": ["base"],
     "backend": ["compiler"],
     "backend/reference": ["backend"],
     "backend/cpu": ["backend"],
-    "backend/cudnn": ["backend"],
+    "backend/cudnn": ["backend", "plans"],
     "runtime": ["backend"],
     "check": ["runtime", "backend/reference"],
     "explain": ["runtime"],
-    "c_api": ["runtime", "check", "explain", "zoo"],
+    "c_api": ["runtime", "check", "explain", "zoo", "plans"],
 }
 
 # A public header belongs to the layer that gives it its meaning, and may be included from there upwards.
@@ -47,6 +48,7 @@ PUBLIC_HEADERS = {
     "problem.hpp": "problem",
     "problem_file.hpp": "problem",
     "tensors.hpp": "problem",
+    "cache.hpp": "plans",
     "attention.hpp": "backend",
     "inputs.hpp": "check",
     "check.hpp": "check",

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "scoremod/cache.hpp"
+
+#include "base/bytes.hpp"
+
+namespace scoremod::plans {
+
+/// A plan without its type, or a refusal: what PlanCache keeps.
+struct ErasedPlan {
+  std::shared_ptr<const void> plan;
+  std::size_t bytes = 0;
+  std::string refusal;
+};
+
+/// The machinery of PlanCache, which see. It knows keys and sizes, not plans.
+class ErasedPlanCache {
+ public:
+  using Build = std::function<ErasedPlan()>;
+
+  explicit ErasedPlanCache(std::string name);
+  ~ErasedPlanCache();
+  ErasedPlanCache(const ErasedPlanCache&) = delete;
+  ErasedPlanCache& operator=(const ErasedPlanCache&) = delete;
+
+  ErasedPlan get(const Bytes& key, const Build& build);
+
+  const std::string& name() const { return name_; }
+  PlanCacheStatistics statistics() const;
+  /// Forgets every plan and refusal. Builds under way go on and serve those who wait for them, but are not kept.
+  void clear();
+  void set_limits(const PlanCacheLimits& limits);
+
+ private:
+  struct Entry;
+  using EntryPtr = std::shared_ptr<Entry>;
+  struct KeyHash {
+    std::size_t operator()(const Bytes& key) const { return fnv1a(key); }
+  };
+
+  ErasedPlan wait(std::unique_lock<std::mutex>& lock, const EntryPtr& entry);
+  ErasedPlan build_entry(std::unique_lock<std::mutex>& lock, const EntryPtr& entry, const Build& build);
+  /// Takes in a finished entry, which comes as a list of one so that nothing can fail here.
+  void keep(std::list<EntryPtr>& entry);
+  /// Moves the least recently used to `evicted` until the limits hold. The caller frees them after it has unlocked.
+  void evict(std::list<EntryPtr>& evicted);
+
+  const std::string name_;
+  mutable std::mutex mutex_;
+  std::unordered_map<Bytes, EntryPtr, KeyHash> entries_;  ///< finished ones and those that are being built
+  std::list<EntryPtr> recent_;                            ///< finished ones, the last used first
+  PlanCacheLimits limits_;
+  PlanCacheStatistics statistics_;
+};
+
+/// Summed over the caches of the process.
+PlanCacheStatistics plan_cache_statistics();
+
+}  // namespace scoremod::plans

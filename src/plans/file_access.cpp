@@ -1,0 +1,116 @@
+#include "plans/file_access.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <ios>
+#include <random>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "base/fail.hpp"
+
+namespace scoremod::plans {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string system_text(int error) { return std::generic_category().message(error); }
+
+/// A name that no other write uses at the same time. Process numbers would not do: containers that share a folder all
+/// have the same ones.
+std::string temporary_name() {
+  std::random_device random;
+  return concat(kTemporaryPrefix, std::hex, random(), random());
+}
+
+void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_environment("cannot write ", path.string(), ": ", system_text(errno));
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+/// Fills a new file and waits until the disk has it: a rename that survives a power failure must not outlive the
+/// contents.
+void write_new(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
+  write_all(descriptor, bytes, path);
+  if (::fsync(descriptor) != 0) fail_environment("cannot write ", path.string(), ": ", system_text(errno));
+}
+
+}  // namespace
+
+InputFile::InputFile(const fs::path& path) : path_(path.string()) {
+  // Not to be stopped by a pipe of this name.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) {
+    missing_ = errno == ENOENT || errno == ENOTDIR;
+    error_ = system_text(errno);
+    return;
+  }
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) {
+    error_ = system_text(errno);
+  } else if (!S_ISREG(status.st_mode)) {
+    error_ = "not a regular file";
+  }
+  bytes_ = static_cast<std::uint64_t>(status.st_size);
+  modified_ = status.st_mtime;
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Bytes InputFile::read(std::uint64_t most) const {
+  Bytes bytes(std::min(bytes_, most));
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t got = ::pread(descriptor_, bytes.data() + filled, bytes.size() - filled, static_cast<off_t>(filled));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_environment("cannot read ", path_, ": ", system_text(errno));
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+void InputFile::touch() const { ::futimens(descriptor_, nullptr); }
+
+void make_private_directory(const fs::path& directory) {
+  std::error_code ignored;
+  if (directory.empty() || fs::is_directory(directory, ignored)) return;
+  make_private_directory(directory.parent_path());
+  if (::mkdir(directory.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+    fail_environment("cannot make the folder ", directory.string(), ": ", system_text(errno));
+  }
+}
+
+void write_atomically(const fs::path& directory, const std::string& name, std::span<const std::byte> bytes) {
+  const fs::path temporary = directory / temporary_name();
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (descriptor < 0) fail_environment("cannot write ", temporary.string(), ": ", system_text(errno));
+  try {
+    write_new(descriptor, bytes, temporary);
+    if (::rename(temporary.c_str(), (directory / name).c_str()) != 0) {
+      fail_environment("cannot write ", (directory / name).string(), ": ", system_text(errno));
+    }
+  } catch (...) {
+    ::close(descriptor);
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  ::close(descriptor);
+}
+
+bool remove_file(const fs::path& path) {
+  if (::unlink(path.c_str()) == 0) return true;
+  if (errno == ENOENT) return false;
+  fail_environment("cannot delete ", path.string(), ": ", system_text(errno));
+}
+
+}  // namespace scoremod::plans

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "base/bytes.hpp"
+
+namespace scoremod::plans {
+
+/// An open file for reading; closed with the object.
+class InputFile {
+ public:
+  /// Opens a regular file; anything else, such as a pipe that would block, counts as one that can't be read.
+  explicit InputFile(const std::filesystem::path& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  bool is_missing() const { return missing_; }
+  /// Why it can't be read, in the system's words; empty when it can.
+  const std::string& error() const { return error_; }
+  std::uint64_t bytes() const { return bytes_; }
+  std::time_t modified() const { return modified_; }
+
+  /// The first bytes, as many as there are up to `most`. Throws Error(kEnvironment).
+  Bytes read(std::uint64_t most) const;
+  /// Sets the time of modification to now. It is no error when only the owner may.
+  void touch() const;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  bool missing_ = false;
+  std::string error_;
+  std::uint64_t bytes_ = 0;
+  std::time_t modified_ = 0;
+};
+
+/// Beginning of the names of files that are being written.
+inline constexpr const char* kTemporaryPrefix = ".writing-";
+
+/// Makes the folder, with its parents, for its owner only; one that is there stays as it is.
+void make_private_directory(const std::filesystem::path& directory);
+/// Writes a file so that under its name there is always either what was there before or all of `bytes`. Throws
+/// Error(kEnvironment) with the system's text, and leaves nothing behind then.
+void write_atomically(const std::filesystem::path& directory, const std::string& name,
+                      std::span<const std::byte> bytes);
+/// Whether the file was there. Throws Error(kEnvironment) when it is there and can't be deleted.
+bool remove_file(const std::filesystem::path& path);
+
+}  // namespace scoremod::plans

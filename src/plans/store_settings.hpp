@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace scoremod::plans {
+
+struct StoreSettings {
+  std::filesystem::path directory;  ///< empty: the store is off
+  std::uint64_t max_bytes = 0;
+};
+
+/// What the environment says now; docs/cache.md lists the variables. A value that makes no sense gives a warning.
+StoreSettings store_settings_from_environment();
+
+}  // namespace scoremod::plans
