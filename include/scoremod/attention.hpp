@@ -12,6 +12,14 @@
 
 namespace scoremod {
 
+/// Where the tensors and the workspace of a call lie.
+enum class MemoryKind : std::uint8_t {
+  kHost,
+  kCuda,  ///< memory of the CUDA device that was current when the attention was compiled
+};
+/// "host" or "cuda".
+SCOREMOD_API const char* to_string(MemoryKind kind);
+
 /// Memory that a call reads. `bytes` must cover the tensor; it is checked.
 struct ConstBuffer {
   const void* data = nullptr;
@@ -51,7 +59,8 @@ struct IndexOffsets {
 struct CallOptions {
   std::optional<float> scale;  ///< overrides the problem's
   IndexOffsets offsets;
-  void* stream = nullptr;  ///< a device backend's stream; the CPU ignores it
+  /// CUDA: the cudaStream_t that the call is enqueued on; null is the default stream. The host ignores it.
+  void* stream = nullptr;
 };
 
 struct ForwardArgs {
@@ -72,8 +81,10 @@ struct BackwardArgs {
 };
 
 struct CompileOptions {
-  /// "cpu", "reference", or empty for the first backend that supports the problem.
+  /// "cudnn", "cpu", "reference", or empty for the first backend with the wanted memory that supports the problem.
   std::string backend;
+  /// Where the calls' tensors will lie. Absent: in the memory of the named backend, or on the host.
+  std::optional<MemoryKind> memory;
   /// CPU threads; 0 means one for each core.
   int threads = 0;
   /// Compiler passes to leave out, by name (see docs); for experiments and tests.
@@ -85,6 +96,8 @@ struct Support {
   std::string backend;
   bool supported = false;
   std::vector<std::string> reasons;  ///< why not; empty when supported
+  std::vector<std::string> notes;    ///< how it would run and what that costs, where that is not plain
+  MemoryKind memory = MemoryKind::kHost;
 };
 
 /// Asks every backend, in the order of preference. Throws Error(kInvalidArgument) for an invalid problem.
@@ -103,13 +116,19 @@ class SCOREMOD_API Attention {
   const AttentionProblem& problem() const;
   /// The name of the backend that runs it.
   const std::string& backend() const;
+  /// Where calls take their tensors and workspace from. With MemoryKind::kCuda every pointer of a call is a device
+  /// pointer (scalar operands too), and a call returns once its work is enqueued.
+  MemoryKind memory() const;
+  /// Bytes that every tensor's address must be a multiple of, where its elements ask for no more.
+  std::size_t alignment() const;
 
   /// Bytes of scratch that each call needs, aligned to 64.
   std::size_t forward_workspace_bytes() const;
   std::size_t backward_workspace_bytes() const;
 
-  /// Computes o, and lse when given or wanted. Without a workspace scoremod allocates one for the call.
-  /// Throws Error(kInvalidArgument) before anything is written when a buffer is missing or too small.
+  /// Computes o, and lse when given or wanted. Without a workspace scoremod allocates one for the call, which on a
+  /// device makes the call wait for its work. Throws Error(kInvalidArgument) before anything is written when a buffer
+  /// is missing, too small, misaligned or in the wrong memory.
   void forward(const ForwardArgs& args, Buffer workspace = {}) const;
   /// Computes dq, dk, dv and the operand gradients. The problem must have backward set.
   void backward(const BackwardArgs& args, Buffer workspace = {}) const;

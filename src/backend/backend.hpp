@@ -8,6 +8,7 @@
 
 #include "scoremod/attention.hpp"
 
+#include "backend/memory_space.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend {
@@ -69,6 +70,7 @@ class BackwardPlan : public Plan {
 struct Verdict {
   bool supported = true;
   std::vector<std::string> reasons;
+  std::vector<std::string> notes;  ///< how it would run and what that costs, where that is not plain
 };
 
 struct PlanOptions {
@@ -80,6 +82,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  virtual const MemorySpace& memory() const { return host_memory(); }
   virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
   virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem,
                                                     const PlanOptions& options) const = 0;

@@ -126,7 +126,11 @@ scoremod_status scoremod_support(const char* problem_json, const scoremod_compil
     require(answers_json, "answers_json");
     auto answers = nlohmann::ordered_json::array();
     for (const scoremod::Support& answer : scoremod::support(scoremod::parse_problem(problem_json), convert(options))) {
-      answers.push_back({{"backend", answer.backend}, {"supported", answer.supported}, {"reasons", answer.reasons}});
+      answers.push_back({{"backend", answer.backend},
+                         {"supported", answer.supported},
+                         {"reasons", answer.reasons},
+                         {"notes", answer.notes},
+                         {"memory", to_string(answer.memory)}});
     }
     scoremod::c_api::give(answers.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), answers_json);
   });

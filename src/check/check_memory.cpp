@@ -7,12 +7,13 @@ namespace {
 
 using problem::TensorRole;
 
-GuardedBuffer buffer_for(const StridedTensor& tensor, std::uint64_t seed) {
-  return GuardedBuffer(tensor, seed % 2 == 0 ? 0 : size_of(tensor.dtype));
+GuardedBuffer buffer_for(const StridedTensor& tensor, std::uint64_t seed, const backend::MemorySpace& space) {
+  const std::size_t least = std::max(size_of(tensor.dtype), space.alignment());
+  return GuardedBuffer(tensor, space, seed % 2 == 0 ? 0 : least);
 }
 
-ConstBuffer in(const GuardedBuffer& buffer) { return {buffer.data(), buffer.bytes()}; }
-Buffer out(GuardedBuffer& buffer) { return {buffer.data(), buffer.bytes()}; }
+ConstBuffer in(const GuardedBuffer& buffer) { return {buffer.address(), buffer.bytes()}; }
+Buffer out(GuardedBuffer& buffer) { return {buffer.address(), buffer.bytes()}; }
 
 const OwnedOperand& find_input(const ProblemInputs& inputs, const std::string& name) {
   for (const OwnedOperand& operand : inputs.operands) {
@@ -23,25 +24,26 @@ const OwnedOperand& find_input(const ProblemInputs& inputs, const std::string& n
 
 }  // namespace
 
-CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed)
-    : q(buffer_for(tensor_of("q", problem, TensorRole::kQ), seed)),
-      k(buffer_for(tensor_of("k", problem, TensorRole::kK), seed)),
-      v(buffer_for(tensor_of("v", problem, TensorRole::kV), seed)),
-      d_o(buffer_for(tensor_of("d_o", problem, TensorRole::kO), seed)),
-      o(buffer_for(tensor_of("o", problem, TensorRole::kO), seed)),
-      lse(buffer_for(lse_tensor(problem), seed)),
-      dq(buffer_for(tensor_of("dq", problem, TensorRole::kQ), seed)),
-      dk(buffer_for(tensor_of("dk", problem, TensorRole::kK), seed)),
-      dv(buffer_for(tensor_of("dv", problem, TensorRole::kV), seed)) {
+CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
+                         const backend::MemorySpace& space)
+    : q(buffer_for(tensor_of("q", problem, TensorRole::kQ), seed, space)),
+      k(buffer_for(tensor_of("k", problem, TensorRole::kK), seed, space)),
+      v(buffer_for(tensor_of("v", problem, TensorRole::kV), seed, space)),
+      d_o(buffer_for(tensor_of("d_o", problem, TensorRole::kO), seed, space)),
+      o(buffer_for(tensor_of("o", problem, TensorRole::kO), seed, space)),
+      lse(buffer_for(lse_tensor(problem), seed, space)),
+      dq(buffer_for(tensor_of("dq", problem, TensorRole::kQ), seed, space)),
+      dk(buffer_for(tensor_of("dk", problem, TensorRole::kK), seed, space)),
+      dv(buffer_for(tensor_of("dv", problem, TensorRole::kV), seed, space)) {
   q.hold(inputs.q);
   k.hold(inputs.k);
   v.hold(inputs.v);
   d_o.hold(inputs.d_o);
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
     const OperandSpec& spec = problem::spec_of(problem, i);
-    operands.push_back(buffer_for(tensor_of(spec.name, spec), seed));
+    operands.push_back(buffer_for(tensor_of(spec.name, spec), seed, space));
     operands.back().hold(find_input(inputs, spec.name).bytes);
-    d_operands.push_back(buffer_for(tensor_of("d_" + spec.name, spec), seed));
+    d_operands.push_back(buffer_for(tensor_of("d_" + spec.name, spec), seed, space));
   }
 }
 
@@ -71,6 +73,14 @@ std::vector<GuardedBuffer*> CheckMemory::all() {
     for (GuardedBuffer& buffer : *group) list.push_back(&buffer);
   }
   return list;
+}
+
+void CheckMemory::send() {
+  for (GuardedBuffer* buffer : all()) buffer->send();
+}
+
+void CheckMemory::fetch() {
+  for (GuardedBuffer* buffer : all()) buffer->fetch();
 }
 
 std::vector<OperandBuffer> CheckMemory::operand_args() const {

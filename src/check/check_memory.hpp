@@ -4,6 +4,7 @@
 
 #include "scoremod/inputs.hpp"
 
+#include "backend/memory_space.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "check/guarded_buffer.hpp"
 
@@ -11,8 +12,10 @@ namespace scoremod::checking {
 
 /// All memory of a check, guarded, with the inputs in place.
 struct CheckMemory {
-  /// With an odd seed every tensor is aligned for one element and no more, with an even seed to 64 bytes.
-  CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed);
+  /// With an odd seed every tensor is aligned for one element and no more (or for what `space` asks), with an even seed
+  /// to 64 bytes. The buffers are on the host; calls are given their copies in `space`.
+  CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
+              const backend::MemorySpace& space = backend::host_memory());
 
   ForwardArgs forward_args(const CallOptions& options);
   /// Wants the gradient of every floating operand.
@@ -21,6 +24,8 @@ struct CheckMemory {
   backend::reference::InputTensors reference_inputs();
 
   std::vector<GuardedBuffer*> all();
+  void send();
+  void fetch();
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations

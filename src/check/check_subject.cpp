@@ -21,16 +21,20 @@ StridedTensor workspace_tensor(std::size_t bytes) {
 
 /// Runs one direction with a guarded workspace full of NaN; returns the seconds that it took.
 template <class Run>
-double timed_run(std::size_t workspace_bytes, const char* what, CheckReport& report, const Run& run) {
+double timed_run(const backend::MemorySpace& space, std::size_t workspace_bytes, const char* what, CheckReport& report,
+                 const Run& run) {
   std::optional<GuardedBuffer> workspace;
   Buffer scratch;
   if (workspace_bytes > 0) {
-    workspace.emplace(workspace_tensor(workspace_bytes)).expect_output();
-    scratch = {workspace->data(), workspace->bytes()};
+    workspace.emplace(workspace_tensor(workspace_bytes), space).expect_output();
+    workspace->send();
+    scratch = {workspace->address(), workspace->bytes()};
   }
   const auto start = std::chrono::steady_clock::now();
   run(scratch);
+  space.wait(nullptr);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  if (workspace) workspace->fetch();
   if (const auto damage = workspace ? workspace->damage() : std::nullopt) {
     report.memory_problems.push_back(concat(what, ": ", *damage));
   }
@@ -47,17 +51,21 @@ void run_subject(const Subject& subject, bool with_backward, const CallOptions& 
                  CheckReport& report) {
   memory.o.expect_output();
   memory.lse.expect_output();
-  report.forward_seconds = timed_run(subject.forward_workspace_bytes, "forward", report,
+  memory.send();
+  report.forward_seconds = timed_run(*subject.memory, subject.forward_workspace_bytes, "forward", report,
                                      [&](Buffer workspace) { subject.forward(memory.forward_args(call), workspace); });
+  memory.fetch();
   collect_damage(memory, "forward", report);
   if (!with_backward) return;
   memory.o.hold_as_is();
   memory.lse.hold_as_is();
   for (GuardedBuffer* output : {&memory.dq, &memory.dk, &memory.dv}) output->expect_output();
   for (GuardedBuffer& output : memory.d_operands) output.expect_output();
-  report.backward_seconds = timed_run(subject.backward_workspace_bytes, "backward", report, [&](Buffer workspace) {
-    subject.backward(memory.backward_args(call), workspace);
-  });
+  memory.send();
+  report.backward_seconds =
+      timed_run(*subject.memory, subject.backward_workspace_bytes, "backward", report,
+                [&](Buffer workspace) { subject.backward(memory.backward_args(call), workspace); });
+  memory.fetch();
   collect_damage(memory, "backward", report);
 }
 
@@ -103,7 +111,10 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const Results<do
 }  // namespace
 
 Subject subject_of(const Attention& attention) {
-  return {attention.backend(), attention.forward_workspace_bytes(), attention.backward_workspace_bytes(),
+  return {attention.backend(),
+          &backend::find_backend(attention.backend()).memory(),
+          attention.forward_workspace_bytes(),
+          attention.backward_workspace_bytes(),
           [&attention](const ForwardArgs& args, Buffer workspace) { attention.forward(args, workspace); },
           [&attention](const BackwardArgs& args, Buffer workspace) { attention.backward(args, workspace); }};
 }
@@ -119,7 +130,7 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   CheckReport report;
   report.backend = subject.backend;
   report.seed = options.seed;
-  CheckMemory memory(problem, inputs, options.seed);
+  CheckMemory memory(problem, inputs, options.seed, *subject.memory);
   progress("running the backend", 0, 0)(0);
   run_subject(subject, problem.backward, options.call, memory, report);
 

@@ -4,6 +4,7 @@
 
 #include "scoremod/check.hpp"
 
+#include "backend/memory_space.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::checking {
@@ -11,6 +12,7 @@ namespace scoremod::checking {
 /// What is checked: something that runs a problem. Tests check subjects with planted faults.
 struct Subject {
   std::string backend;
+  const backend::MemorySpace* memory = &backend::host_memory();  ///< where it wants its tensors
   std::size_t forward_workspace_bytes = 0;
   std::size_t backward_workspace_bytes = 0;
   std::function<void(const ForwardArgs&, Buffer workspace)> forward;

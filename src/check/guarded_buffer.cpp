@@ -18,12 +18,24 @@ std::byte guard_byte(std::size_t position) { return static_cast<std::byte>((posi
 
 }  // namespace
 
-GuardedBuffer::GuardedBuffer(StridedTensor tensor, std::size_t misalignment)
-    : tensor_(std::move(tensor)), storage_(tensor_.bytes() + 2 * kGuardBytes + 2 * kAlignment) {
+GuardedBuffer::GuardedBuffer(StridedTensor tensor, const backend::MemorySpace& space, std::size_t misalignment)
+    : tensor_(std::move(tensor)), storage_(tensor_.bytes() + 2 * kGuardBytes + 2 * kAlignment), space_(&space) {
   const auto address = reinterpret_cast<std::uintptr_t>(storage_.data()) + kGuardBytes;
   start_ = kGuardBytes + (kAlignment - address % kAlignment) % kAlignment + misalignment;
   for (std::size_t i = 0; i < storage_.size(); ++i) storage_[i] = guard_byte(i);
   expected_ = storage_;
+  if (space.kind() == MemoryKind::kHost) return;
+  copy_ = backend::OwnedMemory(space, storage_.size() + kAlignment);
+  const auto copied = reinterpret_cast<std::uintptr_t>(copy_.data()) + start_;
+  copy_shift_ = (kAlignment + misalignment - copied % kAlignment) % kAlignment;
+}
+
+void GuardedBuffer::send() {
+  if (copy_.data() != nullptr) space_->copy_in(copy_.data() + copy_shift_, storage_.data(), storage_.size());
+}
+
+void GuardedBuffer::fetch() {
+  if (copy_.data() != nullptr) space_->copy_out(storage_.data(), copy_.data() + copy_shift_, storage_.size());
 }
 
 void GuardedBuffer::hold(std::span<const std::byte> contents) {

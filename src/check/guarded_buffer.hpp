@@ -4,17 +4,27 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "backend/memory_space.hpp"
 #include "check/strided_tensor.hpp"
 
 namespace scoremod::checking {
 
-/// A tensor's memory between two guard bands, which shows every write where there should be none.
+/// A tensor's memory between two guard bands, which shows every write where there should be none. It lies on the host;
+/// for a device it has a copy there, guard bands included, which send() and fetch() keep equal.
 class GuardedBuffer {
  public:
   /// The first element lies `misalignment` bytes after a multiple of 64.
-  explicit GuardedBuffer(StridedTensor tensor, std::size_t misalignment = 0);
+  explicit GuardedBuffer(StridedTensor tensor, const backend::MemorySpace& space = backend::host_memory(),
+                         std::size_t misalignment = 0);
+
+  /// The first element as a call in the space is given it.
+  std::byte* address() { return const_cast<std::byte*>(std::as_const(*this).address()); }
+  const std::byte* address() const { return copy_.data() == nullptr ? data() : copy_.data() + copy_shift_ + start_; }
+  void send();
+  void fetch();
 
   std::byte* data() { return storage_.data() + start_; }
   const std::byte* data() const { return storage_.data() + start_; }
@@ -41,6 +51,9 @@ class GuardedBuffer {
   StridedTensor tensor_;
   std::vector<std::byte> storage_;
   std::size_t start_ = 0;
+  const backend::MemorySpace* space_;
+  backend::OwnedMemory copy_;        ///< none where the space is the host's
+  std::size_t copy_shift_ = 0;       ///< gives both the same misalignment
   std::vector<std::byte> expected_;  ///< the storage as it must stay
   bool output_ = false;
 };

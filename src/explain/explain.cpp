@@ -60,7 +60,10 @@ BackendExplanation explain_backend(const backend::Backend& backend, const compil
                                    const backend::PlanOptions& options) {
   const backend::Verdict verdict = backend.support(compiled);
   BackendExplanation explanation{
-      {backend.name(), verdict.supported, verdict.reasons}, false, std::nullopt, std::nullopt};
+      {backend.name(), verdict.supported, verdict.reasons, verdict.notes, backend.memory().kind()},
+      false,
+      std::nullopt,
+      std::nullopt};
   if (!verdict.supported) return explanation;
   explanation.forward_workspace_bytes = backend.plan_forward(compiled, options)->workspace_bytes();
   if (compiled.problem.backward) {
@@ -77,7 +80,8 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
   for (const backend::Backend* backend : backend::backends()) {
     explanations.push_back(explain_backend(*backend, compiled, {options.threads}));
     BackendExplanation& last = explanations.back();
-    const bool asked = options.backend.empty() || options.backend == backend->name();
+    const bool asked = options.backend.empty() ? backend->memory().kind() == options.memory.value_or(MemoryKind::kHost)
+                                               : options.backend == backend->name();
     last.chosen = !chosen && asked && last.support.supported;
     chosen = chosen || last.chosen;
   }

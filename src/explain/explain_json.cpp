@@ -66,7 +66,9 @@ Json backends_json(const std::vector<BackendExplanation>& backends) {
     json.push_back({{"backend", backend.support.backend},
                     {"supported", backend.support.supported},
                     {"chosen", backend.chosen},
+                    {"memory", to_string(backend.support.memory)},
                     {"reasons", backend.support.reasons},
+                    {"notes", backend.support.notes},
                     {"forward_workspace_bytes", optional_json(backend.forward_workspace_bytes)},
                     {"backward_workspace_bytes", optional_json(backend.backward_workspace_bytes)}});
   }

@@ -138,6 +138,7 @@ class Writer {
         out_ << ", " << bytes_text(*backend.backward_workspace_bytes) << " backward";
       out_ << (backend.chosen ? " (chosen)" : "") << "\n";
       for (const std::string& reason : backend.support.reasons) out_ << indented("because " + reason);
+      for (const std::string& note : backend.support.notes) out_ << indented(note);
     }
   }
 

@@ -20,9 +20,30 @@ compiler::CompiledProblem compile_problem(const AttentionProblem& problem, const
   return compiler::compile(problem, pipeline);
 }
 
+/// The one backend that the options name.
+const Backend& named_backend(const CompileOptions& options) {
+  const Backend& named = backend::find_backend(options.backend);
+  const MemoryKind kind = named.memory().kind();
+  if (options.memory && *options.memory != kind) {
+    fail_argument("backend '", named.name(), "' takes ", to_string(kind), " memory, found ", to_string(*options.memory),
+                  " asked for; leave the memory out or name another backend");
+  }
+  return named;
+}
+
 /// The backends that the options allow, in the order of preference.
 std::vector<const Backend*> candidates(const CompileOptions& options) {
-  if (!options.backend.empty()) return {&backend::find_backend(options.backend)};
+  if (!options.backend.empty()) return {&named_backend(options)};
+  std::vector<const Backend*> fitting;
+  for (const Backend* candidate : backend::backends()) {
+    if (candidate->memory().kind() == options.memory.value_or(MemoryKind::kHost)) fitting.push_back(candidate);
+  }
+  return fitting;
+}
+
+/// Whom support() asks: without a name or a memory, everyone.
+std::vector<const Backend*> asked(const CompileOptions& options) {
+  if (!options.backend.empty() || options.memory) return candidates(options);
   const auto all = backend::backends();
   return {all.begin(), all.end()};
 }
@@ -31,13 +52,15 @@ std::vector<Support> ask(const std::vector<const Backend*>& backends, const comp
   std::vector<Support> answers;
   for (const Backend* candidate : backends) {
     backend::Verdict verdict = candidate->support(compiled);
-    answers.push_back({candidate->name(), verdict.supported, std::move(verdict.reasons)});
+    answers.push_back({candidate->name(), verdict.supported, std::move(verdict.reasons), std::move(verdict.notes),
+                       candidate->memory().kind()});
   }
   return answers;
 }
 
 [[noreturn]] void fail_no_backend(const std::vector<Support>& answers) {
   std::string text = "no backend runs this problem";
+  if (answers.empty()) text += ": this build of scoremod has none for the memory that was asked for";
   for (const Support& answer : answers) {
     text += concat("; ", answer.backend, ": ");
     for (std::size_t i = 0; i < answer.reasons.size(); ++i) text += concat(i == 0 ? "" : ", ", answer.reasons[i]);
@@ -70,12 +93,13 @@ auto with_memory(const char* what, const Body& body) {
 struct Attention::State {
   AttentionProblem problem;
   std::string backend;
+  const backend::MemorySpace* memory = nullptr;
   std::unique_ptr<backend::ForwardPlan> forward;
   std::unique_ptr<backend::BackwardPlan> backward;
 };
 
 std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options) {
-  return with_memory("support", [&] { return ask(candidates(options), compile_problem(problem, options)); });
+  return with_memory("support", [&] { return ask(asked(options), compile_problem(problem, options)); });
 }
 
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
@@ -86,6 +110,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     auto state = std::make_unique<State>();
     state->problem = problem;
     state->backend = chosen.name();
+    state->memory = &chosen.memory();
     state->forward = chosen.plan_forward(compiled, plan_options);
     if (problem.backward) state->backward = chosen.plan_backward(compiled, plan_options);
     return Attention(std::move(state));
@@ -99,6 +124,8 @@ Attention::~Attention() = default;
 
 const AttentionProblem& Attention::problem() const { return state_->problem; }
 const std::string& Attention::backend() const { return state_->backend; }
+MemoryKind Attention::memory() const { return state_->memory->kind(); }
+std::size_t Attention::alignment() const { return state_->memory->alignment(); }
 std::size_t Attention::forward_workspace_bytes() const { return state_->forward->workspace_bytes(); }
 
 std::size_t Attention::backward_workspace_bytes() const {
@@ -108,8 +135,8 @@ std::size_t Attention::backward_workspace_bytes() const {
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   with_memory("forward", [&] {
     const std::size_t bytes = forward_workspace_bytes();
-    const runtime::ForwardCall call = runtime::check_call(state_->problem, args, workspace, bytes);
-    const runtime::Workspace scratch(workspace, bytes);
+    const runtime::ForwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
+    const runtime::Workspace scratch(*state_->memory, workspace, bytes);
     state_->forward->execute(call.tensors, call.parameters, scratch.span());
   });
 }
@@ -120,8 +147,8 @@ void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
   }
   with_memory("backward", [&] {
     const std::size_t bytes = backward_workspace_bytes();
-    const runtime::BackwardCall call = runtime::check_call(state_->problem, args, workspace, bytes);
-    const runtime::Workspace scratch(workspace, bytes);
+    const runtime::BackwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
+    const runtime::Workspace scratch(*state_->memory, workspace, bytes);
     state_->backward->execute(call.tensors, call.parameters, scratch.span());
   });
 }

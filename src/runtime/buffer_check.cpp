@@ -7,7 +7,7 @@
 namespace scoremod::runtime {
 namespace {
 
-void check_memory(const TensorUse& tensor) {
+void check_memory(const TensorUse& tensor, const backend::MemorySpace& memory) {
   const std::size_t needed = tensor.needed_bytes();
   if (tensor.data == nullptr) {
     fail_argument("'", tensor.name, "' is missing: expected ", needed, " bytes of memory, found a null pointer");
@@ -17,9 +17,14 @@ void check_memory(const TensorUse& tensor) {
                   "; give it memory for every element that the problem describes");
   }
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  if (address % tensor.alignment != 0) {
-    fail_argument("'", tensor.name, "' is misaligned: expected an address that is a multiple of ", tensor.alignment,
-                  ", found one that leaves ", address % tensor.alignment);
+  const std::size_t alignment = std::max(tensor.alignment, memory.alignment());
+  if (address % alignment != 0) {
+    fail_argument("'", tensor.name, "' is misaligned: expected an address that is a multiple of ", alignment,
+                  ", found one that leaves ", address % alignment);
+  }
+  if (const std::string objection = memory.objection(tensor.data); !objection.empty()) {
+    fail_argument("'", tensor.name, "' lies in the wrong memory: expected ", to_string(memory.kind()),
+                  " memory, found ", objection);
   }
 }
 
@@ -88,8 +93,8 @@ std::size_t TensorUse::needed_bytes() const {
   return (static_cast<std::size_t>(last) + 1) * element_bytes;
 }
 
-void check_buffers(std::span<const TensorUse> tensors) {
-  for (const TensorUse& tensor : tensors) check_memory(tensor);
+void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpace& memory) {
+  for (const TensorUse& tensor : tensors) check_memory(tensor, memory);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (std::size_t j = i + 1; j < tensors.size(); ++j) {
       const bool written = tensors[i].written || tensors[j].written;

@@ -8,6 +8,8 @@
 #include "scoremod/attention.hpp"
 #include "scoremod/problem.hpp"
 
+#include "backend/memory_space.hpp"
+
 namespace scoremod::runtime {
 
 /// One tensor of a call: what the problem says of it, and the memory that the caller gave.
@@ -25,9 +27,9 @@ struct TensorUse {
   std::size_t needed_bytes() const;
 };
 
-/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small or misaligned, and for the first that
-/// is written and shares an element with another. Tensors whose elements interleave without meeting (as in a packed
-/// QKV) pass.
-void check_buffers(std::span<const TensorUse> tensors);
+/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small, misaligned or not in this memory,
+/// and for the first that is written and shares an element with another. Tensors whose elements interleave without
+/// meeting (as in a packed QKV) pass.
+void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpace& memory);
 
 }  // namespace scoremod::runtime

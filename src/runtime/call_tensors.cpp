@@ -151,7 +151,7 @@ void add_workspace(Buffer workspace, std::size_t needed, std::vector<TensorUse>&
 }  // namespace
 
 ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args, Buffer workspace,
-                       std::size_t workspace_bytes) {
+                       std::size_t workspace_bytes, const backend::MemorySpace& memory) {
   std::vector<TensorUse> uses{input("q", problem, TensorRole::kQ, args.q), input("k", problem, TensorRole::kK, args.k),
                               input("v", problem, TensorRole::kV, args.v)};
   ForwardCall call;
@@ -161,14 +161,14 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   if (with_lse) uses.push_back(lse_use(problem, args.lse.data, args.lse.bytes, true));
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
-  check_buffers(uses);
+  check_buffers(uses, memory);
   call.tensors = {args.q.data,   args.k.data, args.v.data,
                   call.operands, args.o.data, static_cast<float*>(args.lse.data)};
   return call;
 }
 
 BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& args, Buffer workspace,
-                        std::size_t workspace_bytes) {
+                        std::size_t workspace_bytes, const backend::MemorySpace& memory) {
   std::vector<TensorUse> uses{input("q", problem, TensorRole::kQ, args.q),
                               input("k", problem, TensorRole::kK, args.k),
                               input("v", problem, TensorRole::kV, args.v),
@@ -183,7 +183,7 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
   call.d_operands = bind_gradients(problem, args.d_operands, uses);
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
-  check_buffers(uses);
+  check_buffers(uses, memory);
   call.tensors = {args.q.data,    args.k.data,   args.v.data,  args.o.data,  static_cast<const float*>(args.lse.data),
                   args.d_o.data,  call.operands, args.dq.data, args.dk.data, args.dv.data,
                   call.d_operands};

@@ -25,8 +25,8 @@ struct BackwardCall {
 /// Check every argument of a call, the workspace included, before anything is read or written. Throw
 /// Error(kInvalidArgument).
 ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args, Buffer workspace,
-                       std::size_t workspace_bytes);
+                       std::size_t workspace_bytes, const backend::MemorySpace& memory);
 BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& args, Buffer workspace,
-                        std::size_t workspace_bytes);
+                        std::size_t workspace_bytes, const backend::MemorySpace& memory);
 
 }  // namespace scoremod::runtime

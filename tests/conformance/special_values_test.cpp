@@ -111,14 +111,15 @@ INSTANTIATE_TEST_SUITE_P(All, SpecialValues, ::testing::ValuesIn(test::tested_ba
 
 TEST(UnsupportedList, HoldsBackendsToIt) {
   const std::vector<test::Unsupported> list{{"abacus", "lengths/*", "too long"}};
-  EXPECT_EQ(test::judge_support(list, {"abacus", true, {}}, "scale"), "");
-  EXPECT_EQ(test::judge_support(list, {"abacus", false, {"it is too long"}}, "lengths/causal"), "");
-  EXPECT_EQ(test::judge_support(list, {"cpu", true, {}}, "lengths/causal"), "");
+  EXPECT_EQ(test::judge_support(list, {"abacus", true, {}, {}, MemoryKind::kHost}, "scale"), "");
+  EXPECT_EQ(test::judge_support(list, {"abacus", false, {"it is too long"}, {}, MemoryKind::kHost}, "lengths/causal"),
+            "");
+  EXPECT_EQ(test::judge_support(list, {"cpu", true, {}, {}, MemoryKind::kHost}, "lengths/causal"), "");
   // A refusal that is not in the list, a reason that is not the listed one, and an entry that has become stale.
-  EXPECT_NE(test::judge_support(list, {"abacus", false, {"too long"}}, "scale"), "");
-  EXPECT_NE(test::judge_support(list, {"cpu", false, {"too long"}}, "lengths/causal"), "");
-  EXPECT_NE(test::judge_support(list, {"abacus", false, {"no beads"}}, "lengths/causal"), "");
-  EXPECT_NE(test::judge_support(list, {"abacus", true, {}}, "lengths/causal"), "");
+  EXPECT_NE(test::judge_support(list, {"abacus", false, {"too long"}, {}, MemoryKind::kHost}, "scale"), "");
+  EXPECT_NE(test::judge_support(list, {"cpu", false, {"too long"}, {}, MemoryKind::kHost}, "lengths/causal"), "");
+  EXPECT_NE(test::judge_support(list, {"abacus", false, {"no beads"}, {}, MemoryKind::kHost}, "lengths/causal"), "");
+  EXPECT_NE(test::judge_support(list, {"abacus", true, {}, {}, MemoryKind::kHost}, "lengths/causal"), "");
 }
 
 }  // namespace

@@ -18,11 +18,11 @@ Subject reference_subject(const compiler::CompiledProblem& compiled) {
   Subject subject;
   subject.backend = "reference";
   subject.forward = [=](const ForwardArgs& args, Buffer workspace) {
-    const runtime::ForwardCall call = runtime::check_call(problem, args, workspace, 0);
+    const runtime::ForwardCall call = runtime::check_call(problem, args, workspace, 0, backend::host_memory());
     forward->execute(call.tensors, call.parameters, {});
   };
   subject.backward = [=](const BackwardArgs& args, Buffer workspace) {
-    const runtime::BackwardCall call = runtime::check_call(problem, args, workspace, 0);
+    const runtime::BackwardCall call = runtime::check_call(problem, args, workspace, 0, backend::host_memory());
     backward->execute(call.tensors, call.parameters, {});
   };
   return subject;

@@ -50,6 +50,7 @@ PUBLIC_HEADERS = {
     "tensors.hpp": "problem",
     "cache.hpp": "plans",
     "attention.hpp": "backend",
+    "staging.hpp": "runtime",
     "inputs.hpp": "check",
     "check.hpp": "check",
     "explain.hpp": "explain",

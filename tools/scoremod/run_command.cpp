@@ -13,6 +13,7 @@
 
 #include "scoremod/attention.hpp"
 #include "scoremod/explain.hpp"
+#include "scoremod/staging.hpp"
 
 #include "commands.hpp"
 #include "exit_code.hpp"
@@ -237,13 +238,24 @@ int run(const Arguments& arguments) {
   if (!arguments.out.empty()) prepare_folder(arguments.out);
   {
     ProgressBar progress;
-    const ForwardArgs forward = forward_args(inputs, report.outputs);
-    report.forward_seconds = time_calls([&] { attention.forward(forward); }, arguments.repeat, "forward", progress);
+    Staging staging(attention);
+    const ForwardArgs forward = staging.stage(forward_args(inputs, report.outputs));
+    const Buffer workspace = staging.workspace(attention.forward_workspace_bytes());
+    const auto run_forward = [&] {
+      attention.forward(forward, workspace);
+      staging.wait();
+    };
+    report.forward_seconds = time_calls(run_forward, arguments.repeat, "forward", progress);
     if (problem.backward) {
-      const BackwardArgs backward = backward_args(inputs, report.outputs);
-      report.backward_seconds =
-          time_calls([&] { attention.backward(backward); }, arguments.repeat, "backward", progress);
+      const BackwardArgs backward = staging.stage(backward_args(inputs, report.outputs));
+      const Buffer backward_workspace = staging.workspace(attention.backward_workspace_bytes());
+      const auto run_backward = [&] {
+        attention.backward(backward, backward_workspace);
+        staging.wait();
+      };
+      report.backward_seconds = time_calls(run_backward, arguments.repeat, "backward", progress);
     }
+    staging.fetch();
   }
   for (const Output& output : report.outputs) {
     if (arguments.out.empty()) break;

@@ -1,0 +1,53 @@
+#include "backend/memory_space.hpp"
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace scoremod {
+
+const char* to_string(MemoryKind kind) { return kind == MemoryKind::kHost ? "host" : "cuda"; }
+
+}  // namespace scoremod
+
+namespace scoremod::backend {
+namespace {
+
+constexpr std::align_val_t kHostAlignment{64};
+
+class HostMemory final : public MemorySpace {
+ public:
+  MemoryKind kind() const override { return MemoryKind::kHost; }
+  std::size_t alignment() const override { return 1; }
+  void* allocate(std::size_t bytes) const override { return ::operator new(bytes, kHostAlignment); }
+  void release(void* data) const noexcept override { ::operator delete(data, kHostAlignment); }
+  void copy_in(void* to, const void* host, std::size_t bytes) const override { std::memcpy(to, host, bytes); }
+  void copy_out(void* host, const void* from, std::size_t bytes) const override { std::memcpy(host, from, bytes); }
+  void wait(void*) const override {}
+  std::string objection(const void*) const override { return {}; }
+};
+
+}  // namespace
+
+const MemorySpace& host_memory() {
+  static const HostMemory memory;
+  return memory;
+}
+
+OwnedMemory::OwnedMemory(const MemorySpace& space, std::size_t bytes)
+    : space_(&space), data_(bytes == 0 ? nullptr : space.allocate(bytes)), bytes_(bytes) {}
+
+OwnedMemory::OwnedMemory(OwnedMemory&& other) noexcept { *this = std::move(other); }
+
+OwnedMemory& OwnedMemory::operator=(OwnedMemory&& other) noexcept {
+  std::swap(space_, other.space_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+OwnedMemory::~OwnedMemory() {
+  if (data_ != nullptr) space_->release(data_);
+}
+
+}  // namespace scoremod::backend

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "scoremod/attention.hpp"
+
+namespace scoremod::backend {
+
+/// The memory in which a backend's calls find their tensors and their workspace. Every function may throw
+/// Error(kEnvironment) with the device's own text.
+class MemorySpace {
+ public:
+  virtual ~MemorySpace() = default;
+  virtual MemoryKind kind() const = 0;
+  /// Every tensor of a call starts at a multiple of this many bytes, or of its element's size where that is larger.
+  virtual std::size_t alignment() const = 0;
+
+  /// At least 64-byte aligned; std::bad_alloc or Error(kEnvironment) when there is not enough.
+  virtual void* allocate(std::size_t bytes) const = 0;
+  virtual void release(void* data) const noexcept = 0;
+  /// Copies wait for everything that was enqueued before them, and return when the bytes are there.
+  virtual void copy_in(void* to, const void* host, std::size_t bytes) const = 0;
+  virtual void copy_out(void* host, const void* from, std::size_t bytes) const = 0;
+  /// Waits for what was enqueued on a stream; null is the default stream.
+  virtual void wait(void* stream) const = 0;
+
+  /// What of a pointer makes it unfit for a call: "memory of the host", say. Empty when nothing is known against it.
+  virtual std::string objection(const void* data) const = 0;
+};
+
+const MemorySpace& host_memory();
+
+/// Memory of a space, released with its owner.
+class OwnedMemory {
+ public:
+  OwnedMemory() = default;
+  OwnedMemory(const MemorySpace& space, std::size_t bytes);
+  OwnedMemory(OwnedMemory&& other) noexcept;
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept;
+  ~OwnedMemory();
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  const MemorySpace* space_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace scoremod::backend
