@@ -107,7 +107,7 @@ static void test_queries(const Fixture* f) {
   char* answers = NULL;
   status = scoremod_support(problem, NULL, &answers, &message);
   EXPECT_OK(status, message);
-  EXPECT(answers != NULL && strstr(answers, "{\"backend\":\"reference\",\"supported\":true,\"reasons\":[]}") != NULL);
+  EXPECT(answers != NULL && strstr(answers, "{\"backend\":\"reference\",\"supported\":true,\"reasons\":[],") != NULL);
   scoremod_text_free(answers);
 
   char* explanation = NULL;
