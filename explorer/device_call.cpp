@@ -1,5 +1,6 @@
 #include "explorer/device_call.hpp"
 
+#include "backend/cudnn/handle.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
@@ -54,7 +55,7 @@ void DeviceCall::bind_modifier_tensor(const PreparedCall& prepared, const Proble
 }
 
 void DeviceCall::upload(cudnn::Uid uid, const std::vector<std::byte>& bytes) {
-  cudnn::DeviceMemory memory(bytes.size());
+  backend::cuda::DeviceMemory memory(bytes.size());
   memory.upload(bytes.data(), bytes.size());
   pointers_[uid] = memory.data();
   memories_.insert_or_assign(uid, std::move(memory));
@@ -68,7 +69,7 @@ void DeviceCall::execute(const cudnn::EnginePlan& plan) {
 }
 
 std::vector<std::byte> DeviceCall::download(cudnn::Uid uid) const {
-  const cudnn::DeviceMemory& memory = memories_.at(uid);
+  const backend::cuda::DeviceMemory& memory = memories_.at(uid);
   std::vector<std::byte> bytes(memory.bytes());
   memory.download(bytes.data(), bytes.size());
   return bytes;

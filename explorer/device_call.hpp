@@ -7,8 +7,8 @@
 
 #include "scoremod/inputs.hpp"
 
+#include "backend/cuda/device.hpp"
 #include "backend/cudnn/attention_graph.hpp"
-#include "backend/cudnn/device.hpp"
 #include "backend/cudnn/engine.hpp"
 #include "backend/cudnn/lower.hpp"
 
@@ -42,8 +42,8 @@ class DeviceCall {
   float scale_;
   IndexOffsets offsets_;
   std::unordered_map<std::int64_t, void*> pointers_;
-  std::unordered_map<std::int64_t, backend::cudnn::DeviceMemory> memories_;
-  std::optional<backend::cudnn::DeviceMemory> workspace_;
+  std::unordered_map<std::int64_t, backend::cuda::DeviceMemory> memories_;
+  std::optional<backend::cuda::DeviceMemory> workspace_;
 };
 
 /// The values of a computed operand, dense in the order of its axes.

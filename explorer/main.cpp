@@ -14,7 +14,7 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/cudnn/device.hpp"
+#include "backend/cuda/device.hpp"
 #include "backend/cudnn/library.hpp"
 #include "explorer/run_case.hpp"
 #include "explorer/worker_pool.hpp"
@@ -26,6 +26,7 @@ using scoremod::explorer::CaseResult;
 using scoremod::explorer::FormCase;
 using scoremod::explorer::Setting;
 using Json = nlohmann::ordered_json;
+namespace cuda = scoremod::backend::cuda;
 namespace cudnn = scoremod::backend::cudnn;
 namespace explorer = scoremod::explorer;
 
@@ -148,7 +149,7 @@ void time_all(const std::string& self, const std::vector<Job>& all, std::vector<
 
 int explore(const std::string& self, const std::string& output, int workers, bool timed, const std::string& machine) {
   const std::vector<Job> all = jobs();
-  const cudnn::DeviceInfo device = cudnn::current_device();
+  const cuda::DeviceInfo device = cuda::current_device();
   const Json head{{"architecture", "sm_" + std::to_string(device.compute_capability)},
                   {"cudnn", cudnn::version_text(cudnn::library().cudnn_version)}};
   std::vector<Json> rows;

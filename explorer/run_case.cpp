@@ -8,7 +8,9 @@
 
 #include "scoremod/inputs.hpp"
 
+#include "backend/cuda/device.hpp"
 #include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/handle.hpp"
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "base/element.hpp"
@@ -22,6 +24,7 @@ namespace {
 
 using backend::Direction;
 using problem::TensorRole;
+namespace cuda = backend::cuda;
 namespace cudnn = backend::cudnn;
 namespace reference = backend::reference;
 
@@ -117,7 +120,7 @@ std::vector<OutputError> run_forward(const PreparedCall& prepared, const Problem
   call.output(cudnn::kUidO, problem::bytes_of(problem, TensorRole::kO));
   call.output(cudnn::kUidStats, truth.lse.size() * sizeof(float));
   call.execute(plan);
-  cudnn::synchronize();
+  cuda::synchronize();
   return {judge("o", dense(problem, TensorRole::kO, call.download(cudnn::kUidO)), truth.o, plain.o, problem.dtype),
           judge("lse", dense_f32(call.download(cudnn::kUidStats)), truth.lse, plain.lse, problem.dtype)};
 }
@@ -141,7 +144,7 @@ std::vector<OutputError> run_backward(const PreparedCall& prepared, const Proble
   call.output(cudnn::kUidDK, problem::bytes_of(problem, TensorRole::kK));
   call.output(cudnn::kUidDV, problem::bytes_of(problem, TensorRole::kV));
   call.execute(plan);
-  cudnn::synchronize();
+  cuda::synchronize();
   const auto truth = reference::backward<double>(prepared.compiled, tensors, parameters);
   const auto plain = reference::backward<float>(prepared.compiled, tensors, parameters);
   return {judge("dq", dense(problem, TensorRole::kQ, call.download(cudnn::kUidDQ)), truth.dq, plain.dq, problem.dtype),
@@ -239,7 +242,7 @@ double time_case(const FormCase& form, Direction direction) {
   call.output(cudnn::kUidDK, inputs.k.size());
   call.output(cudnn::kUidDV, inputs.v.size());
   std::vector<double> times;
-  cudnn::DeviceTimer timer;
+  cuda::DeviceTimer timer;
   for (int repeat = 0; repeat < kTimedRepeats; ++repeat) {
     timer.start();
     call.execute(*built.plan);

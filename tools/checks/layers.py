@@ -30,7 +30,8 @@ USES = {
     "backend": ["compiler"],
     "backend/reference": ["backend"],
     "backend/cpu": ["backend"],
-    "backend/cudnn": ["backend", "plans"],
+    "backend/cuda": ["backend"],
+    "backend/cudnn": ["backend/cuda", "plans"],
     "runtime": ["backend"],
     "check": ["runtime", "backend/reference"],
     "explain": ["runtime"],
@@ -71,7 +72,7 @@ THIRD_PARTY = {
     "hwy/": ["backend/cpu"],
     "cudnn_frontend": ["backend/cudnn"],
     "cudnn": ["backend/cudnn"],
-    "cuda": ["backend/cudnn"],
+    "cuda": ["backend/cuda", "backend/cudnn"],
     "CLI/": ["tools", "bench"],
     "xla/": ["bindings"],
 }

@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cudnn/device.hpp"
 #include "backend/cudnn/frontend_graph.hpp"
 #include "backend/cudnn/library.hpp"
 

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 
-namespace scoremod::backend::cudnn {
+namespace scoremod::backend::cuda {
 
-/// A CUDA device as scoremod sees it. Every call throws Error(kEnvironment) with CUDA's or cuDNN's own text on failure.
+/// A CUDA device as scoremod sees it. Every call throws Error(kEnvironment) with CUDA's own text on failure.
 struct DeviceInfo {
   int ordinal = 0;
   std::string name;
@@ -15,9 +14,7 @@ struct DeviceInfo {
 
 /// The calling thread's current device.
 DeviceInfo current_device();
-
-/// "9.19.0" of 91900.
-std::string version_text(std::size_t cudnn_version);
+int current_device_ordinal();
 
 /// Device memory, freed on destruction.
 class DeviceMemory {
@@ -57,8 +54,4 @@ class DeviceTimer {
   void* end_ = nullptr;
 };
 
-/// The calling thread's cuDNN handle of its current device: made at first use, destroyed with the thread. One policy
-/// for the whole library: plans never make handles of their own.
-void* thread_handle();
-
-}  // namespace scoremod::backend::cudnn
+}  // namespace scoremod::backend::cuda

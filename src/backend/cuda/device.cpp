@@ -1,15 +1,12 @@
-#include "backend/cudnn/device.hpp"
+#include "backend/cuda/device.hpp"
 
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
-#include <dlfcn.h>
-#include <map>
 #include <utility>
 
-#include "backend/cudnn/library.hpp"
+#include "backend/cuda/library.hpp"
 #include "base/fail.hpp"
 
-namespace scoremod::backend::cudnn {
+namespace scoremod::backend::cuda {
 namespace {
 
 /// A function of the CUDA runtime, found once.
@@ -23,32 +20,17 @@ void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail_environment(what, ": ", SCOREMOD_CUDART(cudaGetErrorString)(status));
 }
 
-template <class Function>
-Function cudnn_function(const char* name) {
-  void* symbol = dlsym(library().cudnn, name);
-  if (symbol == nullptr) fail_environment("cuDNN has no ", name);
-  return reinterpret_cast<Function>(symbol);
-}
+}  // namespace
 
-/// A thread's handles, one for each device. Destroyed on the thread that made them.
-struct Handles {
-  std::map<int, cudnnHandle_t> by_device;
-  ~Handles() {
-    for (const auto& [device, handle] : by_device) cudnn_function<decltype(&::cudnnDestroy)>("cudnnDestroy")(handle);
-  }
-};
-
-int ordinal() {
+int current_device_ordinal() {
   int device = 0;
   check(SCOREMOD_CUDART(cudaGetDevice)(&device), "cudaGetDevice");
   return device;
 }
 
-}  // namespace
-
 DeviceInfo current_device() {
   DeviceInfo info;
-  info.ordinal = ordinal();
+  info.ordinal = current_device_ordinal();
   int major = 0, minor = 0;
   check(SCOREMOD_CUDART(cudaDeviceGetAttribute)(&major, cudaDevAttrComputeCapabilityMajor, info.ordinal),
         "cudaDeviceGetAttribute");
@@ -59,10 +41,6 @@ DeviceInfo current_device() {
   check(SCOREMOD_CUDART(cudaGetDeviceProperties)(&properties, info.ordinal), "cudaGetDeviceProperties");
   info.name = properties.name;
   return info;
-}
-
-std::string version_text(std::size_t version) {
-  return concat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
@@ -119,18 +97,4 @@ double DeviceTimer::stop() {
   return milliseconds;
 }
 
-void* thread_handle() {
-  if (!library().available) fail_environment(library().reason);
-  thread_local Handles handles;
-  cudnnHandle_t& handle = handles.by_device[ordinal()];
-  if (handle == nullptr) {
-    const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
-    if (status != CUDNN_STATUS_SUCCESS) {
-      fail_environment("cudnnCreate: ",
-                       cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
-    }
-  }
-  return handle;
-}
-
-}  // namespace scoremod::backend::cudnn
+}  // namespace scoremod::backend::cuda

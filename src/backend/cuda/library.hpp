@@ -1,0 +1,35 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace scoremod::backend::cuda {
+
+/// A library that was looked for at run time.
+struct SharedLibrary {
+  void* handle = nullptr;  ///< null when it could not be loaded
+  std::string reason;      ///< then: why, in the loader's own words
+};
+
+/// Opens the first of these libraries that loads, from the loader's path. It stays open for the life of the process:
+/// threads and exit handlers of CUDA's libraries must never outlive their code. Never throws.
+SharedLibrary open_library(std::span<const char* const> names);
+
+/// The address of a function; throws Error(kEnvironment) when the library is not there or lacks it.
+void* symbol_of(const SharedLibrary& library, const char* name);
+
+/// What was found of the driver and the CUDA runtime.
+struct LibraryState {
+  bool available = false;
+  std::string reason;  ///< when not available: what could not be loaded, in the loader's own words
+  SharedLibrary driver;
+  SharedLibrary runtime;
+};
+
+/// Loads the driver and the CUDA runtime once for the process. Never throws.
+const LibraryState& library();
+
+/// The address of a function of the CUDA runtime; throws Error(kEnvironment) when it is missing.
+void* cudart_symbol(const char* name);
+
+}  // namespace scoremod::backend::cuda
