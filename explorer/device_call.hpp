@@ -46,8 +46,9 @@ class DeviceCall {
   std::optional<backend::cuda::DeviceMemory> workspace_;
 };
 
-/// The values of a computed operand, dense in the order of its axes.
+/// The values of a computed operand, dense in the order of its axes; `diagonal`: one for each difference kv - q, from
+/// the smallest, in place of those for each (q, kv).
 std::vector<std::byte> compute_operand(const PreparedCall& prepared, const ProblemInputs& inputs,
-                                       const backend::cudnn::ComputedOperand& operand);
+                                       const backend::cudnn::ComputedOperand& operand, bool diagonal);
 
 }  // namespace scoremod::explorer

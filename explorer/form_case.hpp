@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "scoremod/problem.hpp"
+#include "scoremod/attention.hpp"
 
 #include "backend/cudnn/modifier_graph.hpp"
 
@@ -18,21 +18,30 @@ struct Setting {
   Layout layout;
 };
 
-/// Ragged sizes, several batches and heads, lengths that are no multiple of 128, head dims 64, 128 and 256, f16 and
-/// bf16.
+/// Ragged sizes, several batches and heads, lengths that are no multiple of 128, head dims from 8 to 256, a value dim
+/// that differs, f16 and bf16, every layout. Those whose name begins with "one_row" have a single query.
 const std::vector<Setting>& settings();
 
 /// Changes a lowered modifier into another way to say the same, which the lowering does not use.
 using Mutation = std::function<void(backend::cudnn::ModifierGraph&)>;
 
+/// How the operands of a case lie in memory.
+enum class OperandLayout : std::uint8_t {
+  kDense,
+  kStrided,  ///< the last dimension outermost, with gaps between neighbours
+};
+
 /// One form: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
 /// program, if there is no mutation.
 struct FormCase {
-  std::string form;                   ///< the name in the table
-  std::string program;                ///< text
+  std::string form{};                 ///< the name in the table
+  std::string program{};              ///< text; "{shift}" stands for seq_kv - seq_q, "{length}" for seq_kv
   DType operand_dtype = DType::kF32;  ///< of its f32 operands
-  Mutation mutation;
-  bool as_written = false;  ///< leave out the passes, which would rewrite the program
+  Mutation mutation{};
+  bool as_written = false;            ///< leave out the passes, which would rewrite the program
+  std::vector<std::string> denied{};  ///< forms that the lowering may not use, so that it takes its next candidate
+  OperandLayout layout = OperandLayout::kDense;
+  IndexOffsets offsets{};  ///< of the call; the lowering adds them where one is not 0
 };
 
 /// Every candidate form: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the forms

@@ -4,6 +4,7 @@
 #include "base/fail.hpp"
 #include "explorer/form_case.hpp"
 #include "explorer/mutations.hpp"
+#include "explorer/program_cases.hpp"
 #include "explorer/zoo_cases.hpp"
 
 namespace scoremod::explorer {
@@ -12,20 +13,21 @@ namespace {
 using backend::cudnn::ElementType;
 
 void add(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
-  cases.push_back({std::move(form), std::move(program), DType::kF32, std::move(mutation), false});
+  cases.push_back({.form = std::move(form), .program = std::move(program), .mutation = std::move(mutation)});
 }
 
 /// A form that the passes would rewrite.
 void add_as_written(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
-  cases.push_back({std::move(form), std::move(program), DType::kF32, std::move(mutation), true});
+  cases.push_back(
+      {.form = std::move(form), .program = std::move(program), .mutation = std::move(mutation), .as_written = true});
 }
 
 /// f32 functions, each at arguments where it matters and stays finite.
 void add_float_ops(std::vector<FormCase>& cases) {
   const std::pair<const char*, const char*> unary[] = {{"neg", "-score"},
                                                        {"abs", "abs(score)"},
-                                                       {"floor", "floor(score * 4.0)"},
-                                                       {"ceil", "ceil(score * 4.0)"},
+                                                       {"floor", "score + floor(score * 4.0)"},
+                                                       {"ceil", "score + ceil(score * 4.0)"},
                                                        {"exp", "exp(score * 0.25)"},
                                                        {"log", "log(abs(score) + 0.5)"},
                                                        {"sqrt", "sqrt(abs(score) + 0.5) * 3.0"},
@@ -69,7 +71,8 @@ void add_index_ops(std::vector<FormCase>& cases) {
   for (const auto& [name, text] : ops) add(cases, name, concat("value = score + f32(", text, ") * 0.03125"));
   add(cases, "identity.i32_to_f32", "value = score - f32(abs(q_idx - kv_idx)) * 0.03125");
   add(cases, "identity.bool_to_f32", "value = score + f32(q_idx - kv_idx > 3) * 2.0");
-  add(cases, "identity.f32_to_i32", "value = score + f32(i32(score * 2.0)) * 0.5");
+  add(cases, "identity.f32_to_i32", "value = score + f32(i32(score * 2.0)) * 0.5", without_truncation());
+  add(cases, "identity.f32_to_i32.of_integer", "value = score + f32(i32(score * 2.0)) * 0.5");
   add(cases, "identity.bool_to_i32", "value = score + f32(i32(q_idx - kv_idx > 3)) * 2.0");
 }
 
@@ -96,32 +99,59 @@ void add_masks(std::vector<FormCase>& cases) {
   add(cases, "band.after_terms", "operand id: i32 [b, q_idx]\nvalue = score\nkeep = q_idx >= kv_idx & kv_idx >= id");
 }
 
-/// An operand of every subset of the axes, added, multiplied and (i32) compared.
-void add_operands(std::vector<FormCase>& cases) {
+/// "[b, kv_idx]" and "b11k" for a subset of the axes.
+struct AxesText {
+  std::string list, key;
+};
+
+AxesText axes_text(unsigned subset) {
   const char* names[] = {"b", "h", "q_idx", "kv_idx"};
-  for (unsigned subset = 1; subset < 16; ++subset) {
-    std::string axes, key;
-    for (unsigned axis = 0; axis < 4; ++axis) {
-      if (subset & (1u << axis)) axes += concat(axes.empty() ? "" : ", ", names[axis]);
-      key += (subset & (1u << axis)) ? "bhqk"[axis] : '1';
+  AxesText text;
+  for (unsigned axis = 0; axis < 4; ++axis) {
+    const bool has = ((subset >> axis) & 1u) != 0;
+    if (has) text.list += concat(text.list.empty() ? "" : ", ", names[axis]);
+    text.key += has ? "bhqk"[axis] : '1';
+  }
+  text.list = "[" + text.list + "]";
+  return text;
+}
+
+/// What an operand of any shape is used for: added, multiplied, compared, and as a number.
+void add_operand_uses(std::vector<FormCase>& cases, const AxesText& axes, DType dtype, const std::string& suffix,
+                      const FormCase& like) {
+  std::vector<std::string> uses{"value = score + x", "value = score * x"};
+  if (dtype == DType::kI32) {
+    uses = {"value = select(kv_idx >= x, score, score * 0.25 - 1.0)", "value = score + f32(x) * 0.25"};
+  }
+  for (const std::string& use : uses) {
+    FormCase made = like;
+    made.form = concat("operand.", axes.key, ".", to_string(dtype), suffix);
+    made.program = concat("operand x: ", dtype == DType::kI32 ? "i32 " : "f32 ", axes.list, "\n", use);
+    made.operand_dtype = dtype;
+    cases.push_back(std::move(made));
+  }
+}
+
+/// An operand of every subset of the axes, scalars among them.
+void add_operands(std::vector<FormCase>& cases) {
+  for (unsigned subset = 0; subset < 16; ++subset) {
+    const AxesText axes = axes_text(subset);
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+      add_operand_uses(cases, axes, dtype, "", {});
+      if (subset != 0 && dtype != DType::kF16)
+        add_operand_uses(cases, axes, dtype, ".strided", {.layout = OperandLayout::kStrided});
     }
-    const std::string f32_decl = concat("operand x: f32 [", axes, "]\n"),
-                      i32_decl = concat("operand x: i32 [", axes, "]\n");
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      const std::string form = concat("operand.", key, ".", to_string(dtype));
-      cases.push_back({form, f32_decl + "value = score + (x - 1.0) * 4.0", dtype, {}, false});
-      cases.push_back({form, f32_decl + "value = score * x", dtype, {}, false});
-    }
-    add(cases, concat("operand.", key, ".i32"), i32_decl + "value = select(kv_idx >= x, score, score * 0.25 - 1.0)");
     // As declared, without the rows of stride 0 that the lowering adds.
-    const bool rows_added = !(subset & 4u) && (subset & 1u || subset & 8u);
+    const bool rows_added = (subset & 4u) == 0 && subset != 2u;
     if (!rows_added) continue;
-    add(cases, concat("operand.", key, ".f32.as_declared"), f32_decl + "value = score * x", operands_as_declared());
-    add(cases, concat("operand.", key, ".i32.as_declared"), i32_decl + "value = score\nkeep = kv_idx < x",
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32})
+      add_operand_uses(cases, axes, dtype, ".as_declared", {.mutation = operands_as_declared()});
+    const std::string form = concat("operand.", axes.key, ".i32.as_declared");
+    add(cases, form, concat("operand x: i32 ", axes.list, "\nvalue = score\nkeep = kv_idx < x"),
+        operands_as_declared());
+    add(cases, form, concat("operand x: i32 ", axes.list, "\noperand y: i32 [b, q_idx]\nvalue = score\nkeep = x == y"),
         operands_as_declared());
   }
-  add(cases, "operand.by_value.f32", "operand x: f32 []\nvalue = score * x");
-  add(cases, "operand.by_value.i32", "operand x: i32 []\nvalue = score\nkeep = kv_idx < x | kv_idx < 20");
 }
 
 /// Ways of writing that the lowering avoids; among them every one that cuDNN 9.19 was seen to get wrong or to crash on.
@@ -145,9 +175,10 @@ void add_avoided(std::vector<FormCase>& cases) {
       and_as_product(ElementType::kFloat));
   add(cases, "cmp_ge.i32_as_f32", "value = select(q_idx * 2 - kv_idx >= 3, score, score * 0.25 - 1.0)",
       comparison_compute(ElementType::kFloat));
-  // A float32 offset by value, added in FLOAT arithmetic; and the constant first.
+  // A float32 offset added in FLOAT arithmetic; and the constant first.
   add_as_written(cases, "direct.ge_q_plus_offset_f32",
-                 "operand x: f32 []\nvalue = select(f32(q_idx) + x >= f32(kv_idx), score, -inf)", without_casts());
+                 "operand x: f32 []\nvalue = select(f32(q_idx) + x >= f32(kv_idx), score, -inf)",
+                 both(without_casts(), operands_as_declared()));
   add_as_written(cases, "direct.ge_q_kv.constant_first", "value = select(q_idx >= kv_idx, -inf, score)",
                  both(direct_comparison(), constant_first_select()));
   add_as_written(cases, "direct.le_q_kv.constant_first", "value = select(q_idx <= kv_idx, -inf, score)",
@@ -173,7 +204,11 @@ const std::vector<Setting>& settings() {
       {"long_q_d128_bhsd", 3, 2, 1, 300, 130, 128, 128, DType::kBF16, Layout::kBHSD},
       {"tail_65", 2, 4, 4, 130, 193, 64, 64, DType::kBF16, Layout::kBSHD},
       {"d256", 2, 2, 2, 129, 192, 256, 256, DType::kBF16, Layout::kBSHD},
+      {"d8_gqa_f16", 2, 4, 2, 130, 192, 8, 8, DType::kF16, Layout::kBSHD},
+      {"d40_sbhd", 2, 4, 4, 192, 333, 40, 40, DType::kBF16, Layout::kSBHD},
+      {"d192_v128", 2, 2, 2, 200, 320, 192, 128, DType::kBF16, Layout::kBSHD},
       {"one_row", 2, 4, 4, 1, 192, 64, 64, DType::kBF16, Layout::kBSHD},
+      {"one_row_gqa_d128", 2, 4, 2, 1, 333, 128, 128, DType::kF16, Layout::kBHSD},
   };
   return all;
 }
@@ -186,7 +221,14 @@ std::vector<FormCase> form_cases() {
   add_masks(cases);
   add_operands(cases);
   add_avoided(cases);
-  for (FormCase& zoo : zoo_cases()) cases.push_back(std::move(zoo));
+  for (FormCase& program : program_cases()) cases.push_back(std::move(program));
+  for (FormCase& zoo : zoo_cases()) {
+    FormCase elsewhere = zoo;
+    elsewhere.form = "offsets." + zoo.form;
+    elsewhere.offsets = {1, 2, 37, 11};
+    cases.push_back(std::move(zoo));
+    cases.push_back(std::move(elsewhere));
+  }
   return cases;
 }
 

@@ -1,12 +1,12 @@
 // The form explorer: tries every candidate form of writing a modifier for cuDNN on the current device, each in a child
 // process, against the float64 oracle, and writes the table that the cuDNN lowering reads. See docs/cudnn_forms.md.
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iostream>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -40,6 +40,22 @@ struct Job {
 /// A job that takes longer has hung.
 constexpr int kJobSeconds = 120;
 
+/// What a run was asked to do.
+struct Options {
+  std::string output = "cudnn_forms.json";
+  std::string machine;  ///< noted in the table
+  std::string commit;   ///< likewise: of the sources that the explorer was built from
+  int workers = static_cast<int>(std::thread::hardware_concurrency());
+  bool timed = false;
+  std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
+};
+
+bool is_wanted(const std::string& form, const Options& options) {
+  return options.prefixes.empty() ||
+         std::ranges::any_of(options.prefixes, [&](const std::string& prefix) { return form.starts_with(prefix); });
+}
+
+/// Every job, in an order that parent and workers share.
 std::vector<Job> jobs() {
   std::vector<Job> all;
   for (const FormCase& form : explorer::form_cases()) {
@@ -111,9 +127,10 @@ int work(bool timed) {
 }
 
 /// What a run must find again, and did not.
-std::vector<std::string> missed_known_forms(const std::vector<Json>& results) {
+std::vector<std::string> missed_known_forms(const std::vector<Json>& results, const Options& options) {
   std::vector<std::string> missed;
   for (const explorer::KnownForm& known : explorer::known_bad_forms()) {
+    if (!is_wanted(known.form, options)) continue;
     bool found = false;
     for (const Json& row : results) {
       found = found || (row["form"] == known.form && (row["direction"] == "backward") == known.backward &&
@@ -124,50 +141,63 @@ std::vector<std::string> missed_known_forms(const std::vector<Json>& results) {
   return missed;
 }
 
-void judge_all(const std::string& self, const std::vector<Job>& all, int workers, std::vector<Json>& rows) {
+/// The rows of the jobs with these numbers, by number.
+using Rows = std::map<std::size_t, Json>;
+
+void judge_all(const std::string& self, int workers, Rows& rows) {
   std::size_t done = 0;
-  std::vector<std::size_t> numbers(all.size());
-  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  std::vector<std::size_t> numbers;
+  for (const auto& [number, row] : rows) numbers.push_back(number);
   explorer::run_jobs({self, "--worker"}, numbers, workers, kJobSeconds, [&](const explorer::JobResult& result) {
     rows[result.job].update(
         result.crashed ? Json{{"verdict", "crashed"}, {"error", nullptr}, {"ms", nullptr}, {"text", result.line}}
                        : Json::parse(result.line));
-    if (++done % 100 == 0) std::cerr << done << " of " << all.size() << "\n";
+    if (++done % 100 == 0) std::cerr << done << " of " << numbers.size() << "\n";
   });
 }
 
 /// Times what is right, one case after the other: on a device that does nothing else.
-void time_all(const std::string& self, const std::vector<Job>& all, std::vector<Json>& rows) {
+void time_all(const std::string& self, Rows& rows) {
   std::vector<std::size_t> right;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].setting.name == "base" && rows[i]["verdict"] == "right") right.push_back(i);
+  for (const auto& [number, row] : rows) {
+    if (row["setting"] == "base" && row["verdict"] == "right") right.push_back(number);
   }
   explorer::run_jobs({self, "--worker", "--timed"}, right, 1, kJobSeconds, [&](const explorer::JobResult& result) {
     if (!result.crashed) rows[result.job].update(Json::parse(result.line));
   });
 }
 
-int explore(const std::string& self, const std::string& output, int workers, bool timed, const std::string& machine) {
+/// One row a line, so that a change of the table reads well.
+void write_table(const Options& options, const std::string& device, const std::vector<Json>& rows) {
+  std::ofstream file(options.output);
+  file << "{\"machine\": " << Json(options.machine) << ", \"device\": " << Json(device)
+       << ", \"commit\": " << Json(options.commit) << ",\n\"results\": [\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) file << rows[i].dump() << (i + 1 < rows.size() ? ",\n" : "\n");
+  file << "]}\n";
+}
+
+int explore(const std::string& self, const Options& options) {
   const std::vector<Job> all = jobs();
   const cuda::DeviceInfo device = cuda::current_device();
   const Json head{{"architecture", "sm_" + std::to_string(device.compute_capability)},
                   {"cudnn", cudnn::version_text(cudnn::library().cudnn_version)}};
-  std::vector<Json> rows;
-  for (const Job& job : all) {
-    rows.push_back(describe(job));
-    rows.back().update(head);
+  Rows rows;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!is_wanted(all[i].form.form, options)) continue;
+    rows[i] = describe(all[i]);
+    rows[i].update(head);
   }
-  judge_all(self, all, workers, rows);
-  if (timed) time_all(self, all, rows);
+  judge_all(self, options.workers, rows);
+  if (options.timed) time_all(self, rows);
   std::map<std::string, int> counts;
-  for (const Json& row : rows) ++counts[row["verdict"].get<std::string>()];
-  // One row a line, so that a change of the table reads well.
-  std::ofstream file(output);
-  file << "{\"machine\": " << Json(machine) << ", \"device\": " << Json(device.name) << ",\n\"results\": [\n";
-  for (std::size_t i = 0; i < rows.size(); ++i) file << rows[i].dump() << (i + 1 < rows.size() ? ",\n" : "\n");
-  file << "]}\n";
+  std::vector<Json> table;
+  for (const auto& [number, row] : rows) {
+    ++counts[row["verdict"].get<std::string>()];
+    table.push_back(row);
+  }
+  write_table(options, device.name, table);
   for (const auto& [verdict, count] : counts) std::cout << verdict << ": " << count << "\n";
-  const std::vector<std::string> missed = missed_known_forms(rows);
+  const std::vector<std::string> missed = missed_known_forms(table, options);
   for (const std::string& name : missed) std::cout << "not found again: " << name << "\n";
   return missed.empty() ? 0 : 1;
 }
@@ -176,17 +206,18 @@ int explore(const std::string& self, const std::string& output, int workers, boo
 
 int main(int argc, char** argv) {
   CLI::App app{"Tries forms of cuDNN score modifiers on this device and writes the table of what is right"};
-  std::string output = "cudnn_forms.json", machine;
-  int workers = static_cast<int>(std::thread::hardware_concurrency());
-  bool worker = false, timed = false;
-  app.add_option("-o,--output", output, "the JSON file to write");
-  app.add_option("--machine", machine, "what to note as the machine");
-  app.add_option("--workers", workers, "child processes at once")->check(CLI::PositiveNumber);
-  app.add_flag("--timed", timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
+  Options options;
+  bool worker = false;
+  app.add_option("-o,--output", options.output, "the JSON file to write");
+  app.add_option("--machine", options.machine, "what to note as the machine");
+  app.add_option("--commit", options.commit, "what to note as the commit that the explorer was built from");
+  app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
+  app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
+  app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {
-    return worker ? work(timed) : explore("/proc/self/exe", output, workers, timed, machine);
+    return worker ? work(options.timed) : explore("/proc/self/exe", options);
   } catch (const scoremod::Error& failure) {
     std::cerr << "scoremod_explore: " << to_string(failure.code()) << ": " << failure.what() << "\n";
     return 4;

@@ -113,6 +113,26 @@ Mutation without_casts() {
   };
 }
 
+Mutation without_truncation() {
+  return [](ModifierGraph& graph) {
+    for (ModifierNode& node : graph.nodes) {
+      if (node.mode != Mode::kIdentity || node.output != ElementType::kInt32) continue;
+      const ModifierNode& truncated = graph.nodes[node.inputs[0].index];
+      if (truncated.mode != Mode::kBinarySelect) continue;
+      node.inputs[0] = graph.nodes[truncated.inputs[0].index].inputs[0];
+    }
+    drop_unread(graph);
+  };
+}
+
+Mutation along_the_diagonal(bool along_heads) {
+  return [along_heads](ModifierGraph& graph) {
+    ModifierTensor& tensor = graph.tensors.at(0);
+    const std::int64_t differences = tensor.dims[2] + tensor.dims[3] - 1;
+    tensor.strides = {1, along_heads ? differences : 1, -1, 1};
+  };
+}
+
 Mutation comparison_compute(ElementType type) {
   return [type](ModifierGraph& graph) {
     for (ModifierNode& node : graph.nodes) {

@@ -13,6 +13,11 @@ Mutation operands_as_declared();
 Mutation logical_compute(backend::cudnn::ElementType type);
 /// Nodes read what identity casts read: int32 indices in FLOAT arithmetic.
 Mutation without_casts();
+/// Casts from f32 to i32 read their number as it is, not rounded towards zero beforehand.
+Mutation without_truncation();
+/// The first operand, which depends on q and kv by their difference only, has an entry for each difference: stride -1
+/// along q and 1 along kv.
+Mutation along_the_diagonal(bool along_heads);
 /// select(not c, x, -inf) becomes select(c, -inf, x), the constant first.
 Mutation constant_first_select();
 /// Comparisons compute in this type.

@@ -30,6 +30,28 @@ namespace reference = backend::reference;
 
 constexpr std::int64_t kTableExtent = 32;
 
+DType dtype_of(Type type, DType of_f32) {
+  return type == Type::kF32 ? of_f32 : type == Type::kI32 ? DType::kI32 : DType::kBool;
+}
+
+/// The last dimension outermost, and room for another element after each.
+std::vector<std::int64_t> strides_with_gaps(const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides;
+  std::int64_t stride = 2;
+  for (const std::int64_t extent : shape) {
+    strides.push_back(stride);
+    stride *= extent + 1;
+  }
+  return strides;
+}
+
+std::string replaced(std::string text, const std::string& word, std::int64_t number) {
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word)) {
+    text.replace(at, word.size(), std::to_string(number));
+  }
+  return text;
+}
+
 AttentionProblem problem_of(const FormCase& form, const Setting& s) {
   AttentionProblem problem;
   problem.batch = s.batch;
@@ -41,16 +63,18 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
   problem.dim_v = s.dim_v;
   problem.dtype = s.dtype;
   for (TensorLayout* layout : {&problem.q, &problem.k, &problem.v, &problem.o}) layout->layout = s.layout;
-  problem.program = Program::parse(form.program);
+  problem.program =
+      Program::parse(replaced(replaced(form.program, "{shift}", s.seq_kv - s.seq_q), "{length}", s.seq_kv));
   problem.backward = true;
   problem.stats = true;
   const std::array<std::int64_t, kAxisCount> sizes{s.batch, s.heads_q, s.seq_q, s.seq_kv};
   for (const OperandDecl& decl : problem.program.operands()) {
-    OperandSpec spec{decl.name, decl.type == Type::kF32 ? form.operand_dtype : DType::kI32, {}, {}};
+    OperandSpec spec{decl.name, dtype_of(decl.type, form.operand_dtype), {}, {}};
     if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), kTableExtent);
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
       if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
     }
+    if (form.layout == OperandLayout::kStrided) spec.strides = strides_with_gaps(spec.shape);
     problem.operands.push_back(std::move(spec));
   }
   return problem;
@@ -93,11 +117,14 @@ std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting
                                     std::string* why) {
   compiler::PipelineOptions passes;
   if (form.as_written) passes.disabled = compiler::step_names();
-  PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, {}, false};
+  PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, form.offsets, false};
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
+  options.with_offsets = form.offsets != IndexOffsets{};
   // The plain way to give an operand is a form of its own, which a mutation makes.
-  options.allowed = [](std::string_view name) { return !name.ends_with(".as_declared"); };
+  options.allowed = [&](std::string_view name) {
+    return !name.ends_with(".as_declared") && std::ranges::find(form.denied, name) == form.denied.end();
+  };
   cudnn::LoweringResult result = cudnn::lower(prepared.compiled, options);
   if (!result.lowered) {
     for (const std::string& reason : result.reasons) *why += reason;
@@ -129,7 +156,7 @@ std::vector<OutputError> run_backward(const PreparedCall& prepared, const Proble
                                       const reference::InputTensors& tensors, const cudnn::EnginePlan& plan,
                                       const reference::ForwardResult<double>& forward) {
   const AttentionProblem& problem = prepared.compiled.problem;
-  const backend::CallParameters parameters{problem.effective_scale(), {}, nullptr};
+  const backend::CallParameters parameters{problem.effective_scale(), prepared.offsets, nullptr};
   DeviceCall call(prepared, inputs);
   // The forward's true results: an error of the forward must not show here.
   std::vector<std::byte> o(problem::bytes_of(problem, TensorRole::kO));
@@ -209,7 +236,7 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
   std::vector<const void*> operands;
   for (const OwnedOperand& operand : inputs.operands) operands.push_back(operand.bytes.data());
   const reference::InputTensors tensors = input_tensors(inputs, operands);
-  const backend::CallParameters parameters{problem.effective_scale(), {}, nullptr};
+  const backend::CallParameters parameters{problem.effective_scale(), form.offsets, nullptr};
   const auto truth = reference::forward<double>(prepared->compiled, tensors, parameters);
   result.outputs = direction == Direction::kForward
                        ? run_forward(*prepared, inputs, *built.plan, truth,

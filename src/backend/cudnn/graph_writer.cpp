@@ -84,12 +84,12 @@ Value GraphWriter::tensor(const ModifierTensor& tensor, const TensorBinding& bin
 
 Value GraphWriter::lift(Value x) {
   if (x.computed()) return x;
-  if (x.type == Type::kBool) return compare(Mode::kCmpNeq, lift({x.ref, Type::kI32}), constant(std::int32_t{0}));
-  // Indices are finite, so index * 0 + x is x.
+  // Indices are finite, so index * 0 + x is x. A bool lies in memory as i32.
+  const bool is_float = x.type == Type::kF32;
   const Value zero =
-      x.type == Type::kI32
-          ? pointwise(Mode::kMul, Type::kI32, Type::kI32, {index(Axis::kQuery), constant(std::int32_t{0})})
-          : pointwise(Mode::kMul, Type::kF32, Type::kF32, {index(Axis::kQuery), constant(0.0f)});
+      is_float ? pointwise(Mode::kMul, Type::kF32, Type::kF32, {index(Axis::kQuery), constant(0.0f)})
+               : pointwise(Mode::kMul, Type::kI32, Type::kI32, {index(Axis::kQuery), constant(std::int32_t{0})});
+  if (x.type == Type::kBool) return pointwise(Mode::kCmpNeq, Type::kI32, Type::kBool, {zero, x});
   return pointwise(Mode::kAdd, x.type, x.type, {zero, x});
 }
 
@@ -123,17 +123,26 @@ Value GraphWriter::select(Value condition, Value x, Value y) {
   return pointwise(Mode::kBinarySelect, x.type, x.type, {lift(x), second, lift(condition)});
 }
 
+/// cuDNN 9.19 rounds a cast from f32 to i32, where the program language truncates.
+Value GraphWriter::truncated(Value x) {
+  return select(compare(Mode::kCmpLt, x, constant(0.0f)), unary(Mode::kCeil, x), unary(Mode::kFloor, x));
+}
+
 Value GraphWriter::cast(Value x, Type to) {
   if (x.type == to) return x;
   if (to == Type::kBool) {
     return compare(Mode::kCmpNeq, lift(x), x.type == Type::kF32 ? constant(0.0f) : constant(std::int32_t{0}));
   }
+  const bool to_integer = x.type == Type::kF32 && to == Type::kI32;
+  if (to_integer) x = truncated(x);
   ModifierNode node;
   node.mode = Mode::kIdentity;
   node.compute = ElementType::kFloat;
   node.output = element_type(to);
   node.inputs[0] = lift(x).ref;
-  return add(node, to, concat("identity.", scoremod::to_string(x.type), "_to_", scoremod::to_string(to)));
+  return add(node, to,
+             concat("identity.", scoremod::to_string(x.type), "_to_", scoremod::to_string(to),
+                    to_integer ? ".of_integer" : ""));
 }
 
 Value GraphWriter::band(Value x, const BandEnd& end) {

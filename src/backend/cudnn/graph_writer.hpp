@@ -51,6 +51,8 @@ class GraphWriter {
   Value logical(Mode mode, Value x, Value y);
   Value logical_not(Value x);
   Value select(Value condition, Value x, Value y);
+  /// Towards zero, as f32.
+  Value truncated(Value x);
   Value cast(Value x, Type to);
   Value band(Value x, const BandEnd& end);
 

@@ -16,6 +16,22 @@ Value sign(GraphWriter& writer, Value x) {
   return writer.binary(Mode::kSub, above, below);
 }
 
+/// Halves to even, by the sum with a number so large that its unit in the last place is 1. Numbers of magnitude 2^22
+/// and more, for which that does not hold, stay as they are: half a unit off at most.
+Value round(GraphWriter& writer, Value x) {
+  const Value magic = GraphWriter::constant(0x1.8p23f);
+  const Value rounded = writer.binary(Mode::kSub, writer.binary(Mode::kAdd, x, magic), magic);
+  const Value small = writer.compare(Mode::kCmpLt, writer.unary(Mode::kAbs, x), GraphWriter::constant(0x1p22f));
+  writer.use("round.f32");
+  return writer.select(small, rounded, x);
+}
+
+/// x - floor(x / y) * y.
+Value floor_mod(GraphWriter& writer, Value x, Value y) {
+  const Value quotient = writer.unary(Mode::kFloor, writer.binary(Mode::kDiv, x, y));
+  return writer.binary(Mode::kSub, x, writer.binary(Mode::kMul, quotient, y));
+}
+
 }  // namespace
 
 Value lower_unary(GraphWriter& writer, Op op, Value x) {
@@ -45,11 +61,11 @@ Value lower_unary(GraphWriter& writer, Op op, Value x) {
     case Op::kExp2:
       return writer.unary(Mode::kExp, writer.binary(Mode::kMul, x, GraphWriter::constant(std::numbers::ln2_v<float>)));
     case Op::kSign: return sign(writer, x);
+    case Op::kRound: return round(writer, x);
     case Op::kExpm1: return writer.binary(Mode::kSub, writer.unary(Mode::kExp, x), one);
     case Op::kLog1p: return writer.unary(Mode::kLog, writer.binary(Mode::kAdd, x, one));
-    default: break;
+    default: fail_bug("'", ir::info(op).name, "' has no lowering");
   }
-  throw NoForm{concat("'", ir::info(op).name, "': cuDNN has no mode for it and no composition is exact enough")};
 }
 
 Value lower_binary(GraphWriter& writer, Op op, Value x, Value y) {
@@ -61,11 +77,14 @@ Value lower_binary(GraphWriter& writer, Op op, Value x, Value y) {
     case Op::kPow: return writer.binary(Mode::kPow, x, y);
     case Op::kMin: return writer.binary(Mode::kMin, x, y);
     case Op::kMax: return writer.binary(Mode::kMax, x, y);
+    case Op::kMod:
+      if (x.type == Type::kF32) return floor_mod(writer, x, y);
+      break;
     default: break;
   }
   throw NoForm{concat("'", ir::info(op).name,
-                      "': cuDNN's integer division and modulo truncate and cost up to 18 times; precompute the "
-                      "expression as an operand along its axis")};
+                      "' of integers that depend on the score: cuDNN's division and modulo truncate, "
+                      "and cost up to 18 times")};
 }
 
 Value lower_comparison(GraphWriter& writer, Op op, Value x, Value y) {

@@ -48,7 +48,9 @@ ProgramLowering::ProgramLowering(const compiler::CompiledProblem& problem, const
       values_(program_.nodes().size()) {}
 
 void ProgramLowering::run() {
-  Value value = writer_.lift(visit(program_.value()));
+  Value value = visit(program_.value());
+  if (!dependence_[program_.value()].score) value = beside_score(value);
+  value = writer_.lift(value);
   if (options_.backward) value = cut_tail(value, kMasked);
   value = mask(value);
   out_.graph.value = value.ref;
@@ -62,14 +64,38 @@ void ProgramLowering::adjoint() {
     const Value d_score = visit(root.node);
     // The upstream gradient itself: cuDNN passes it through without a callback.
     if (d_score.ref.kind == Ref::Kind::kUpstream) return;
-    out_.graph.d_score = cut_tail(writer_.lift(d_score), 0).ref;
+    out_.graph.d_score = dependence_[root.node].score ? cut_tail(writer_.lift(d_score), 0).ref : no_gradient().ref;
   }
+}
+
+/// cuDNN refuses a graph whose modifier does not read the score (9.19).
+Value ProgramLowering::beside_score(Value value) {
+  constexpr const char* kForm = "value.without_score";
+  if (writer_.allowed(kForm)) {
+    writer_.use(kForm);
+    return value;
+  }
+  const Value score{{Ref::Kind::kScore, 0, 0, 0}, Type::kF32};
+  writer_.use("value.beside_score");
+  const Value never = writer_.compare(Mode::kCmpGt, score, GraphWriter::constant(-kMasked));
+  return writer_.select(never, score, value);
+}
+
+/// An adjoint that does not depend on the upstream gradient is zero, and cuDNN refuses one that does not read it
+/// (9.19).
+Value ProgramLowering::no_gradient() {
+  const Value upstream{{Ref::Kind::kUpstream, 0, 0, 0}, Type::kF32};
+  return cut_tail(writer_.binary(Mode::kMul, upstream, GraphWriter::constant(0.0f)), 0);
 }
 
 /// keep == terms AND band: the terms as a select, then the band last, where cuDNN recognises it and skips tiles.
 Value ProgramLowering::mask(Value value) {
   const passes::MaskClass mask = classify();
-  if (mask.kind == passes::MaskKind::kEmpty) throw NoForm{"every key is masked: nothing to run"};
+  if (mask.kind == passes::MaskKind::kEmpty) {
+    const Value nowhere =
+        writer_.compare(Mode::kCmpLt, writer_.index(Axis::kKey), GraphWriter::constant(std::int32_t{0}));
+    return writer_.select(nowhere, value, GraphWriter::constant(kMasked));
+  }
   for (const passes::MaskTerm& term : mask.terms) {
     value = writer_.select(visit(term.node), value, GraphWriter::constant(kMasked));
   }
@@ -77,7 +103,17 @@ Value ProgramLowering::mask(Value value) {
   return band(value, passes::top_left(*mask.band, problem_.problem.seq_q, problem_.problem.seq_kv));
 }
 
+/// The band nodes count local indices. With offsets, which differ from call to call, global ones are compared.
 Value ProgramLowering::band(Value value, const passes::Band& band) {
+  if (options_.with_offsets) {
+    const Value distance = writer_.binary(Mode::kSub, index(Axis::kKey), index(Axis::kQuery));
+    const auto end = [&](Mode mode, std::int64_t bound) {
+      return writer_.compare(mode, distance, GraphWriter::constant(static_cast<std::int32_t>(bound)));
+    };
+    if (band.right) value = writer_.select(end(Mode::kCmpLe, *band.right), value, GraphWriter::constant(kMasked));
+    if (band.left) value = writer_.select(end(Mode::kCmpGe, -*band.left), value, GraphWriter::constant(kMasked));
+    return value;
+  }
   // -left <= kv - q is kv - q > -(left + 1).
   if (band.right) value = writer_.band(value, {false, *band.right});
   if (band.left) value = writer_.band(value, {true, *band.left + 1});
@@ -190,7 +226,7 @@ Value ProgramLowering::index(Axis axis) {
   const Value local = writer_.index(axis);
   if (!options_.with_offsets) return local;
   const ModifierTensor scalar{{1, 1, 1, 1}, {1, 1, 1, 1}, DType::kI32, true};
-  writer_.use("operand.by_value.i32");
+  writer_.use("index_offset.by_value");
   return writer_.binary(Mode::kAdd, local, writer_.tensor(scalar, {TensorBinding::Kind::kOffset, 0, axis}, Type::kI32));
 }
 

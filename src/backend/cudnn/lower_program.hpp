@@ -24,8 +24,13 @@ class ProgramLowering {
   /// Throws NoForm where no admitted form says what is needed.
   void run();
 
+  /// True for the nodes that run() wrote or bound.
+  bool is_needed(NodeId id) const { return values_[id].has_value(); }
+
  private:
   void adjoint();
+  Value beside_score(Value value);
+  Value no_gradient();
   Value mask(Value value);
   Value band(Value value, const passes::Band& band);
   passes::MaskClass classify() const;

@@ -1,0 +1,159 @@
+#include "backend/cudnn/node_budget.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "backend/cudnn/lower_program.hpp"
+#include "base/fail.hpp"
+#include "ir/builder.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+using passes::Dependence;
+
+/// The frontend's band node is several nodes of cuDNN's graph: two indices, a shift, a comparison and a select.
+constexpr int kNodesOfBand = 5;
+
+/// Programs with more needed nodes than this are not searched for the cheapest operands: every largest expression that
+/// does not depend on the score is computed.
+constexpr std::size_t kMaxSearchedNodes = 256;
+
+struct Attempt {
+  LoweredModifier lowered;
+  std::vector<bool> computed;
+  std::vector<NodeId> needed;  ///< the program's nodes that it wrote or bound
+  int nodes = 0;
+  double bytes = 0;  ///< of all computed operands
+};
+
+double bytes_of(const AttentionProblem& problem, const ComputedOperand& operand) {
+  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  double bytes = sizeof(float);
+  for (std::size_t i = 0; i < kAxisCount; ++i) {
+    if (operand.axes[i]) bytes *= static_cast<double>(sizes[i]);
+  }
+  return bytes;
+}
+
+class Search {
+ public:
+  Search(const compiler::CompiledProblem& problem, const LoweringOptions& options)
+      : problem_(problem),
+        options_(options),
+        program_(program_of(problem, options)),
+        dependence_(passes::dependences(program_)),
+        budget_(node_budget(options.backward)) {}
+
+  LoweredModifier run() {
+    std::vector<bool> computed = operand_expressions(program_, dependence_);
+    if (program_.nodes().size() > kMaxSearchedNodes) add_all(computed);
+    Attempt best = attempt(std::move(computed));
+    while (best.nodes > budget_) {
+      std::optional<Attempt> next = cheapest_step(best);
+      if (!next) {
+        throw NoForm{concat("the part of the program that depends on the score needs ", best.nodes,
+                            " cuDNN nodes; cuDNN 9.19 crashes above ", budget_,
+                            options_.backward ? " in backward" : " in forward", "; simplify it")};
+      }
+      best = std::move(*next);
+    }
+    return best.lowered;
+  }
+
+ private:
+  /// A candidate is what does not depend on the score and costs a node.
+  bool is_candidate(NodeId id) const {
+    const Op op = program_.nodes()[id].op;
+    return !dependence_[id].score && op != Op::kConstant && op != Op::kOperand;
+  }
+
+  void add_all(std::vector<bool>& computed) const {
+    for (NodeId id = 0; id < program_.nodes().size(); ++id) {
+      if (is_candidate(id)) computed[id] = true;
+    }
+  }
+
+  Attempt attempt(std::vector<bool> computed) const {
+    Attempt out;
+    out.computed = std::move(computed);
+    while (true) {
+      const std::vector<bool> before = out.computed;
+      LoweredModifier lowered;
+      ProgramLowering lowering(problem_, options_, dependence_, out.computed, lowered);
+      lowering.run();
+      // Each round adds nodes, or it is the last.
+      if (out.computed != before) continue;
+      for (NodeId id = 0; id < program_.nodes().size(); ++id) {
+        if (lowering.is_needed(id)) out.needed.push_back(id);
+      }
+      out.nodes = node_count(lowered.graph);
+      for (const ComputedOperand& operand : lowered.computed) out.bytes += bytes_of(problem_.problem, operand);
+      out.lowered = std::move(lowered);
+      return out;
+    }
+  }
+
+  /// The attempt with one more computed expression that costs the fewest bytes for each node that it saves; with equal
+  /// costs the one that saves more, then the first. Empty when none saves any.
+  std::optional<Attempt> cheapest_step(const Attempt& from) const {
+    std::optional<Attempt> best;
+    double best_cost = 0;
+    for (const NodeId id : from.needed) {
+      if (from.computed[id] || !is_candidate(id)) continue;
+      std::optional<Attempt> next = attempt_with(from, id);
+      if (!next || next->nodes >= from.nodes) continue;
+      const double cost = std::max(next->bytes - from.bytes, 0.0) / (from.nodes - next->nodes);
+      if (best && (cost > best_cost || (cost == best_cost && next->nodes >= best->nodes))) continue;
+      best = std::move(next);
+      best_cost = cost;
+    }
+    return best;
+  }
+
+  std::optional<Attempt> attempt_with(const Attempt& from, NodeId id) const {
+    std::vector<bool> computed = from.computed;
+    computed[id] = true;
+    try {
+      return attempt(std::move(computed));
+    } catch (const NoForm&) {
+      return std::nullopt;
+    }
+  }
+
+  const compiler::CompiledProblem& problem_;
+  const LoweringOptions& options_;
+  const Program& program_;
+  const std::vector<Dependence> dependence_;
+  const int budget_;
+};
+
+}  // namespace
+
+int node_count(const ModifierGraph& graph) {
+  int count = 0;
+  for (const ModifierNode& node : graph.nodes) count += node.mode == Mode::kBand ? kNodesOfBand : 1;
+  return count;
+}
+
+int node_budget(bool backward) { return backward ? kBackwardNodeBudget : kForwardNodeBudget; }
+
+std::vector<bool> operand_expressions(const Program& program, const std::vector<Dependence>& dependence) {
+  const std::vector<Node>& nodes = program.nodes();
+  std::vector<bool> of_operands(nodes.size()), out(nodes.size());
+  for (NodeId id = 0; id < nodes.size(); ++id) {
+    const auto args = ir::args_of(nodes[id]);
+    const bool is_index = nodes[id].op >= Op::kBatchIdx && nodes[id].op <= Op::kKeyIdx;
+    of_operands[id] =
+        !dependence[id].score && !is_index && std::ranges::all_of(args, [&](NodeId arg) { return of_operands[arg]; });
+    const bool spans_scores = dependence[id].on(Axis::kQuery) && dependence[id].on(Axis::kKey);
+    out[id] = of_operands[id] && !args.empty() && !spans_scores;
+  }
+  return out;
+}
+
+LoweredModifier lower_within_budget(const compiler::CompiledProblem& problem, const LoweringOptions& options) {
+  return Search(problem, options).run();
+}
+
+}  // namespace scoremod::backend::cudnn
