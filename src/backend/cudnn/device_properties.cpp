@@ -12,7 +12,7 @@ constexpr int kDeviceVersionsPerCapability = 10;
 
 constexpr const char* kExpected =
     "expected the properties of a CUDA device as cuDNN writes them (a JSON object with deviceVer, multiProcessorCount, "
-    "maxSharedMemoryPerBlockOptin and deviceName)";
+    "maxSharedMemoryPerBlockOptin, l2CacheSize and deviceName)";
 
 }  // namespace
 
@@ -25,6 +25,7 @@ DeviceProperties DeviceProperties::parse(std::string_view json) {
     properties.name = document.at("deviceName").get<std::string>();
     properties.multiprocessors = document.at("multiProcessorCount").get<std::int64_t>();
     properties.shared_memory_per_block = document.at("maxSharedMemoryPerBlockOptin").get<std::int64_t>();
+    properties.l2_cache_bytes = document.at("l2CacheSize").get<std::int64_t>();
     properties.json = document.dump();
   } catch (const nlohmann::json::exception& error) {
     fail_argument(kExpected, ", found something else: ", error.what(), "; docs/plans.md says how to get them");

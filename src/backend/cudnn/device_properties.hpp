@@ -13,7 +13,8 @@ struct DeviceProperties {
   std::string name;            ///< "NVIDIA H200"; a label only
   int compute_capability = 0;  ///< 90 for sm_90
   std::int64_t multiprocessors = 0;
-  std::int64_t shared_memory_per_block = 0;  ///< bytes a kernel may ask for
+  std::int64_t shared_memory_per_block = 0;  ///< bytes, the most that a kernel may opt in to
+  std::int64_t l2_cache_bytes = 0;
 
   /// Reads cuDNN's JSON. Throws Error(kInvalidArgument) for text that is not a device's properties.
   static DeviceProperties parse(std::string_view json);

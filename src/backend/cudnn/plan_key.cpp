@@ -106,6 +106,11 @@ void write(CanonicalWriter& out, const PlanKey& key) {
 
 }  // namespace
 
+PlanDevice plan_device(const DeviceProperties& device) {
+  return {device.compute_capability, device.name, static_cast<int>(device.multiprocessors),
+          device.shared_memory_per_block, device.l2_cache_bytes};
+}
+
 PlanKey::PlanKey() : frontend_version(CUDNN_FRONTEND_VERSION), library_version(version()) {}
 
 Bytes canonical_bytes(const PlanKey& key) {

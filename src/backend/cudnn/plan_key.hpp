@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/cudnn/attention_graph.hpp"
+#include "backend/cudnn/device_properties.hpp"
 #include "base/bytes.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -24,6 +25,8 @@ struct PlanDevice {
 
   bool operator==(const PlanDevice&) const = default;
 };
+
+PlanDevice plan_device(const DeviceProperties& device);
 
 /// Everything that decides a stored plan: two plans of equal keys are interchangeable. What a call binds is not in it:
 /// pointers, the scale, the values of scalars, offsets.

@@ -8,7 +8,7 @@ namespace scoremod::backend::cudnn {
 namespace {
 
 constexpr const char* kHopper = R"({"deviceVer":900,"multiProcessorCount":132,"maxSharedMemoryPerBlockOptin":232448,
-                                    "deviceName":"NVIDIA H200","totalGlobalMem":150109880320})";
+                                    "deviceName":"NVIDIA H200","l2CacheSize":62914560,"totalGlobalMem":150109880320})";
 
 std::string message_of(const char* json) {
   try {
@@ -34,10 +34,10 @@ TEST(DeviceProperties, KeepsEveryFieldForCudnn) {
 
 TEST(DeviceProperties, IdentityIgnoresWhatDoesNotMatterToAPlan) {
   const auto other = DeviceProperties::parse(
-      R"({"deviceVer":900,"multiProcessorCount":132,"maxSharedMemoryPerBlockOptin":232448,"deviceName":"H100"})");
+      R"({"deviceVer":900,"multiProcessorCount":132,"maxSharedMemoryPerBlockOptin":232448,"deviceName":"H100","l2CacheSize":1})");
   EXPECT_EQ(other.identity(), DeviceProperties::parse(kHopper).identity());
   const auto slice = DeviceProperties::parse(
-      R"({"deviceVer":900,"multiProcessorCount":16,"maxSharedMemoryPerBlockOptin":232448,"deviceName":"H100"})");
+      R"({"deviceVer":900,"multiProcessorCount":16,"maxSharedMemoryPerBlockOptin":232448,"deviceName":"H100","l2CacheSize":1})");
   EXPECT_NE(slice.identity(), other.identity());
 }
 
@@ -46,7 +46,7 @@ TEST(DeviceProperties, SaysWhatIsWrongWithOtherText) {
   EXPECT_NE(message_of("[1, 2]").find("expected the properties of a CUDA device"), std::string::npos);
   EXPECT_NE(message_of(R"({"deviceVer":900})").find("deviceName"), std::string::npos);
   EXPECT_NE(message_of(R"({"deviceVer":"nine","deviceName":"x"})").find("type must be number"), std::string::npos);
-  EXPECT_NE(message_of(R"({"deviceVer":9,"multiProcessorCount":0,"maxSharedMemoryPerBlockOptin":1,"deviceName":"x"})")
+  EXPECT_NE(message_of(R"({"deviceVer":9,"multiProcessorCount":0,"maxSharedMemoryPerBlockOptin":1,"l2CacheSize":1,"deviceName":"x"})")
                 .find("found deviceVer 9, multiProcessorCount 0"),
             std::string::npos);
 }

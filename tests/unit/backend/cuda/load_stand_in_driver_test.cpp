@@ -1,0 +1,69 @@
+#include "backend/cuda/load_stand_in_driver.hpp"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <iostream>
+
+#include <gtest/gtest.h>
+
+namespace scoremod::backend::cuda {
+namespace {
+
+constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
+
+bool has_driver() { return dlopen("libcuda.so.1", RTLD_NOW) != nullptr; }
+
+template <class Function>
+Function entry_point(const char* name) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  return driver == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(driver, name));
+}
+
+/// Ends a child process, because a stand-in that is loaded once is there for all.
+[[noreturn]] void end(bool right, const char* what) {
+  if (!right) std::cerr << what;
+  std::_Exit(right ? 0 : 1);
+}
+
+TEST(LoadStandInDriver, IsFoundAsTheDriverAndHasNoDevice) {
+  if (has_driver()) GTEST_SKIP() << "this machine has a CUDA driver";
+  EXPECT_EXIT(
+      {
+        load_stand_in_driver();
+        const auto init = entry_point<int (*)(unsigned)>("cuInit");
+        const auto count = entry_point<int (*)(int*)>("cuDeviceGetCount");
+        int devices = -1;
+        end(init != nullptr && init(0) == kNoDevice && count(&devices) == 0 && devices == 0, "cuInit");
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(LoadStandInDriver, LoadsModulesAndResolvesEntryPoints) {
+  if (has_driver()) GTEST_SKIP() << "this machine has a CUDA driver";
+  EXPECT_EXIT(
+      {
+        load_stand_in_driver();
+        void* module = nullptr;
+        const auto load = entry_point<int (*)(void**, const void*)>("cuModuleLoadData");
+        const auto resolve = entry_point<int (*)(const char*, void**, int, std::uint64_t, int*)>("cuGetProcAddress_v2");
+        void* launch = nullptr;
+        void* later = nullptr;
+        void* nothing = &nothing;
+        const bool right = load(&module, "") == 0 && module != nullptr &&
+                           resolve("cuLaunchKernel", &launch, 13000, 0, nullptr) == 0 &&
+                           reinterpret_cast<int (*)()>(launch)() == kNoDevice &&
+                           resolve("cuOfALaterCuda", &later, 14000, 0, nullptr) == 0 &&
+                           reinterpret_cast<int (*)()>(later)() == kNoDevice &&
+                           resolve("notOfCuda", &nothing, 13000, 0, nullptr) != 0 && nothing == nullptr;
+        end(right, "an entry point");
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(LoadStandInDriver, IsNeverFoundUnasked) {
+  if (has_driver()) GTEST_SKIP() << "this machine has a CUDA driver";
+  EXPECT_EQ(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), nullptr);
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cuda
