@@ -89,11 +89,12 @@ struct StoreDeletion {
 SCOREMOD_API std::vector<StoredFile> list_plan_store();
 /// The same, but reads the files in full, so that every damage is found.
 SCOREMOD_API std::vector<StoredFile> verify_plan_store();
-/// Deletes the least recently used until the rest takes at most `max_bytes`, and what interrupted writes have left.
+/// Deletes the least recently used until the rest takes at most `max_bytes`, and what writes that were interrupted more
+/// than an hour ago have left.
 SCOREMOD_API StoreDeletion prune_plan_store(std::uint64_t max_bytes);
 /// Deletes damaged files, found as verify_plan_store() finds them.
 SCOREMOD_API StoreDeletion remove_damaged_from_plan_store();
-/// Deletes every file of the store, and no other file of the directory.
+/// Deletes every file of the store, as pruning to 0 bytes does, and no other file of the directory.
 SCOREMOD_API StoreDeletion clear_plan_store();
 
 }  // namespace scoremod

@@ -61,18 +61,18 @@ void PlanStore::write(const Record& record) {
 
 bool PlanStore::save(const Record& record) {
   if (!is_on()) return false;
+  bool written = false;
   try {
     write(record);
-    ++writes_;
+    written = true;
     prune_folder(directory_, max_bytes_);
-    return true;
   } catch (const std::exception& error) {
-    ++failed_writes_;
     warn_once(warned_of_writing_, concat("plans are not stored: ", error.what(),
                                          "; they will be built again in each process (set SCOREMOD_CACHE_DIR to a "
                                          "folder with space, or SCOREMOD_CACHE=off)"));
-    return false;
   }
+  ++(written ? writes_ : failed_writes_);
+  return written;
 }
 
 void PlanStore::forget(RecordKind kind, const Bytes& key) {

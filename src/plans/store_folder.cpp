@@ -1,12 +1,14 @@
 #include "plans/store_folder.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
-#include <ios>
+#include <iomanip>
+#include <optional>
+#include <sstream>
 #include <string_view>
 #include <sys/stat.h>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "base/fail.hpp"
@@ -74,12 +76,14 @@ std::vector<FolderFile> scan(const fs::path& directory) {
   return files;
 }
 
-StoredFile describe(const fs::path& directory, const FolderFile& file, Depth depth) {
+/// Nothing when the file has gone since it was listed.
+std::optional<StoredFile> describe(const fs::path& directory, const FolderFile& file, Depth depth) {
   StoredFile described;
   described.name = file.name;
   described.bytes = file.bytes;
   described.last_used = std::chrono::duration_cast<std::chrono::seconds>(file.modified).count();
   const InputFile input(directory / file.name);
+  if (input.is_missing()) return std::nullopt;
   RecordFile found;
   if (!input.error().empty()) {
     found.damage = concat("cannot be read: ", input.error());
@@ -125,26 +129,21 @@ RecordFile read_record(const InputFile& file) {
 std::vector<StoredFile> read_folder(const fs::path& directory, Depth depth) {
   std::vector<StoredFile> described;
   for (const FolderFile& file : scan(directory)) {
-    if (!file.temporary) described.push_back(describe(directory, file, depth));
+    if (file.temporary) continue;
+    if (auto one = describe(directory, file, depth)) described.push_back(std::move(*one));
   }
-  // What was deleted between the two looks at it is not there.
-  std::erase_if(described, [&](const StoredFile& file) {
-    return !file.damage.empty() && InputFile(directory / file.name).is_missing();
-  });
   return described;
 }
 
 StoreDeletion prune_folder(const fs::path& directory, std::uint64_t max_bytes) {
   StoreDeletion deletion;
-  std::uint64_t kept = 0;
+  std::uint64_t used = 0;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   for (const FolderFile& file : scan(directory)) {
-    const bool unwanted = file.temporary ? now - file.modified > kOldestWrite : kept + file.bytes > max_bytes;
-    if (unwanted) {
-      remove_counted(directory, file.name, file.bytes, &deletion);
-    } else if (!file.temporary) {
-      kept += file.bytes;
-    }
+    // A write of another process may be under way.
+    if (file.temporary && now - file.modified < kOldestWrite) continue;
+    if (!file.temporary) used += file.bytes;
+    if (file.temporary || used > max_bytes) remove_counted(directory, file.name, file.bytes, &deletion);
   }
   return deletion;
 }
@@ -157,10 +156,6 @@ StoreDeletion remove_damaged_files(const fs::path& directory) {
   return deletion;
 }
 
-StoreDeletion clear_folder(const fs::path& directory) {
-  StoreDeletion deletion;
-  for (const FolderFile& file : scan(directory)) remove_counted(directory, file.name, file.bytes, &deletion);
-  return deletion;
-}
+StoreDeletion clear_folder(const fs::path& directory) { return prune_folder(directory, 0); }
 
 }  // namespace scoremod::plans
