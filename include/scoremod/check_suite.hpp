@@ -19,8 +19,8 @@ struct CheckSuiteOptions {
   std::uint64_t seed = 0;
   /// Only problems whose name contains this.
   std::string filter;
-  /// Of q, k, v and o: some of f32, f16 and bf16.
-  std::vector<DType> dtypes{DType::kF16, DType::kBF16};
+  /// Of q, k, v and o: some of f32, f16 and bf16. Empty means f16 and bf16.
+  std::vector<DType> dtypes;
   int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
   /// Called from several threads, one at a time, with how many problems are done and how many there are.
   std::function<void(std::size_t done, std::size_t total)> on_progress;

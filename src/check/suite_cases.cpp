@@ -20,11 +20,10 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   return options;
 }
 
-CheckCase random_case(const CheckSuiteOptions& options, int number) {
-  const std::uint64_t seed = options.seed + static_cast<std::uint64_t>(number);
+CheckCase random_case(const std::vector<DType>& dtypes, std::uint64_t seed, int number) {
   std::mt19937_64 random(seed);
   // The oracle's time grows with the scores, so that few problems are large.
-  CheckCase made = random_problem(random, problem_options(options.dtypes, number % 8 == 0));
+  CheckCase made = random_problem(random, problem_options(dtypes, number % 8 == 0));
   made.name = concat("random/", number);
   made.seed = seed;
   return made;
@@ -35,7 +34,6 @@ void check_options(const CheckSuiteOptions& options) {
     fail_argument("expected 0 or more random problems, found ", options.random_problems);
   }
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
-  if (options.dtypes.empty()) fail_argument("expected one of the dtypes f32, f16 and bf16 at least, found none");
   for (const DType dtype : options.dtypes) {
     if (!is_floating(dtype)) fail_argument("expected dtypes among f32, f16 and bf16, found ", to_string(dtype));
   }
@@ -45,9 +43,13 @@ void check_options(const CheckSuiteOptions& options) {
 
 std::vector<CheckCase> suite_cases(const CheckSuiteOptions& options) {
   check_options(options);
-  std::vector<CheckCase> cases = zoo_cases(options.dtypes);
+  std::vector<DType> dtypes = options.dtypes;
+  if (dtypes.empty()) dtypes = {DType::kF16, DType::kBF16};
+  std::vector<CheckCase> cases = zoo_cases(dtypes);
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = options.seed + i;
-  for (int i = 0; i < options.random_problems; ++i) cases.push_back(random_case(options, i));
+  for (int i = 0; i < options.random_problems; ++i) {
+    cases.push_back(random_case(dtypes, options.seed + static_cast<std::uint64_t>(i), i));
+  }
   std::erase_if(cases, [&](const CheckCase& one) { return one.name.find(options.filter) == std::string::npos; });
   if (cases.empty()) {
     fail_argument("expected a part of a problem's name, such as 'zoo/causal' or 'random/7', found '", options.filter,

@@ -58,7 +58,6 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
 
 int run_suite(const SuiteArguments& arguments, bool json) {
   CheckSuiteOptions options = arguments.options;
-  if (!arguments.dtypes.empty()) options.dtypes.clear();
   for (const std::string& name : arguments.dtypes) options.dtypes.push_back(dtype_of(name));
   if (!arguments.out.empty()) probe(arguments.out);
   SuiteReport report;
