@@ -10,7 +10,7 @@ namespace {
 /// What a GPU backend may take, so that what is refused is refused for its program.
 RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool large) {
   RandomProblemOptions options;
-  options.max_scores = large ? 1000000 : 150000;
+  options.max_scores = large ? 300000 : 60000;
   options.dtypes = dtypes;
   options.lengths = {1, 2, 17, 64, 65, 100, 127, 128, 130, 192, 200, 256, 333, 400};
   options.head_dims = {8, 16, 32, 40, 64, 64, 64, 96, 128, 128, 192, 256};

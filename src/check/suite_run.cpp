@@ -68,6 +68,10 @@ void judge(SuiteResult& result, const CheckReport& report) {
     if (is_backward_memory(problem) != forward) result.reasons.push_back(concat("memory: ", problem));
   }
   result.verdict = result.reasons.empty() ? SuiteVerdict::kRight : SuiteVerdict::kWrong;
+  if (result.outputs.empty()) {
+    result.verdict = SuiteVerdict::kError;
+    result.reasons.emplace_back("the check compared no output");
+  }
 }
 
 void set_outcome(SuiteResult& result, const Attempt& attempt) {
@@ -129,8 +133,7 @@ std::int64_t cost(const CheckCase& one) {
 
 }  // namespace
 
-std::vector<SuiteResult> run_case(const CheckCase& test_case, const std::string& backend, int threads,
-                                  const CheckFunction& check) {
+std::vector<SuiteResult> run_case(const CheckCase& test_case, const std::string& backend, const CheckFunction& check) {
   AttentionProblem problem = test_case.problem;
   const auto result_of = [&](SuiteDirection direction, const Attempt& attempt) {
     SuiteResult result;
@@ -143,7 +146,7 @@ std::vector<SuiteResult> run_case(const CheckCase& test_case, const std::string&
   std::vector<SuiteResult> results;
   CheckOptions options;
   options.backend = backend;
-  options.threads = threads;
+  options.threads = 1;  // problems run side by side, and sums do not depend on how many do
   options.seed = test_case.seed;
   options.call = test_case.call;
   try {
@@ -180,7 +183,7 @@ SuiteReport run_suite(const std::vector<CheckCase>& cases, const CheckSuiteOptio
   std::mutex progress_mutex;
   std::size_t done = 0;
   in_parallel(cases.size(), threads, [&](std::size_t i) {
-    results[order[i]] = run_case(cases[order[i]], options.backend, threads > 1 ? 1 : 0, check);
+    results[order[i]] = run_case(cases[order[i]], options.backend, check);
     const std::lock_guard lock(progress_mutex);
     ++done;
     if (options.on_progress) options.on_progress(done, cases.size());

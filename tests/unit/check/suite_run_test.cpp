@@ -47,7 +47,7 @@ void double_first(void* data) {
 }
 
 TEST(SuiteRun, ARightBackendIsRightAndAsExactAsPlainAttention) {
-  const auto results = run_case(small_case(), "", 1, check_of([](Subject subject) { return subject; }));
+  const auto results = run_case(small_case(), "", check_of([](Subject subject) { return subject; }));
   ASSERT_EQ(verdicts(results), (std::vector{SuiteVerdict::kRight, SuiteVerdict::kRight}));
   EXPECT_EQ(results[0].direction, SuiteDirection::kForward);
   EXPECT_EQ(results[1].direction, SuiteDirection::kBackward);
@@ -66,7 +66,7 @@ TEST(SuiteRun, ARightBackendIsRightAndAsExactAsPlainAttention) {
 
 TEST(SuiteRun, AWrongBackwardIsWrongInItsDirection) {
   for (const std::string wrong : {"dq", "dk", "dv", "d_t"}) {
-    const auto results = run_case(small_case(), "", 1, check_of([&](const Subject& subject) {
+    const auto results = run_case(small_case(), "", check_of([&](const Subject& subject) {
                                     return test::after_backward(subject, [&](const BackwardArgs& args) {
                                       double_first(wrong == "dq"   ? args.dq.data
                                                    : wrong == "dk" ? args.dk.data
@@ -83,7 +83,7 @@ TEST(SuiteRun, AWrongBackwardIsWrongInItsDirection) {
 
 TEST(SuiteRun, AWrongForwardIsWrong) {
   const auto results =
-      run_case(small_case(), "", 1, check_of([](const Subject& subject) {
+      run_case(small_case(), "", check_of([](const Subject& subject) {
                  return test::after_forward(subject, [](const ForwardArgs& args) { double_first(args.o.data); });
                }));
   EXPECT_EQ(results[0].verdict, SuiteVerdict::kWrong);
@@ -92,7 +92,7 @@ TEST(SuiteRun, AWrongForwardIsWrong) {
 
 TEST(SuiteRun, AnOutputThatIsNotWrittenIsWorseThanAnyError) {
   const auto results =
-      run_case(small_case(), "", 1, check_of([](const Subject& subject) {
+      run_case(small_case(), "", check_of([](const Subject& subject) {
                  return test::after_backward(subject, [](const BackwardArgs& args) {
                    store_element(args.dv.data, DType::kF32, 3, std::numeric_limits<double>::quiet_NaN());
                    double_first(args.dq.data);
@@ -107,13 +107,13 @@ TEST(SuiteRun, AWriteOutsideTheOutputsIsWrongInItsDirection) {
     static_cast<std::byte*>(const_cast<void*>(data))[-1] ^= std::byte{1};
   };
   const auto forward =
-      run_case(small_case(), "", 1, check_of([&](const Subject& subject) {
+      run_case(small_case(), "", check_of([&](const Subject& subject) {
                  return test::after_forward(subject, [&](const ForwardArgs& args) { write_before(args.o.data); });
                }));
   EXPECT_EQ(forward[0].verdict, SuiteVerdict::kWrong);
   EXPECT_TRUE(forward[0].reasons.at(0).starts_with("memory: forward: 'o'")) << forward[0].reasons.at(0);
   const auto backward =
-      run_case(small_case(), "", 1, check_of([&](const Subject& subject) {
+      run_case(small_case(), "", check_of([&](const Subject& subject) {
                  return test::after_backward(subject, [&](const BackwardArgs& args) { write_before(args.q.data); });
                }));
   EXPECT_EQ(verdicts(backward), (std::vector{SuiteVerdict::kRight, SuiteVerdict::kWrong}));
@@ -121,7 +121,7 @@ TEST(SuiteRun, AWriteOutsideTheOutputsIsWrongInItsDirection) {
 }
 
 TEST(SuiteRun, ARefusedBackwardLeavesTheForwardToBeChecked) {
-  const auto results = run_case(small_case(), "", 1, [](const AttentionProblem& problem, const CheckOptions& options) {
+  const auto results = run_case(small_case(), "", [](const AttentionProblem& problem, const CheckOptions& options) {
     if (problem.backward) fail_unsupported("no backward today");
     return check(problem, options);
   });
@@ -160,8 +160,17 @@ TEST(SuiteRun, WhatACheckThrowsIsAVerdictAndTheNextProblemRuns) {
   }
 }
 
+TEST(SuiteRun, NothingComparedIsNotRight) {
+  const auto results = run_case(small_case(), "", [](const AttentionProblem&, const CheckOptions&) {
+    CheckReport report;
+    report.outputs.push_back({"o", {}, {}, 0, 0, {}});
+    return report;
+  });
+  EXPECT_EQ(verdicts(results), (std::vector{SuiteVerdict::kRight, SuiteVerdict::kError}));
+}
+
 TEST(SuiteRun, AnErrorKeepsItsKind) {
-  const auto results = run_case(small_case(), "", 1, [](const AttentionProblem&, const CheckOptions&) -> CheckReport {
+  const auto results = run_case(small_case(), "", [](const AttentionProblem&, const CheckOptions&) -> CheckReport {
     fail_environment("out of memory");
   });
   EXPECT_EQ(verdicts(results), (std::vector{SuiteVerdict::kError, SuiteVerdict::kError}));
