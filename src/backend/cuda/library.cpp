@@ -14,6 +14,32 @@ std::string loader_text() {
   return text == nullptr ? "no reason given" : text;
 }
 
+constexpr std::array kRuntimeNames{"libcudart.so.13", "libcudart.so.12"};
+
+/// The folder that the CUDA runtime was loaded from, with a slash at its end; empty when there is no runtime.
+std::string runtime_folder() {
+  const SharedLibrary runtime = open_library(kRuntimeNames);
+  void* symbol = runtime.handle == nullptr ? nullptr : dlsym(runtime.handle, "cudaGetErrorString");
+  Dl_info where{};
+  if (symbol == nullptr || dladdr(symbol, &where) == 0 || where.dli_fname == nullptr) return "";
+  const std::string path = where.dli_fname;
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+/// Libraries of the toolkit may lie beside the runtime (in a Python package, say) where the loader does not look.
+SharedLibrary open_beside_runtime(std::span<const char* const> names) {
+  SharedLibrary found = open_library(names);
+  if (found.handle != nullptr) return found;
+  const std::string folder = runtime_folder();
+  if (folder.empty()) return found;
+  for (const char* name : names) {
+    const SharedLibrary beside = open_library(std::array{(folder + name).c_str()});
+    if (beside.handle != nullptr) return beside;
+    found.reason += "; " + beside.reason;
+  }
+  return found;
+}
+
 LibraryState load() {
   LibraryState state;
   state.driver = open_library(std::array{"libcuda.so.1"});
@@ -21,7 +47,7 @@ LibraryState load() {
     state.reason = concat("no CUDA driver: ", state.driver.reason);
     return state;
   }
-  state.runtime = open_library(std::array{"libcudart.so.13", "libcudart.so.12"});
+  state.runtime = open_library(kRuntimeNames);
   if (state.runtime.handle == nullptr) {
     state.reason = concat("no CUDA runtime: ", state.runtime.reason);
     return state;
@@ -52,6 +78,16 @@ void* symbol_of(const SharedLibrary& library, const char* name) {
 const LibraryState& library() {
   static const LibraryState state = load();
   return state;
+}
+
+const SharedLibrary& nvrtc_library() {
+  static const SharedLibrary library = open_beside_runtime(std::array{"libnvrtc.so.13", "libnvrtc.so.12"});
+  return library;
+}
+
+const SharedLibrary& cublas_library() {
+  static const SharedLibrary library = open_beside_runtime(std::array{"libcublas.so.13", "libcublas.so.12"});
+  return library;
 }
 
 void* cudart_symbol(const char* name) {

@@ -29,6 +29,12 @@ struct LibraryState {
 /// Loads the driver and the CUDA runtime once for the process. Never throws.
 const LibraryState& library();
 
+/// The compiler of generated kernels, and the library of matrix products: from the loader's path, or else from the
+/// folder of the CUDA runtime. Each is loaded once for the process, when it is first asked for; neither needs a driver
+/// to load. Never throws.
+const SharedLibrary& nvrtc_library();
+const SharedLibrary& cublas_library();
+
 /// The address of a function of the CUDA runtime; throws Error(kEnvironment) when it is missing.
 void* cudart_symbol(const char* name);
 

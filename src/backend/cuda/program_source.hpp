@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+namespace scoremod::backend::cuda {
+
+/// More nodes than this are not made into a kernel: compiling one takes NVRTC minutes from there on.
+inline constexpr std::size_t kMaxKernelNodes = 4096;
+/// Likewise for the operands that a kernel reads, because a kernel's parameters are limited to 4 KiB.
+inline constexpr std::size_t kMaxKernelOperands = 128;
+
+/// What generated code calls: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each dtype. Goes before
+/// any statements(). CUDA C++ for NVRTC, and C++ for a host compiler, which is how tests see what it means; both must
+/// be told not to contract products and sums (--fmad=false, -ffp-contract=off).
+std::string_view program_prelude();
+
+/// Writes a program's nodes as statements of a function of one element. Their free variables are `score` and `upstream`
+/// (float), `b`, `h`, `q`, `kv` (int: local indices), `offset_b`, `offset_h`, `offset_q`, `offset_kv` (int: the call's
+/// offsets) and, for each operand that is read, a pointer operand_name().
+class ProgramSource {
+ public:
+  /// `program` has the operands of the problem's; both must outlive this.
+  ProgramSource(const AttentionProblem& problem, const Program& program);
+
+  /// Statements that define variable() of each of these nodes and of everything that they need, but for what earlier
+  /// calls have written.
+  std::string statements(std::span<const NodeId> nodes);
+
+  /// The variable that holds a node's value: float, int or bool.
+  static std::string variable(NodeId node);
+  static std::string operand_name(std::uint32_t operand);
+  /// The operands that the statements so far read.
+  const std::set<std::uint32_t>& operands() const { return operands_; }
+
+ private:
+  std::string expression(const Node& node);
+  std::string read_operand(const Node& node);
+
+  const AttentionProblem& problem_;
+  const Program& program_;
+  std::vector<bool> written_;
+  std::set<std::uint32_t> operands_;
+};
+
+/// The index of an operand's entry, from one int expression for each dimension; a table's are clamped to its extents.
+std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand, std::span<const std::string> indices);
+
+/// A float that a compiler reads as exactly this value, NaN and infinities included.
+std::string float_literal(float value);
+
+}  // namespace scoremod::backend::cuda

@@ -1,0 +1,17 @@
+#include "backend/cuda/runtime_call.hpp"
+
+#include "base/fail.hpp"
+
+namespace scoremod::backend::cuda {
+
+void check_runtime(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) fail_environment(call, ": ", SCOREMOD_CUDART(cudaGetErrorString)(status));
+}
+
+RelaxedCapture::RelaxedCapture() {
+  check_runtime(SCOREMOD_CUDART(cudaThreadExchangeStreamCaptureMode)(&mode_), "cudaThreadExchangeStreamCaptureMode");
+}
+
+RelaxedCapture::~RelaxedCapture() { SCOREMOD_CUDART(cudaThreadExchangeStreamCaptureMode)(&mode_); }
+
+}  // namespace scoremod::backend::cuda

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/library.hpp"
+
+/// A function of the CUDA runtime, found once: SCOREMOD_CUDART(cudaFree)(pointer).
+#define SCOREMOD_CUDART(name)                                                                                   \
+  ([]() -> decltype(&::name) {                                                                                  \
+    static const auto f = reinterpret_cast<decltype(&::name)>(::scoremod::backend::cuda::cudart_symbol(#name)); \
+    return f;                                                                                                   \
+  }())
+
+namespace scoremod::backend::cuda {
+
+/// Throws Error(kEnvironment) with the runtime's own text unless the call succeeded.
+void check_runtime(cudaError_t status, const char* call);
+
+/// Lets the calling thread, for the object's life, make calls that another thread's capture of a CUDA graph would
+/// forbid, such as allocations, on streams that capture nothing.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace scoremod::backend::cuda

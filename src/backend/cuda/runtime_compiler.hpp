@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+namespace scoremod::backend::cuda {
+
+/// Compiles CUDA C++ with NVRTC for devices of this compute capability (90 for sm_90): to machine code, or to PTX where
+/// this NVRTC is older than the device. No fast math, and products and sums are not contracted, so that each operation
+/// rounds as float32 does on the host. Needs no device. Throws Error(kEnvironment) when NVRTC cannot be loaded, with
+/// the loader's text, or does not know the architecture; Error(kBug) with the compiler's log when the source is wrong.
+std::string compile_kernels(const std::string& source, int compute_capability);
+
+}  // namespace scoremod::backend::cuda
