@@ -146,8 +146,7 @@ SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attent
                                                            const scoremod_backward_args* args, char** message);
 
 /* Asks every backend whether it can run the problem, without building anything. *answers_json becomes
- * [{"backend": "cpu", "supported": true, "reasons": [], "notes": [], "memory": "host"}, ...] in the order of
- * preference; the caller frees it. */
+ * [{"backend": "cpu", "supported": true, "reasons": [], "notes": [], "memory": "host"}, ...] in the order of preference; the caller frees it. */
 SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
                                                 char** answers_json, char** message);
 

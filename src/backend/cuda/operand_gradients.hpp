@@ -44,13 +44,14 @@ class OperandGradients {
   virtual std::size_t workspace_bytes() const = 0;
   /// Enqueues the pass on parameters.stream of its device. Reads q, k, v, o, lse, d_o and the operands, and overwrites
   /// tensors.d_operands[i] for each operand i that it was built for, unless that pointer is null; nothing else. All are
-  /// device pointers, and so is `workspace`, aligned to 256 bytes. Allocates nothing and waits for nothing, but for a
+  /// device pointers, and so is `workspace`, aligned to 64 bytes. Allocates nothing and waits for nothing, but for a
   /// thread's first call on a device, which makes its cuBLAS handle; may be captured into a CUDA graph.
   virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters,
                        std::span<std::byte> workspace) const = 0;
 };
 
-/// For a verdict's notes, such as "gradient of 'slopes' by a pass of its own: 256 products by cuBLAS, workspace 66 MiB".
+/// For a verdict's notes, such as "gradient of 'slopes' by a pass of its own: 256 products by cuBLAS, workspace 66
+/// MiB".
 std::string describe(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands);
 
 }  // namespace scoremod::backend::cuda

@@ -1,4 +1,4 @@
-#include "check/random_program.hpp"
+#include "support/random_program.hpp"
 
 #include <cmath>
 #include <set>
@@ -9,13 +9,9 @@
 #include "ir/builder.hpp"
 #include "ir/op_table.hpp"
 #include "support/interpreter.hpp"
-#include "support/test_seed.hpp"
 
-namespace scoremod::checking {
+namespace scoremod::test {
 namespace {
-
-using test::Element;
-using test::test_seed;
 
 constexpr int kPrograms = 1000;
 
@@ -201,4 +197,4 @@ TEST(RandomProgram, IsAFunctionOfTheSeed) {
 }
 
 }  // namespace
-}  // namespace scoremod::checking
+}  // namespace scoremod::test

@@ -1,0 +1,348 @@
+#include "backend/cuda/operand_gradients.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/cuda/device.hpp"
+#include "backend/cuda/gradient_blocks.hpp"
+#include "backend/cuda/gradient_source.hpp"
+#include "backend/cuda/kernel_module.hpp"
+#include "backend/cuda/matrix_products.hpp"
+#include "backend/cuda/program_source.hpp"
+#include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/runtime_compiler.hpp"
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cuda {
+namespace {
+
+using problem::TensorRole;
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::int64_t kMaxStoreBlocks = 4096;
+
+std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
+
+/// A role's tensor as products see it: a size that is 1 has no meaningful stride.
+struct Rows {
+  std::int64_t batch = 0, head = 0, row = 0, heads = 1;
+  std::size_t element = 0;
+
+  Rows(const AttentionProblem& problem, TensorRole role) : element(size_of(problem.dtype)) {
+    const problem::TensorShape shape = problem::shape_of(problem, role);
+    const Strides strides = problem::strides_of(problem, role);
+    heads = shape.heads;
+    batch = shape.batch == 1 ? 0 : strides.batch;
+    head = shape.heads == 1 ? 0 : strides.head;
+    row = shape.sequence == 1 ? shape.dim : strides.sequence;
+  }
+
+  const void* at(const void* data, std::int64_t b, std::int64_t h, std::int64_t s) const {
+    return static_cast<const std::byte*>(data) + (b * batch + h * head + s * row) * static_cast<std::int64_t>(element);
+  }
+};
+
+/// Where the parts of a workspace begin, in bytes from its first aligned address.
+struct WorkspaceLayout {
+  std::size_t deltas = 0, scores = 0, products = 0;
+  std::vector<std::size_t> sums;            ///< one for each target
+  std::size_t bytes = kBlasWorkspaceBytes;  ///< cuBLAS's part comes first
+
+  WorkspaceLayout(const AttentionProblem& problem, std::span<const GradientTarget> targets,
+                  const GradientBlocks& blocks) {
+    deltas = take(problem.batch * problem.heads_q * problem.seq_q);
+    scores = take(blocks.scores());
+    products = take(blocks.scores());
+    for (const GradientTarget& target : targets) sums.push_back(take(blocks.sums(target)));
+    bytes += kAlignment;  // callers align to less
+  }
+
+ private:
+  std::size_t take(std::int64_t floats) {
+    const std::size_t first = bytes;
+    bytes += (static_cast<std::size_t>(floats) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+    return first;
+  }
+};
+
+/// The products of one matrix that cuBLAS is called for: the heads [first, end) that share one head of keys lie as one
+/// stack of planes, and so do all heads where none is shared.
+template <class Body>
+void for_each_stack(std::int64_t group, std::int64_t first, std::int64_t end, const Body& body) {
+  if (group == 1) return body(first, end);
+  while (first < end) {
+    const std::int64_t last = std::min(end, (first / group + 1) * group);
+    body(first, last);
+    first = last;
+  }
+}
+
+/// Calls body(queries, keys, needed keys) for every block.
+template <class Body>
+void for_each_block(const compiler::CompiledProblem& compiled, const GradientBlocks& blocks,
+                    const IndexOffsets& offsets, const Body& body) {
+  const AttentionProblem& p = compiled.problem;
+  for (std::int64_t q = 0; q < p.seq_q; q += blocks.rows) {
+    for (std::int64_t k = 0; k < p.seq_kv; k += blocks.columns) {
+      const KeyRange queries{q, std::min(q + blocks.rows, p.seq_q)}, keys{k, std::min(k + blocks.columns, p.seq_kv)};
+      body(queries, keys, needed_keys(compiled, offsets.query, offsets.key, queries, keys));
+    }
+  }
+}
+
+/// One execution: everything that is enqueued.
+struct Call {
+  const BackwardTensors& tensors;
+  const CallParameters& parameters;
+  std::byte* workspace;
+
+  float* floats(std::size_t offset) const { return reinterpret_cast<float*>(workspace + offset); }
+  void clear(std::size_t offset, std::int64_t count) const {
+    if (count == 0) return;
+    check_runtime(
+        SCOREMOD_CUDART(cudaMemsetAsync)(workspace + offset, 0, static_cast<std::size_t>(count) * sizeof(float),
+                                         static_cast<cudaStream_t>(parameters.stream)),
+        "cudaMemsetAsync");
+  }
+};
+
+class GeneratedOperandGradients final : public OperandGradients {
+ public:
+  GeneratedOperandGradients(const compiler::CompiledProblem& compiled, std::span<const std::uint32_t> operands)
+      : compiled_(compiled),
+        problem_(compiled_.problem),
+        targets_(gradient_targets(compiled_, operands)),
+        source_(gradient_source(compiled_, targets_)),
+        blocks_(gradient_blocks(problem_, targets_)),
+        layout_(problem_, targets_, blocks_),
+        module_(compile_kernels(source_.text, current_device().compute_capability)),
+        row_deltas_(module_.kernel("row_deltas")),
+        gradients_(module_.kernel("gradients")) {
+    source_.text.clear();
+    for (std::size_t i = 0; i < targets_.size(); ++i) stores_.push_back(module_.kernel(concat("store_", i).c_str()));
+  }
+
+  std::size_t workspace_bytes() const override { return layout_.bytes; }
+
+  void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    if (workspace.size() < layout_.bytes) {
+      fail_bug("expected a workspace of ", layout_.bytes, " bytes, found ", workspace.size());
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+    const Call call{tensors, parameters, workspace.data() + (kAlignment - address % kAlignment) % kAlignment};
+    const BlasStream blas(parameters.stream, call.workspace, kBlasWorkspaceBytes);
+    begin(call);
+    if (source_.outputs.empty()) return;
+    for_each_block(compiled_, blocks_, parameters.offsets, [&](KeyRange queries, KeyRange keys, KeyRange needed) {
+      clear_sums(call, GradientSum::kBlock);
+      if (!needed.empty()) add_block(call, blas, queries, keys, needed);
+      store(call, GradientSum::kBlock, queries, keys);
+    });
+    const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
+    store(call, GradientSum::kReduced, queries, keys);
+    store(call, GradientSum::kTable, queries, keys);
+  }
+
+ private:
+  void begin(const Call& call) const {
+    const BackwardTensors& t = call.tensors;
+    KernelArguments arguments;
+    arguments.add(t.o).add(t.d_o).add(call.floats(layout_.deltas));
+    const std::int64_t rows = problem_.batch * problem_.heads_q * problem_.seq_q;
+    KernelModule::launch(row_deltas_, {blocks_of(rows, kGradientThreads / 32), 1, 1}, kGradientThreads, arguments,
+                         call.parameters.stream);
+    clear_sums(call, GradientSum::kReduced);
+    clear_sums(call, GradientSum::kTable);
+    const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
+    store(call, GradientSum::kZero, queries, keys);
+    // The kernel writes what it visits; a mask may make that less than everything.
+    const bool all = !compiled_.mask.band && compiled_.mask.kind != passes::MaskKind::kEmpty;
+    if (!all) store(call, GradientSum::kStored, queries, keys);
+  }
+
+  void clear_sums(const Call& call, GradientSum kind) const {
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (targets_[i].sum == kind) call.clear(layout_.sums[i], blocks_.sums(targets_[i]));
+    }
+  }
+
+  /// All contributions of a block of queries and keys.
+  void add_block(const Call& call, const BlasStream& blas, KeyRange queries, KeyRange keys, KeyRange needed) const {
+    for (std::int64_t b = 0; b < problem_.batch; ++b) {
+      for (std::int64_t h = 0; h < problem_.heads_q; h += blocks_.heads) {
+        const std::int64_t end = std::min(h + blocks_.heads, problem_.heads_q);
+        multiply(call, blas, b, h, end, queries, needed);
+        add_contributions(call, b, h, end, queries, keys, needed);
+      }
+    }
+  }
+
+  /// scale Q K^T and dO V^T of some heads.
+  void multiply(const Call& call, const BlasStream& blas, std::int64_t b, std::int64_t first_head,
+                std::int64_t end_head, KeyRange queries, KeyRange keys) const {
+    const Rows q(problem_, TensorRole::kQ), k(problem_, TensorRole::kK), v(problem_, TensorRole::kV),
+        o(problem_, TensorRole::kO);
+    const std::int64_t group = problem_.heads_q / problem_.heads_kv;
+    for_each_stack(group, first_head, end_head, [&](std::int64_t h, std::int64_t end) {
+      RowProducts product;
+      product.dtype = problem_.dtype;
+      product.planes = end - h;
+      product.rows = queries.end - queries.first;
+      product.columns = keys.end - keys.first;
+      product.out_row = blocks_.columns;
+      product.out_plane = blocks_.rows * blocks_.columns;
+      const auto run = [&](const Rows& a, const void* a_data, const Rows& bs, const void* b_data, std::int64_t depth,
+                           float factor, std::size_t out) {
+        product.depth = depth;
+        product.factor = factor;
+        product.a = a.at(a_data, b, h, queries.first);
+        product.a_plane = a.head;
+        product.a_row = a.row;
+        product.b = bs.at(b_data, b, h / group, keys.first);
+        product.b_plane = group == 1 ? bs.head : 0;
+        product.b_row = bs.row;
+        product.out = call.floats(out) + (h - first_head) * product.out_plane;
+        blas.multiply(product);
+      };
+      run(q, call.tensors.q, k, call.tensors.k, problem_.dim_qk, call.parameters.scale, layout_.scores);
+      run(o, call.tensors.d_o, v, call.tensors.v, problem_.dim_v, 1, layout_.products);
+    });
+  }
+
+  void add_contributions(const Call& call, std::int64_t b, std::int64_t first_head, std::int64_t end_head,
+                         KeyRange queries, KeyRange keys, KeyRange needed) const {
+    const IndexOffsets& offsets = call.parameters.offsets;
+    const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
+    const std::int64_t heads = end_head - first_head, rows = queries.end - queries.first,
+                       columns = needed.end - needed.first;
+    KernelArguments arguments;
+    arguments.add(offsets.batch).add(offsets.head).add(offsets.query).add(offsets.key);
+    arguments.add(call.floats(layout_.scores)).add(call.floats(layout_.products));
+    arguments.add(call.tensors.lse).add(call.floats(layout_.deltas));
+    arguments.add(i32(b)).add(i32(first_head)).add(i32(heads)).add(i32(queries.first)).add(i32(rows));
+    arguments.add(i32(keys.first)).add(i32(needed.first)).add(i32(columns));
+    arguments.add(i32(blocks_.rows)).add(i32(blocks_.columns));
+    for (const std::uint32_t operand : source_.operands) arguments.add(call.tensors.operands[operand]);
+    for (const std::size_t i : source_.outputs) {
+      if (targets_[i].sum == GradientSum::kStored)
+        arguments.add(call.tensors.d_operands[targets_[i].operand]);
+      else
+        arguments.add(call.floats(layout_.sums[i]));
+    }
+    const Grid grid{blocks_of(columns, kTileColumns), blocks_of(rows, kTileRows),
+                    source_.one_block_of_heads ? 1 : heads};
+    KernelModule::launch(gradients_, grid, kGradientThreads, arguments, call.parameters.stream);
+  }
+
+  /// Writes the gradients of this kind, from their sums or, where there are none, zeros.
+  void store(const Call& call, GradientSum kind, KeyRange queries, KeyRange keys) const {
+    const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      void* gradient = call.tensors.d_operands[targets_[i].operand];
+      if (targets_[i].sum != kind || gradient == nullptr) continue;
+      const bool summed = kind != GradientSum::kZero && kind != GradientSum::kStored;
+      const std::int64_t rows = queries.end - queries.first, columns = keys.end - keys.first;
+      KernelArguments arguments;
+      arguments.add(summed ? call.floats(layout_.sums[i]) : nullptr).add(gradient);
+      arguments.add(i32(queries.first)).add(i32(rows)).add(i32(keys.first)).add(i32(columns));
+      arguments.add(i32(blocks_.rows)).add(i32(blocks_.columns));
+      const bool element = targets_[i].has(Axis::kQuery) && targets_[i].has(Axis::kKey);
+      const std::int64_t entries =
+          element ? targets_[i].extents[0] * targets_[i].extents[1] * rows * columns : targets_[i].entries();
+      KernelModule::launch(stores_[i], {std::min(blocks_of(entries, kGradientThreads), kMaxStoreBlocks), 1, 1},
+                           kGradientThreads, arguments, call.parameters.stream);
+    }
+  }
+
+  const compiler::CompiledProblem compiled_;
+  const AttentionProblem& problem_;
+  const std::vector<GradientTarget> targets_;
+  GradientSource source_;
+  const GradientBlocks blocks_;
+  const WorkspaceLayout layout_;
+  const KernelModule module_;
+  const KernelModule::Kernel row_deltas_, gradients_;
+  std::vector<KernelModule::Kernel> stores_;
+};
+
+std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
+  constexpr std::int64_t kMaxStride = std::numeric_limits<std::int32_t>::max();
+  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  if (shape.dim > 1 && strides.dim != 1) {
+    return concat("gradients of operands: expected stride 1 along the head dim of ", problem::to_string(role),
+                  ", because cuBLAS takes no other; found ", strides.dim);
+  }
+  if (shape.sequence > 1 && strides.sequence > kMaxStride) {
+    return concat("gradients of operands: expected a sequence stride of ", problem::to_string(role), " of at most ",
+                  kMaxStride, " elements, found ", strides.sequence);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
+  std::vector<std::string> reasons;
+  const AttentionProblem& p = problem.problem;
+  if (!problem.derivative) fail_bug("the problem was compiled without a derivative");
+  if (problem.derivative->nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
+    reasons.push_back(concat("gradients of operands: expected a derivative of at most ", kMaxKernelNodes, " nodes and ",
+                             kMaxKernelOperands, " operands, found ", problem.derivative->nodes().size(), " and ",
+                             p.program.operands().size()));
+  }
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
+    std::string reason = stride_reason(p, role);
+    if (!reason.empty()) reasons.push_back(std::move(reason));
+  }
+  for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(p, i);
+    if (!p.program.operands()[i].is_table() || !is_floating(spec.dtype)) continue;
+    std::int64_t entries = 1;
+    for (const std::int64_t extent : spec.shape) entries *= extent;
+    if (entries > std::numeric_limits<std::int32_t>::max()) {
+      reasons.push_back(concat("gradients of operands: expected fewer than 2^31 entries of table '", spec.name,
+                               "', found ", entries));
+    }
+  }
+  return reasons;
+}
+
+OperandGradientCost OperandGradients::cost(const compiler::CompiledProblem& problem,
+                                           std::span<const std::uint32_t> operands) {
+  const AttentionProblem& p = problem.problem;
+  const std::vector<GradientTarget> targets = gradient_targets(problem, operands);
+  const GradientBlocks blocks = gradient_blocks(p, targets);
+  OperandGradientCost cost;
+  cost.workspace_bytes = WorkspaceLayout(p, targets, blocks).bytes;
+  std::int64_t stacks = 0;
+  for (std::int64_t h = 0; h < p.heads_q; h += blocks.heads) {
+    for_each_stack(p.heads_q / p.heads_kv, h, std::min(h + blocks.heads, p.heads_q),
+                   [&](std::int64_t, std::int64_t) { ++stacks; });
+  }
+  for_each_block(problem, blocks, {}, [&](KeyRange, KeyRange, KeyRange needed) { cost.blocks += !needed.empty(); });
+  cost.products = 2 * cost.blocks * p.batch * stacks;
+  return cost;
+}
+
+std::unique_ptr<const OperandGradients> OperandGradients::build(const compiler::CompiledProblem& problem,
+                                                                std::span<const std::uint32_t> operands) {
+  const std::vector<std::string> reasons = unsupported_reasons(problem);
+  if (!reasons.empty()) fail_unsupported(reasons.front());
+  return std::make_unique<GeneratedOperandGradients>(problem, operands);
+}
+
+std::string describe(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands) {
+  const OperandGradientCost cost = OperandGradients::cost(problem, operands);
+  std::string names;
+  for (const std::uint32_t operand : operands) {
+    names += concat(names.empty() ? "'" : ", '", problem.problem.program.operands()[operand].name, "'");
+  }
+  return concat(operands.size() == 1 ? "gradient of " : "gradients of ", names,
+                " by a pass of its own: ", cost.products, " products by cuBLAS over ", cost.blocks,
+                " blocks, workspace ", (cost.workspace_bytes + (1 << 20) - 1) >> 20, " MiB");
+}
+
+}  // namespace scoremod::backend::cuda

@@ -1,0 +1,80 @@
+// NVRTC compiles kernels without a GPU, so whatever can load NVRTC holds the generators to it.
+
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/error.hpp"
+#include "scoremod/zoo.hpp"
+
+#include "backend/cuda/compute_source.hpp"
+#include "backend/cuda/gradient_source.hpp"
+#include "backend/cuda/library.hpp"
+#include "backend/cuda/runtime_compiler.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/device_cases.hpp"
+#include "support/random_problem.hpp"
+#include "support/random_program.hpp"
+
+namespace scoremod::backend::cuda {
+namespace {
+
+constexpr int kRandomProblems = 40;
+
+class GeneratedKernels : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (nvrtc_library().handle == nullptr) GTEST_SKIP() << "no NVRTC: " << nvrtc_library().reason;
+  }
+
+  /// Both generators, for everything that this problem gives them.
+  static void expect_compiles(const AttentionProblem& problem, int compute_capability) {
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const std::vector<NodeTensor> tensors = test::score_free_tensors(compiled.program);
+    std::string text = compute_source(problem, compiled.program, tensors).text;
+    if (compiled.derivative) {
+      const auto targets = gradient_targets(compiled, test::float_operands(problem));
+      const std::string gradients = gradient_source(compiled, targets).text;
+      EXPECT_FALSE(compile_kernels(gradients, compute_capability).empty());
+    }
+    const std::string image = compile_kernels(text, compute_capability);
+    EXPECT_EQ(std::memcmp(image.data(), "\177ELF", 4), 0) << "no machine code for the architecture";
+  }
+};
+
+TEST_F(GeneratedKernels, OfEveryZooEntryCompile) {
+  int number = 0;
+  for (const zoo::Entry& entry : zoo::entries()) {
+    SCOPED_TRACE(entry.name);
+    expect_compiles(test::zoo_problem(entry.name, number, DType::kBF16), number % 2 == 0 ? 80 : 90);
+    ++number;
+  }
+}
+
+TEST_F(GeneratedKernels, OfRandomProblemsCompile) {
+  for (int i = 0; i < kRandomProblems; ++i) {
+    const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    expect_compiles(test::random_problem(random, 1 << 14).problem, i % 2 == 0 ? 80 : 90);
+  }
+}
+
+TEST_F(GeneratedKernels, OfANewerArchitectureThanNvrtcKnowsArePtx) {
+  const std::string image = compile_kernels("extern \"C\" __global__ void nothing() {}", 990);
+  EXPECT_NE(image.find(".version"), std::string::npos);
+}
+
+TEST_F(GeneratedKernels, ThatAreWrongAreABugWithTheCompilersLog) {
+  try {
+    compile_kernels("extern \"C\" __global__ void wrong() { undeclared = 1; }", 90);
+    FAIL() << "compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBug);
+    EXPECT_NE(std::string(error.what()).find("undeclared"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cuda
