@@ -146,7 +146,8 @@ SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attent
                                                            const scoremod_backward_args* args, char** message);
 
 /* Asks every backend whether it can run the problem, without building anything. *answers_json becomes
- * [{"backend": "cpu", "supported": true, "reasons": [], "notes": [], "memory": "host"}, ...] in the order of preference; the caller frees it. */
+ * [{"backend": "cpu", "supported": true, "reasons": [], "notes": [], "memory": "host"}, ...] in the order of
+ * preference; the caller frees it. */
 SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
                                                 char** answers_json, char** message);
 
@@ -155,6 +156,37 @@ SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const 
  * --json` (docs/cli.md); the caller frees it. That no backend runs the problem is no error here. */
 SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
                                                 char** explanation_json, char** message);
+
+/* Plans of device backends are kept, in memory for the process and in files for the next one: docs/cache.md. These
+ * functions look at both and empty them. They are safe beside calls, and beside other processes that use the files. */
+
+/* Sets *statistics_json to counts and limits; the caller frees it:
+ * {"plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
+ *            "limits": {"plans", "bytes"}},
+ *  "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"}} */
+SCOREMOD_C_API scoremod_status scoremod_cache_statistics(char** statistics_json, char** message);
+
+/* Limits of the plans in memory, for each backend; 0 keeps none. What is over them is dropped at once. An attention
+ * keeps the plans that it uses. */
+SCOREMOD_C_API scoremod_status scoremod_plan_cache_set_limits(size_t plans, size_t bytes, char** message);
+/* Drops every plan, and every refusal, from memory. Files stay. */
+SCOREMOD_C_API scoremod_status scoremod_plan_cache_clear(char** message);
+
+/* Uses this folder for files from now on, and none when it is "". */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_set_directory(const char* directory, char** message);
+/* Bytes that the files may take; beyond it the least recently used are deleted. */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_set_limit(uint64_t bytes, char** message);
+
+/* Sets *files_json to [{"name", "bytes", "last_used", "damage", "kind", "library", "engine", "architecture", "label"},
+ * ...], the last used first; the caller frees it. `verify` not 0 reads the files in full, so that every damage is
+ * found. */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_files(int32_t verify, char** files_json, char** message);
+
+/* Each deletes files: the least recently used until the rest takes at most max_bytes, those that are damaged, all.
+ * *deletion_json, which may not be wanted, becomes {"files": 3, "bytes": 251904}; the caller frees it. */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_prune(uint64_t max_bytes, char** deletion_json, char** message);
+SCOREMOD_C_API scoremod_status scoremod_plan_store_remove_damaged(char** deletion_json, char** message);
+SCOREMOD_C_API scoremod_status scoremod_plan_store_clear(char** deletion_json, char** message);
 
 /* NOLINTEND(readability-identifier-naming,modernize-use-using,modernize-deprecated-headers) */
 

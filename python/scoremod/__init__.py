@@ -1,5 +1,6 @@
 """scoremod: attention with a programmable score. docs/python.md is a walk through it."""
 
+from scoremod import cache
 from scoremod.attention import Attention, Gradients, Offsets, attention, explain, support
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
 from scoremod.library import load as _load
@@ -14,6 +15,7 @@ __all__ = [
     "Offsets",
     "UnsupportedError",
     "attention",
+    "cache",
     "explain",
     "support",
     "version",

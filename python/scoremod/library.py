@@ -3,7 +3,7 @@
 import ctypes
 import functools
 import os
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 from scoremod.errors import BY_STATUS, BugError, EnvironmentError
@@ -93,6 +93,15 @@ _FUNCTIONS = {
     "scoremod_attention_backward": (c_int32, [c_void_p, POINTER(BackwardArgs), POINTER(c_void_p)]),
     "scoremod_support": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
     "scoremod_explain": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_cache_statistics": (c_int32, [POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_plan_cache_set_limits": (c_int32, [c_size_t, c_size_t, POINTER(c_void_p)]),
+    "scoremod_plan_cache_clear": (c_int32, [POINTER(c_void_p)]),
+    "scoremod_plan_store_set_directory": (c_int32, [c_char_p, POINTER(c_void_p)]),
+    "scoremod_plan_store_set_limit": (c_int32, [c_uint64, POINTER(c_void_p)]),
+    "scoremod_plan_store_files": (c_int32, [c_int32, POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_plan_store_prune": (c_int32, [c_uint64, POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_plan_store_remove_damaged": (c_int32, [POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_plan_store_clear": (c_int32, [POINTER(c_void_p), POINTER(c_void_p)]),
 }
 
 

@@ -1,8 +1,6 @@
 #include "scoremod/c_api.h"
 
 #include <cstdlib>
-#include <new>
-#include <string>
 
 #include <nlohmann/json.hpp>
 
@@ -18,19 +16,8 @@ struct scoremod_attention {
   scoremod::Attention attention;
 };
 
-namespace scoremod::c_api {
-namespace {
-
-/// Hands a text to the caller.
-void give(const std::string& text, char** destination) {
-  *destination = copy_text({text});
-  if (*destination == nullptr) throw std::bad_alloc();
-}
-
-}  // namespace
-}  // namespace scoremod::c_api
-
 using scoremod::c_api::convert;
+using scoremod::c_api::give;
 using scoremod::c_api::guard;
 using scoremod::c_api::require;
 
@@ -70,7 +57,7 @@ scoremod_status scoremod_attention_problem(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     require(problem_json, "problem_json");
-    scoremod::c_api::give(scoremod::to_json(attention->attention.problem()), problem_json);
+    give(scoremod::to_json(attention->attention.problem()), problem_json);
   });
 }
 
@@ -132,7 +119,7 @@ scoremod_status scoremod_support(const char* problem_json, const scoremod_compil
                          {"notes", answer.notes},
                          {"memory", to_string(answer.memory)}});
     }
-    scoremod::c_api::give(answers.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), answers_json);
+    give(answers.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), answers_json);
   });
 }
 
@@ -144,7 +131,7 @@ scoremod_status scoremod_explain(const char* problem_json, const scoremod_compil
     require(explanation_json, "explanation_json");
     const scoremod::ExplainOptions explain_options{convert(options), false};
     const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
-    scoremod::c_api::give(to_json(scoremod::explain(problem, explain_options)), explanation_json);
+    give(to_json(scoremod::explain(problem, explain_options)), explanation_json);
   });
 }
 

@@ -42,6 +42,11 @@ char* copy_text(std::initializer_list<std::string_view> parts) noexcept {
   return copy;
 }
 
+void give(std::string_view text, char** destination) {
+  *destination = copy_text({text});
+  if (*destination == nullptr) throw std::bad_alloc();
+}
+
 scoremod_status status_of_current_exception(char** message) noexcept {
   try {
     throw;

@@ -11,6 +11,9 @@ namespace scoremod::c_api {
 /// it.
 char* copy_text(std::initializer_list<std::string_view> parts) noexcept;
 
+/// Hands a text to the caller, as copy_text does. Throws std::bad_alloc.
+void give(std::string_view text, char** destination);
+
 /// The status of the exception in flight; *message (if wanted) becomes its text. Call it in a catch block only.
 scoremod_status status_of_current_exception(char** message) noexcept;
 

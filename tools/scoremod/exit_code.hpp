@@ -7,7 +7,7 @@ namespace scoremod::cli {
 /// The command's exit codes, documented in docs/cli.md.
 enum ExitCode : int {
   kFine = 0,
-  kCheckFailed = 1,  ///< `check`: an output is further from the oracle than it may be
+  kCheckFailed = 1,  ///< `check`: an output is further from the oracle than it may be; `cache verify`: damage
   kMistake = 2,      ///< the command line or a file
   kUnsupported = 3,
   kEnvironment = 4,  ///< memory, files that cannot be written

@@ -187,7 +187,7 @@ PlanKey example() {
   graph.modifier.forward_count = 2;
   graph.modifier.value = {Ref::Kind::kNode, 2, 0, 0};
   graph.modifier.d_score = {Ref::Kind::kNode, 1, 0, 0};
-  key.device = {90, "NVIDIA H200", 132, 232448, 62914560};
+  key.device = plan_device({"", "NVIDIA H200", 90, 132, 232448, 62914560});
   key.cudnn_version = 91900;
   return key;
 }
@@ -251,6 +251,17 @@ TEST(PlanKey, WhatACallBindsIsNotInIt) {
   AttentionProblem longer = problem;
   longer.seq_q = 256;
   EXPECT_NE(bytes_of(longer), bytes_of(problem));
+}
+
+TEST(PlanKey, TakesFromADeviceWhatDecidesPlans) {
+  const PlanDevice device = example().device;
+  EXPECT_EQ(device.compute_capability, 90);
+  EXPECT_EQ(device.name, "NVIDIA H200");
+  EXPECT_EQ(device.multiprocessors, 132);
+  EXPECT_EQ(device.shared_memory_per_block, 232448);
+  EXPECT_EQ(device.l2_cache_bytes, 62914560);
+  // The rest of what cuDNN writes of a device, such as its place in the machine, differs between devices of one model.
+  EXPECT_EQ(plan_device({"{\"pciDeviceId\":7}", "NVIDIA H200", 90, 132, 232448, 62914560}), device);
 }
 
 TEST(PlanKey, DescribesItselfToPeople) {
