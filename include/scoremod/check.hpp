@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ struct ErrorBound {
 
   double tolerance() const { return 2 * plain_error + band; }
   bool holds() const { return error <= tolerance(); }
+  /// False where rounding alone may be as large as the output, such as a gradient whose terms cancel: relative numbers
+  /// mean nothing there.
+  bool is_above_rounding() const { return scale > band; }
+  /// The error as a multiple of the tolerance; infinite for an error where there may be none.
+  double part_of_tolerance() const { return error == 0 ? 0 : error / tolerance(); }
 };
 
 /// What was found of one output.
@@ -48,6 +54,12 @@ struct OutputCheck {
   std::vector<std::string> problems;
 
   bool passed() const { return problems.empty(); }
+  /// The bound whose tolerance the error takes up more of.
+  const ErrorBound& tighter() const { return max.part_of_tolerance() > l2.part_of_tolerance() ? max : l2; }
+  /// Orders outputs from good to bad: tighter().part_of_tolerance(), and infinite with an element of the wrong kind.
+  double badness() const {
+    return wrong_kind > 0 ? std::numeric_limits<double>::infinity() : tighter().part_of_tolerance();
+  }
 };
 
 struct CheckReport {

@@ -1,9 +1,11 @@
 """The scoremod command, as the build left it."""
 
+import os
+import shutil
 import subprocess
 
 import pytest
-from built_command import find_command
+from built_command import ROOT, find_command
 
 
 @pytest.fixture
@@ -21,3 +23,14 @@ def scoremod(tmp_path):
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def faulty_library(tmp_path_factory):
+    """A library to preload, whose check() has the fault that SCOREMOD_TEST_FAULT names."""
+    library = tmp_path_factory.mktemp("faulty") / "faulty_check.so"
+    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
+    source = ROOT / "tests" / "cli" / "faulty_check.cpp"
+    # check.cpp of the library defines CheckReport::passed(), which the command links to as before.
+    subprocess.run([compiler, "-std=c++20", "-shared", "-fPIC", f"-I{ROOT / 'include'}", source, "-o", library], check=True)
+    return library

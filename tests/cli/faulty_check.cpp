@@ -10,7 +10,7 @@
 
 namespace scoremod {
 
-CheckReport check(const AttentionProblem&, const CheckOptions&) {
+CheckReport check(const AttentionProblem& problem, const CheckOptions&) {
   const std::string fault = std::getenv("SCOREMOD_TEST_FAULT");
   if (fault == "unsupported") throw Error(ErrorCode::kUnsupported, "no backend: planted reason");
   if (fault == "environment") throw Error(ErrorCode::kEnvironment, "planted");
@@ -24,6 +24,12 @@ CheckReport check(const AttentionProblem&, const CheckOptions&) {
   output.l2 = {3, 1, 0.5, 10};
   if (fault == "over") output.problems.push_back("the error is 3, it may be 2.5");
   report.outputs.push_back(output);
+  if (problem.backward) {
+    OutputCheck gradient;
+    gradient.name = "dq";
+    gradient.l2 = {1, 1, 0.5, 10};
+    report.outputs.push_back(gradient);
+  }
   if (fault == "memory_written") report.memory_problems.push_back("q was written");
   return report;
 }

@@ -2,24 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 
 import pytest
 
-from built_command import ROOT, find_command
+from built_command import find_command
 
 PROBLEM = json.dumps({"batch": 1, "heads_q": 1, "seq_q": 4, "dim_qk": 4})
-
-
-@pytest.fixture(scope="module")
-def faulty_library(tmp_path_factory):
-    library = tmp_path_factory.mktemp("faulty") / "faulty_check.so"
-    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
-    source = ROOT / "tests" / "cli" / "faulty_check.cpp"
-    # check.cpp of the library defines CheckReport::passed(), which the command links to as before.
-    subprocess.run([compiler, "-std=c++20", "-shared", "-fPIC", f"-I{ROOT / 'include'}", source, "-o", library], check=True)
-    return library
 
 
 def check_with(faulty_library, fault, *arguments):

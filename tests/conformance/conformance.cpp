@@ -6,7 +6,6 @@
 
 #include "backend/backend.hpp"
 #include "support/check_report.hpp"
-#include "support/random_problem.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -48,7 +47,8 @@ std::string judge_support(const std::vector<Unsupported>& list, const Support& a
   return answer.backend + " refuses " + test_case + " with '" + reasons + "', expected '" + entry->reason + "'";
 }
 
-void expect_conforms(const std::string& backend, const ConformanceCase& test_case) {
+void expect_conforms(const std::string& backend, const checking::CheckCase& test_case,
+                     const std::function<void(ProblemInputs&)>& spoil) {
   SCOPED_TRACE(test_case.name);
   CompileOptions compile_options;
   compile_options.backend = backend;
@@ -61,9 +61,9 @@ void expect_conforms(const std::string& backend, const ConformanceCase& test_cas
   options.seed = test_case.seed;
   options.call = test_case.call;
   options.inputs = random_inputs(test_case.problem, {test_case.seed, test_case.fills});
-  if (test_case.edit_inputs) test_case.edit_inputs(*options.inputs);
+  if (spoil) spoil(*options.inputs);
   const CheckReport report = check(test_case.problem, options);
-  EXPECT_TRUE(report.passed()) << describe(report) << describe(test_case.problem);
+  EXPECT_TRUE(report.passed()) << describe(report) << to_json(test_case.problem);
 }
 
 }  // namespace scoremod::test

@@ -6,25 +6,18 @@
 
 #include "scoremod/check.hpp"
 
-namespace scoremod::test {
+#include "check/check_case.hpp"
 
-/// A problem that every backend must run as the oracle does.
-struct ConformanceCase {
-  std::string name;
-  AttentionProblem problem;
-  CallOptions call = {};
-  std::vector<FillOverride> fills = {};
-  std::uint64_t seed = 0;
-  /// Spoils the random inputs when set.
-  std::function<void(ProblemInputs&)> edit_inputs = {};
-};
+namespace scoremod::test {
 
 /// The backends under test: all but the reference, which is what they are held against.
 std::vector<std::string> tested_backends();
 
 /// Fails the test when the backend does not agree with the oracle, writes where it must not, or refuses the problem
 /// without an entry in the list of what it does not support; and when there is an entry but the backend supports it.
-void expect_conforms(const std::string& backend, const ConformanceCase& test_case);
+/// `spoil` changes the random inputs first, when given.
+void expect_conforms(const std::string& backend, const checking::CheckCase& test_case,
+                     const std::function<void(ProblemInputs&)>& spoil = {});
 
 /// One line of the list of what a backend does not support.
 struct Unsupported {

@@ -11,10 +11,8 @@
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "check/check_memory.hpp"
+#include "check/zoo_cases.hpp"
 #include "compiler/pipeline.hpp"
-#include "conformance/zoo_case.hpp"
-#include "support/random_problem.hpp"
-#include "support/random_program.hpp"
 
 namespace scoremod {
 namespace {
@@ -29,7 +27,7 @@ constexpr double kStep = 0x1p-10;
 
 class Differences {
  public:
-  explicit Differences(const test::ConformanceCase& test_case)
+  explicit Differences(const checking::CheckCase& test_case)
       : compiled_(compiler::compile(test_case.problem)),
         inputs_(random_inputs(test_case.problem, {test_case.seed, test_case.fills})),
         memory_(test_case.problem, inputs_, 0) {
@@ -127,7 +125,7 @@ AttentionProblem small_problem() {
 class FiniteDifferences : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FiniteDifferences, AgreeWithTheGradients) {
-  Differences differences(test::zoo_case({GetParam()}, small_problem(), DType::kF32));
+  Differences differences(checking::zoo_case({GetParam()}, small_problem(), DType::kF32));
   EXPECT_LT(differences.largest_error(differences.compiled()), kTolerance);
 }
 
@@ -148,7 +146,7 @@ TEST(FiniteDifferencesOfPrograms, AgreeWithTheGradients) {
                            "operand x: f32 [kv_idx]\nvalue = select(kv_idx > q_idx, score * x, -inf)",
                            "operand x: f32 [h]\nvalue = softplus(score) + log(x) * sqrt(x + 1.0) + sin(score * x)"}) {
     SCOPED_TRACE(text);
-    test::ConformanceCase test_case{text, small_problem()};
+    checking::CheckCase test_case{text, small_problem()};
     AttentionProblem& problem = test_case.problem;
     problem.program = Program::parse(text);
     const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
@@ -167,7 +165,7 @@ TEST(FiniteDifferencesOfPrograms, AgreeWithTheGradients) {
 
 TEST(FiniteDifferencesOfPrograms, FindAnIdentityDerivative) {
   for (const char* name : {"soft_cap", "head_temperature"}) {
-    Differences differences(test::zoo_case({name}, small_problem(), DType::kF32));
+    Differences differences(checking::zoo_case({name}, small_problem(), DType::kF32));
     compiler::CompiledProblem faulty = differences.compiled();
     const std::string operands = std::string(name) == "soft_cap" ? "" : "operand temperature: f32 [h]\n";
     faulty.derivative = Program::parse(operands + "value = score\nd_score = upstream");

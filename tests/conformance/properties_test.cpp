@@ -5,10 +5,10 @@
 
 #include "backend/backend.hpp"
 #include "check/check_memory.hpp"
+#include "check/random_problem.hpp"
 #include "conformance/conformance.hpp"
 #include "support/dense_attention.hpp"
-#include "support/random_problem.hpp"
-#include "support/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod {
 namespace {
@@ -36,7 +36,7 @@ Outputs run(const std::string& backend, const AttentionProblem& problem, const P
 
 /// Random sizes and layouts, without a program.
 AttentionProblem random_sizes(std::mt19937_64& random) {
-  AttentionProblem problem = test::random_problem(random, 8000).problem;
+  AttentionProblem problem = checking::random_problem(random).problem;
   problem.program = Program();
   problem.operands.clear();
   problem.dtype = DType::kF32;
@@ -58,7 +58,7 @@ TEST_P(Properties, IdentityIsPlainAttention) {
   for (int number = 0; number < 30; ++number) {
     std::mt19937_64 random(test::test_seed() + static_cast<std::uint64_t>(number));
     const AttentionProblem problem = random_sizes(random);
-    SCOPED_TRACE(test::describe(problem));
+    SCOPED_TRACE(to_json(problem));
     const ProblemInputs inputs = random_inputs(problem, {static_cast<std::uint64_t>(number), {}});
     const checking::CheckMemory memory(problem, inputs, 0);
     const test::DenseResult expected = test::dense_attention(

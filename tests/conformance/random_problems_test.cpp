@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "check/random_problem.hpp"
 #include "conformance/conformance.hpp"
-#include "support/random_problem.hpp"
-#include "support/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod {
 namespace {
@@ -19,12 +19,16 @@ TEST_P(RandomProblems, ConformToTheOracle) {
   for (int number = GetParam(); number < kProblems; number += kShards) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(number);
     std::mt19937_64 random(seed);
+    checking::RandomProblemOptions options;
     // Most problems are small; one in eight crosses several tiles both ways.
-    test::RandomProblem made = test::random_problem(random, number % 8 == 0 ? 40000 : 5000);
-    const std::string name =
+    if (number % 8 == 0) options.max_scores = 40000;
+    options.low_value_probability = 0.1;
+    checking::CheckCase made = checking::random_problem(random, options);
+    made.seed = seed;
+    made.name =
         "random problem " + std::to_string(number) + " (SCOREMOD_TEST_SEED=" + std::to_string(test::test_seed()) + ")";
     for (const std::string& backend : test::tested_backends()) {
-      test::expect_conforms(backend, {name, made.problem, made.call, made.fills, seed});
+      test::expect_conforms(backend, made);
     }
     if (HasFailure()) return;
   }

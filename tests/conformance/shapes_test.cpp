@@ -104,7 +104,7 @@ TEST_P(Backends, OffsetsOfAShard) {
   problem.operands = {{"slope", DType::kF32, {2}, {}}};
   for (const IndexOffsets offsets : {IndexOffsets{0, 0, 64, 0}, IndexOffsets{7, 9, 0, 64},
                                      IndexOffsets{1, 1, 1000, 990}, IndexOffsets{0, 0, 0, 500}}) {
-    test::ConformanceCase test_case{"offsets", problem};
+    checking::CheckCase test_case{"offsets", problem};
     test_case.call.offsets = offsets;
     test::expect_conforms(GetParam(), test_case);
   }
@@ -114,7 +114,7 @@ TEST_P(Backends, ScaleOfTheCall) {
   AttentionProblem problem = base_problem("value = 3.0 * tanh(score / 3.0)");
   problem.seq_q = problem.seq_kv = 40;
   for (const float scale : {0.0F, 1.0F, -0.25F}) {
-    test::ConformanceCase test_case{"scale", problem};
+    checking::CheckCase test_case{"scale", problem};
     test_case.call.scale = scale;
     test::expect_conforms(GetParam(), test_case);
   }

@@ -57,14 +57,14 @@ TEST_P(SpecialValues, WhatIsMaskedHasNoInfluence) {
                             "value = select((kv_idx == 9) | (q_idx == 5), -inf, score)",
                             "value = score * score\nkeep = (kv_idx < 9) & (q_idx < 5)"}) {
     for (const float value : {NAN, kInfinity, -kInfinity}) {
-      test::ConformanceCase test_case{std::string("masked/") + roots, base_problem(roots)};
-      test_case.edit_inputs = [&](ProblemInputs& inputs) {
+      checking::CheckCase test_case{std::string("masked/") + roots, base_problem(roots)};
+      const auto spoil = [&](ProblemInputs& inputs) {
         set_row(test_case.problem, TensorRole::kK, inputs.k, 9, value);
         set_row(test_case.problem, TensorRole::kV, inputs.v, 9, value);
         set_row(test_case.problem, TensorRole::kQ, inputs.q, 5, value);
         set_row(test_case.problem, TensorRole::kO, inputs.d_o, 5, value);
       };
-      test::expect_conforms(GetParam(), test_case);
+      test::expect_conforms(GetParam(), test_case, spoil);
     }
   }
 }
@@ -76,15 +76,15 @@ TEST_P(SpecialValues, WhatIsKeptPropagates) {
   for (const char* roots : {"value = score", "value = score\nkeep = kv_idx <= q_idx", "value = score * 100.0"}) {
     for (const auto& [role, name] : cases) {
       for (const float value : {NAN, kInfinity, -kInfinity}) {
-        test::ConformanceCase test_case{std::string("kept/") + name, base_problem(roots)};
-        test_case.edit_inputs = [&, where = role](ProblemInputs& inputs) {
+        checking::CheckCase test_case{std::string("kept/") + name, base_problem(roots)};
+        const auto spoil = [&, where = role](ProblemInputs& inputs) {
           std::vector<std::byte>& bytes = where == TensorRole::kQ   ? inputs.q
                                           : where == TensorRole::kK ? inputs.k
                                           : where == TensorRole::kV ? inputs.v
                                                                     : inputs.d_o;
           set_row(test_case.problem, where, bytes, 33, value);
         };
-        test::expect_conforms(GetParam(), test_case);
+        test::expect_conforms(GetParam(), test_case, spoil);
       }
     }
   }

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "check/zoo_cases.hpp"
 #include "conformance/conformance.hpp"
-#include "conformance/zoo_case.hpp"
 
 namespace scoremod {
 namespace {
@@ -46,7 +46,7 @@ class Zoo : public ::testing::TestWithParam<std::tuple<std::string, DType>> {};
 TEST_P(Zoo, ConformsToTheOracle) {
   const auto& [name, dtype] = GetParam();
   for (const Shape& shape : shapes()) {
-    test::ConformanceCase test_case = test::zoo_case({name}, shape.problem, dtype);
+    checking::CheckCase test_case = checking::zoo_case({name}, shape.problem, dtype);
     test_case.name = name + "/" + shape.name;
     test_case.call.offsets = shape.offsets;
     for (const std::string& backend : test::tested_backends()) test::expect_conforms(backend, test_case);
@@ -76,7 +76,7 @@ TEST(ZooCombinations, ConformToTheOracle) {
                                                            {"relative_bias", "soft_cap", "neighborhood_2d"}};
   for (const auto& names : combinations) {
     for (const Shape& shape : shapes()) {
-      test::ConformanceCase test_case = test::zoo_case(names, shape.problem, DType::kF32);
+      checking::CheckCase test_case = checking::zoo_case(names, shape.problem, DType::kF32);
       for (const std::string& name : names) test_case.name += name + "+";
       test_case.name += shape.name;
       for (const std::string& backend : test::tested_backends()) test::expect_conforms(backend, test_case);

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "conformance/zoo_case.hpp"
+#include "check/zoo_cases.hpp"
 #include "passes/dependence.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -34,7 +34,7 @@ AttentionProblem zoo_problem(const std::string& name, int shape, DType dtype) {
   problem.dim_v = s.dim_v;
   problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = s.layout;
   problem.backward = problem.stats = true;
-  return zoo_case({name}, problem, dtype).problem;
+  return checking::zoo_case({name}, problem, dtype).problem;
 }
 
 std::vector<std::uint32_t> float_operands(const AttentionProblem& problem) {

@@ -14,8 +14,8 @@
 #include "backend/cuda/runtime_compiler.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
-#include "support/random_problem.hpp"
-#include "support/random_program.hpp"
+#include "check/random_problem.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -57,7 +57,7 @@ TEST_F(GeneratedKernels, OfRandomProblemsCompile) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(i);
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
-    expect_compiles(test::random_problem(random, 1 << 14).problem, i % 2 == 0 ? 80 : 90);
+    expect_compiles(checking::random_problem(random).problem, i % 2 == 0 ? 80 : 90);
   }
 }
 

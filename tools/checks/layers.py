@@ -54,6 +54,7 @@ PUBLIC_HEADERS = {
     "staging.hpp": "runtime",
     "inputs.hpp": "check",
     "check.hpp": "check",
+    "check_suite.hpp": "check",
     "explain.hpp": "explain",
     "c_api.h": "c_api",
 }

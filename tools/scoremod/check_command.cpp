@@ -9,10 +9,12 @@
 
 #include "commands.hpp"
 #include "exit_code.hpp"
+#include "fail.hpp"
 #include "load_inputs.hpp"
 #include "problem_source.hpp"
 #include "progress_bar.hpp"
 #include "standard_output.hpp"
+#include "suite_command.hpp"
 
 namespace scoremod::cli {
 namespace {
@@ -23,6 +25,7 @@ struct Arguments {
   bool forward_only = false;
   std::optional<std::uint64_t> seed;
   bool json = false;
+  SuiteArguments suite;
 };
 
 nlohmann::ordered_json bound_json(const ErrorBound& bound) {
@@ -72,6 +75,16 @@ std::string as_text(const CheckReport& report) {
 }
 
 int run(const Arguments& arguments) {
+  if (arguments.suite.wanted) {
+    SuiteArguments suite = arguments.suite;
+    suite.options.backend = arguments.compile.backend;
+    suite.options.threads = arguments.compile.threads;
+    suite.options.seed = arguments.seed.value_or(0);
+    return run_suite(suite, arguments.json);
+  }
+  if (arguments.problem.empty()) {
+    fail(ErrorCode::kInvalidArgument, "check: expected a PROBLEM, or --suite; see scoremod check --help");
+  }
   ProblemSource source = read_problem(arguments.problem);
   AttentionProblem& problem = source.file.problem;
   problem.backward = !arguments.forward_only;
@@ -98,14 +111,20 @@ void add_check(CLI::App& app, Action* action) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("check", "Compare a backend's outputs and gradients with the float64 oracle's");
-  command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
+  CLI::Option* problem = command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input");
   command->add_option("--backend", arguments->compile.backend, "Backend to check; the first that fits if left out");
-  command->add_option("--threads", arguments->compile.threads, "CPU threads; 0 means one for each core")
+  command
+      ->add_option("--threads", arguments->compile.threads,
+                   "CPU threads; 0 means one for each core. With --suite, problems at a time")
       ->check(CLI::NonNegativeNumber);
-  command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");
-  command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's")
+  CLI::Option* forward_only =
+      command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");
+  command
+      ->add_option("--seed", arguments->seed,
+                   "Seed of the random inputs, instead of the file's; with --suite 0 if left out")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_suite_options(*command, arguments->suite)->excludes(problem, forward_only);
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });
 }
 

@@ -11,6 +11,7 @@
 
 #include "fail.hpp"
 #include "npy_header.hpp"
+#include "output_file.hpp"
 
 namespace scoremod::cli {
 namespace {
@@ -110,28 +111,6 @@ void check_header(const InputFile& file, const NpyHeader& header, DType dtype, c
   }
 }
 
-/// Deletes what it names unless told that it has been put to use.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(std::filesystem::path path) : path_(std::move(path)) {}
-  ~TemporaryFile() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  void rename_to(const std::filesystem::path& target) {
-    std::error_code error;
-    std::filesystem::rename(path_, target, error);
-    if (error) fail(ErrorCode::kEnvironment, target.string(), ": cannot be written: ", error.message());
-    path_.clear();
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace
 
 std::vector<std::byte> read_npy(const std::filesystem::path& path, DType dtype,
@@ -152,21 +131,8 @@ std::vector<std::byte> read_npy(const std::filesystem::path& path, DType dtype,
 
 void write_npy(const std::filesystem::path& path, DType dtype, const std::vector<std::int64_t>& shape,
                const std::vector<std::byte>& elements) {
-  std::filesystem::path temporary_path = path;
-  temporary_path += ".partial";
-  TemporaryFile temporary(temporary_path);
-  const auto refuse = [&](int error) {
-    fail(ErrorCode::kEnvironment, path.string(), ": cannot be written: ", std::strerror(error));
-  };
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary_path.c_str(), "wb"), std::fclose);
-  if (file == nullptr) refuse(errno);
   const std::string header = format_npy_header({npy_type(dtype).written, false, shape});
-  for (const auto& [data, bytes] :
-       {std::pair<const void*, std::size_t>{header.data(), header.size()}, {elements.data(), elements.size()}}) {
-    if (std::fwrite(data, 1, bytes, file.get()) != bytes) refuse(errno);
-  }
-  if (std::fclose(file.release()) != 0) refuse(errno);
-  temporary.rename_to(path);
+  write_file(path, {std::as_bytes(std::span(header)), elements});
 }
 
 }  // namespace scoremod::cli

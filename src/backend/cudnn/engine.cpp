@@ -166,7 +166,8 @@ BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, con
 
 DeviceProperties read_properties(cudnnHandle_t handle) {
   fe::DeviceProperties properties;
-  properties.set_handle(handle);
+  // The handle says which device; cuDNN refuses a number beside it.
+  properties.set_handle(handle).set_device_id(-1);
   std::vector<std::uint8_t> json;
   auto status = properties.build();
   if (status.is_good()) status = properties.serialize(json);

@@ -7,12 +7,13 @@
 #include "scoremod/zoo.hpp"
 
 #include "autodiff/differentiate.hpp"
+#include "check/random_program.hpp"
 #include "ir/builder.hpp"
 #include "passes/normalize_mask.hpp"
 #include "passes/share.hpp"
 #include "passes/simplify.hpp"
 #include "support/gradient_check.hpp"
-#include "support/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -31,14 +32,14 @@ void add(GradientReport& total, const GradientReport& one) {
   if (total.mismatch.empty()) total.mismatch = one.mismatch;
 }
 
-GradientReport check_random_programs(Continuity continuity, Program (*derive)(const Program&)) {
+GradientReport check_random_programs(checking::Continuity continuity, Program (*derive)(const Program&)) {
   GradientReport total;
   for (int i = 0; i < kPrograms; ++i) {
     const std::uint64_t seed = test_seed() + static_cast<std::uint64_t>(i);
-    RandomProgramOptions options;
+    checking::RandomProgramOptions options;
     options.continuity = continuity;
     std::mt19937_64 random(seed);
-    const Program program = random_program(random, options);
+    const Program program = checking::random_program(random, options);
     const Program derivative = derive(program);
     std::mt19937 points(static_cast<unsigned>(seed));
     for (int point = 0; point < kPoints; ++point) {
@@ -51,14 +52,14 @@ GradientReport check_random_programs(Continuity continuity, Program (*derive)(co
 }
 
 TEST(ProgramGradient, SmoothRandomProgramsMatchFiniteDifferences) {
-  const GradientReport report = check_random_programs(Continuity::kSmooth, autodiff::differentiate);
+  const GradientReport report = check_random_programs(checking::Continuity::kSmooth, autodiff::differentiate);
   EXPECT_EQ(report.mismatch, "");
   EXPECT_GT(report.compared, 10 * report.skipped);
   EXPECT_GT(report.compared, kPrograms * kPoints);
 }
 
 TEST(ProgramGradient, TheCompilersDerivativeMatchesFiniteDifferences) {
-  const GradientReport report = check_random_programs(Continuity::kAny, compiled_derivative);
+  const GradientReport report = check_random_programs(checking::Continuity::kAny, compiled_derivative);
   EXPECT_EQ(report.mismatch, "");
   EXPECT_GT(report.compared, 3 * report.skipped);
 }

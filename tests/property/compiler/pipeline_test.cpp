@@ -11,8 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "base/fail.hpp"
+#include "check/random_program.hpp"
 #include "support/interpreter.hpp"
-#include "support/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -84,12 +85,12 @@ std::string seen(const Program& program, const Element<float>& element) {
 TEST(PipelineProperty, WhatAttentionSeesDoesNotDependOnTheSteps) {
   for (int i = 0; i < kPrograms; ++i) {
     const std::uint64_t seed = test_seed() + static_cast<std::uint64_t>(i);
-    RandomProgramOptions random_options;
-    random_options.continuity = Continuity::kAny;
+    checking::RandomProgramOptions random_options;
+    random_options.continuity = checking::Continuity::kAny;
     random_options.tame = seed % 2 == 0;
     random_options.infinity_mask_probability = 0.5;
     std::mt19937_64 random(seed);
-    const AttentionProblem problem = problem_with(random_program(random, random_options));
+    const AttentionProblem problem = problem_with(checking::random_program(random, random_options));
     std::vector<std::vector<std::string>> disabled{{}, compiler::step_names()};
     for (const std::string& name : compiler::step_names()) disabled.push_back({name});
     for (const auto& names : disabled) {

@@ -6,21 +6,22 @@
 #include "scoremod/error.hpp"
 #include "scoremod/program.hpp"
 
-#include "support/random_program.hpp"
+#include "check/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::test {
 namespace {
 
 /// Programs of every shape: small and large, tame and wild, with and without adjoint roots.
 Program any_program(std::uint64_t seed) {
-  RandomProgramOptions options;
-  options.continuity = Continuity::kAny;
+  checking::RandomProgramOptions options;
+  options.continuity = checking::Continuity::kAny;
   options.tame = seed % 2 == 0;
   options.adjoint_roots = seed % 3 == 0;
   options.infinity_mask_probability = 0.2;
   options.max_nodes = seed % 5 == 0 ? 400 : 40;
   std::mt19937_64 random(seed);
-  return random_program(random, options);
+  return checking::random_program(random, options);
 }
 
 TEST(TextRoundTrip, ParsingWhatWasPrintedGivesTheProgramBack) {

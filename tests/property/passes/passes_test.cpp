@@ -5,11 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "autodiff/differentiate.hpp"
+#include "check/random_program.hpp"
 #include "ir/verify.hpp"
 #include "passes/share.hpp"
 #include "passes/simplify.hpp"
 #include "support/program_equivalence.hpp"
-#include "support/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -20,14 +21,14 @@ constexpr std::uint64_t kElements = 24;
 
 /// Programs of every shape: small and large, tame and wild, of users and of derivatives.
 Program any_program(std::uint64_t seed) {
-  RandomProgramOptions options;
-  options.continuity = Continuity::kAny;
+  checking::RandomProgramOptions options;
+  options.continuity = checking::Continuity::kAny;
   options.tame = seed % 2 == 0;
   options.adjoint_roots = seed % 3 == 0;
   options.infinity_mask_probability = 0.2;
   options.max_nodes = seed % 7 == 0 ? 300 : 40;
   std::mt19937_64 random(seed);
-  return random_program(random, options);
+  return checking::random_program(random, options);
 }
 
 /// Constants cost nothing, and a fold may need a new one.
@@ -73,11 +74,11 @@ TEST(Simplify, DoesSomethingToMostPrograms) {
 TEST(Differentiate, ComputesTheForwardValuesAsTheProgramDoes) {
   for (int i = 0; i < kPrograms; ++i) {
     const std::uint64_t seed = test_seed() + static_cast<std::uint64_t>(i);
-    RandomProgramOptions options;
-    options.continuity = Continuity::kAny;
+    checking::RandomProgramOptions options;
+    options.continuity = checking::Continuity::kAny;
     options.tame = seed % 2 == 0;
     std::mt19937_64 random(seed);
-    const Program program = random_program(random, options);
+    const Program program = checking::random_program(random, options);
     const Program derivative = autodiff::differentiate(program);
     ASSERT_EQ(program.value(), derivative.value()) << "seed " << seed;
     ASSERT_EQ(program.keep(), derivative.keep()) << "seed " << seed;

@@ -17,9 +17,10 @@
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
+#include "check/random_program.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/interpreter.hpp"
-#include "support/random_program.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -207,11 +208,11 @@ TEST(ProgramSource, MeansWhatTheInterpreterMeans) {
     Case test;
     test.seed = test::test_seed() + static_cast<std::uint64_t>(i);
     std::mt19937_64 random(test.seed);
-    test::RandomProgramOptions options;
+    checking::RandomProgramOptions options;
     options.tame = i % 2 == 0;
-    options.continuity = test::Continuity::kAny;
+    options.continuity = checking::Continuity::kAny;
     options.adjoint_roots = true;
-    test.problem = problem_of(test::random_program(random, options), random);
+    test.problem = problem_of(checking::random_program(random, options), random);
     for (const OperandSpec& spec : test.problem.operands) test.data.push_back(operand_data(spec, random));
     text += function_text(test.problem, test.problem.program, i);
     cases.push_back(std::move(test));

@@ -6,7 +6,7 @@
 
 #include "scoremod/program.hpp"
 
-namespace scoremod::test {
+namespace scoremod::checking {
 
 /// How much float32 and float64 evaluation of a random program may differ.
 enum class Continuity {
@@ -48,6 +48,8 @@ struct RandomProgramOptions {
   std::int32_t int_low = -8;
   std::int32_t int_high = 64;
   double value_limit = 40;
+  /// Added to the value: far below zero it makes an LSE whose exponential underflows.
+  float value_shift = 0;
   /// Adds d_score and accumulate roots (and uses 'upstream'): the shape of a derivative, for tests of structure. The
   /// adjoints are random nodes, not the value's derivative.
   bool adjoint_roots = false;
@@ -57,8 +59,4 @@ struct RandomProgramOptions {
 /// score nine times out of ten. A program may declare operands that it does not read.
 Program random_program(std::mt19937_64& random, const RandomProgramOptions& options = {});
 
-/// The seed of this run's random tests: SCOREMOD_TEST_SEED if it is set, else a new one. Printed on first use. Give
-/// each case a generator of its own, std::mt19937_64(test_seed() + case), so that a failure's case runs alone.
-std::uint64_t test_seed();
-
-}  // namespace scoremod::test
+}  // namespace scoremod::checking

@@ -1,11 +1,11 @@
-#include "support/random_problem.hpp"
+#include "check/random_problem.hpp"
 
 #include <array>
 
+#include "check/random_program.hpp"
 #include "problem/tensor_view.hpp"
-#include "support/random_program.hpp"
 
-namespace scoremod::test {
+namespace scoremod::checking {
 namespace {
 
 using problem::TensorRole;
@@ -15,9 +15,9 @@ class Chooser {
   explicit Chooser(std::mt19937_64& random) : random_(random) {}
 
   bool chance(double probability) { return static_cast<double>(random_() >> 11) * 0x1p-53 < probability; }
-  template <class T, std::size_t N>
-  T one_of(const std::array<T, N>& values) {
-    return values[static_cast<std::size_t>(random_() % N)];
+  template <class Values>
+  auto one_of(const Values& values) {
+    return values[static_cast<std::size_t>(random_() % values.size())];
   }
   std::int64_t between(std::int64_t low, std::int64_t high) {
     return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
@@ -27,27 +27,25 @@ class Chooser {
   std::mt19937_64& random_;
 };
 
-void choose_sizes(Chooser& choose, std::int64_t max_elements, AttentionProblem& problem) {
-  constexpr std::array<std::int64_t, 12> kLengths{1, 2, 7, 16, 31, 64, 65, 100, 127, 128, 130, 200};
-  constexpr std::array<std::int64_t, 9> kDims{1, 3, 8, 16, 16, 20, 33, 64, 72};
+void choose_sizes(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
   do {
-    problem.seq_q = choose.one_of(kLengths);
-    problem.seq_kv = choose.chance(0.3) ? problem.seq_q : choose.one_of(kLengths);
+    problem.seq_q = choose.one_of(options.lengths);
+    problem.seq_kv = choose.chance(0.3) ? problem.seq_q : choose.one_of(options.lengths);
     problem.batch = choose.between(1, 3);
     problem.heads_kv = choose.between(1, 3);
     problem.heads_q = problem.heads_kv * choose.between(1, 3);
-  } while (problem.batch * problem.heads_q * problem.seq_q * problem.seq_kv > max_elements);
-  problem.dim_qk = choose.one_of(kDims);
-  problem.dim_v = choose.chance(0.5) ? problem.dim_qk : choose.one_of(kDims);
+  } while (problem.batch * problem.heads_q * problem.seq_q * problem.seq_kv > options.max_scores);
+  problem.dim_qk = choose.one_of(options.head_dims);
+  problem.dim_v = choose.chance(0.5) ? problem.dim_qk : choose.one_of(options.head_dims);
 }
 
 /// Strides of a random order of the dimensions, each padded now and then.
-Strides random_strides(Chooser& choose, const problem::TensorShape& shape) {
+Strides random_strides(Chooser& choose, std::int64_t row_alignment, const problem::TensorShape& shape) {
   const std::array sizes{shape.batch, shape.heads, shape.sequence, shape.dim};
   std::array<std::size_t, 4> order{0, 1, 2, 3};  // outermost first
   for (std::size_t i = 0; i < 3; ++i) {
     // The head dim stays innermost in most problems, as it does in practice.
-    const auto last = choose.chance(0.2) ? 3 : 2;
+    const auto last = row_alignment == 1 && choose.chance(0.2) ? 3 : 2;
     std::swap(
         order[i],
         order[static_cast<std::size_t>(choose.between(static_cast<std::int64_t>(std::min<std::size_t>(i, 2)), last))]);
@@ -56,17 +54,17 @@ Strides random_strides(Chooser& choose, const problem::TensorShape& shape) {
   std::int64_t step = 1;
   for (std::size_t i = 4; i-- > 0;) {
     strides[order[i]] = step;
-    step *= sizes[order[i]] + (choose.chance(0.4) ? choose.between(1, 9) : 0);
+    step *= sizes[order[i]] + (choose.chance(0.4) ? row_alignment * choose.between(1, 9) : 0);
   }
   return {strides[0], strides[1], strides[2], strides[3]};
 }
 
-void choose_layouts(Chooser& choose, AttentionProblem& problem) {
+void choose_layouts(Chooser& choose, std::int64_t row_alignment, AttentionProblem& problem) {
   constexpr std::array kLayouts{Layout::kBSHD, Layout::kSBHD, Layout::kBHSD};
   const Layout shared = choose.one_of(kLayouts);
   const auto layout = [&](TensorRole role) {
     TensorLayout out{choose.chance(0.7) ? shared : choose.one_of(kLayouts), {}};
-    if (choose.chance(0.3)) out.strides = random_strides(choose, problem::shape_of(problem, role));
+    if (choose.chance(0.3)) out.strides = random_strides(choose, row_alignment, problem::shape_of(problem, role));
     return out;
   };
   problem.q = layout(TensorRole::kQ);
@@ -95,7 +93,7 @@ OperandSpec random_spec(Chooser& choose, const AttentionProblem& problem, const 
   return spec;
 }
 
-void choose_operands(Chooser& choose, const RandomProgramOptions& options, RandomProblem& random) {
+void choose_operands(Chooser& choose, const RandomProgramOptions& options, CheckCase& random) {
   for (const OperandDecl& decl : random.problem.program.operands()) {
     random.problem.operands.push_back(random_spec(choose, random.problem, decl));
     if (decl.type == Type::kF32) {
@@ -109,20 +107,23 @@ void choose_operands(Chooser& choose, const RandomProgramOptions& options, Rando
 
 }  // namespace
 
-RandomProblem random_problem(std::mt19937_64& random, std::int64_t max_elements) {
+CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options) {
   Chooser choose(random);
-  RandomProblem out;
+  CheckCase out;
   AttentionProblem& problem = out.problem;
-  RandomProgramOptions options;
-  options.max_nodes = static_cast<int>(choose.between(8, 40));
-  options.infinity_mask_probability = 0.2;
-  problem.program = random_program(random, options);
-  problem.dtype = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
-  problem.backward = choose.chance(0.75);
+  RandomProgramOptions program_options;
+  program_options.max_nodes = static_cast<int>(choose.between(8, 40));
+  program_options.infinity_mask_probability = 0.2;
+  if (choose.chance(options.low_value_probability)) {
+    program_options.value_shift = static_cast<float>(-choose.between(150, 300));
+  }
+  problem.program = random_program(random, program_options);
+  problem.dtype = choose.one_of(options.dtypes);
+  problem.backward = choose.chance(options.backward_probability);
   problem.stats = problem.backward || choose.chance(0.5);
-  choose_sizes(choose, max_elements, problem);
-  choose_layouts(choose, problem);
-  choose_operands(choose, options, out);
+  choose_sizes(choose, options, problem);
+  choose_layouts(choose, options.row_alignment, problem);
+  choose_operands(choose, program_options, out);
   if (choose.chance(0.3)) problem.scale = choose.one_of(std::array{0.01F, 0.5F, 1.0F, -0.3F});
   if (choose.chance(0.3)) {
     for (auto* offset :
@@ -133,6 +134,4 @@ RandomProblem random_problem(std::mt19937_64& random, std::int64_t max_elements)
   return out;
 }
 
-std::string describe(const AttentionProblem& problem) { return to_json(problem); }
-
-}  // namespace scoremod::test
+}  // namespace scoremod::checking

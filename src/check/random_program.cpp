@@ -1,19 +1,17 @@
-#include "support/random_program.hpp"
+#include "check/random_program.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <string>
 
+#include "check/value_range.hpp"
 #include "ir/builder.hpp"
 #include "ir/op_table.hpp"
-#include "support/value_range.hpp"
 
-namespace scoremod::test {
+namespace scoremod::checking {
 namespace {
 
 struct Value {
@@ -229,6 +227,8 @@ class Generator {
     Value value = joined();
     if (!value.reads_score && chance(0.9)) value = with_score(value);
     value = limited(value);
+    if (options_.value_shift != 0)
+      value.node = builder_.make(Op::kAdd, {value.node, builder_.constant(options_.value_shift)});
     if (chance(options_.infinity_mask_probability)) {
       const NodeId infinity = builder_.constant(-kInfinity);
       value.node = builder_.make(Op::kSelect, {condition(), value.node, infinity});
@@ -309,14 +309,4 @@ Program random_program(std::mt19937_64& random, const RandomProgramOptions& opti
   return Generator(random, options).run();
 }
 
-std::uint64_t test_seed() {
-  static const std::uint64_t kSeed = [] {
-    const char* given = std::getenv("SCOREMOD_TEST_SEED");
-    const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-    std::cout << "SCOREMOD_TEST_SEED=" << seed << std::endl;
-    return seed;
-  }();
-  return kSeed;
-}
-
-}  // namespace scoremod::test
+}  // namespace scoremod::checking

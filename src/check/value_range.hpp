@@ -5,7 +5,7 @@
 
 #include "scoremod/program.hpp"
 
-namespace scoremod::test {
+namespace scoremod::checking {
 
 /// What a generator knows of a value that it made: which numbers it can be, and whether float32 and float64 agree on
 /// it.
@@ -31,4 +31,4 @@ bool has_jump(Op op, Type arg_type);
 /// True when the derivative jumps somewhere: the above, and abs, min, max and relu of f32.
 bool has_kink(Op op, Type arg_type);
 
-}  // namespace scoremod::test
+}  // namespace scoremod::checking

@@ -1,4 +1,4 @@
-#include "support/random_program.hpp"
+#include "check/random_program.hpp"
 
 #include <cmath>
 #include <set>
@@ -9,9 +9,13 @@
 #include "ir/builder.hpp"
 #include "ir/op_table.hpp"
 #include "support/interpreter.hpp"
+#include "support/test_seed.hpp"
 
-namespace scoremod::test {
+namespace scoremod::checking {
 namespace {
+
+using test::Element;
+using test::test_seed;
 
 constexpr int kPrograms = 1000;
 
@@ -197,4 +201,4 @@ TEST(RandomProgram, IsAFunctionOfTheSeed) {
 }
 
 }  // namespace
-}  // namespace scoremod::test
+}  // namespace scoremod::checking

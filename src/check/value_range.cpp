@@ -1,4 +1,4 @@
-#include "support/value_range.hpp"
+#include "check/value_range.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include "ir/op_table.hpp"
 #include "ir/scalar_eval.hpp"
 
-namespace scoremod::test {
+namespace scoremod::checking {
 namespace {
 
 constexpr double kAny = kTameFloat;
@@ -173,4 +173,4 @@ bool has_kink(Op op, Type arg_type) {
   return arg_type == Type::kF32 && (op == Op::kAbs || op == Op::kMin || op == Op::kMax || op == Op::kRelu);
 }
 
-}  // namespace scoremod::test
+}  // namespace scoremod::checking

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scoremod/check.hpp"
+#include "scoremod/dtype.hpp"
+#include "scoremod/export.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod {
+
+struct CheckSuiteOptions {
+  std::string backend;  ///< as in CompileOptions
+  int random_problems = 100;
+  std::uint64_t seed = 0;
+  /// Only problems whose name contains this.
+  std::string filter;
+  /// Of q, k, v and o: some of f32, f16 and bf16. Empty means f16 and bf16.
+  std::vector<DType> dtypes;
+  int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
+  /// Called from several threads, one at a time, with how many problems are done and how many there are.
+  std::function<void(std::size_t done, std::size_t total)> on_progress;
+};
+
+enum class SuiteVerdict : std::uint8_t {
+  kRight,    ///< every output within its tolerance, no other memory written
+  kWrong,    ///< an output beyond its tolerance or not written, or memory written that is not an output's
+  kRefused,  ///< the backend says that it does not support the problem
+  kError,    ///< the check threw something else
+};
+/// "right", "wrong", "refused" or "error".
+SCOREMOD_API const char* to_string(SuiteVerdict verdict);
+
+enum class SuiteDirection : std::uint8_t { kForward, kBackward };
+/// "forward" or "backward".
+SCOREMOD_API const char* to_string(SuiteDirection direction);
+
+/// One output of one problem.
+struct SuiteOutput {
+  OutputCheck check;
+  /// The relative error of this output of plain attention: the same backend without a modifier, on the same q, k, v and
+  /// d_o, with the scale that gives its scores the standard deviation (within a row, over the kept keys) of the
+  /// modified ones. For an operand's gradient the larger one of dq and dk. Nothing for lse, and where plain attention
+  /// could not be run or its output is not above rounding.
+  std::optional<double> plain_attention_error;
+
+  /// In the Euclidean norm, relative to the oracle's; nothing when that is not above rounding.
+  SCOREMOD_API std::optional<double> relative_error() const;
+  /// relative_error() by plain_attention_error.
+  SCOREMOD_API std::optional<double> ratio_to_plain_attention() const;
+  /// Whether relative_error() is at most twice plain_attention_error and the relative rounding band; true where these
+  /// are not known.
+  SCOREMOD_API bool is_near_plain_attention() const;
+};
+
+/// One direction of one problem.
+struct SuiteResult {
+  std::string name;  ///< "zoo/MODIFIERS/SHAPE/DTYPE" or "random/NUMBER"
+  AttentionProblem problem;
+  SuiteDirection direction = SuiteDirection::kForward;
+  SuiteVerdict verdict = SuiteVerdict::kRight;
+  std::vector<std::string> reasons;  ///< why not right
+  std::vector<SuiteOutput> outputs;  ///< empty when refused or in error
+
+  /// The output that comes nearest to its tolerance, or is furthest beyond it; nullptr when there is none.
+  SCOREMOD_API const SuiteOutput* worst() const;
+};
+
+struct SuiteReport {
+  std::string backend;  ///< as in the options
+  std::uint64_t seed = 0;
+  double seconds = 0;
+  std::vector<SuiteResult> results;  ///< by problem, forward first
+
+  SCOREMOD_API std::size_t count(SuiteVerdict verdict) const;
+};
+
+/// Checks a backend, as check() does, on the whole zoo in several shapes (see src/check/zoo_cases.hpp) and on random
+/// programs in random problems (src/check/random_problem.hpp), forward and backward. The problems depend on the options
+/// alone: random problem i has the seed `seed + i`, whatever else is checked.
+///
+/// Where a backend refuses the backward, or fails in it, the forward is checked alone. What a check throws becomes a
+/// verdict. Throws Error(kInvalidArgument) for an unknown backend, a dtype that no problem can have, negative counts,
+/// and a filter that leaves nothing.
+SCOREMOD_API SuiteReport check_suite(const CheckSuiteOptions& options = {});
+
+}  // namespace scoremod

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "check/check_case.hpp"
+
+namespace scoremod::checking {
+
+struct RandomProblemOptions {
+  std::int64_t max_scores = 5000;  ///< batch * heads_q * seq_q * seq_kv is at most this
+  std::vector<DType> dtypes{DType::kF32, DType::kF16, DType::kBF16};
+  std::vector<std::int64_t> lengths{1, 2, 7, 16, 31, 64, 65, 100, 127, 128, 130, 200};
+  std::vector<std::int64_t> head_dims{1, 3, 8, 16, 16, 20, 33, 64, 72};
+  /// Strides of q, k, v and o are multiples of this many elements, but for stride 1 along the head dim. 1 allows every
+  /// order of the dimensions; above, the head dim is innermost, and head_dims must be multiples of it.
+  std::int64_t row_alignment = 1;
+  double backward_probability = 0.75;
+  /// How often the value is some hundreds lower, so that the exponential of the LSE underflows in float32.
+  double low_value_probability = 0;
+};
+
+/// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,
+/// padded and permuted strides, operands of every kind, offsets, scales of both signs. Without a name and a seed.
+CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options = {});
+
+}  // namespace scoremod::checking

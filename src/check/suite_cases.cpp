@@ -1,0 +1,61 @@
+#include "check/suite_cases.hpp"
+
+#include "base/fail.hpp"
+#include "check/random_problem.hpp"
+#include "check/zoo_cases.hpp"
+
+namespace scoremod::checking {
+namespace {
+
+/// What a GPU backend may take, so that what is refused is refused for its program.
+RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool large) {
+  RandomProblemOptions options;
+  options.max_scores = large ? 300000 : 60000;
+  options.dtypes = dtypes;
+  options.lengths = {1, 2, 17, 64, 65, 100, 127, 128, 130, 192, 200, 256, 333, 400};
+  options.head_dims = {8, 16, 32, 40, 64, 64, 64, 96, 128, 128, 192, 256};
+  options.row_alignment = 8;
+  options.backward_probability = 1;
+  options.low_value_probability = 0.15;
+  return options;
+}
+
+CheckCase random_case(const std::vector<DType>& dtypes, std::uint64_t seed, int number) {
+  std::mt19937_64 random(seed);
+  // The oracle's time grows with the scores, so that few problems are large.
+  CheckCase made = random_problem(random, problem_options(dtypes, number % 8 == 0));
+  made.name = concat("random/", number);
+  made.seed = seed;
+  return made;
+}
+
+void check_options(const CheckSuiteOptions& options) {
+  if (options.random_problems < 0) {
+    fail_argument("expected 0 or more random problems, found ", options.random_problems);
+  }
+  if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
+  for (const DType dtype : options.dtypes) {
+    if (!is_floating(dtype)) fail_argument("expected dtypes among f32, f16 and bf16, found ", to_string(dtype));
+  }
+}
+
+}  // namespace
+
+std::vector<CheckCase> suite_cases(const CheckSuiteOptions& options) {
+  check_options(options);
+  std::vector<DType> dtypes = options.dtypes;
+  if (dtypes.empty()) dtypes = {DType::kF16, DType::kBF16};
+  std::vector<CheckCase> cases = zoo_cases(dtypes);
+  for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = options.seed + i;
+  for (int i = 0; i < options.random_problems; ++i) {
+    cases.push_back(random_case(dtypes, options.seed + static_cast<std::uint64_t>(i), i));
+  }
+  std::erase_if(cases, [&](const CheckCase& one) { return one.name.find(options.filter) == std::string::npos; });
+  if (cases.empty()) {
+    fail_argument("expected a part of a problem's name, such as 'zoo/causal' or 'random/7', found '", options.filter,
+                  "', which is in none");
+  }
+  return cases;
+}
+
+}  // namespace scoremod::checking

@@ -1,0 +1,78 @@
+#include "suite_command.hpp"
+
+#include <filesystem>
+#include <span>
+
+#include <CLI/CLI.hpp>
+
+#include "exit_code.hpp"
+#include "fail.hpp"
+#include "output_file.hpp"
+#include "progress_bar.hpp"
+#include "standard_output.hpp"
+
+namespace scoremod::cli {
+namespace {
+
+DType dtype_of(const std::string& name) {
+  const std::optional<DType> dtype = parse_dtype(name);
+  if (!dtype) fail(ErrorCode::kInvalidArgument, "--dtype: expected f32, f16 or bf16, found '", name, "'");
+  return *dtype;
+}
+
+void write_report(const std::string& path, const std::string& text) {
+  write_file(path, {std::as_bytes(std::span(text))});
+}
+
+/// Shows that a file can be written here, before time is spent on what goes into it.
+void probe(const std::string& path) {
+  const std::string name = path + ".probe";
+  write_report(name, "");
+  std::filesystem::remove(name);
+}
+
+int exit_code_of(const SuiteReport& report) {
+  if (report.count(SuiteVerdict::kWrong) + report.count(SuiteVerdict::kError) > 0) return kCheckFailed;
+  // Nothing was shown to be right, as without a GPU.
+  return report.count(SuiteVerdict::kRight) > 0 ? kFine : kUnsupported;
+}
+
+}  // namespace
+
+CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
+  CLI::Option* suite =
+      command.add_flag("--suite", arguments.wanted, "Check the whole zoo and random problems instead of one PROBLEM");
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return command.add_option(name, value, help)->needs(suite)->group("With --suite");
+  };
+  add("--random", arguments.options.random_problems, "How many random problems")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add("--filter", arguments.options.filter, "Only problems whose name contains this: zoo/causal/, random/7");
+  add("--dtype", arguments.dtypes, "f32, f16 or bf16, several if given again; f16 and bf16 if left out");
+  add("--out", arguments.out, "File to write the report to, as JSON");
+  add("--machine", arguments.origin.machine, "What the report says of the machine");
+  add("--commit", arguments.origin.commit, "What the report says of the sources");
+  return suite;
+}
+
+int run_suite(const SuiteArguments& arguments, bool json) {
+  CheckSuiteOptions options = arguments.options;
+  for (const std::string& name : arguments.dtypes) options.dtypes.push_back(dtype_of(name));
+  if (!arguments.out.empty()) probe(arguments.out);
+  SuiteReport report;
+  {
+    ProgressBar progress;
+    options.on_progress = [&](std::size_t done, std::size_t total) {
+      progress.update(std::to_string(done) + " of " + std::to_string(total) + " problems",
+                      static_cast<double>(done) / static_cast<double>(total));
+    };
+    report = check_suite(options);
+  }
+  const std::string text = suite_json(report, arguments.origin);
+  if (!arguments.out.empty()) write_report(arguments.out, text);
+  write_output(json ? text : suite_text(report));
+  return exit_code_of(report);
+}
+
+}  // namespace scoremod::cli
