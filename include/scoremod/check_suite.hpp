@@ -13,6 +13,13 @@
 
 namespace scoremod {
 
+struct SuiteProgress {
+  std::string problem;   ///< the name of the one that has begun or is done
+  bool begins = false;   ///< else it is done
+  std::size_t done = 0;  ///< problems so far
+  std::size_t total = 0;
+};
+
 struct CheckSuiteOptions {
   std::string backend;  ///< as in CompileOptions
   int random_problems = 100;
@@ -22,8 +29,8 @@ struct CheckSuiteOptions {
   /// Of q, k, v and o: some of f32, f16 and bf16. Empty means f16 and bf16.
   std::vector<DType> dtypes;
   int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
-  /// Called from several threads, one at a time, with how many problems are done and how many there are.
-  std::function<void(std::size_t done, std::size_t total)> on_progress;
+  /// Called when a problem begins and when it is done, from several threads, one at a time.
+  std::function<void(const SuiteProgress& progress)> on_progress;
 };
 
 enum class SuiteVerdict : std::uint8_t {

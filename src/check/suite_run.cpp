@@ -182,11 +182,16 @@ SuiteReport run_suite(const std::vector<CheckCase>& cases, const CheckSuiteOptio
   std::vector<std::vector<SuiteResult>> results(cases.size());
   std::mutex progress_mutex;
   std::size_t done = 0;
-  in_parallel(cases.size(), threads, [&](std::size_t i) {
-    results[order[i]] = run_case(cases[order[i]], options.backend, check);
+  const auto tell = [&](const CheckCase& one, bool begins) {
     const std::lock_guard lock(progress_mutex);
-    ++done;
-    if (options.on_progress) options.on_progress(done, cases.size());
+    done += begins ? 0 : 1;
+    if (options.on_progress) options.on_progress({one.name, begins, done, cases.size()});
+  };
+  in_parallel(cases.size(), threads, [&](std::size_t i) {
+    const CheckCase& one = cases[order[i]];
+    tell(one, true);
+    results[order[i]] = run_case(one, options.backend, check);
+    tell(one, false);
   });
   SuiteReport report;
   report.backend = options.backend;

@@ -74,7 +74,7 @@ std::vector<Shape> shapes() {
 }
 
 std::vector<std::vector<std::string>> modifiers() {
-  std::vector<std::vector<std::string>> out;
+  std::vector<std::vector<std::string>> out{{}};
   for (const zoo::Entry& entry : zoo::entries()) out.push_back({entry.name});
   for (const auto& combination : std::vector<std::vector<std::string>>{{"soft_cap", "causal"},
                                                                        {"alibi", "causal"},
@@ -119,7 +119,7 @@ std::vector<CheckCase> zoo_cases(std::span<const DType> dtypes) {
     for (const Shape& shape : shapes()) {
       for (const DType dtype : dtypes) {
         CheckCase made = zoo_case(names, shape.problem, dtype);
-        made.name = concat("zoo/", made.name, "/", shape.name, "/", to_string(dtype));
+        made.name = concat("zoo/", names.empty() ? "plain" : made.name, "/", shape.name, "/", to_string(dtype));
         made.call.offsets = shape.offsets;
         if (wide_operands) {
           for (OperandSpec& spec : made.problem.operands)

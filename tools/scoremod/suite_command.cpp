@@ -1,5 +1,6 @@
 #include "suite_command.hpp"
 
+#include <cstdio>
 #include <filesystem>
 #include <span>
 
@@ -51,6 +52,9 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
   add("--filter", arguments.options.filter, "Only problems whose name contains this: zoo/causal/, random/7");
   add("--dtype", arguments.dtypes, "f32, f16 or bf16, several if given again; f16 and bf16 if left out");
   add("--out", arguments.out, "File to write the report to, as JSON");
+  command.add_flag("--verbose", arguments.verbose, "Say on the standard error which problem begins and which is done")
+      ->needs(suite)
+      ->group("With --suite");
   add("--machine", arguments.origin.machine, "What the report says of the machine");
   add("--commit", arguments.origin.commit, "What the report says of the sources");
   return suite;
@@ -63,9 +67,10 @@ int run_suite(const SuiteArguments& arguments, bool json) {
   SuiteReport report;
   {
     ProgressBar progress;
-    options.on_progress = [&](std::size_t done, std::size_t total) {
-      progress.update(std::to_string(done) + " of " + std::to_string(total) + " problems",
-                      static_cast<double>(done) / static_cast<double>(total));
+    options.on_progress = [&](const SuiteProgress& now) {
+      if (arguments.verbose) std::fprintf(stderr, "%s %s\n", now.begins ? "begin" : "done", now.problem.c_str());
+      progress.update(std::to_string(now.done) + " of " + std::to_string(now.total) + " problems",
+                      static_cast<double>(now.done) / static_cast<double>(now.total));
     };
     report = check_suite(options);
   }

@@ -16,6 +16,7 @@ struct SuiteArguments {
   CheckSuiteOptions options;
   std::vector<std::string> dtypes;
   std::string out;
+  bool verbose = false;
   SuiteOrigin origin;
 };
 

@@ -101,7 +101,7 @@ void print_worst(const SuiteReport& report, std::ostream& out) {
     const OutputCheck& check = result->worst()->check;
     const ErrorBound& bound = check.tighter();
     out << "  " << std::left << std::setw(8) << check.badness() << std::setw(48) << result->name << std::setw(10)
-        << to_string(result->direction) << std::setw(8) << check.name << "error " << relative(bound, bound.error)
+        << to_string(result->direction) << std::setw(16) << check.name << " error " << relative(bound, bound.error)
         << ", tolerance " << relative(bound, bound.tolerance()) << "\n";
   }
 }
