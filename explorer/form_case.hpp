@@ -41,6 +41,9 @@ struct FormCase {
   bool as_written = false;            ///< leave out the passes, which would rewrite the program
   std::vector<std::string> denied{};  ///< forms that the lowering may not use, so that it takes its next candidate
   OperandLayout layout = OperandLayout::kDense;
+  /// A whole program, written in those forms only that were right by themselves: what the lowering makes of it.
+  bool in_right_forms = false;
+  int node_budget = 0;     ///< of the lowering; 0 for its own
   IndexOffsets offsets{};  ///< of the call; the lowering adds them where one is not 0
 };
 

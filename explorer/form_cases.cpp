@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace scoremod::explorer {
 namespace {
 
 using backend::cudnn::ElementType;
+
+constexpr int kNoBudget = 1000;
 
 void add(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
   cases.push_back({.form = std::move(form), .program = std::move(program), .mutation = std::move(mutation)});
@@ -55,25 +58,48 @@ void add_float_ops(std::vector<FormCase>& cases) {
   for (const auto& [name, text] : binary) add(cases, concat(name, ".f32"), concat("value = ", text));
 }
 
-/// i32 arithmetic on the indices, seen through a bias.
+/// The indices, each seen through a bias, and i32 arithmetic on operands.
 void add_index_ops(std::vector<FormCase>& cases) {
-  const std::pair<const char*, const char*> ops[] = {{"gen_index.0", "b"},
-                                                     {"gen_index.1", "h"},
-                                                     {"gen_index.2", "q_idx"},
-                                                     {"gen_index.3", "kv_idx"},
-                                                     {"add.i32", "q_idx + kv_idx"},
-                                                     {"sub.i32", "q_idx - kv_idx"},
-                                                     {"mul.i32", "q_idx * 2 - kv_idx"},
-                                                     {"neg.i32", "-kv_idx"},
-                                                     {"abs.i32", "abs(q_idx - kv_idx)"},
-                                                     {"min.i32", "min(q_idx, kv_idx)"},
-                                                     {"max.i32", "max(q_idx, kv_idx)"}};
-  for (const auto& [name, text] : ops) add(cases, name, concat("value = score + f32(", text, ") * 0.03125"));
-  add(cases, "identity.i32_to_f32", "value = score - f32(abs(q_idx - kv_idx)) * 0.03125");
+  const char* indices[] = {"b", "h", "q_idx", "kv_idx"};
+  for (int axis = 0; axis < 4; ++axis)
+    add(cases, concat("gen_index.", axis), concat("value = score + f32(", indices[axis], ") * 0.03125"));
+  const std::pair<const char*, const char*> ops[] = {
+      {"add.i32", "x + y"},      {"sub.i32", "x - y"},     {"mul.i32", "x * y"},    {"neg.i32", "-x"},
+      {"abs.i32", "abs(x - 2)"}, {"min.i32", "min(x, y)"}, {"max.i32", "max(x, y)"}};
+  const std::string operands = "operand x: i32 [h, q_idx, kv_idx]\noperand y: i32 [b, q_idx, kv_idx]\n";
+  for (const auto& [name, text] : ops) add(cases, name, concat(operands, "value = score + f32(", text, ") * 0.25"));
+  add(cases, "identity.i32_to_f32", "operand x: i32 [h, q_idx, kv_idx]\nvalue = score - f32(x) * 0.5");
   add(cases, "identity.bool_to_f32", "value = score + f32(q_idx - kv_idx > 3) * 2.0");
   add(cases, "identity.f32_to_i32", "value = score + f32(i32(score * 2.0)) * 0.5", without_truncation());
   add(cases, "identity.f32_to_i32.of_integer", "value = score + f32(i32(score * 2.0)) * 0.5");
   add(cases, "identity.bool_to_i32", "value = score + f32(i32(q_idx - kv_idx > 3)) * 2.0");
+}
+
+/// What the lowering composes, or counts, or does beside single nodes.
+void add_compositions(std::vector<FormCase>& cases) {
+  add(cases, "lift.f32", "operand x: f32 [h, q_idx, kv_idx]\noperand y: f32 [h, q_idx, kv_idx]\nvalue = score + x * y");
+  add(cases, "lift.i32", "operand x: i32 [h, q_idx, kv_idx]\nvalue = score + f32(x) * 0.25");
+  add(cases, "lift.bool", "operand x: bool [h, q_idx, kv_idx]\nvalue = score\nkeep = x");
+  cases.back().denied = {"operand.1hqk.bool"};
+  add(cases, "round.f32", "value = score + round(score * 2.0)");
+  const IndexOffsets offsets{1, 2, 37, 11};
+  const char* indices[] = {"b", "h", "q_idx", "kv_idx"};
+  for (int axis = 2; axis < 4; ++axis) {
+    add(cases, concat("index_offset.", axis), concat("value = score + f32(", indices[axis], ") * 0.03125"));
+    cases.back().offsets = offsets;
+  }
+  for (const char* keep : {"q_idx >= kv_idx & q_idx - kv_idx < 90", "abs(q_idx - kv_idx) <= 40", "q_idx < kv_idx"}) {
+    add(cases, "band.with_offsets", concat("value = score\nkeep = ", keep));
+    cases.back().offsets = offsets;
+  }
+  std::string declarations, sum = "value = score", product = sum;
+  for (int count = 1; count <= 8; ++count) {
+    declarations += concat("operand x", count, ": f32 [q_idx]\n");
+    sum += concat(" + x", count);
+    product += concat(" * x", count);
+    add(cases, concat("row_vector_uses.", count), declarations + sum);
+    if (count < 4) add(cases, concat("row_vector_factors.", count), declarations + product);
+  }
 }
 
 void add_masks(std::vector<FormCase>& cases) {
@@ -81,15 +107,17 @@ void add_masks(std::vector<FormCase>& cases) {
                                                              {"cmp_le", "<="}, {"cmp_gt", ">"},   {"cmp_ge", ">="}};
   for (const auto& [name, symbol] : comparisons) {
     add(cases, concat(name, ".i32"),
-        concat("value = select(q_idx * 2 - kv_idx ", symbol, " 3, score, score * 0.25 - 1.0)"));
+        concat("operand x: i32 [h, q_idx, kv_idx]\nvalue = select(x ", symbol, " 2, score, score * 0.25 - 1.0)"));
     add(cases, concat(name, ".f32"),
         concat("value = select(floor(score * 2.0) ", symbol, " 1.0, score, score * 0.25 - 1.0)"));
   }
+  const std::string operands = "operand x: i32 [h, q_idx, kv_idx]\noperand y: i32 [b, q_idx, kv_idx]\n";
+  add(cases, "binary_select.i32", operands + "value = score + f32(select(score > 0.0, x, y)) * 0.25");
   add(cases, "binary_select.f32", "value = select(q_idx * 2 - kv_idx > 3, score, -score)");
-  add(cases, "logical_and.f32", "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5");
-  add(cases, "logical_or.f32", "value = score\nkeep = q_idx * 2 - kv_idx >= 3 | kv_idx < 17");
-  add(cases, "logical_not.f32", "value = select(!(q_idx * 2 - kv_idx >= 3), score, score * 0.25)");
-  add(cases, "cmp_neq.logical", "value = select((q_idx * 2 - kv_idx >= 3) ^ (kv_idx < 17), score, score * 0.25)");
+  add(cases, "logical_and.f32", operands + "value = score\nkeep = (x > 0 & y < 3) | x == 3");
+  add(cases, "logical_or.f32", operands + "value = score\nkeep = x > 2 | y < 2");
+  add(cases, "logical_not.f32", operands + "value = select(!(x >= y), score, score * 0.25)");
+  add(cases, "cmp_neq.logical", operands + "value = select((x > 1) ^ (y < 2), score, score * 0.25)");
   add(cases, "band.right", "value = score\nkeep = q_idx >= kv_idx");
   add(cases, "band.right.shifted", "value = score\nkeep = q_idx - 3 >= kv_idx");
   add(cases, "band.right.shifted_ahead", "value = score\nkeep = q_idx + 5 >= kv_idx");
@@ -116,13 +144,15 @@ AxesText axes_text(unsigned subset) {
   return text;
 }
 
-/// What an operand of any shape is used for: added, multiplied, compared, and as a number.
+/// An operand added and multiplied, or (i32) as a number and compared.
 void add_operand_uses(std::vector<FormCase>& cases, const AxesText& axes, DType dtype, const std::string& suffix,
                       const FormCase& like) {
   std::vector<std::string> uses{"value = score + x", "value = score * x"};
   if (dtype == DType::kI32) {
-    uses = {"value = select(kv_idx >= x, score, score * 0.25 - 1.0)", "value = score + f32(x) * 0.25"};
+    uses = {"value = score + f32(x + b) * 0.25", "value = select(x - b >= 1, score, score * 0.25 - 1.0)"};
   }
+  // Once is enough for what differs from another form only in how it lies in memory.
+  if (dtype == DType::kF16 || dtype == DType::kBF16 || like.layout != OperandLayout::kDense) uses.erase(uses.begin());
   for (const std::string& use : uses) {
     FormCase made = like;
     made.form = concat("operand.", axes.key, ".", to_string(dtype), suffix);
@@ -136,6 +166,8 @@ void add_operand_uses(std::vector<FormCase>& cases, const AxesText& axes, DType 
 void add_operands(std::vector<FormCase>& cases) {
   for (unsigned subset = 0; subset < 16; ++subset) {
     const AxesText axes = axes_text(subset);
+    add(cases, concat("operand.", axes.key, ".bool"),
+        concat("operand x: bool ", axes.list, "\nvalue = select(x, score, score * 0.25)"));
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
       add_operand_uses(cases, axes, dtype, "", {});
       if (subset != 0 && dtype != DType::kF16)
@@ -183,9 +215,22 @@ void add_avoided(std::vector<FormCase>& cases) {
                  both(direct_comparison(), constant_first_select()));
   add_as_written(cases, "direct.le_q_kv.constant_first", "value = select(q_idx <= kv_idx, -inf, score)",
                  both(direct_comparison(), constant_first_select()));
+  add(cases, "direct.padding_of_queries", "operand n: i32 [b]\nvalue = score\nkeep = q_idx < n & kv_idx < n",
+      direct_query_bound());
   // The node budget, from both sides.
   for (const std::size_t nodes : {20, 30, 38, 40, 41, 44}) {
     add(cases, concat("budget.", nodes), "value = score + 1.5", padded_to(nodes));
+  }
+  // The same where forward and adjoint share it: each sin has a cos and a product, each factor a factor.
+  const std::pair<int, int> sins_and_factors[] = {{7, 0}, {8, 0}, {9, 0}, {5, 4}, {6, 3}, {5, 5}, {6, 4}, {7, 2}};
+  for (const auto& [sins, factors] : sins_and_factors) {
+    std::string value = "score";
+    for (int i = 0; i < std::max(sins, factors); ++i) {
+      if (i < factors) value = concat("(", value, " * 1.25)");
+      if (i < sins) value = concat("sin(", value, ")");
+    }
+    add(cases, concat("budget.sins_", sins, "_factors_", factors), "value = " + value);
+    cases.back().node_budget = kNoBudget;
   }
   // Without the cut past the last row and key.
   for (const char* text : {"value = score * cos(score)", "operand x: f32 [q_idx, kv_idx]\nvalue = score * x"}) {
@@ -218,12 +263,14 @@ std::vector<FormCase> form_cases() {
   add(cases, "plain", "value = score");
   add_float_ops(cases);
   add_index_ops(cases);
+  add_compositions(cases);
   add_masks(cases);
   add_operands(cases);
   add_avoided(cases);
   for (FormCase& program : program_cases()) cases.push_back(std::move(program));
   for (FormCase& zoo : zoo_cases()) {
     FormCase elsewhere = zoo;
+    zoo.in_right_forms = elsewhere.in_right_forms = true;
     elsewhere.form = "offsets." + zoo.form;
     elsewhere.offsets = {1, 2, 37, 11};
     cases.push_back(std::move(zoo));
@@ -247,6 +294,7 @@ const std::vector<KnownForm>& known_bad_forms() {
       {"direct.ge_q_plus_offset_f32", false, "wrong"},
       {"direct.ge_q_kv.constant_first", false, "crashed"},
       {"budget.41", false, "crashed"},
+      {"direct.padding_of_queries", false, "crashed"},
       {"mul.bool_as_i32", false, "wrong"},
       {"logical_and.i32", false, "refused"},
       {"logical_and.bool", false, "refused"},

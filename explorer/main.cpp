@@ -15,6 +15,7 @@
 #include "scoremod/error.hpp"
 
 #include "backend/cuda/device.hpp"
+#include "backend/cudnn/form_table.hpp"
 #include "backend/cudnn/library.hpp"
 #include "explorer/run_case.hpp"
 #include "explorer/worker_pool.hpp"
@@ -29,6 +30,9 @@ using Json = nlohmann::ordered_json;
 namespace cuda = scoremod::backend::cuda;
 namespace cudnn = scoremod::backend::cudnn;
 namespace explorer = scoremod::explorer;
+
+std::string architecture_name() { return "sm_" + std::to_string(cuda::current_device().compute_capability); }
+std::string cudnn_version() { return cudnn::version_text(cudnn::library().cudnn_version); }
 
 /// One form in one setting and direction.
 struct Job {
@@ -48,6 +52,7 @@ struct Options {
   int workers = static_cast<int>(std::thread::hardware_concurrency());
   bool timed = false;
   std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
+  std::string table;                  ///< a worker's: what was right, for the cases in_right_forms
 };
 
 bool is_wanted(const std::string& form, const Options& options) {
@@ -92,9 +97,42 @@ std::string first_reason(const std::string& text) {
   return (step + ": " + reason.substr(0, reason.find('\n'))).substr(0, kLongest);
 }
 
-Json judged(const Job& job) {
-  const CaseResult result = explorer::run_case(job.form, job.setting, job.direction);
-  Json row{{"verdict", result.verdict}, {"error", nullptr}, {"ms", nullptr}};
+/// Which forms a job's lowering may use.
+class Admission {
+ public:
+  /// Of the forms that a table lacks, the one that ships with the library speaks.
+  explicit Admission(const std::string& file) {
+    if (file.empty()) return;
+    std::ifstream stream(file);
+    const std::string json{std::istreambuf_iterator<char>(stream), {}};
+    const std::string architecture = architecture_name(), version = cudnn_version();
+    for (const cudnn::RowClass rows : {cudnn::RowClass::kManyRows, cudnn::RowClass::kOneRow}) {
+      tables_.push_back({cudnn::FormTable::parse(json, architecture, version, rows),
+                         cudnn::shipped_form_table(architecture, version, rows)});
+    }
+  }
+
+  cudnn::FormFilter of(const FormCase& form, std::int64_t seq_q, Direction direction) const {
+    // The plain way to give an operand is a form of its own, which a mutation makes.
+    if (!form.in_right_forms) return [](std::string_view name) { return !name.ends_with(".as_declared"); };
+    return [&tables = tables_.at(seq_q == 1 ? 1 : 0), direction](std::string_view name) {
+      const cudnn::FormVerdict found = tables.found.find(name, direction);
+      const cudnn::FormVerdict verdict =
+          found == cudnn::FormVerdict::kUnknown ? tables.shipped.find(name, direction) : found;
+      return verdict == cudnn::FormVerdict::kRight;
+    };
+  }
+
+ private:
+  struct Tables {
+    cudnn::FormTable found, shipped;
+  };
+  std::vector<Tables> tables_;  ///< for many rows, and for one
+};
+
+Json judged(const Job& job, const cudnn::FormFilter& allowed) {
+  const CaseResult result = explorer::run_case(job.form, job.setting, job.direction, allowed);
+  Json row{{"verdict", result.verdict}, {"nodes", result.nodes}, {"error", nullptr}, {"ms", nullptr}};
   if (!result.text.empty()) row["text"] = first_reason(result.text);
   // The output that is worst beside its tolerance speaks for the case; NaN is the worst.
   double worst = -1;
@@ -109,30 +147,35 @@ Json judged(const Job& job) {
   return row;
 }
 
-Json answer(const Job& job, bool timed) {
+Json answer(const Job& job, const Admission& admission, bool timed) {
   try {
-    if (timed) return {{"ms", four_digits(explorer::time_case(job.form, job.direction))}};
-    return judged(job);
+    const cudnn::FormFilter allowed = admission.of(job.form, timed ? 0 : job.setting.seq_q, job.direction);
+    if (timed) return {{"ms", four_digits(explorer::time_case(job.form, job.direction, allowed))}};
+    return judged(job, allowed);
   } catch (const scoremod::Error& failure) {
     return {{"verdict", "failed"}, {"error", nullptr}, {"ms", nullptr}, {"text", failure.what()}};
   }
 }
 
 /// Answers job numbers from standard input, a line of JSON each.
-int work(bool timed) {
+int work(const Options& options) {
   const std::vector<Job> all = jobs();
+  const Admission admission(options.table);
   std::size_t number = 0;
-  while (std::cin >> number) std::cout << answer(all.at(number), timed).dump() << std::endl;
+  while (std::cin >> number) std::cout << answer(all.at(number), admission, options.timed).dump() << std::endl;
   return 0;
 }
 
+/// The rows of the table by the number of their job.
+using Rows = std::map<std::size_t, Json>;
+
 /// What a run must find again, and did not.
-std::vector<std::string> missed_known_forms(const std::vector<Json>& results, const Options& options) {
+std::vector<std::string> missed_known_forms(const Rows& rows, const Options& options) {
   std::vector<std::string> missed;
   for (const explorer::KnownForm& known : explorer::known_bad_forms()) {
     if (!is_wanted(known.form, options)) continue;
     bool found = false;
-    for (const Json& row : results) {
+    for (const auto& [number, row] : rows) {
       found = found || (row["form"] == known.form && (row["direction"] == "backward") == known.backward &&
                         row["verdict"] == known.verdict);
     }
@@ -141,14 +184,9 @@ std::vector<std::string> missed_known_forms(const std::vector<Json>& results, co
   return missed;
 }
 
-/// The rows of the jobs with these numbers, by number.
-using Rows = std::map<std::size_t, Json>;
-
-void judge_all(const std::string& self, int workers, Rows& rows) {
+void judge(const std::vector<std::string>& command, const std::vector<std::size_t>& numbers, int workers, Rows& rows) {
   std::size_t done = 0;
-  std::vector<std::size_t> numbers;
-  for (const auto& [number, row] : rows) numbers.push_back(number);
-  explorer::run_jobs({self, "--worker"}, numbers, workers, kJobSeconds, [&](const explorer::JobResult& result) {
+  explorer::run_jobs(command, numbers, workers, kJobSeconds, [&](const explorer::JobResult& result) {
     rows[result.job].update(
         result.crashed ? Json{{"verdict", "crashed"}, {"error", nullptr}, {"ms", nullptr}, {"text", result.line}}
                        : Json::parse(result.line));
@@ -157,49 +195,59 @@ void judge_all(const std::string& self, int workers, Rows& rows) {
 }
 
 /// Times what is right, one case after the other: on a device that does nothing else.
-void time_all(const std::string& self, Rows& rows) {
+void time_all(const std::string& self, const std::string& table, Rows& rows) {
   std::vector<std::size_t> right;
   for (const auto& [number, row] : rows) {
     if (row["setting"] == "base" && row["verdict"] == "right") right.push_back(number);
   }
-  explorer::run_jobs({self, "--worker", "--timed"}, right, 1, kJobSeconds, [&](const explorer::JobResult& result) {
-    if (!result.crashed) rows[result.job].update(Json::parse(result.line));
-  });
+  explorer::run_jobs({self, "--worker", "--timed", "--table", table}, right, 1, kJobSeconds,
+                     [&](const explorer::JobResult& result) {
+                       if (!result.crashed) rows[result.job].update(Json::parse(result.line));
+                     });
 }
 
-/// One row a line, so that a change of the table reads well.
-void write_table(const Options& options, const std::string& device, const std::vector<Json>& rows) {
+/// The rows that have a verdict, one a line, so that a change of the table reads well.
+void write_table(const Options& options, const std::string& device, const Rows& rows) {
   std::ofstream file(options.output);
   file << "{\"machine\": " << Json(options.machine) << ", \"device\": " << Json(device)
-       << ", \"commit\": " << Json(options.commit) << ",\n\"results\": [\n";
-  for (std::size_t i = 0; i < rows.size(); ++i) file << rows[i].dump() << (i + 1 < rows.size() ? ",\n" : "\n");
-  file << "]}\n";
+       << ", \"commit\": " << Json(options.commit) << ",\n\"results\": [";
+  const char* separator = "\n";
+  for (const auto& [number, row] : rows) {
+    if (!row.contains("verdict")) continue;
+    file << separator << row.dump();
+    separator = ",\n";
+  }
+  file << "\n]}\n";
 }
 
+int summarize(const Options& options, const Rows& rows) {
+  std::map<std::string, int> counts;
+  for (const auto& [number, row] : rows) ++counts[row["verdict"].get<std::string>()];
+  for (const auto& [verdict, count] : counts) std::cout << verdict << ": " << count << "\n";
+  const std::vector<std::string> missed = missed_known_forms(rows, options);
+  for (const std::string& name : missed) std::cout << "not found again: " << name << "\n";
+  return missed.empty() ? 0 : 1;
+}
+
+/// First each form by itself, then whole programs in those forms that were right.
 int explore(const std::string& self, const Options& options) {
   const std::vector<Job> all = jobs();
-  const cuda::DeviceInfo device = cuda::current_device();
-  const Json head{{"architecture", "sm_" + std::to_string(device.compute_capability)},
-                  {"cudnn", cudnn::version_text(cudnn::library().cudnn_version)}};
+  const std::string device = cuda::current_device().name;
+  const Json head{{"architecture", architecture_name()}, {"cudnn", cudnn_version()}};
   Rows rows;
+  std::vector<std::size_t> forms, programs;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!is_wanted(all[i].form.form, options)) continue;
     rows[i] = describe(all[i]);
     rows[i].update(head);
+    (all[i].form.in_right_forms ? programs : forms).push_back(i);
   }
-  judge_all(self, options.workers, rows);
-  if (options.timed) time_all(self, rows);
-  std::map<std::string, int> counts;
-  std::vector<Json> table;
-  for (const auto& [number, row] : rows) {
-    ++counts[row["verdict"].get<std::string>()];
-    table.push_back(row);
-  }
-  write_table(options, device.name, table);
-  for (const auto& [verdict, count] : counts) std::cout << verdict << ": " << count << "\n";
-  const std::vector<std::string> missed = missed_known_forms(table, options);
-  for (const std::string& name : missed) std::cout << "not found again: " << name << "\n";
-  return missed.empty() ? 0 : 1;
+  judge({self, "--worker"}, forms, options.workers, rows);
+  write_table(options, device, rows);
+  judge({self, "--worker", "--table", options.output}, programs, options.workers, rows);
+  if (options.timed) time_all(self, options.output, rows);
+  write_table(options, device, rows);
+  return summarize(options, rows);
 }
 
 }  // namespace
@@ -214,10 +262,11 @@ int main(int argc, char** argv) {
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
   app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
+  app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {
-    return worker ? work(options.timed) : explore("/proc/self/exe", options);
+    return worker ? work(options) : explore("/proc/self/exe", options);
   } catch (const scoremod::Error& failure) {
     std::cerr << "scoremod_explore: " << to_string(failure.code()) << ": " << failure.what() << "\n";
     return 4;

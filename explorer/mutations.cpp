@@ -68,6 +68,23 @@ Mutation direct_comparison() {
   };
 }
 
+Mutation direct_query_bound() {
+  return [](ModifierGraph& graph) {
+    for (ModifierNode& node : graph.nodes) {
+      if (node.mode != Mode::kCmpNeq || node.inputs[0].kind != Ref::Kind::kNode) continue;
+      const ModifierNode& difference = graph.nodes[node.inputs[0].index];
+      if (difference.mode != Mode::kSub || difference.inputs[0].kind != Ref::Kind::kNode) continue;
+      const ModifierNode& larger = graph.nodes[difference.inputs[0].index];
+      if (larger.mode != Mode::kMax) continue;
+      const Ref x = larger.inputs[0], y = larger.inputs[1];
+      node.mode = Mode::kCmpLt;
+      node.inputs[0] = x;
+      node.inputs[1] = y;
+    }
+    drop_unread(graph);
+  };
+}
+
 Mutation operands_as_declared() {
   return [](ModifierGraph& graph) {
     for (ModifierTensor& tensor : graph.tensors) {

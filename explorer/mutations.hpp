@@ -7,6 +7,8 @@ namespace scoremod::explorer {
 /// Comparisons of a difference with zero become comparisons of the two sides: q - kv >= 0 becomes q >= kv, in this
 /// mode.
 Mutation direct_comparison();
+/// q < n, which the lowering writes as max(q, n) - q != 0, becomes one comparison.
+Mutation direct_query_bound();
 /// Operands lose the axes of stride 0 that the lowering gave them: B,1,Sq,1 becomes B,1,1,1.
 Mutation operands_as_declared();
 /// Logical nodes compute in this type.

@@ -44,12 +44,22 @@ constexpr NamedProgram kMasks[] = {
 };
 
 constexpr NamedProgram kValues[] = {
+    {"index.sum", "value = score + f32(q_idx + kv_idx) * 0.03125"},
+    {"index.difference", "value = score + f32(q_idx - kv_idx) * 0.03125"},
+    {"index.product", "value = score + f32(q_idx * 2 - kv_idx * 3) * 0.03125"},
+    {"index.distance", "value = score - f32(abs(q_idx - kv_idx)) * 0.03125"},
+    {"index.extrema", "value = score - f32(max(q_idx, kv_idx) - min(q_idx, 40)) * 0.03125"},
+    {"index.batch_and_head", "value = score + f32(h - b * 2) * 0.5"},
+    {"index.comparison", "value = select(q_idx * 2 - kv_idx > 3, score, score * 0.25 - 1.0)"},
+    {"index.logic",
+     "value = score\nkeep = (q_idx * 2 - kv_idx >= 3 & q_idx + kv_idx < 200) | kv_idx < 5 | !(kv_idx < 190)"},
     {"lse.very_negative", "value = score - 200.0"},
     {"lse.very_negative+causal", "value = score - 200.0\nkeep = q_idx >= kv_idx"},
     {"lse.very_negative+documents",
      "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score - 200.0\nkeep = x == y"},
     {"lse.very_negative+bias", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score * 0.5 + x - 300.0"},
     {"lse.very_negative+padding", "operand n: i32 [b]\nvalue = score - 200.0\nkeep = kv_idx < n"},
+    {"value.without_score", "operand x: f32 [h, q_idx, kv_idx]\nvalue = x * 2.0"},
     {"adjoint.zero", "value = floor(score * 4.0)"},
     {"adjoint.zero_on_a_side", "value = select(score > 0.0, score * score, 1.0)"},
     {"scalar.temperature", "operand t: f32 []\nvalue = score * exp(t)"},
@@ -59,12 +69,15 @@ constexpr NamedProgram kValues[] = {
     {"computed.along_kv", "value = score + f32(kv_idx // 5 % 7) * 0.25"},
     {"computed.along_b_h", "table t: f32 rank 2\nvalue = score * t[b, h]"},
     {"computed.along_q_kv", "table t: f32 rank 2\nvalue = score * t[q_idx // 9, kv_idx // 11]"},
+    {"computed.many_rows",
+     "table t: f32 rank 1\nvalue = score * t[q_idx % 7] * t[q_idx % 5] * t[q_idx % 3] + t[q_idx % 9] * tanh(score) + "
+     "t[q_idx % 11] * sin(score)"},
     {"computed.mask_along_kv", "value = score\nkeep = kv_idx % 5 != 2"},
     {"computed.everything",
      "table t: f32 rank 1\nvalue = select(q_idx % 3 == 1, tanh(score) * t[h], score) + t[kv_idx % 8 + q_idx % 8]\n"
      "keep = q_idx >= kv_idx"},
     {"sign.score", "value = score + sign(score) * 2.0"},
-    {"round.f32", "value = score + round(score * 2.0)"},
+    {"round.score", "value = score + round(score * 2.0)"},
     {"mod.f32", "value = score % 3.0 + score * 0.5"},
     {"exp2.score", "value = exp2(score * 0.25)"},
     {"expm1.score", "value = expm1(score * 0.25)"},
@@ -78,31 +91,22 @@ constexpr NamedProgram kValues[] = {
 std::vector<FormCase> program_cases() {
   std::vector<FormCase> cases;
   const auto add = [&](const std::string& form, const std::string& program) -> FormCase& {
-    cases.push_back({.form = form, .program = program});
+    cases.push_back({.form = form, .program = program, .in_right_forms = true});
     return cases.back();
   };
   for (const NamedProgram& mask : kMasks) {
     add(mask.form, mask.program);
     add(concat("offsets.", mask.form), mask.program).offsets = {1, 2, 37, 11};
   }
-  for (const NamedProgram& value : kValues) add(value.form, value.program);
-  // A value of its own, alone and through a select that reads the score.
-  const std::string no_score = "operand x: f32 [h, q_idx, kv_idx]\nvalue = x * 2.0";
-  add("value.without_score", no_score);
-  add("value.beside_score", no_score).denied = {"value.without_score"};
+  for (const NamedProgram& value : kValues) {
+    add(value.form, value.program);
+    add(concat("offsets.", value.form), value.program).offsets = {1, 2, 37, 11};
+  }
   // An operand that depends on the difference of the indices only, as a tensor with an entry for each difference.
   add("operand.11qk.f32.diagonal", "table t: f32 rank 1\nvalue = score + t[kv_idx - q_idx + 16]").mutation =
       along_the_diagonal(false);
   add("operand.1hqk.f32.diagonal", "table t: f32 rank 2\nvalue = score * t[h, kv_idx - q_idx + 16]").mutation =
       along_the_diagonal(true);
-  add("operand.11qk.i32.diagonal", "value = score\nkeep = (q_idx - kv_idx) % 3 == 0").mutation =
-      along_the_diagonal(false);
-  // The node budget where forward and adjoint share it: each sin has a cos and a product.
-  std::string chain = "score";
-  for (int length = 1; length <= 11; ++length) {
-    chain = "sin(" + chain + ")";
-    if (length >= 6) add(concat("budget.chain.", length), "value = " + chain);
-  }
   return cases;
 }
 

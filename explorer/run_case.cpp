@@ -11,6 +11,7 @@
 #include "backend/cuda/device.hpp"
 #include "backend/cudnn/engine.hpp"
 #include "backend/cudnn/handle.hpp"
+#include "backend/cudnn/node_budget.hpp"
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "base/element.hpp"
@@ -114,16 +115,16 @@ std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
 
 /// Compiles, lowers with every form admitted and mutates; the reasons when the lowering has no form at all.
 std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting, Direction direction,
-                                    std::string* why) {
+                                    const cudnn::FormFilter& allowed, std::string* why) {
   compiler::PipelineOptions passes;
   if (form.as_written) passes.disabled = compiler::step_names();
   PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, form.offsets, false};
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
   options.with_offsets = form.offsets != IndexOffsets{};
-  // The plain way to give an operand is a form of its own, which a mutation makes.
+  options.node_budget = form.node_budget;
   options.allowed = [&](std::string_view name) {
-    return !name.ends_with(".as_declared") && std::ranges::find(form.denied, name) == form.denied.end();
+    return allowed(name) && std::ranges::find(form.denied, name) == form.denied.end();
   };
   cudnn::LoweringResult result = cudnn::lower(prepared.compiled, options);
   if (!result.lowered) {
@@ -214,14 +215,16 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-CaseResult run_case(const FormCase& form, const Setting& setting, Direction direction) {
+CaseResult run_case(const FormCase& form, const Setting& setting, Direction direction,
+                    const cudnn::FormFilter& allowed) {
   CaseResult result;
-  const auto prepared = prepare(form, setting, direction, &result.text);
+  const auto prepared = prepare(form, setting, direction, allowed, &result.text);
   if (!prepared) {
     result.verdict = "not_lowered";
     return result;
   }
   result.uses.assign(prepared->modifier.forms.begin(), prepared->modifier.forms.end());
+  result.nodes = cudnn::node_count(prepared->modifier.graph);
   const AttentionProblem& problem = prepared->compiled.problem;
   const auto start = std::chrono::steady_clock::now();
   const cudnn::BuildOutcome built =
@@ -247,10 +250,10 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
   return result;
 }
 
-double time_case(const FormCase& form, Direction direction) {
+double time_case(const FormCase& form, Direction direction, const cudnn::FormFilter& allowed) {
   const Setting setting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
   std::string why;
-  auto prepared = prepare(form, setting, direction, &why);
+  auto prepared = prepare(form, setting, direction, allowed, &why);
   if (!prepared) return kNotTimed;
   prepared->zero_computed = true;
   const AttentionProblem& problem = prepared->compiled.problem;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "backend/cudnn/lower.hpp"
 #include "explorer/form_case.hpp"
 
 namespace scoremod::explorer {
@@ -20,16 +21,18 @@ struct CaseResult {
   std::string text;     ///< why refused, in cuDNN's words
   std::vector<OutputError> outputs;
   double build_ms = 0;
+  int nodes = 0;                  ///< of the lowered graph
   std::vector<std::string> uses;  ///< the forms in the lowered graph
 };
 
-/// Lowers the case's program with every form admitted, applies the mutation, builds, runs on the current device with
-/// NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error of a plain
-/// evaluation in the same precision, plus half a unit in the last place of the dtype.
-CaseResult run_case(const FormCase& form, const Setting& setting, backend::Direction direction);
+/// Lowers the case's program into forms that `allowed` admits, applies the mutation, builds, runs on the current device
+/// with NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error of a
+/// plain evaluation in the same precision, plus half a unit in the last place of the dtype.
+CaseResult run_case(const FormCase& form, const Setting& setting, backend::Direction direction,
+                    const backend::cudnn::FormFilter& allowed);
 
 /// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD; 0 when it can't
 /// be built or an operand is too large. Only meaningful when nothing else runs on the device.
-double time_case(const FormCase& form, backend::Direction direction);
+double time_case(const FormCase& form, backend::Direction direction, const backend::cudnn::FormFilter& allowed);
 
 }  // namespace scoremod::explorer

@@ -14,7 +14,7 @@ extern const std::string_view kCudnnFormsSm90;
 namespace scoremod::backend::cudnn {
 namespace {
 
-constexpr const char* kOneRowSetting = "one_row";
+constexpr std::string_view kOneRowSettings = "one_row";
 
 /// Better verdicts first: of several rows the last in this order counts.
 constexpr std::array kByWeight{FormVerdict::kUnknown, FormVerdict::kRefused, FormVerdict::kRight, FormVerdict::kWrong,
@@ -53,7 +53,7 @@ FormTable FormTable::parse(std::string_view json, std::string_view architecture,
     const auto document = nlohmann::json::parse(json);
     for (const auto& row : document.at("results")) {
       if (row.at("architecture") != architecture || row.at("cudnn") != cudnn_version) continue;
-      const bool one_row = row.at("setting") == kOneRowSetting;
+      const bool one_row = row.at("setting").get<std::string>().starts_with(kOneRowSettings);
       if (one_row != (rows == RowClass::kOneRow)) continue;
       const auto direction = row.at("direction") == "backward" ? Direction::kBackward : Direction::kForward;
       Entry& entry = table.entries_[{row.at("form").get<std::string>(), direction}];

@@ -32,10 +32,26 @@ Mode flipped(Mode mode) {
   }
 }
 
-/// Int comparisons of two computed values are written as a difference against a constant: cuDNN takes `q > kv` and its
-/// like for a causal mask whatever its operands and mode (9.19: six such forms computed something else), and reads `(q
-/// - kv) > 0` as written.
-bool needs_difference(const Value& x, const Value& y) { return x.type == Type::kI32 && x.computed() && y.computed(); }
+bool is_ordering(Mode mode) { return mode >= Mode::kCmpLt && mode <= Mode::kCmpGe; }
+
+ModifierNode index_node(Axis axis) {
+  ModifierNode node;
+  node.mode = Mode::kGenIndex;
+  node.compute = ElementType::kInt32;
+  node.output = ElementType::kInt32;
+  node.axis = static_cast<int>(axis);
+  return node;
+}
+
+ModifierNode pointwise_node(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs) {
+  ModifierNode node;
+  node.mode = mode;
+  node.compute = element_type(compute);
+  node.output = element_type(output);
+  std::size_t count = 0;
+  for (const Value& input : inputs) node.inputs[count++] = input.ref;
+  return node;
+}
 
 }  // namespace
 
@@ -47,6 +63,10 @@ void GraphWriter::use(const std::string& form) {
 
 Value GraphWriter::add(const ModifierNode& node, Type type, const std::string& form) {
   use(form);
+  return add(node, type);
+}
+
+Value GraphWriter::add(const ModifierNode& node, Type type) {
   const auto begin = out_.graph.nodes.begin();
   const auto found = std::find(begin, out_.graph.nodes.end(), node);
   const auto index = static_cast<std::uint32_t>(found - begin);
@@ -55,22 +75,12 @@ Value GraphWriter::add(const ModifierNode& node, Type type, const std::string& f
 }
 
 Value GraphWriter::pointwise(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs) {
-  ModifierNode node;
-  node.mode = mode;
-  node.compute = element_type(compute);
-  node.output = element_type(output);
-  std::size_t count = 0;
-  for (const Value& input : inputs) node.inputs[count++] = input.ref;
-  return add(node, output, concat(to_string(mode), ".", scoremod::to_string(compute)));
+  return add(pointwise_node(mode, compute, output, inputs), output,
+             concat(to_string(mode), ".", scoremod::to_string(compute)));
 }
 
 Value GraphWriter::index(Axis axis) {
-  ModifierNode node;
-  node.mode = Mode::kGenIndex;
-  node.compute = ElementType::kInt32;
-  node.output = ElementType::kInt32;
-  node.axis = static_cast<int>(axis);
-  return add(node, Type::kI32, concat("gen_index.", node.axis));
+  return add(index_node(axis), Type::kI32, concat("gen_index.", static_cast<int>(axis)));
 }
 
 Value GraphWriter::tensor(const ModifierTensor& tensor, const TensorBinding& binding, Type type) {
@@ -82,15 +92,22 @@ Value GraphWriter::tensor(const ModifierTensor& tensor, const TensorBinding& bin
   return {{Ref::Kind::kTensor, static_cast<std::uint32_t>(out_.bindings.size() - 1), 0, 0}, type};
 }
 
+/// An index times 0: indices are finite. cuDNN counts them wrongly in some kernels, which does not matter here, so that
+/// this is a form of its own.
+Value GraphWriter::zero(Type type) {
+  const Value index = add(index_node(Axis::kQuery), Type::kI32);
+  const Value factor = type == Type::kF32 ? constant(0.0f) : constant(std::int32_t{0});
+  return add(pointwise_node(Mode::kMul, type, type, {index, factor}), type);
+}
+
 Value GraphWriter::lift(Value x) {
   if (x.computed()) return x;
-  // Indices are finite, so index * 0 + x is x. A bool lies in memory as i32.
-  const bool is_float = x.type == Type::kF32;
-  const Value zero =
-      is_float ? pointwise(Mode::kMul, Type::kF32, Type::kF32, {index(Axis::kQuery), constant(0.0f)})
-               : pointwise(Mode::kMul, Type::kI32, Type::kI32, {index(Axis::kQuery), constant(std::int32_t{0})});
-  if (x.type == Type::kBool) return pointwise(Mode::kCmpNeq, Type::kI32, Type::kBool, {zero, x});
-  return pointwise(Mode::kAdd, x.type, x.type, {zero, x});
+  use(concat("lift.", scoremod::to_string(x.type)));
+  // A bool lies in memory as i32.
+  if (x.type == Type::kBool) {
+    return add(pointwise_node(Mode::kCmpNeq, Type::kI32, Type::kBool, {zero(Type::kI32), x}), Type::kBool);
+  }
+  return add(pointwise_node(Mode::kAdd, x.type, x.type, {zero(x.type), x}), x.type);
 }
 
 Value GraphWriter::unary(Mode mode, Value x) { return pointwise(mode, x.type, x.type, {lift(x)}); }
@@ -103,10 +120,30 @@ Value GraphWriter::binary(Mode mode, Value x, Value y) {
   return pointwise(mode, x.type, x.type, {lift(x), y});
 }
 
-Value GraphWriter::compare(Mode mode, Value x, Value y) {
-  if (needs_difference(x, y)) return compare(mode, binary(Mode::kSub, x, y), constant(std::int32_t{0}));
-  if (!x.computed() && y.computed()) return pointwise(flipped(mode), x.type, Type::kBool, {y, x});
-  return pointwise(mode, x.type, Type::kBool, {lift(x), y});
+bool GraphWriter::is_query_index(const Value& x) const {
+  if (x.ref.kind != Ref::Kind::kNode) return false;
+  const ModifierNode& node = out_.graph.nodes[x.ref.index];
+  return node.mode == Mode::kGenIndex && node.axis == static_cast<int>(Axis::kQuery);
+}
+
+/// cuDNN takes `q > kv` and its like for a causal mask whatever its operands and mode (9.19: six such forms computed
+/// something else), and crashes where the query index is compared to an operand; it reads a comparison of a difference
+/// with a constant as written.
+bool GraphWriter::needs_difference(const Value& x, const Value& y) const {
+  if (x.type != Type::kI32 || !x.computed()) return false;
+  return y.computed() || (is_query_index(x) && y.ref.kind == Ref::Kind::kTensor);
+}
+
+Value GraphWriter::compare(Mode mode, Value x, Value y, bool may_wrap) {
+  if (!x.computed() && y.computed()) return compare(flipped(mode), y, x, may_wrap);
+  if (!needs_difference(x, y)) return pointwise(mode, x.type, Type::kBool, {lift(x), y});
+  const Value zero = constant(std::int32_t{0});
+  if (!may_wrap || !is_ordering(mode)) return pointwise(mode, x.type, Type::kBool, {binary(Mode::kSub, x, y), zero});
+  // x >= y where max(x, y) is x; that a difference is zero holds when it wraps, too.
+  const bool at_least = mode == Mode::kCmpGe || mode == Mode::kCmpLt;
+  const bool or_equal = mode == Mode::kCmpGe || mode == Mode::kCmpLe;
+  const Value bound = binary(at_least ? Mode::kMax : Mode::kMin, x, y);
+  return pointwise(or_equal ? Mode::kCmpEq : Mode::kCmpNeq, x.type, Type::kBool, {binary(Mode::kSub, bound, x), zero});
 }
 
 // cuDNN refuses boolean nodes with compute type BOOLEAN, and computes a wrong product with INT32.
@@ -150,7 +187,12 @@ Value GraphWriter::band(Value x, const BandEnd& end) {
   node.mode = Mode::kBand;
   node.inputs[0] = lift(x).ref;
   node.band = end;
-  return add(node, Type::kF32, end.left ? "band.left" : end.bound == 0 ? "band.right" : "band.right.shifted");
+  return add(node, Type::kF32, band_form(end));
+}
+
+const char* GraphWriter::band_form(const BandEnd& end) {
+  if (end.left) return "band.left";
+  return end.bound == 0 ? "band.right" : "band.right.shifted";
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -47,7 +47,8 @@ class GraphWriter {
   Value unary(Mode mode, Value x);
   /// x op y, whichever of the two is computed. For a non-commutative mode with only y computed, says it another way.
   Value binary(Mode mode, Value x, Value y);
-  Value compare(Mode mode, Value x, Value y);
+  /// x op y. `may_wrap` says that a difference of two i32 need not fit an i32.
+  Value compare(Mode mode, Value x, Value y, bool may_wrap = false);
   Value logical(Mode mode, Value x, Value y);
   Value logical_not(Value x);
   Value select(Value condition, Value x, Value y);
@@ -55,12 +56,20 @@ class GraphWriter {
   Value truncated(Value x);
   Value cast(Value x, Type to);
   Value band(Value x, const BandEnd& end);
+  /// The name of a band node's form.
+  static const char* band_form(const BandEnd& end);
 
   /// The same value as something that the graph computes.
   Value lift(Value x);
+  /// An i32 or f32 zero as something that the graph computes.
+  Value zero(Type type);
 
  private:
   Value add(const ModifierNode& node, Type type, const std::string& form);
+  /// Adds a node whose form somebody else noted.
+  Value add(const ModifierNode& node, Type type);
+  bool is_query_index(const Value& x) const;
+  bool needs_difference(const Value& x, const Value& y) const;
   Value pointwise(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs);
 
   const FormFilter& allowed_;

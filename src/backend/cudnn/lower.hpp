@@ -58,6 +58,7 @@ struct LoweringOptions {
   bool backward = false;      ///< emit the adjoint of the score too
   bool with_offsets = false;  ///< add the call's index offsets to the indices
   FormFilter allowed;
+  int node_budget = 0;  ///< what cuDNN may be given; 0 for what it was seen to take
 };
 
 /// The outcome: a modifier, or every reason why there is none; each names the op, the rule and what was measured.
@@ -66,11 +67,13 @@ struct LoweringResult {
   std::vector<std::string> reasons;
 };
 
-/// Nodes that cuDNN 9.19 was seen to take in one direction before it crashes while building (sm_80, sm_90 and sm_100
-/// alike): a chain of 40 built in forward and 41 did not; 31 forward nodes plus one of the derivative built in backward
-/// and 32 did not.
+/// Nodes that cuDNN 9.19 may be given in one direction; above, it crashes while building (sm_80, sm_90 and sm_100
+/// alike). Of a chain in forward 40 built and 41 crashed; in backward 31 built with as many heads of keys as of
+/// queries, and 30 with fewer, where 31 crashed. One less in backward, because no chain stands for all shapes of a
+/// graph.
 inline constexpr int kForwardNodeBudget = 40;
-inline constexpr int kBackwardNodeBudget = 32;
+inline constexpr int kBackwardNodeBudget = 30;
+inline constexpr int kGroupedBackwardNodeBudget = 29;
 
 /// Rewrites the compiled program into forms that `options.allowed` admits, the fastest first: terms of the mask as a
 /// select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such form, and what

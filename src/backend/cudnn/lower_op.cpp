@@ -87,7 +87,7 @@ Value lower_binary(GraphWriter& writer, Op op, Value x, Value y) {
                       "and cost up to 18 times")};
 }
 
-Value lower_comparison(GraphWriter& writer, Op op, Value x, Value y) {
+Value lower_comparison(GraphWriter& writer, Op op, Value x, Value y, bool may_wrap) {
   // Bools compare as the logic that they are: equality is not-xor.
   if (x.type == Type::kBool) {
     const Value differs = writer.logical(Mode::kCmpNeq, x, y);
@@ -96,10 +96,10 @@ Value lower_comparison(GraphWriter& writer, Op op, Value x, Value y) {
   switch (op) {
     case Op::kEq: return writer.compare(Mode::kCmpEq, x, y);
     case Op::kNe: return writer.compare(Mode::kCmpNeq, x, y);
-    case Op::kLt: return writer.compare(Mode::kCmpLt, x, y);
-    case Op::kLe: return writer.compare(Mode::kCmpLe, x, y);
-    case Op::kGt: return writer.compare(Mode::kCmpGt, x, y);
-    case Op::kGe: return writer.compare(Mode::kCmpGe, x, y);
+    case Op::kLt: return writer.compare(Mode::kCmpLt, x, y, may_wrap);
+    case Op::kLe: return writer.compare(Mode::kCmpLe, x, y, may_wrap);
+    case Op::kGt: return writer.compare(Mode::kCmpGt, x, y, may_wrap);
+    case Op::kGe: return writer.compare(Mode::kCmpGe, x, y, may_wrap);
     default: fail_bug("'", ir::info(op).name, "' is no comparison");
   }
 }

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "backend/cudnn/lower_op.hpp"
-#include "backend/cudnn/operand_form.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 #include "passes/classify_mask.hpp"
@@ -17,6 +16,10 @@ namespace {
 constexpr std::int64_t kQueryTile = 128;
 constexpr std::int64_t kKeyTile = 128;
 
+constexpr const char* kBandWithOffsets = "band.with_offsets";
+
+std::string offset_form(Axis axis) { return concat("index_offset.", static_cast<int>(axis)); }
+
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 Value constant(const Node& node) {
@@ -28,29 +31,52 @@ Value constant(const Node& node) {
   throw NoForm{"a bool constant has no form; simplify removes it where the passes run"};
 }
 
+/// What each node may be, whatever the operands and the score.
+std::vector<passes::ValueRange> ranges_of(const Program& program) {
+  std::vector<passes::ValueRange> ranges;
+  std::vector<passes::ValueRange> args;
+  for (const Node& node : program.nodes()) {
+    const bool is_index = node.op >= Op::kBatchIdx && node.op <= Op::kKeyIdx;
+    if (is_index) {
+      ranges.push_back({0, static_cast<double>(passes::kIndexLimit - 1), false});
+    } else if (node.op == Op::kConstant) {
+      ranges.push_back(passes::constant_range(node));
+    } else if (ir::info(node.op).signature == ir::Signature::kLeaf) {
+      ranges.push_back(passes::everything(node.type));
+    } else {
+      args.clear();
+      for (const NodeId arg : ir::args_of(node)) args.push_back(ranges[arg]);
+      ranges.push_back(passes::range_of_op(node, program.nodes()[node.args[0]].type, args));
+    }
+  }
+  return ranges;
+}
+
 }  // namespace
 
 const Program& program_of(const compiler::CompiledProblem& problem, const LoweringOptions& options) {
   return options.backward ? *problem.derivative : problem.program;
 }
 
+std::string row_vector_form(int uses) { return concat("row_vector_uses.", uses); }
+
 ProgramLowering::ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
-                                 const std::vector<passes::Dependence>& dependence, std::vector<bool>& computed,
-                                 LoweredModifier& out)
+                                 const std::vector<passes::Dependence>& dependence, bool lift_row_vectors,
+                                 std::vector<bool>& computed, LoweredModifier& out)
     : problem_(problem),
       program_(program_of(problem, options)),
       options_(options),
       dependence_(dependence),
+      lift_row_vectors_(lift_row_vectors),
       computed_(computed),
       sizes_{problem.problem.batch, problem.problem.heads_q, problem.problem.seq_q, problem.problem.seq_kv},
       out_(out),
       writer_(options.allowed, out),
+      ranges_(ranges_of(program_)),
       values_(program_.nodes().size()) {}
 
 void ProgramLowering::run() {
-  Value value = visit(program_.value());
-  if (!dependence_[program_.value()].score) value = beside_score(value);
-  value = writer_.lift(value);
+  Value value = writer_.lift(visit(program_.value()));
   if (options_.backward) value = cut_tail(value, kMasked);
   value = mask(value);
   out_.graph.value = value.ref;
@@ -68,19 +94,6 @@ void ProgramLowering::adjoint() {
   }
 }
 
-/// cuDNN refuses a graph whose modifier does not read the score (9.19).
-Value ProgramLowering::beside_score(Value value) {
-  constexpr const char* kForm = "value.without_score";
-  if (writer_.allowed(kForm)) {
-    writer_.use(kForm);
-    return value;
-  }
-  const Value score{{Ref::Kind::kScore, 0, 0, 0}, Type::kF32};
-  writer_.use("value.beside_score");
-  const Value never = writer_.compare(Mode::kCmpGt, score, GraphWriter::constant(-kMasked));
-  return writer_.select(never, score, value);
-}
-
 /// An adjoint that does not depend on the upstream gradient is zero, and cuDNN refuses one that does not read it
 /// (9.19).
 Value ProgramLowering::no_gradient() {
@@ -92,31 +105,44 @@ Value ProgramLowering::no_gradient() {
 Value ProgramLowering::mask(Value value) {
   const passes::MaskClass mask = classify();
   if (mask.kind == passes::MaskKind::kEmpty) {
-    const Value nowhere =
-        writer_.compare(Mode::kCmpLt, writer_.index(Axis::kKey), GraphWriter::constant(std::int32_t{0}));
-    return writer_.select(nowhere, value, GraphWriter::constant(kMasked));
+    const Value never = writer_.compare(Mode::kCmpLt, writer_.zero(Type::kI32), GraphWriter::constant(std::int32_t{0}));
+    return keep_where(never, value);
   }
-  for (const passes::MaskTerm& term : mask.terms) {
-    value = writer_.select(visit(term.node), value, GraphWriter::constant(kMasked));
+  std::optional<passes::Band> band;
+  if (mask.band) band = passes::top_left(*mask.band, problem_.problem.seq_q, problem_.problem.seq_kv);
+  if (band && !has_form(*band)) return keep_where(visit(program_.keep()), value);
+  for (const passes::MaskTerm& term : mask.terms) value = keep_where(visit(term.node), value);
+  return band ? keep_in(*band, value) : value;
+}
+
+Value ProgramLowering::keep_where(Value condition, Value value) {
+  return writer_.select(condition, value, GraphWriter::constant(kMasked));
+}
+
+bool ProgramLowering::has_form(const passes::Band& band) const {
+  if (options_.with_offsets) {
+    return writer_.allowed(kBandWithOffsets) && writer_.allowed(offset_form(Axis::kQuery)) &&
+           writer_.allowed(offset_form(Axis::kKey));
   }
-  if (!mask.band) return value;
-  return band(value, passes::top_left(*mask.band, problem_.problem.seq_q, problem_.problem.seq_kv));
+  return (!band.right || writer_.allowed(GraphWriter::band_form({false, *band.right}))) &&
+         (!band.left || writer_.allowed(GraphWriter::band_form({true, *band.left + 1})));
 }
 
 /// The band nodes count local indices. With offsets, which differ from call to call, global ones are compared.
-Value ProgramLowering::band(Value value, const passes::Band& band) {
-  if (options_.with_offsets) {
-    const Value distance = writer_.binary(Mode::kSub, index(Axis::kKey), index(Axis::kQuery));
-    const auto end = [&](Mode mode, std::int64_t bound) {
-      return writer_.compare(mode, distance, GraphWriter::constant(static_cast<std::int32_t>(bound)));
-    };
-    if (band.right) value = writer_.select(end(Mode::kCmpLe, *band.right), value, GraphWriter::constant(kMasked));
-    if (band.left) value = writer_.select(end(Mode::kCmpGe, -*band.left), value, GraphWriter::constant(kMasked));
+Value ProgramLowering::keep_in(const passes::Band& band, Value value) {
+  if (!options_.with_offsets) {
+    // -left <= kv - q is kv - q > -(left + 1).
+    if (band.right) value = writer_.band(value, {false, *band.right});
+    if (band.left) value = writer_.band(value, {true, *band.left + 1});
     return value;
   }
-  // -left <= kv - q is kv - q > -(left + 1).
-  if (band.right) value = writer_.band(value, {false, *band.right});
-  if (band.left) value = writer_.band(value, {true, *band.left + 1});
+  writer_.use(kBandWithOffsets);
+  const Value distance = writer_.binary(Mode::kSub, index(Axis::kKey), index(Axis::kQuery));
+  const auto end = [&](Mode mode, std::int64_t bound) {
+    return writer_.compare(mode, distance, GraphWriter::constant(static_cast<std::int32_t>(bound)));
+  };
+  if (band.right) value = keep_where(end(Mode::kCmpLe, *band.right), value);
+  if (band.left) value = keep_where(end(Mode::kCmpGe, -*band.left), value);
   return value;
 }
 
@@ -197,13 +223,20 @@ Value ProgramLowering::write(const Node& node) {
     case ir::Signature::kNumberBinary:
     case ir::Signature::kIntBinary: return lower_binary(writer_, node.op, arg(0), arg(1));
     case ir::Signature::kEquality:
-    case ir::Signature::kOrdering: return lower_comparison(writer_, node.op, arg(0), arg(1));
+    case ir::Signature::kOrdering: return lower_comparison(writer_, node.op, arg(0), arg(1), difference_may_wrap(node));
     case ir::Signature::kBoolBinary: return lower_boolean(writer_, node.op, arg(0), arg(1));
     case ir::Signature::kBoolUnary: return writer_.logical_not(arg(0));
     case ir::Signature::kSelect: return lower_select(writer_, arg(0), arg(1), arg(2));
     case ir::Signature::kCast: return writer_.cast(arg(0), node.type);
   }
   fail_bug("a signature without lowering");
+}
+
+/// Whether x - y of a comparison's arguments may leave i32.
+bool ProgramLowering::difference_may_wrap(const Node& node) const {
+  const passes::ValueRange &x = ranges_[node.args[0]], &y = ranges_[node.args[1]];
+  using Limits = std::numeric_limits<std::int32_t>;
+  return x.lo - y.hi < Limits::min() || x.hi - y.lo > Limits::max();
 }
 
 Value ProgramLowering::leaf(const Node& node) {
@@ -222,12 +255,15 @@ Value ProgramLowering::leaf(const Node& node) {
                       "' is read at indices that depend on the score: cuDNN's fused attention has no gather")};
 }
 
+/// In backward cuDNN 9.19 computed something else from batch and head indices with offsets; those of rows and keys were
+/// right.
 Value ProgramLowering::index(Axis axis) {
-  const Value local = writer_.index(axis);
-  if (!options_.with_offsets) return local;
+  if (!options_.with_offsets) return writer_.index(axis);
+  if (axis == Axis::kBatch || axis == Axis::kHead) throw NoForm{"a batch or head index with an offset has no form"};
+  writer_.use(offset_form(axis));
   const ModifierTensor scalar{{1, 1, 1, 1}, {1, 1, 1, 1}, DType::kI32, true};
-  writer_.use("index_offset.by_value");
-  return writer_.binary(Mode::kAdd, local, writer_.tensor(scalar, {TensorBinding::Kind::kOffset, 0, axis}, Type::kI32));
+  const Value offset = writer_.tensor(scalar, {TensorBinding::Kind::kOffset, 0, axis}, Type::kI32);
+  return writer_.binary(Mode::kAdd, writer_.index(axis), offset);
 }
 
 Value ProgramLowering::operand(std::uint32_t number) {
@@ -239,16 +275,23 @@ Value ProgramLowering::operand(std::uint32_t number) {
   for (std::size_t i = 0; i < kAxisCount; ++i) {
     if (decl.axes[i]) tensor.strides[i] = strides[next++];
   }
-  std::string names;
+  if (const auto value = bind(tensor, {TensorBinding::Kind::kOperand, number, Axis::kBatch}, decl.type)) return *value;
+  throw NoForm{concat("operand '", decl.name, "' of type ", to_string(spec.dtype),
+                      ": no way to give it to cuDNN was seen to be right on this architecture and cuDNN version")};
+}
+
+/// The first admitted form of a tensor.
+std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const TensorBinding& binding, Type type) {
   for (const OperandForm& form : operand_forms(tensor, sizes_, options_.backward)) {
-    if (writer_.allowed(form.name)) {
-      writer_.use(form.name);
-      return writer_.tensor(form.tensor, {TensorBinding::Kind::kOperand, number, Axis::kBatch}, decl.type);
-    }
-    names += concat(names.empty() ? "'" : ", '", form.name, "'");
+    const bool lifts = lift_row_vectors_ && is_row_vector(form.tensor);
+    if (!writer_.allowed(form.name) || (lifts && !writer_.allowed(row_vector_form(row_vectors_ + 1)))) continue;
+    writer_.use(form.name);
+    const Value value = writer_.tensor(form.tensor, binding, type);
+    if (!lifts) return value;
+    ++row_vectors_;
+    return writer_.lift(value);
   }
-  throw NoForm{concat("operand '", decl.name, "': no form of ", names,
-                      " was seen to be right on this architecture and cuDNN version")};
+  return std::nullopt;
 }
 
 /// Dense along the node's axes; where that has no form, along the smallest set of axes around them that has one.
@@ -270,18 +313,15 @@ Value ProgramLowering::bind_computed(NodeId id) {
     if (is_new) shapes.emplace_back(elements, dense_operand(axes, sizes_, dtype));
   }
   std::ranges::stable_sort(shapes, {}, [](const auto& shape) { return shape.first; });
+  const auto number = static_cast<std::uint32_t>(out_.computed.size());
   for (const auto& [elements, tensor] : shapes) {
-    for (const OperandForm& form : operand_forms(tensor, sizes_, options_.backward)) {
-      if (!writer_.allowed(form.name)) continue;
-      writer_.use(form.name);
-      const ComputedOperand computed{id, tensor.axes, type};
-      const auto number = static_cast<std::uint32_t>(out_.computed.size());
-      out_.computed.push_back(computed);
-      return writer_.tensor(form.tensor, {TensorBinding::Kind::kComputed, number, Axis::kBatch}, type);
-    }
+    const auto value = bind(tensor, {TensorBinding::Kind::kComputed, number, Axis::kBatch}, type);
+    if (!value) continue;
+    out_.computed.push_back({id, tensor.axes, type});
+    return *value;
   }
-  throw NoForm{concat("no operand of type ", to_string(dtype),
-                      " and this shape was seen to be right on this architecture and cuDNN version")};
+  throw NoForm{concat("a tensor of type ", to_string(dtype),
+                      " computed beforehand: no shape was seen to be right on this architecture and cuDNN version")};
 }
 
 }  // namespace scoremod::backend::cudnn

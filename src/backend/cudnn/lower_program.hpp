@@ -5,21 +5,28 @@
 
 #include "backend/cudnn/graph_writer.hpp"
 #include "backend/cudnn/lower.hpp"
+#include "backend/cudnn/operand_form.hpp"
 #include "passes/dependence.hpp"
+#include "passes/interval.hpp"
 
 namespace scoremod::backend::cudnn {
 
 /// The program that a direction runs.
 const Program& program_of(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 
+/// The name of the form that says that row vectors (see operand_form.hpp) are read so often.
+std::string row_vector_form(int uses);
+
 /// Writes a whole program as a modifier graph, given which of its nodes are computed operands.
 class ProgramLowering {
  public:
   /// `computed[node]` says that a node is bound instead of written; the lowering adds the nodes that have no form but
   /// do not depend on the score, and those that are best computed with them. Its graph may then hold nodes that
-  /// nothing reads, so that a caller runs it again until it adds none.
+  /// nothing reads, so that a caller runs it again until it adds none. `lift_row_vectors` has a single node read each
+  /// row vector.
   ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
-                  const std::vector<passes::Dependence>& dependence, std::vector<bool>& computed, LoweredModifier& out);
+                  const std::vector<passes::Dependence>& dependence, bool lift_row_vectors, std::vector<bool>& computed,
+                  LoweredModifier& out);
 
   /// Throws NoForm where no admitted form says what is needed.
   void run();
@@ -29,10 +36,11 @@ class ProgramLowering {
 
  private:
   void adjoint();
-  Value beside_score(Value value);
   Value no_gradient();
   Value mask(Value value);
-  Value band(Value value, const passes::Band& band);
+  Value keep_where(Value condition, Value value);
+  bool has_form(const passes::Band& band) const;
+  Value keep_in(const passes::Band& band, Value value);
   passes::MaskClass classify() const;
   Value cut_tail(Value x, float outside);
   std::optional<Value> inside();
@@ -41,19 +49,24 @@ class ProgramLowering {
   Value lower(NodeId id);
   bool belongs_to_computed(NodeId id) const;
   Value write(const Node& node);
+  bool difference_may_wrap(const Node& node) const;
   Value leaf(const Node& node);
   Value index(Axis axis);
   Value operand(std::uint32_t number);
   Value bind_computed(NodeId id);
+  std::optional<Value> bind(const OperandTensor& tensor, const TensorBinding& binding, Type type);
 
   const compiler::CompiledProblem& problem_;
   const Program& program_;
   const LoweringOptions& options_;
   const std::vector<passes::Dependence>& dependence_;
+  const bool lift_row_vectors_;
   std::vector<bool>& computed_;
   std::array<std::int64_t, kAxisCount> sizes_;
   LoweredModifier& out_;
   GraphWriter writer_;
+  std::vector<passes::ValueRange> ranges_;
+  int row_vectors_ = 0;
   std::vector<std::optional<Value>> values_;
 };
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "backend/cudnn/lower_program.hpp"
+#include "backend/cudnn/operand_form.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 
@@ -36,6 +37,16 @@ double bytes_of(const AttentionProblem& problem, const ComputedOperand& operand)
   return bytes;
 }
 
+int row_vector_uses(const ModifierGraph& graph) {
+  int uses = 0;
+  for (const ModifierNode& node : graph.nodes) {
+    uses += static_cast<int>(std::ranges::count_if(node.inputs, [&](const Ref& input) {
+      return input.kind == Ref::Kind::kTensor && is_row_vector(graph.tensors[input.index]);
+    }));
+  }
+  return uses;
+}
+
 class Search {
  public:
   Search(const compiler::CompiledProblem& problem, const LoweringOptions& options)
@@ -43,18 +54,18 @@ class Search {
         options_(options),
         program_(program_of(problem, options)),
         dependence_(passes::dependences(program_)),
-        budget_(node_budget(options.backward)) {}
+        budget_(options.node_budget > 0 ? options.node_budget : node_budget(problem.problem, options.backward)) {}
 
   LoweredModifier run() {
     std::vector<bool> computed = operand_expressions(program_, dependence_);
     if (program_.nodes().size() > kMaxSearchedNodes) add_all(computed);
-    Attempt best = attempt(std::move(computed));
+    Attempt best = attempt(computed);
     while (best.nodes > budget_) {
       std::optional<Attempt> next = cheapest_step(best);
       if (!next) {
         throw NoForm{concat("the part of the program that depends on the score needs ", best.nodes,
                             " cuDNN nodes; cuDNN 9.19 crashes above ", budget_,
-                            options_.backward ? " in backward" : " in forward", "; simplify it")};
+                            options_.backward ? " in backward" : " in forward", " of this problem; simplify it")};
       }
       best = std::move(*next);
     }
@@ -74,13 +85,23 @@ class Search {
     }
   }
 
-  Attempt attempt(std::vector<bool> computed) const {
+  /// cuDNN refuses modifiers that read row vectors too often (9.19: in backward). Then each is read once.
+  Attempt attempt(const std::vector<bool>& computed) const {
+    Attempt out = attempt(computed, false);
+    const int uses = row_vector_uses(out.lowered.graph);
+    if (uses > 0 && !options_.allowed(row_vector_form(uses))) out = attempt(computed, true);
+    const int admitted = row_vector_uses(out.lowered.graph);
+    if (admitted > 0) out.lowered.forms.insert(row_vector_form(admitted));
+    return out;
+  }
+
+  Attempt attempt(std::vector<bool> computed, bool lift_row_vectors) const {
     Attempt out;
     out.computed = std::move(computed);
     while (true) {
       const std::vector<bool> before = out.computed;
       LoweredModifier lowered;
-      ProgramLowering lowering(problem_, options_, dependence_, out.computed, lowered);
+      ProgramLowering lowering(problem_, options_, dependence_, lift_row_vectors, out.computed, lowered);
       lowering.run();
       // Each round adds nodes, or it is the last.
       if (out.computed != before) continue;
@@ -115,7 +136,7 @@ class Search {
     std::vector<bool> computed = from.computed;
     computed[id] = true;
     try {
-      return attempt(std::move(computed));
+      return attempt(computed);
     } catch (const NoForm&) {
       return std::nullopt;
     }
@@ -136,7 +157,10 @@ int node_count(const ModifierGraph& graph) {
   return count;
 }
 
-int node_budget(bool backward) { return backward ? kBackwardNodeBudget : kForwardNodeBudget; }
+int node_budget(const AttentionProblem& problem, bool backward) {
+  if (!backward) return kForwardNodeBudget;
+  return problem.heads_q == problem.heads_kv ? kBackwardNodeBudget : kGroupedBackwardNodeBudget;
+}
 
 std::vector<bool> operand_expressions(const Program& program, const std::vector<Dependence>& dependence) {
   const std::vector<Node>& nodes = program.nodes();

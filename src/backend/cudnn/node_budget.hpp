@@ -9,7 +9,7 @@ namespace scoremod::backend::cudnn {
 
 /// The nodes that cuDNN will count.
 int node_count(const ModifierGraph& graph);
-int node_budget(bool backward);
+int node_budget(const AttentionProblem& problem, bool backward);
 
 /// The computed operands to begin with: the largest expressions of operands alone that do not span q and kv. Written
 /// as nodes each would take several, because cuDNN wants a computed first input; as a tensor it is no larger than what

@@ -39,10 +39,14 @@ OperandTensor dense_operand(const std::array<bool, kAxisCount>& axes, const Size
   return operand;
 }
 
+bool is_row_vector(const ModifierTensor& tensor) {
+  return tensor.dims[static_cast<std::size_t>(Axis::kQuery)] > 1 &&
+         tensor.dims[static_cast<std::size_t>(Axis::kKey)] == 1;
+}
+
 /// With size 1 along the axes that it does not vary along, or with rows of stride 0. cuDNN 9.19 reads B,1,1,1 and
-/// B,H,1,1 wrongly (from the second row on), fails to build some plans with 1,1,1,1, and reads what varies along kv but
-/// not along q wrongly in backward; rows of stride 0 cure all of that. Where the plain way is right it is the faster
-/// one.
+/// B,H,1,1 wrongly (from the second row on), and what varies along kv but not along q wrongly in backward; rows of
+/// stride 0 cure both. Where the plain way is right it is the faster one.
 std::vector<OperandForm> operand_forms(const OperandTensor& operand, const Sizes& sizes, bool backward) {
   const auto [batch, head, query, key] = operand.axes;
   const bool scalar = !batch && !head && !query && !key;
@@ -51,7 +55,6 @@ std::vector<OperandForm> operand_forms(const OperandTensor& operand, const Sizes
   const bool needs_rows = !query && (batch || scalar || (key && backward));
   if (!needs_rows) return {{name, tensor_of(operand, sizes, false)}};
   const OperandForm with_rows{name, tensor_of(operand, sizes, true)};
-  if (scalar) return {with_rows};
   return {{name + ".as_declared", tensor_of(operand, sizes, false)}, with_rows};
 }
 

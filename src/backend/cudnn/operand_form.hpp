@@ -27,6 +27,9 @@ struct OperandForm {
   ModifierTensor tensor;
 };
 
+/// True for a tensor with an entry for each row and none for each key, of which cuDNN takes only so many.
+bool is_row_vector(const ModifierTensor& tensor);
+
 /// The ways to give cuDNN an operand, the fastest first. `sizes` are those of the score tensor.
 std::vector<OperandForm> operand_forms(const OperandTensor& operand, const std::array<std::int64_t, kAxisCount>& sizes,
                                        bool backward);

@@ -46,9 +46,11 @@ TEST(DeviceProperties, SaysWhatIsWrongWithOtherText) {
   EXPECT_NE(message_of("[1, 2]").find("expected the properties of a CUDA device"), std::string::npos);
   EXPECT_NE(message_of(R"({"deviceVer":900})").find("deviceName"), std::string::npos);
   EXPECT_NE(message_of(R"({"deviceVer":"nine","deviceName":"x"})").find("type must be number"), std::string::npos);
-  EXPECT_NE(message_of(R"({"deviceVer":9,"multiProcessorCount":0,"maxSharedMemoryPerBlockOptin":1,"l2CacheSize":1,"deviceName":"x"})")
-                .find("found deviceVer 9, multiProcessorCount 0"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of(
+          R"({"deviceVer":9,"multiProcessorCount":0,"maxSharedMemoryPerBlockOptin":1,"l2CacheSize":1,"deviceName":"x"})")
+          .find("found deviceVer 9, multiProcessorCount 0"),
+      std::string::npos);
 }
 
 }  // namespace

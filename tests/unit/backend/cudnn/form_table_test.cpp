@@ -34,7 +34,7 @@ TEST(FormTable, TheWorstVerdictOfAllSettingsCounts) {
 }
 
 TEST(FormTable, ASingleRowIsItsOwnWorld) {
-  const std::string rows = row("a", "base", "right") + "," + row("a", "one_row", "wrong");
+  const std::string rows = row("a", "base", "right") + "," + row("a", "one_row_gqa", "wrong");
   EXPECT_EQ(table(rows).find("a", Direction::kForward), FormVerdict::kRight);
   EXPECT_EQ(table(rows, RowClass::kOneRow).find("a", Direction::kForward), FormVerdict::kWrong);
 }
