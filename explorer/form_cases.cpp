@@ -92,6 +92,9 @@ void add_compositions(std::vector<FormCase>& cases) {
     add(cases, "band.with_offsets", concat("value = score\nkeep = ", keep));
     cases.back().offsets = offsets;
   }
+  add(cases, "operand.of_heads.beside_another", "operand x: f32 [h]\noperand y: f32 [kv_idx]\nvalue = score * x + y");
+  add(cases, "operand.of_heads.beside_another",
+      "operand x: f32 [h, q_idx]\noperand y: i32 [kv_idx]\nvalue = score + x * f32(y)");
   std::string declarations, sum = "value = score", product = sum;
   for (int count = 1; count <= 8; ++count) {
     declarations += concat("operand x", count, ": f32 [q_idx]\n");

@@ -12,9 +12,9 @@
 #include "backend/cuda/gradient_source.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
+#include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
-#include "check/random_problem.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::cuda {

@@ -61,13 +61,13 @@ const Program& program_of(const compiler::CompiledProblem& problem, const Loweri
 std::string row_vector_form(int uses) { return concat("row_vector_uses.", uses); }
 
 ProgramLowering::ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
-                                 const std::vector<passes::Dependence>& dependence, bool lift_row_vectors,
+                                 const std::vector<passes::Dependence>& dependence, RowVectors row_vectors,
                                  std::vector<bool>& computed, LoweredModifier& out)
     : problem_(problem),
       program_(program_of(problem, options)),
       options_(options),
       dependence_(dependence),
-      lift_row_vectors_(lift_row_vectors),
+      row_vectors_(row_vectors),
       computed_(computed),
       sizes_{problem.problem.batch, problem.problem.heads_q, problem.problem.seq_q, problem.problem.seq_kv},
       out_(out),
@@ -283,15 +283,25 @@ Value ProgramLowering::operand(std::uint32_t number) {
 /// The first admitted form of a tensor.
 std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const TensorBinding& binding, Type type) {
   for (const OperandForm& form : operand_forms(tensor, sizes_, options_.backward)) {
-    const bool lifts = lift_row_vectors_ && is_row_vector(form.tensor);
-    if (!writer_.allowed(form.name) || (lifts && !writer_.allowed(row_vector_form(row_vectors_ + 1)))) continue;
+    const bool is_row = is_row_vector(form.tensor);
+    const bool lifts = is_row && row_vectors_ == RowVectors::kLifted;
+    if (!is_admitted(tensor, form) || (is_row && row_vectors_ == RowVectors::kNone)) continue;
+    if (lifts && !writer_.allowed(row_vector_form(lifted_ + 1))) continue;
     writer_.use(form.name);
     const Value value = writer_.tensor(form.tensor, binding, type);
     if (!lifts) return value;
-    ++row_vectors_;
+    ++lifted_;
     return writer_.lift(value);
   }
   return std::nullopt;
+}
+
+/// With one query row and grouped heads, cuDNN 9.19 reads what varies along heads but not along keys wrongly as soon as
+/// there is another operand.
+bool ProgramLowering::is_admitted(const OperandTensor& tensor, const OperandForm& form) const {
+  const auto varies = [&](Axis axis) { return tensor.axes[static_cast<std::size_t>(axis)]; };
+  if (varies(Axis::kHead) && !varies(Axis::kKey) && !writer_.allowed("operand.of_heads.beside_another")) return false;
+  return writer_.allowed(form.name);
 }
 
 /// Dense along the node's axes; where that has no form, along the smallest set of axes around them that has one.

@@ -17,16 +17,22 @@ const Program& program_of(const compiler::CompiledProblem& problem, const Loweri
 /// The name of the form that says that row vectors (see operand_form.hpp) are read so often.
 std::string row_vector_form(int uses);
 
+/// What becomes of tensors with an entry for each row and none for each key, of which cuDNN takes few reads.
+enum class RowVectors : std::uint8_t {
+  kDirect,  ///< every node that needs one reads it
+  kLifted,  ///< a single node reads each; what is beyond the limit is given along keys, too
+  kNone,    ///< all are given along keys, too
+};
+
 /// Writes a whole program as a modifier graph, given which of its nodes are computed operands.
 class ProgramLowering {
  public:
   /// `computed[node]` says that a node is bound instead of written; the lowering adds the nodes that have no form but
   /// do not depend on the score, and those that are best computed with them. Its graph may then hold nodes that
-  /// nothing reads, so that a caller runs it again until it adds none. `lift_row_vectors` has a single node read each
-  /// row vector.
+  /// nothing reads, so that a caller runs it again until it adds none.
   ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
-                  const std::vector<passes::Dependence>& dependence, bool lift_row_vectors, std::vector<bool>& computed,
-                  LoweredModifier& out);
+                  const std::vector<passes::Dependence>& dependence, RowVectors row_vectors,
+                  std::vector<bool>& computed, LoweredModifier& out);
 
   /// Throws NoForm where no admitted form says what is needed.
   void run();
@@ -54,19 +60,20 @@ class ProgramLowering {
   Value index(Axis axis);
   Value operand(std::uint32_t number);
   Value bind_computed(NodeId id);
+  bool is_admitted(const OperandTensor& tensor, const OperandForm& form) const;
   std::optional<Value> bind(const OperandTensor& tensor, const TensorBinding& binding, Type type);
 
   const compiler::CompiledProblem& problem_;
   const Program& program_;
   const LoweringOptions& options_;
   const std::vector<passes::Dependence>& dependence_;
-  const bool lift_row_vectors_;
+  const RowVectors row_vectors_;
   std::vector<bool>& computed_;
   std::array<std::int64_t, kAxisCount> sizes_;
   LoweredModifier& out_;
   GraphWriter writer_;
   std::vector<passes::ValueRange> ranges_;
-  int row_vectors_ = 0;
+  int lifted_ = 0;
   std::vector<std::optional<Value>> values_;
 };
 

@@ -85,23 +85,28 @@ class Search {
     }
   }
 
-  /// cuDNN refuses modifiers that read row vectors too often (9.19: in backward). Then each is read once.
+  /// cuDNN refuses modifiers that read row vectors too often (9.19: in backward). Then each is read once or, as that
+  /// takes nodes, none is there.
   Attempt attempt(const std::vector<bool>& computed) const {
-    Attempt out = attempt(computed, false);
+    Attempt out = attempt(computed, RowVectors::kDirect);
     const int uses = row_vector_uses(out.lowered.graph);
-    if (uses > 0 && !options_.allowed(row_vector_form(uses))) out = attempt(computed, true);
+    if (uses == 0) return out;
+    if (!options_.allowed(row_vector_form(uses))) {
+      out = attempt(computed, RowVectors::kLifted);
+      if (out.nodes > budget_) return attempt(computed, RowVectors::kNone);
+    }
     const int admitted = row_vector_uses(out.lowered.graph);
     if (admitted > 0) out.lowered.forms.insert(row_vector_form(admitted));
     return out;
   }
 
-  Attempt attempt(std::vector<bool> computed, bool lift_row_vectors) const {
+  Attempt attempt(std::vector<bool> computed, RowVectors row_vectors) const {
     Attempt out;
     out.computed = std::move(computed);
     while (true) {
       const std::vector<bool> before = out.computed;
       LoweredModifier lowered;
-      ProgramLowering lowering(problem_, options_, dependence_, lift_row_vectors, out.computed, lowered);
+      ProgramLowering lowering(problem_, options_, dependence_, row_vectors, out.computed, lowered);
       lowering.run();
       // Each round adds nodes, or it is the last.
       if (out.computed != before) continue;
