@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -78,7 +80,13 @@ double FormTable::milliseconds(std::string_view form, Direction direction) const
 }
 
 FormTable shipped_form_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows) {
-  return FormTable::parse(embedded::kCudnnFormsSm90, architecture, cudnn_version, rows);
+  // Reading the megabytes of JSON takes longer than anything else that an answer about support needs.
+  static std::mutex mutex;
+  static std::map<std::tuple<std::string, std::string, RowClass>, FormTable> tables;
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = tables.try_emplace({std::string(architecture), std::string(cudnn_version), rows});
+  if (is_new) entry->second = FormTable::parse(embedded::kCudnnFormsSm90, architecture, cudnn_version, rows);
+  return entry->second;
 }
 
 }  // namespace scoremod::backend::cudnn

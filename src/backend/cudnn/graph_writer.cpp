@@ -70,7 +70,12 @@ Value GraphWriter::add(const ModifierNode& node, Type type) {
   const auto begin = out_.graph.nodes.begin();
   const auto found = std::find(begin, out_.graph.nodes.end(), node);
   const auto index = static_cast<std::uint32_t>(found - begin);
-  if (found == out_.graph.nodes.end()) out_.graph.nodes.push_back(node);
+  if (found == out_.graph.nodes.end()) {
+    // Far above any budget, and few enough to be searched.
+    constexpr std::size_t kMaxNodes = 1024;
+    if (out_.graph.nodes.size() == kMaxNodes) throw NoForm{concat("the program needs more than ", kMaxNodes, " nodes")};
+    out_.graph.nodes.push_back(node);
+  }
   return {{Ref::Kind::kNode, index, 0, 0}, type};
 }
 
@@ -162,7 +167,10 @@ Value GraphWriter::select(Value condition, Value x, Value y) {
 
 /// cuDNN 9.19 rounds a cast from f32 to i32, where the program language truncates.
 Value GraphWriter::truncated(Value x) {
-  return select(compare(Mode::kCmpLt, x, constant(0.0f)), unary(Mode::kCeil, x), unary(Mode::kFloor, x));
+  const Value negative = compare(Mode::kCmpLt, x, constant(0.0f));
+  const Value above = unary(Mode::kCeil, x);
+  const Value below = unary(Mode::kFloor, x);
+  return select(negative, above, below);
 }
 
 Value GraphWriter::cast(Value x, Type to) {

@@ -111,8 +111,10 @@ Value lower_boolean(GraphWriter& writer, Op op, Value x, Value y) {
 
 Value lower_select(GraphWriter& writer, Value condition, Value x, Value y) {
   if (x.type != Type::kBool) return writer.select(condition, x, y);
-  return writer.logical(Mode::kLogicalOr, writer.logical(Mode::kLogicalAnd, condition, x),
-                        writer.logical(Mode::kLogicalAnd, writer.logical_not(condition), y));
+  // Named, so that the nodes have one order whatever the compiler.
+  const Value first = writer.logical(Mode::kLogicalAnd, condition, x);
+  const Value second = writer.logical(Mode::kLogicalAnd, writer.logical_not(condition), y);
+  return writer.logical(Mode::kLogicalOr, first, second);
 }
 
 }  // namespace scoremod::backend::cudnn

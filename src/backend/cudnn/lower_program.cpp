@@ -137,7 +137,9 @@ Value ProgramLowering::keep_in(const passes::Band& band, Value value) {
     return value;
   }
   writer_.use(kBandWithOffsets);
-  const Value distance = writer_.binary(Mode::kSub, index(Axis::kKey), index(Axis::kQuery));
+  const Value key = index(Axis::kKey);
+  const Value query = index(Axis::kQuery);
+  const Value distance = writer_.binary(Mode::kSub, key, query);
   const auto end = [&](Mode mode, std::int64_t bound) {
     return writer_.compare(mode, distance, GraphWriter::constant(static_cast<std::int32_t>(bound)));
   };
@@ -300,8 +302,8 @@ std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const Te
 /// there is another operand.
 bool ProgramLowering::is_admitted(const OperandTensor& tensor, const OperandForm& form) const {
   const auto varies = [&](Axis axis) { return tensor.axes[static_cast<std::size_t>(axis)]; };
-  if (varies(Axis::kHead) && !varies(Axis::kKey) && !writer_.allowed("operand.of_heads.beside_another")) return false;
-  return writer_.allowed(form.name);
+  const bool of_heads = problem_.problem.seq_q == 1 && varies(Axis::kHead) && !varies(Axis::kKey);
+  return writer_.allowed(form.name) && (!of_heads || writer_.allowed("operand.of_heads.beside_another"));
 }
 
 /// Dense along the node's axes; where that has no form, along the smallest set of axes around them that has one.

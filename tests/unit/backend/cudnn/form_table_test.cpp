@@ -62,8 +62,26 @@ TEST(FormTable, TheShippedTableKnowsWhatIsWrong) {
   EXPECT_EQ(shipped.find("operand.b111.f32.as_declared", Direction::kForward), FormVerdict::kWrong);
   EXPECT_EQ(shipped.find("operand.b11k.f32.as_declared", Direction::kForward), FormVerdict::kRight);
   EXPECT_EQ(shipped.find("operand.b11k.f32.as_declared", Direction::kBackward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.b11k.i32.as_declared", Direction::kBackward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.1111.f32.as_declared", Direction::kBackward), FormVerdict::kRight);
+  EXPECT_EQ(shipped.find("operand.1h11.f32.strided", Direction::kForward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.b11k.bool", Direction::kForward), FormVerdict::kRefused);
+  EXPECT_EQ(shipped.find("operand.1hqk.f32.diagonal", Direction::kForward), FormVerdict::kRefused);
+  EXPECT_EQ(shipped.find("row_vector_uses.2", Direction::kBackward), FormVerdict::kRight);
+  EXPECT_EQ(shipped.find("row_vector_uses.3", Direction::kBackward), FormVerdict::kRefused);
+  EXPECT_EQ(shipped.find("direct.padding_of_queries", Direction::kForward), FormVerdict::kCrashed);
   EXPECT_EQ(shipped.find("adjoint.unguarded", Direction::kBackward), FormVerdict::kWrong);
   EXPECT_EQ(shipped.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kCrashed);
+}
+
+/// One row with grouped heads is where cuDNN counts keys and heads wrongly.
+TEST(FormTable, TheShippedTableKnowsWhatIsWrongForOneRow) {
+  const FormTable one = shipped_form_table("sm_90", "9.19.0", RowClass::kOneRow);
+  const FormTable many = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  for (const char* form : {"gen_index.1", "gen_index.3", "operand.bh11.f32", "index_offset.3"}) {
+    EXPECT_EQ(one.find(form, Direction::kForward), FormVerdict::kWrong) << form;
+    EXPECT_EQ(many.find(form, Direction::kForward), FormVerdict::kRight) << form;
+  }
 }
 
 }  // namespace
