@@ -71,6 +71,12 @@ def test_output_and_gradients(name):
     check(flex_attention, name)
 
 
+@pytest.mark.parametrize("name", ["plain", "relative_bias", "documents", "bucket_search", "gate"])
+def test_xla_backend(name, monkeypatch):
+    monkeypatch.setattr("scoremod.jax.xla_attention._BLOCK", 16)  # 40 keys: two blocks and a rest
+    check(flex_attention, name, backend="xla")
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("name", ["alibi", "relative_bias", "temperature"])
 def test_narrow_dtypes(name, dtype):
@@ -119,8 +125,10 @@ def test_lse_and_its_gradient():
 
     plain = compute(dense.attention_and_lse, d_o, d_lse, q, k, v, *arrays)
     truth = dense.in_float64(functools.partial(compute, dense.attention_and_lse), d_o, d_lse, q, k, v, *arrays)
-    result = compute(functools.partial(flex_attention, return_lse=True), d_o, d_lse, q, k, v, *arrays)
-    dense.assert_close(result, plain, truth, captured=1, scores=np.prod(modifiers.SHAPE))
+    for backend in ("cpu", "xla"):
+        attention = functools.partial(flex_attention, return_lse=True, backend=backend)
+        result = compute(attention, d_o, d_lse, q, k, v, *arrays)
+        dense.assert_close(result, plain, truth, captured=1, scores=np.prod(modifiers.SHAPE))
 
 
 def test_rows_without_a_key():

@@ -1,14 +1,18 @@
-"""flex_attention: fused attention with a score function in plain JAX."""
+"""flex_attention: fused attention with a score function in plain JAX; explain and support: what becomes of it."""
 
 import numbers
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.call import Call, backend_on, check_supported, dtype_of, problem_text, sizes_of
 from scoremod.jax.differentiate import attention, attention_and_lse
 from scoremod.jax.trace import trace
+from scoremod.jax.xla_attention import xla_attention
+
+XLA = "xla"
 
 
 def flex_attention(
@@ -43,16 +47,40 @@ def flex_attention(
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
-    sizes = sizes_of(layout, query, key, value)
+    sizes_of(layout, query, key, value)
     dtype_of(query, key, value)
+    if fallback not in (None, XLA):
+        raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    if backend != XLA:
+        try:
+            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend)
+            check_supported(traced.problem, backend_on(jax.default_backend(), backend))
+        except UnsupportedError:
+            if fallback is None:
+                raise
+        else:
+            compute = attention_and_lse if return_lse else attention
+            return compute(traced.call, query, key, value, tuple(source.array() for source in traced.sources))
+    o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
+    return (o, lse) if return_lse else o
+
+
+class TracedCall(NamedTuple):
+    call: Call
+    sources: list  # what makes each operand's array
+    operands: list  # their shapes and dtypes
+    problem: str  # of the forward, as JSON
+
+
+def trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend):
+    """What flex_attention's arguments are traced to. query, key and value may be shapes."""
     number, array = _scale(scale)
+    sizes = sizes_of(layout, query, key, value)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
     call = Call(program, layout, number, backend, bool(deterministic))
-    operands = tuple(source.array() for source in sources)
+    operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
-    check_supported(problem, backend_on(jax.default_backend(), backend))
-    compute = attention_and_lse if return_lse else attention
-    return compute(call, query, key, value, operands)
+    return TracedCall(call, sources, operands, problem)
 
 
 def _scale(scale):

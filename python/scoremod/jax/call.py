@@ -149,5 +149,5 @@ def check_supported(problem, backend):
     if reasons := reasons_against(problem, backend):
         raise UnsupportedError(
             f"the backend '{backend}' can't run this attention: {'; '.join(reasons)}. backend=\"xla\" runs it as XLA operations, "
-            'and fallback="xla" does so whenever this happens'
+            'and fallback="xla" does so wherever it is needed'
         )

@@ -16,6 +16,28 @@ _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 _SCORE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
+# What the two functions take and return.
+_SIGNATURES = {
+    "score_mod": ([_SCORE, *[_INDEX] * 4], np.dtype(np.float32), "the modified score as float32"),
+    "mask_mod": ([_INDEX] * 4, np.dtype(np.bool_), "whether the key is kept as bool"),
+}
+
+
+def jaxpr_of(name, function):
+    """The closed jaxpr of a user's "score_mod" or "mask_mod"; its constants are the arrays that the function captures."""
+    if not callable(function):
+        raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
+    avals, dtype, meaning = _SIGNATURES[name]
+    jaxpr = jax.make_jaxpr(function)(*avals)
+    results = jaxpr.out_avals
+    if len(results) != 1 or results[0].shape != ():
+        found = ", ".join(str(aval) for aval in results) or "nothing"
+        raise InvalidArgumentError(f"{name}: expected it to return one scalar, found {found}; it is called once for each score")
+    if results[0].dtype != dtype:
+        raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
+    return jaxpr
+
+
 def trace(score_mod, mask_mod, sizes, scale=None):
     """(program, sources): the program of both functions, and for each of its operands what makes its array.
 
@@ -29,9 +51,9 @@ def trace(score_mod, mask_mod, sizes, scale=None):
         score.node = tracer.builder.op("mul", score.node, tracer.node_of(values.constant(scale)))
     value, keep = score.node, None
     if score_mod is not None:
-        value = tracer.root("score_mod", score_mod, [_SCORE] + [_INDEX] * 4, [score, *tracer.indices], "f32")
+        value = tracer.root("score_mod", score_mod, [score, *tracer.indices])
     if mask_mod is not None:
-        keep = tracer.root("mask_mod", mask_mod, [_INDEX] * 4, tracer.indices, "bool")
+        keep = tracer.root("mask_mod", mask_mod, tracer.indices)
     program, order = tracer.builder.finish(value, keep)
     return program, [tracer.operands.sources[number] for number in order]
 
@@ -49,19 +71,10 @@ class Tracer:
         self._constants = {}
         self._name = self._debug_info = None
 
-    def root(self, name, function, avals, arguments, type):
+    def root(self, name, function, arguments):
         """The node of what a user's function returns."""
-        if not callable(function):
-            raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
-        jaxpr = jax.make_jaxpr(function)(*avals)
+        jaxpr = jaxpr_of(name, function)
         self._name, self._debug_info = name, jaxpr.jaxpr.debug_info
-        results = jaxpr.out_avals
-        if len(results) != 1 or results[0].shape != ():
-            found = ", ".join(str(aval) for aval in results) or "nothing"
-            raise InvalidArgumentError(f"{name}: expected it to return one scalar, found {found}; it is called once for each score")
-        if PROGRAM_TYPES.get(np.dtype(results[0].dtype)) != type:
-            wanted = "the modified score as float32" if type == "f32" else "whether the key is kept as bool"
-            raise InvalidArgumentError(f"{name}: expected it to return {wanted}, found {results[0].dtype}; convert it")
         return self.node_of(self._run(jaxpr, arguments, None)[0])
 
     def node_of(self, value):
