@@ -59,6 +59,12 @@ void PlanStore::write(const Record& record) {
   write_atomically(directory_, file_name(record.kind, record.key), file);
 }
 
+void PlanStore::warn_of_writing(const std::exception& error) {
+  warn_once(warned_of_writing_, concat("plans are not stored: ", error.what(),
+                                       "; they will be built again in each process (set SCOREMOD_CACHE_DIR to a folder "
+                                       "with space, or SCOREMOD_CACHE=off)"));
+}
+
 bool PlanStore::save(const Record& record) {
   if (!is_on()) return false;
   bool written = false;
@@ -67,16 +73,19 @@ bool PlanStore::save(const Record& record) {
     written = true;
     prune_folder(directory_, max_bytes_);
   } catch (const std::exception& error) {
-    warn_once(warned_of_writing_, concat("plans are not stored: ", error.what(),
-                                         "; they will be built again in each process (set SCOREMOD_CACHE_DIR to a "
-                                         "folder with space, or SCOREMOD_CACHE=off)"));
+    warn_of_writing(error);
   }
   ++(written ? writes_ : failed_writes_);
   return written;
 }
 
 void PlanStore::forget(RecordKind kind, const Bytes& key) {
-  if (is_on()) remove_file(directory_ / file_name(kind, key));
+  if (!is_on()) return;
+  try {
+    remove_file(directory_ / file_name(kind, key));
+  } catch (const std::exception& error) {
+    warn_of_writing(error);
+  }
 }
 
 PlanStoreStatistics PlanStore::statistics() const { return {hits_, misses_, rejected_, writes_, failed_writes_}; }

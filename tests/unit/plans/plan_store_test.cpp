@@ -227,6 +227,7 @@ TEST(PlanStore, GoesOnWithoutAFolderThatItCanWrite) {
   for (const int number : {1, 2, 3}) {
     EXPECT_EQ(store.load(RecordKind::kPlan, record_of(number).key), std::nullopt);
     EXPECT_FALSE(store.save(record_of(number)));
+    store.forget(RecordKind::kPlan, record_of(number).key);
   }
   EXPECT_EQ(store.statistics().failed_writes, 3);
   ASSERT_EQ(warnings.texts.size(), 1);
