@@ -53,7 +53,7 @@ def over_scores(function, shape):
 def in_float64(function, *arrays):
     """function(*arrays) with every float array, and all that is computed, in float64."""
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, function(*jax.tree.map(_widen, arrays)))
+        return jax.tree.map(np.asarray, jax.jit(function)(*jax.tree.map(_widen, arrays)))
 
 
 def assert_close(result, plain, truth, captured=0, scores=1):

@@ -114,7 +114,7 @@ def test_the_xla_backend_differentiates_twice():
 
     def twice(attention):
         loss = lambda q: (attention(q, k, v, lambda score, *_: jnp.tanh(score)) ** 3).sum()  # noqa: E731
-        return jax.grad(lambda q: (jax.grad(loss)(q) ** 2).sum())(q)
+        return jax.jit(jax.grad(lambda q: (jax.grad(loss)(q) ** 2).sum()))(q)
 
     close(twice(functools.partial(flex_attention, backend="xla")), twice(dense.attention), 1e-4)
 

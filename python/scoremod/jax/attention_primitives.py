@@ -1,7 +1,10 @@
-"""The two JAX primitives: one attention forward, one backward. XLA runs them through libscoremod_jax.so.
+"""The JAX primitives: one attention forward, one backward. XLA runs them through libscoremod_jax.so.
 
 forward:  q, k, v, *operands -> o, and lse if with_lse
 backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
+
+Each comes twice: as the one that functions call, which jax.vmap and the partitioner of a mesh take apart, and as the call of one device that
+is left of it.
 """
 
 import functools
@@ -9,6 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import dispatch
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -16,13 +20,15 @@ from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
 from scoremod.jax.call import backend_on, check_supported, problem_text, sizes_of, workspace_bytes
 from scoremod.jax.fold_batch import batch_backward, batch_forward
+from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, backward_results, forward_results, partitioned
 
 # Where a workspace starts within its buffer; XLA promises less.
 _ALIGNMENT = 64
 
 forward_p = Primitive("scoremod_attention_forward")
 backward_p = Primitive("scoremod_attention_backward")
-forward_p.multiple_results = backward_p.multiple_results = True
+device_forward_p = Primitive("scoremod_attention_forward_on_device")
+device_backward_p = Primitive("scoremod_attention_backward_on_device")
 
 
 def forward(call, q, k, v, operands, *, with_lse):
@@ -83,13 +89,38 @@ def _refuse_jvp(primitive, primals, tangents, **parameters):
     )
 
 
-for _primitive, _avals, _lowering, _batching in (
-    (forward_p, _forward_avals, _lower_forward, batch_forward),
-    (backward_p, _backward_avals, _lower_backward, batch_backward),
+_partitioned_forward = partitioned(
+    FORWARD_TENSORS,
+    forward_results,
+    lambda call, with_lse, *arrays: device_forward_p.bind(*arrays, call=call, with_lse=with_lse),
+)
+_partitioned_backward = partitioned(
+    BACKWARD_TENSORS,
+    backward_results,
+    lambda call, wanted, *arrays: device_backward_p.bind(*arrays, call=call, wanted=wanted),
+)
+
+
+def _take_apart_forward(*arrays, call, with_lse):
+    return _partitioned_forward(call, with_lse, *arrays)
+
+
+def _take_apart_backward(*arrays, call, wanted):
+    return _partitioned_backward(call, wanted, *arrays)
+
+
+for _primitive, _device_primitive, _avals, _batching, _take_apart, _lowering in (
+    (forward_p, device_forward_p, _forward_avals, batch_forward, _take_apart_forward, _lower_forward),
+    (backward_p, device_backward_p, _backward_avals, batch_backward, _take_apart_backward, _lower_backward),
 ):
-    _primitive.def_impl(functools.partial(_run_now, _primitive))
-    _primitive.def_abstract_eval(_avals)
+    for _each in (_primitive, _device_primitive):
+        _each.multiple_results = True
+        _each.def_impl(functools.partial(_run_now, _each))
+        _each.def_abstract_eval(_avals)
     ad.primitive_jvps[_primitive] = functools.partial(_refuse_jvp, _primitive)
     batching.primitive_batchers[_primitive] = functools.partial(_batching, _primitive)
+    # Custom partitioning looks at the devices; only JAX's own primitives have a public way to say so.
+    dispatch.prim_requires_devices_during_lowering.add(_primitive)
+    mlir.register_lowering(_primitive, mlir.lower_fun(_take_apart, multiple_results=True))
     for _platform in ("cpu", "cuda"):
-        mlir.register_lowering(_primitive, functools.partial(_lowering, _platform), platform=_platform)
+        mlir.register_lowering(_device_primitive, functools.partial(_lowering, _platform), platform=_platform)
