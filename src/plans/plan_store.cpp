@@ -1,6 +1,7 @@
 #include "plans/plan_store.hpp"
 
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/fail.hpp"
@@ -11,8 +12,18 @@
 
 namespace scoremod::plans {
 
-PlanStore::PlanStore(std::filesystem::path directory, std::uint64_t max_bytes)
-    : directory_(std::move(directory)), max_bytes_(max_bytes) {}
+namespace {
+
+std::filesystem::path absolute_or_empty(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::path absolute = directory.empty() ? directory : std::filesystem::absolute(directory, error);
+  return error ? directory : absolute;
+}
+
+}  // namespace
+
+PlanStore::PlanStore(const std::filesystem::path& directory, std::uint64_t max_bytes)
+    : directory_(absolute_or_empty(directory)), max_bytes_(max_bytes) {}
 
 void PlanStore::warn_once(std::atomic<bool>& warned, const std::string& text) {
   if (!warned.exchange(true)) warn(text);

@@ -27,8 +27,9 @@ inline constexpr std::uint64_t kDefaultStoreBytes = std::uint64_t{1} << 30;
 class PlanStore {
  public:
   /// An empty folder name is a store that is off: it finds nothing and takes nothing. The folder is made at the first
-  /// save(), readable by its owner only: whoever can write into it decides which code runs on the device.
-  explicit PlanStore(std::filesystem::path directory, std::uint64_t max_bytes = kDefaultStoreBytes);
+  /// save(), readable by its owner only: whoever can write into it decides which code runs on the device. A relative
+  /// name is taken from the current folder of now: the store stays where it is when the process goes elsewhere.
+  explicit PlanStore(const std::filesystem::path& directory, std::uint64_t max_bytes = kDefaultStoreBytes);
 
   const std::filesystem::path& directory() const { return directory_; }
   bool is_on() const { return !directory_.empty(); }

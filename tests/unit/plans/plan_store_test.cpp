@@ -110,6 +110,11 @@ TEST(PlanStore, IsFoundAgainByAnother) {
   EXPECT_EQ(PlanStore(folder.path()).load(record.kind, record.key), record.payload);
 }
 
+TEST(PlanStore, StaysWhereItIs) {
+  const PlanStore store("plans");
+  EXPECT_EQ(store.directory(), fs::current_path() / "plans");
+}
+
 TEST(PlanStore, ReplacesAndForgets) {
   const ScratchFolder folder;
   PlanStore store(folder.path());
@@ -325,12 +330,13 @@ TEST(PlanStore, FunctionsForPeopleTellWhatIsWrong) {
   EXPECT_TRUE(PlanStore(folder.path() / "nothing").list().empty());
 }
 
-/// Runs `body` in a process of its own; returns whether it said true.
+/// Whether the process ended with what its body said being true.
 bool succeeds(pid_t child) {
   int status = 0;
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/// Runs `body` in a process of its own.
 pid_t start_process(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -338,6 +344,7 @@ pid_t start_process(const std::function<bool()>& body) {
   try {
     fine = body();
   } catch (...) {
+    fine = false;
   }
   ::_exit(fine ? 0 : 1);
 }
