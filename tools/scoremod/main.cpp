@@ -51,6 +51,8 @@ int main_of(int argc, char** argv) {
   add_run(app, &action);
   add_check(app, &action);
   add_zoo(app, &action);
+  add_compile(app, &action);
+  add_device(app, &action);
   add_cache(app, &action);
   try {
     app.parse(argc, argv);
