@@ -2,8 +2,14 @@
 
 #include "backend/backend.hpp"
 #include "backend/cpu/cpu_backend.hpp"
+#include "backend/plan_ahead.hpp"
 #include "backend/reference/reference_backend.hpp"
 #include "base/fail.hpp"
+#ifdef SCOREMOD_HAS_CUDNN
+#include "backend/cudnn/build_ahead.hpp"
+#include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/handle.hpp"
+#endif
 
 namespace scoremod::backend {
 
@@ -24,5 +30,19 @@ const Backend& find_backend(const std::string& name) {
   fail_argument("expected the name of a backend (", names, "), found '", name,
                 "'; leave it empty for the first that fits");
 }
+
+#ifdef SCOREMOD_HAS_CUDNN
+std::vector<AheadPlan> plan_ahead(const compiler::CompiledProblem& problem, std::string_view device_properties) {
+  return cudnn::build_ahead(problem, device_properties);
+}
+
+std::string device_properties_here() { return cudnn::device_properties(cudnn::thread_handle()).json; }
+#else
+std::vector<AheadPlan> plan_ahead(const compiler::CompiledProblem&, std::string_view) {
+  fail_unsupported("this scoremod was built without the cuDNN backend, the only one that plans ahead");
+}
+
+std::string device_properties_here() { fail_unsupported("this scoremod was built without the cuDNN backend"); }
+#endif
 
 }  // namespace scoremod::backend

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/interpreter.hpp"
+#include "check/running_error.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -16,7 +18,10 @@ using backend::reference::Interpreter;
 using problem::TensorRole;
 
 constexpr double kFloatRoundoff = 0x1p-24;
-constexpr double kArithmetic = 4 * kFloatRoundoff;
+/// Of the operations around a program's value or adjoint: a difference and a change of base, or two products.
+constexpr double kOperations = 2 * kFloatRoundoff;
+/// Of a weight: its exponential, its sum and its quotient.
+constexpr double kWeight = 4 * kFloatRoundoff;
 
 double square(double x) { return x * x; }
 
@@ -28,6 +33,44 @@ struct Key {
   double score = 0, score_move = 0;
   double value = 0, value_move = 0;
   double weight = 0;
+  double d_weight = 0, d_weight_move = 0;
+};
+
+/// How far a row moves as a whole.
+struct RowMoves {
+  double weight = 0;  ///< all weights of the forward together, relatively
+  double lse = 0;     ///< and so all weights of the backward, which come from it
+  double delta = 0;   ///< D
+};
+
+/// What an element of a gradient gets when its row moves by one unit of D, and of the weights' relative move. The keys
+/// of a row move together, so this is summed over them, with signs, before it is squared.
+struct RowSlopes {
+  double delta = 0, weight = 0;
+
+  void add(double factor, const RowSlopes& other) {
+    delta += factor * other.delta;
+    weight += factor * other.weight;
+  }
+  double square_move(const RowMoves& row) const { return square(delta * row.delta) + square(weight * row.lse); }
+};
+
+/// One root of the derivative at one key.
+struct Adjoint {
+  double value = 0;
+  double move = 0;
+  std::size_t entry = 0;  ///< of the operand
+};
+
+/// A sum in float32: its value, and the square of what its roundings may move it by. Each product and each partial sum
+/// is rounded.
+struct RoundedSum {
+  double value = 0, square_move = 0;
+
+  void add(double term) {
+    value += term;
+    square_move += square(kFloatRoundoff * term) + square(kFloatRoundoff * value);
+  }
 };
 
 class Band {
@@ -42,6 +85,7 @@ class Band {
         v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v)),
         operands_(reference::view_operands(problem_, inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
+        program_error_(problem_.program),
         keys_(static_cast<std::size_t>(problem_.seq_kv)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         o_move_(o_.size()) {
@@ -49,20 +93,24 @@ class Band {
     d_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.d_o);
     derivative_program_ = *compiled.derivative;
     derivative_.emplace(derivative_program_, operands_, parameters.offsets);
+    derivative_error_.emplace(derivative_program_);
     gradient_ = empty_gradient();
     squares_ = empty_gradient();
+    dq_slopes_.resize(static_cast<std::size_t>(problem_.dim_qk));
+    for (const std::vector<double>& entries : gradient_.d_operands) operand_slopes_.emplace_back(entries.size());
   }
 
   void add_row(std::int64_t b, std::int64_t h, std::int64_t i) {
     const double lse = weigh_keys(b, h, i);
-    double shared = 0;  // the move that all weights of the row share through their sum
-    for (const Key& key : keys_) shared += key.possible ? square(key.weight * key.value_move) : 0;
-    shared = std::sqrt(shared);
+    double squares = 0;
+    for (const Key& key : keys_) squares += key.possible ? square(key.weight * key.value_move) : 0;
+    row_.weight = std::sqrt(squares);
+    row_.lse = row_.weight + kWeight * (1 + std::abs(lse));
     const bool empty = std::none_of(keys_.begin(), keys_.end(), [](const Key& key) { return key.possible; });
-    band_.forward.lse.push_back(empty ? 0 : shared + kArithmetic * (1 + std::abs(lse)));
-    output_row(b, h, shared);
+    band_.forward.lse.push_back(empty ? 0 : row_.lse);
+    output_row(b, h);
     for (const double move : o_move_) band_.forward.o.push_back(empty ? 0 : move);
-    if (derivative_ && !empty) gradient_row(b, h, i, shared);
+    if (derivative_ && !empty) gradient_row(b, h, i);
   }
 
   RoundingBand take() {
@@ -106,7 +154,11 @@ class Band {
     key.kept = program_.keeps();
     key.value = program_.value();
     key.possible = key.kept;
-    key.value_move = kArithmetic * std::abs(key.value);
+    key.value_move = kOperations * std::abs(key.value);
+    if (key.kept) {
+      program_error_.analyze(program_);
+      key.value_move += program_error_.at(problem_.program.value());
+    }
     double largest = 0;
     for (const double side : {-1.0, 1.0}) {
       program_.evaluate(at, key.score + side * key.score_move);
@@ -149,9 +201,9 @@ class Band {
     return lse;
   }
 
-  double weight_move(const Key& key) const { return key.weight * (key.value_move + kArithmetic + store_); }
+  double weight_move(const Key& key) const { return key.weight * (key.value_move + kWeight + store_); }
 
-  void output_row(std::int64_t b, std::int64_t h, double shared) {
+  void output_row(std::int64_t b, std::int64_t h) {
     std::fill(o_.begin(), o_.end(), 0);
     std::fill(o_move_.begin(), o_move_.end(), 0);
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
@@ -165,86 +217,128 @@ class Band {
       }
     }
     for (std::size_t d = 0; d < o_.size(); ++d)
-      o_move_[d] = std::sqrt(o_move_[d]) + (shared + store_) * std::abs(o_[d]);
+      o_move_[d] = std::sqrt(o_move_[d]) + (row_.weight + store_) * std::abs(o_[d]);
   }
 
-  void gradient_row(std::int64_t b, std::int64_t h, std::int64_t i, double shared) {
+  /// The weights are computed anew, from the LSE.
+  void gradient_row(std::int64_t b, std::int64_t h, std::int64_t i) {
     const double* d_o = d_o_.data() + query_row(b, h, i) * problem_.dim_v;
-    double delta = 0, delta_move = 0;
+    RoundedSum delta;
+    double delta_square = 0;
     for (std::size_t d = 0; d < o_.size(); ++d) {
-      delta += d_o[d] * o_[d];
-      delta_move += square(d_o[d] * o_move_[d]);
+      delta.add(d_o[d] * o_[d]);
+      delta_square += square(store_ * d_o[d] * o_[d]);
     }
+    for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
+      Key& key = keys_[static_cast<std::size_t>(j)];
+      if (!key.possible) continue;
+      value_gradient(key, key_row(b, h, j), d_o);
+      delta_square += square(weight_move(key) * key.d_weight);
+    }
+    row_.delta = std::sqrt(delta_square + delta.square_move + square(row_.weight * delta.value));
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       const Key& key = keys_[static_cast<std::size_t>(j)];
       if (!key.possible) continue;
-      const std::int64_t row = key_row(b, h, j);
-      const double* v = v_.data() + row * problem_.dim_v;
-      double d_weight = 0, d_weight_move = 0;
-      for (std::int64_t d = 0; d < problem_.dim_v; ++d) {
-        d_weight += d_o[d] * v[d];
-        d_weight_move += square(kFloatRoundoff * d_o[d] * v[d]);
-        const auto at = static_cast<std::size_t>(row * problem_.dim_v + d);
-        if (key.kept) gradient_.dv[at] += key.weight * d_o[d];
-        squares_.dv[at] += square((weight_move(key) + key.weight * shared) * d_o[d]);
-      }
-      const double difference = d_weight - delta;
-      const double relative = key.value_move + shared + kArithmetic;
-      const double move = key.weight * std::sqrt(square(relative * difference) + square(kArithmetic * d_weight) +
-                                                 d_weight_move + delta_move);
+      const double difference = key.d_weight - delta.value;
+      const double move = key.weight * std::hypot((key.value_move + kWeight) * difference, key.d_weight_move);
       score_gradient({b, h, i, j}, key, key.kept ? key.weight * difference : 0, move);
     }
+    add_row_moves(query_row(b, h, i) * problem_.dim_qk);
   }
 
-  /// Adds what one key gives to dq, dk and the operands, from the adjoint of its modified score and that adjoint's
-  /// move.
-  void score_gradient(const reference::Element& at, const Key& key, double upstream, double upstream_move) {
-    const std::vector<Root>& roots = derivative_program_.roots();
-    std::vector<double> center(roots.size()), move(roots.size());
-    std::vector<std::int64_t> entry(roots.size(), 0);
-    derivative_->evaluate(at, key.score, upstream);
-    for (std::size_t r = 0; r < roots.size(); ++r) {
-      if (!is_adjoint(roots[r])) continue;
-      center[r] = derivative_->at(roots[r].node);
-      if (roots[r].kind == RootKind::kOperandAdjoint) entry[r] = derivative_->target_entry(roots[r]);
+  /// Fills the key's d_weight, and adds what it gives to dv.
+  void value_gradient(Key& key, std::int64_t row, const double* d_o) {
+    const double* v = v_.data() + row * problem_.dim_v;
+    const double move = weight_move(key) + key.weight * row_.lse;
+    RoundedSum d_weight;
+    for (std::int64_t d = 0; d < problem_.dim_v; ++d) {
+      d_weight.add(d_o[d] * v[d]);
+      const auto at = static_cast<std::size_t>(row * problem_.dim_v + d);
+      add_term(key.kept ? key.weight * d_o[d] : 0, move * d_o[d], gradient_.dv[at], squares_.dv[at]);
     }
+    key.d_weight = d_weight.value;
+    key.d_weight_move = std::sqrt(d_weight.square_move);
+  }
+
+  /// Adds a term with its move to a sum, which is rounded.
+  static void add_term(double term, double move, double& sum, double& squares) {
+    sum += term;
+    squares += square(move) + square(kFloatRoundoff * sum);
+  }
+
+  template <class Body>
+  void for_each_adjoint(const Body& body) {
+    const std::vector<Root>& roots = derivative_program_.roots();
+    for (std::size_t r = 0; r < roots.size(); ++r) {
+      const bool is_adjoint = roots[r].kind == RootKind::kScoreAdjoint || roots[r].kind == RootKind::kOperandAdjoint;
+      if (is_adjoint) body(roots[r], adjoints_[r]);
+    }
+  }
+
+  /// Adds what one key gives to dq, dk and the operands, from the adjoint of its modified score and the part of that
+  /// adjoint's move that is the key's own.
+  void score_gradient(const reference::Element& at, const Key& key, double upstream, double upstream_move) {
+    adjoints_.assign(derivative_program_.roots().size(), {});
+    derivative_->evaluate(at, key.score, upstream);
+    for_each_adjoint([&](const Root& root, Adjoint& adjoint) {
+      adjoint.value = derivative_->at(root.node);
+      if (root.kind == RootKind::kOperandAdjoint)
+        adjoint.entry = static_cast<std::size_t>(derivative_->target_entry(root));
+    });
     for (const double side : {-1.0, 1.0}) {
       derivative_->evaluate(at, key.score + side * key.score_move, upstream);
-      for (std::size_t r = 0; r < roots.size(); ++r) {
-        if (!is_adjoint(roots[r])) continue;
-        const double difference = std::abs(derivative_->at(roots[r].node) - center[r]);
-        move[r] = std::isnan(difference) ? difference : std::max(move[r], difference);
-      }
+      for_each_adjoint([&](const Root& root, Adjoint& adjoint) {
+        const double difference = std::abs(derivative_->at(root.node) - adjoint.value);
+        adjoint.move = std::isnan(difference) ? difference : std::max(adjoint.move, difference);
+      });
     }
-    derivative_->evaluate(at, key.score, upstream_move);
-    for (std::size_t r = 0; r < roots.size(); ++r) {
-      const Root& root = roots[r];
-      if (!is_adjoint(root)) continue;
-      const double total = std::abs(derivative_->at(root.node)) + move[r] + kArithmetic * std::abs(center[r]);
+    // Adjoints are linear in the upstream one, and so are their roundings: an adjoint that is 0 only because the
+    // upstream one is has those of the upstream one's move.
+    const double largest = std::abs(upstream) * (1 + row_.lse) + upstream_move + key.weight * row_.delta;
+    if (largest == 0) return;
+    derivative_->evaluate(at, key.score, largest);
+    derivative_error_->analyze(*derivative_);
+    for_each_adjoint([&](const Root& root, Adjoint& adjoint) {
+      const double slope = derivative_->at(root.node) / largest;
+      adjoint.move +=
+          std::abs(slope * upstream_move) + kOperations * std::abs(adjoint.value) + derivative_error_->at(root.node);
+      const RowSlopes slopes{slope * key.weight, adjoint.value};
       if (root.kind == RootKind::kScoreAdjoint) {
-        add_score_gradient(at, center[r], total + store_ * std::abs(center[r]));
+        add_score_gradient(at, adjoint, slopes);
       } else {
-        gradient_.d_operands[root.operand][static_cast<std::size_t>(entry[r])] += center[r];
-        squares_.d_operands[root.operand][static_cast<std::size_t>(entry[r])] += square(total);
+        add_operand_gradient(root.operand, adjoint, slopes);
       }
-    }
+    });
   }
 
-  void add_score_gradient(const reference::Element& at, double d_score, double move) {
+  void add_score_gradient(const reference::Element& at, const Adjoint& d_score, const RowSlopes& slopes) {
     const std::int64_t q_start = query_row(at.batch, at.head, at.query) * problem_.dim_qk;
     const std::int64_t k_start = key_row(at.batch, at.head, at.key) * problem_.dim_qk;
+    const double move = scale_ * (d_score.move + store_ * std::abs(d_score.value));
+    const double dk_move = std::hypot(move, scale_ * std::sqrt(slopes.square_move(row_)));
     for (std::int64_t d = 0; d < problem_.dim_qk; ++d) {
       const auto q = static_cast<std::size_t>(q_start + d);
       const auto k = static_cast<std::size_t>(k_start + d);
-      gradient_.dq[q] += scale_ * d_score * k_[k];
-      gradient_.dk[k] += scale_ * d_score * q_[q];
-      squares_.dq[q] += square(scale_ * move * k_[k]);
-      squares_.dk[k] += square(scale_ * move * q_[q]);
+      add_term(scale_ * d_score.value * k_[k], move * k_[k], gradient_.dq[q], squares_.dq[q]);
+      add_term(scale_ * d_score.value * q_[q], dk_move * q_[q], gradient_.dk[k], squares_.dk[k]);
+      dq_slopes_[static_cast<std::size_t>(d)].add(scale_ * k_[k], slopes);
     }
   }
 
-  static bool is_adjoint(const Root& root) {
-    return root.kind == RootKind::kScoreAdjoint || root.kind == RootKind::kOperandAdjoint;
+  void add_operand_gradient(std::uint32_t operand, const Adjoint& adjoint, const RowSlopes& slopes) {
+    const std::size_t entry = adjoint.entry;
+    add_term(adjoint.value, adjoint.move, gradient_.d_operands[operand][entry], squares_.d_operands[operand][entry]);
+    operand_slopes_[operand][entry].add(1, slopes);
+    touched_.emplace_back(operand, entry);
+  }
+
+  /// Adds what the row's common moves give to its dq and to the operands' entries that it has touched.
+  void add_row_moves(std::int64_t q_start) {
+    for (std::size_t d = 0; d < dq_slopes_.size(); ++d)
+      squares_.dq[static_cast<std::size_t>(q_start) + d] += std::exchange(dq_slopes_[d], {}).square_move(row_);
+    for (const auto& [operand, entry] : touched_)
+      squares_.d_operands[operand][entry] += std::exchange(operand_slopes_[operand][entry], {}).square_move(row_);
+    touched_.clear();
   }
 
   const AttentionProblem& problem_;
@@ -256,7 +350,14 @@ class Band {
   Interpreter<double> program_;
   Program derivative_program_;
   std::optional<Interpreter<double>> derivative_;
+  std::optional<RunningError> derivative_error_;
+  RunningError program_error_;
   std::vector<Key> keys_;
+  RowMoves row_;
+  std::vector<Adjoint> adjoints_;     ///< one for each root of the derivative
+  std::vector<RowSlopes> dq_slopes_;  ///< of the row's dq
+  std::vector<std::vector<RowSlopes>> operand_slopes_;
+  std::vector<std::pair<std::size_t, std::size_t>> touched_;  ///< operand and entry, of which the row has slopes
   std::vector<double> o_, o_move_;
   RoundingBand band_;
   reference::BackwardResult<double> gradient_;  ///< the values themselves

@@ -8,21 +8,31 @@ namespace scoremod::checking {
 
 /// How far rounding alone may move each element of each output, to first order. Dense, as the reference's results are.
 ///
-/// With u = 2^-24 the unit roundoff of float32, w that of the problem's dtype, and a = 4 u for the float32 arithmetic
-/// of a term (its exponential, its products and its share of the sums around it), a row's quantities move by
+/// With u = 2^-24 the unit roundoff of float32, w that of the problem's dtype, e the running error of a node of a
+/// program (running_error.hpp), and u (S) short for the roundings of a sum in float32, the root of the sum over its
+/// terms t and partial sums p of u^2 (t^2 + p^2) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
+/// sections 3.3 and 4.2), a row's quantities move by
 ///
 /// - score s: sigma = u |scale| sum_d |q_d k_d|
-/// - value v(s): delta = max |v(s +- sigma) - v(s)| + a |v|
-/// - weight P: P (delta + a + w) each, and together P times the row's delta, the root of the sum of (P delta)^2
-/// - o: the weights' moves times |V|; w |o| for its store
-/// - dP - D: a |dP|, u for each product, and the moves of o times |dO|
-/// - d_score(s, g): |d_score(s, move of g)| + max |d_score(s +- sigma, g) - d_score(s, g)| + (a + w) |d_score|
-/// - dq, dk, dv: their terms' moves; w times themselves for the store
+/// - value v(s): delta = e(v) + max |v(s +- sigma) - v(s)| + 2 u |v|, the last for the exponential's argument
+/// - weight P: P (delta + 4 u + w) each; and together P times the row's epsilon, the root of the sum of (P delta)^2
+/// - LSE: epsilon + 4 u (1 + |LSE|), which the weights of the backward share
+/// - o: the weights' moves times |V|; epsilon |o|; w |o| for its store
+/// - dP: u (dP). D: the weights' moves times |dP|; epsilon |D|; w |dO_d o_d| for each stored o_d; u (D)
+/// - g = P (dP - D): for the key alone, P times the root of ((delta + 4 u) (dP - D))^2 plus dP's move squared; for the
+///   row as a whole, P times D's move, and |g| times the LSE's
+/// - d_score(s, g), and an operand's adjoint in the same way: e(d_score) + |d_score(s, move of g)|
+///   + max |d_score(s +- sigma, g) - d_score(s, g)| + 2 u |d_score|, and for the score w |d_score|. e is that at
+///   g + its moves: an adjoint is linear in g, and its roundings do not vanish where g does
+/// - dq, dk, dv, an operand's gradient: their terms' moves; u (their sum); w times themselves for the store
 ///
-/// and an operand's gradient as d_score does. Moves of independent terms add in quadrature. What is discontinuous in
-/// the score (a floor, a comparison, a mask) shows as a large difference over +- sigma, so that an element which
-/// rounding may put on either side widens the band of what it enters, and of nothing else. An element whose move is not
-/// finite is too ill-conditioned to be compared.
+/// Moves of independent terms add in quadrature. A row's D and LSE are the same for all of its keys: what they move in
+/// an element of a gradient is summed over the row's keys with its sign, and then added in quadrature. (An operand that
+/// is added to whole rows has a gradient of 0, of which rounding leaves -D's move.)
+///
+/// What is discontinuous in the score (a floor, a comparison, a mask) shows as a large difference over +- sigma, so
+/// that an element which rounding may put on either side widens the band of what it enters, and of nothing else. An
+/// element whose move is not finite is too ill-conditioned to be compared.
 struct RoundingBand {
   backend::reference::ForwardResult<double> forward;
   backend::reference::BackwardResult<double> backward;  ///< empty when the problem has none

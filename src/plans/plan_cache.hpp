@@ -18,7 +18,9 @@ struct PlanOrRefusal {
   std::string refusal;    ///< why there is no plan
 };
 
-/// The plans of one backend that this process has built, by key. Keys are compared in full.
+/// The plans of one backend that this process has built, by key. Keys are compared in full. A cache with the life of
+/// the process should never be destroyed (`static auto& cache = *new PlanCache<...>`): at its end the libraries that
+/// plans belong to may be gone before them.
 ///
 /// - get() of a key that is there costs a hash of the key and one lock. The first that asks for another key builds;
 ///   others that ask for it meanwhile wait for that one build. Builds run outside the lock, and those of different keys

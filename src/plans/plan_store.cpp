@@ -1,6 +1,7 @@
 #include "plans/plan_store.hpp"
 
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/fail.hpp"
@@ -11,8 +12,18 @@
 
 namespace scoremod::plans {
 
-PlanStore::PlanStore(std::filesystem::path directory, std::uint64_t max_bytes)
-    : directory_(std::move(directory)), max_bytes_(max_bytes) {}
+namespace {
+
+std::filesystem::path absolute_or_empty(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::path absolute = directory.empty() ? directory : std::filesystem::absolute(directory, error);
+  return error ? directory : absolute;
+}
+
+}  // namespace
+
+PlanStore::PlanStore(const std::filesystem::path& directory, std::uint64_t max_bytes)
+    : directory_(absolute_or_empty(directory)), max_bytes_(max_bytes) {}
 
 void PlanStore::warn_once(std::atomic<bool>& warned, const std::string& text) {
   if (!warned.exchange(true)) warn(text);
@@ -59,6 +70,12 @@ void PlanStore::write(const Record& record) {
   write_atomically(directory_, file_name(record.kind, record.key), file);
 }
 
+void PlanStore::warn_of_writing(const std::exception& error) {
+  warn_once(warned_of_writing_, concat("plans are not stored: ", error.what(),
+                                       "; they will be built again in each process (set SCOREMOD_CACHE_DIR to a folder "
+                                       "with space, or SCOREMOD_CACHE=off)"));
+}
+
 bool PlanStore::save(const Record& record) {
   if (!is_on()) return false;
   bool written = false;
@@ -67,16 +84,19 @@ bool PlanStore::save(const Record& record) {
     written = true;
     prune_folder(directory_, max_bytes_);
   } catch (const std::exception& error) {
-    warn_once(warned_of_writing_, concat("plans are not stored: ", error.what(),
-                                         "; they will be built again in each process (set SCOREMOD_CACHE_DIR to a "
-                                         "folder with space, or SCOREMOD_CACHE=off)"));
+    warn_of_writing(error);
   }
   ++(written ? writes_ : failed_writes_);
   return written;
 }
 
 void PlanStore::forget(RecordKind kind, const Bytes& key) {
-  if (is_on()) remove_file(directory_ / file_name(kind, key));
+  if (!is_on()) return;
+  try {
+    remove_file(directory_ / file_name(kind, key));
+  } catch (const std::exception& error) {
+    warn_of_writing(error);
+  }
 }
 
 PlanStoreStatistics PlanStore::statistics() const { return {hits_, misses_, rejected_, writes_, failed_writes_}; }

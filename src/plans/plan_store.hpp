@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -20,14 +21,15 @@ inline constexpr std::uint64_t kDefaultStoreBytes = std::uint64_t{1} << 30;
 /// Records in files of one folder, which several processes may use at once: each file is written under another name,
 /// synchronized and renamed, so that readers see whole files only.
 ///
-/// load() and save() never throw for what is wrong with files or the file system: they say so once in a warning, and
-/// the caller goes on without. Every other function throws Error(kEnvironment). Any function may be called from several
-/// threads at once.
+/// load(), save() and forget() never throw for what is wrong with files or the file system: they say so once in a
+/// warning, and the caller goes on without. Every other function throws Error(kEnvironment). Any function may be called
+/// from several threads at once.
 class PlanStore {
  public:
   /// An empty folder name is a store that is off: it finds nothing and takes nothing. The folder is made at the first
-  /// save(), readable by its owner only: whoever can write into it decides which code runs on the device.
-  explicit PlanStore(std::filesystem::path directory, std::uint64_t max_bytes = kDefaultStoreBytes);
+  /// save(), readable by its owner only: whoever can write into it decides which code runs on the device. A relative
+  /// name is taken from the current folder of now: the store stays where it is when the process goes elsewhere.
+  explicit PlanStore(const std::filesystem::path& directory, std::uint64_t max_bytes = kDefaultStoreBytes);
 
   const std::filesystem::path& directory() const { return directory_; }
   bool is_on() const { return !directory_.empty(); }
@@ -54,6 +56,7 @@ class PlanStore {
 
  private:
   void warn_once(std::atomic<bool>& warned, const std::string& text);
+  void warn_of_writing(const std::exception& error);
   void write(const Record& record);
 
   const std::filesystem::path directory_;

@@ -37,7 +37,7 @@ static void test_statistics_and_limits(void) {
   EXPECT_OK(scoremod_cache_statistics(&text, &message), message);
   EXPECT(text != NULL && strstr(text, "\"limits\":{\"plans\":7,\"bytes\":12345}") != NULL);
   EXPECT(text != NULL && strstr(text, "\"hits\":0") != NULL);
-  EXPECT(text != NULL && strstr(text, "\"directory\":\"scoremod_abi_cache_test\"") != NULL);
+  EXPECT(text != NULL && strstr(text, "/scoremod_abi_cache_test\"") != NULL);
   expect_text(text, "\"limit_bytes\":54321");
   EXPECT_OK(scoremod_plan_cache_clear(&message), message);
   EXPECT(scoremod_plan_cache_clear(NULL) == SCOREMOD_OK);

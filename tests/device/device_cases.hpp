@@ -7,13 +7,27 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/cuda/compute_kernel.hpp"
+#include "check/check_case.hpp"
 
 namespace scoremod::test {
 
 /// The problem of a ready-made modifier, at one of several shapes, chosen by number: grouped heads, odd lengths, more
 /// queries than keys and the reverse, one query, every layout. With a backward.
-AttentionProblem zoo_problem(const std::string& name, int shape, DType dtype);
+checking::CheckCase zoo_problem(const std::string& name, int shape, DType dtype);
 inline constexpr int kZooShapes = 4;
+
+/// Problems with an operand along one of all sets of axes (bit i of `axes`: axis i), read in a way whose adjoint needs
+/// the score and the operand: with grouped heads, more queries than keys, padded strides and, if `windowed`, a mask and
+/// index offsets.
+checking::CheckCase axes_problem(int axes, bool windowed);
+inline constexpr int kAxesProblems = 1 << kAxisCount;
+
+/// Problems with lengths beyond one block of queries and one of keys of the pass of operand gradients.
+checking::CheckCase long_problem(int number);
+inline constexpr int kLongProblems = 4;
+
+/// Problems at the size at which the pass is timed: batch 4, heads 16, sequence 4096, head dim 128, bf16.
+std::vector<checking::CheckCase> timed_problems();
 
 /// The operands that have a gradient.
 std::vector<std::uint32_t> float_operands(const AttentionProblem& problem);

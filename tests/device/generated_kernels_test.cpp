@@ -47,9 +47,15 @@ TEST_F(GeneratedKernels, OfEveryZooEntryCompile) {
   int number = 0;
   for (const zoo::Entry& entry : zoo::entries()) {
     SCOPED_TRACE(entry.name);
-    expect_compiles(test::zoo_problem(entry.name, number, DType::kBF16), number % 2 == 0 ? 80 : 90);
+    expect_compiles(test::zoo_problem(entry.name, number, DType::kBF16).problem, number % 2 == 0 ? 80 : 90);
     ++number;
   }
+}
+
+TEST_F(GeneratedKernels, OfTheOtherDeviceTestsCompile) {
+  for (int i = 0; i < test::kAxesProblems; ++i) expect_compiles(test::axes_problem(i, i % 2 == 0).problem, 90);
+  for (int i = 0; i < test::kLongProblems; ++i) expect_compiles(test::long_problem(i).problem, 80);
+  for (const checking::CheckCase& timed : test::timed_problems()) expect_compiles(timed.problem, 90);
 }
 
 TEST_F(GeneratedKernels, OfRandomProblemsCompile) {

@@ -14,6 +14,8 @@ void add_explain(CLI::App& app, Action* action);
 void add_run(CLI::App& app, Action* action);
 void add_check(CLI::App& app, Action* action);
 void add_zoo(CLI::App& app, Action* action);
+void add_compile(CLI::App& app, Action* action);
+void add_device(CLI::App& app, Action* action);
 void add_cache(CLI::App& app, Action* action);
 
 }  // namespace scoremod::cli

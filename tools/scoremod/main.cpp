@@ -16,9 +16,9 @@ namespace {
 
 constexpr const char* kFooter =
     "PROBLEM is a JSON file, described in docs/problem.md, or - for the standard input.\n"
-    "Exit codes: 0 fine, 1 check: an output is over its tolerance, cache verify: a file is damaged, 2 a mistake in "
-    "the\n"
-    "command line or a file, 3 no backend supports the problem, 4 the machine (memory, files), 5 a bug in scoremod.";
+    "Exit codes: 0 fine, 1 check: an output is over its tolerance, cache verify: a file is damaged,\n"
+    "2 a mistake in the command line or a file, 3 no backend supports the problem, 4 the machine (memory, files),\n"
+    "5 a bug in scoremod.";
 
 int complain(const std::string& message, int code) {
   if (!message.empty()) std::fprintf(stderr, "scoremod: %s\n", message.c_str());
@@ -51,6 +51,8 @@ int main_of(int argc, char** argv) {
   add_run(app, &action);
   add_check(app, &action);
   add_zoo(app, &action);
+  add_compile(app, &action);
+  add_device(app, &action);
   add_cache(app, &action);
   try {
     app.parse(argc, argv);

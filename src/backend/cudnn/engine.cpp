@@ -8,6 +8,7 @@
 
 #include "backend/cudnn/frontend_graph.hpp"
 #include "backend/cudnn/library.hpp"
+#include "backend/cudnn/refusal.hpp"
 
 // The frontend finds cuDNN's functions through this handle.
 namespace cudnn_frontend {
@@ -93,22 +94,9 @@ class FrontendPlan final : public EnginePlan {
   std::size_t workspace_ = 0;
 };
 
-/// The frontend keeps cuDNN's status only as its name in the text. A text that names a failure which is not of the
-/// NOT_SUPPORTED family (3000 to 3999) is no refusal, whatever else it names.
-bool names_only_refusals(std::string_view text) {
-  constexpr std::string_view kStatus = "CUDNN_STATUS_";
-  constexpr std::string_view kNotSupported = "CUDNN_STATUS_NOT_SUPPORTED";
-  bool refused = false;
-  for (std::size_t at = text.find(kStatus); at != std::string_view::npos; at = text.find(kStatus, at + 1)) {
-    if (!text.substr(at).starts_with(kNotSupported)) return false;
-    refused = true;
-  }
-  return refused;
-}
-
 BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
   const bool refused = status.code == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
-                       status.code == fe::error_code_t::ATTRIBUTE_NOT_SET || names_only_refusals(status.err_msg);
+                       status.code == fe::error_code_t::ATTRIBUTE_NOT_SET || reports_only_refusals(status.err_msg);
   return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
 }
 

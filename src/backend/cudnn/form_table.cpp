@@ -18,6 +18,9 @@ namespace {
 
 constexpr std::string_view kOneRowSettings = "one_row";
 
+/// Whose forms are tried where nothing was seen: cuDNN's checks of a modifier's nodes are much the same for all.
+constexpr const char* kModelArchitecture = "sm_90";
+
 /// Better verdicts first: of several rows the last in this order counts.
 constexpr std::array kByWeight{FormVerdict::kUnknown, FormVerdict::kRefused, FormVerdict::kRight, FormVerdict::kWrong,
                                FormVerdict::kCrashed};
@@ -85,8 +88,13 @@ FormTable shipped_form_table(std::string_view architecture, std::string_view cud
   static std::map<std::tuple<std::string, std::string, RowClass>, FormTable> tables;
   const std::lock_guard lock(mutex);
   const auto [entry, is_new] = tables.try_emplace({std::string(architecture), std::string(cudnn_version), rows});
-  if (is_new) entry->second = FormTable::parse(embedded::kCudnnFormsSm90, architecture, cudnn_version, rows);
-  return entry->second;
+  FormTable& table = entry->second;
+  if (!is_new) return table;
+  table = FormTable::parse(embedded::kCudnnFormsSm90, architecture, cudnn_version, rows);
+  if (table.size() > 0) return table;
+  table = FormTable::parse(embedded::kCudnnFormsSm90, kModelArchitecture, cudnn_version, rows);
+  table.set_verified(false);
+  return table;
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -38,6 +38,10 @@ class FormTable {
   /// Median milliseconds at the explorer's timed shape; 0 where it was not timed.
   double milliseconds(std::string_view form, Direction direction) const;
   std::size_t size() const { return entries_.size(); }
+  /// Whether the rows were seen on the architecture that the table was asked for. Those of another one say what is
+  /// worth trying, and prove nothing: a lowering must be admitted on the device before it is used.
+  bool verified() const { return verified_; }
+  void set_verified(bool verified) { verified_ = verified; }
 
  private:
   struct Entry {
@@ -45,9 +49,12 @@ class FormTable {
     double milliseconds = 0;
   };
   std::map<std::pair<std::string, Direction>, Entry> entries_;
+  bool verified_ = true;
 };
 
-/// The table that ships with the library, for a device's architecture and the cuDNN that is loaded.
+/// The table that ships with the library, for a device's architecture and the cuDNN that is loaded. An architecture
+/// without one gets sm_90's of that version, unverified. Empty for a version that was never explored: which graphs
+/// crash it is not known.
 FormTable shipped_form_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows);
 
 }  // namespace scoremod::backend::cudnn

@@ -1,7 +1,7 @@
 #pragma once
 
-// An AttentionGraph in cudnn-frontend's terms. Included by engine.cpp alone: cudnn_frontend.h takes most of a minute to
-// compile.
+// An AttentionGraph in cudnn-frontend's terms. Included by engine.cpp and one test: cudnn_frontend.h takes most of a
+// minute to compile.
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>

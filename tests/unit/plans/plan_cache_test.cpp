@@ -14,6 +14,7 @@
 #include "scoremod/error.hpp"
 
 #include "base/canonical_bytes.hpp"
+#include "unit/plans/colliding_keys.hpp"
 
 namespace scoremod::plans {
 namespace {
@@ -120,12 +121,13 @@ TEST(PlanCache, ClearForgetsPlansAndRefusals) {
 }
 
 TEST(PlanCache, TellsKeysOfEqualHashApart) {
-  // Two keys of 16 bytes whose FNV-1a is equal would do; telling prefixes apart shows the comparison just as well.
   Cache cache("test");
-  Bytes key = key_of(1);
-  cache.get(key, [] { return plan_of(1); });
-  key.push_back(std::byte{0});
-  EXPECT_EQ(*cache.get(key, [] { return plan_of(2); }).plan, 2);
+  const auto [one, other] = keys_of_equal_hash();
+  ASSERT_EQ(fnv1a(one), fnv1a(other));
+  cache.get(one, [] { return plan_of(1); });
+  EXPECT_EQ(*cache.get(other, [] { return plan_of(2); }).plan, 2);
+  EXPECT_EQ(*cache.get(one, unwanted).plan, 1);
+  EXPECT_EQ(*cache.get(other, unwanted).plan, 2);
 }
 
 TEST(PlanCache, OneThreadBuildsAndTheOthersWait) {

@@ -144,6 +144,17 @@ TEST(RecordFile, WithRightChecksumsIsStillHeldToItsHeader) {
   EXPECT_NE(of_later_format.damage.find("format 2"), std::string::npos) << of_later_format.damage;
 }
 
+TEST(RecordFile, LengthsThatWrapAroundAreSeen) {
+  // Their sum, taken modulo 2^64, is right, and so is the end of the header.
+  Bytes file = encode(example());
+  const auto set = [&](std::size_t place, std::uint64_t value) {
+    for (std::size_t i = 0; i < 8; ++i) file[place + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+  };
+  set(12, std::uint64_t{0} - 36);
+  set(20, file.size() - 8);
+  EXPECT_NE(decode(file).damage, "");
+}
+
 TEST(RecordFile, SaysWhatIsWrong) {
   const Bytes file = encode(example());
   const auto says = [](std::span<const std::byte> bytes, const char* part) {

@@ -50,9 +50,17 @@ TEST(FormTable, RefusesWhatIsNoTable) {
 }
 
 TEST(FormTable, TheShippedTableSpeaksOnlyForWhatItSaw) {
-  EXPECT_GT(shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows).size(), 300u);
+  const FormTable seen = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  EXPECT_GT(seen.size(), 300u);
+  EXPECT_TRUE(seen.verified());
   EXPECT_EQ(shipped_form_table("sm_90", "9.20.0", RowClass::kManyRows).size(), 0u);
-  EXPECT_EQ(shipped_form_table("sm_100", "9.19.0", RowClass::kManyRows).size(), 0u);
+  EXPECT_EQ(shipped_form_table("sm_100", "9.20.0", RowClass::kManyRows).size(), 0u);
+}
+
+TEST(FormTable, AnotherArchitectureGetsFormsThatAreNotVerified) {
+  const FormTable borrowed = shipped_form_table("sm_100", "9.19.0", RowClass::kManyRows);
+  EXPECT_EQ(borrowed.size(), shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows).size());
+  EXPECT_FALSE(borrowed.verified());
 }
 
 TEST(FormTable, TheShippedTableKnowsWhatIsWrong) {

@@ -1,0 +1,92 @@
+#include "acceptance/cell.hpp"
+
+#include <array>
+#include <map>
+
+#include "scoremod/zoo.hpp"
+
+#include "backend/cudnn/candidates.hpp"
+#include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/refusal.hpp"
+#include "base/fail.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::acceptance {
+namespace {
+
+using backend::Direction;
+namespace cudnn = backend::cudnn;
+
+/// For what has no default.
+zoo::Parameters parameters_of(const std::string& modifier) {
+  using Int = std::int64_t;
+  static const std::map<std::string, zoo::Parameters> kParameters{
+      {"soft_cap", {{"cap", 50.0}}},
+      {"relative_table", {{"max_distance", Int{128}}}},
+      {"sliding_window", {{"window", Int{128}}}},
+      {"causal_sliding_window", {{"window", Int{128}}}},
+      {"prefix_lm", {{"prefix", Int{100}}}},
+      {"dilated_window", {{"window", Int{32}}, {"dilation", Int{4}}}},
+      {"neighborhood_2d", {{"width", Int{32}}, {"radius_x", Int{3}}, {"radius_y", Int{3}}}},
+      {"global_window", {{"global_tokens", Int{16}}, {"window", Int{128}}}},
+  };
+  const auto found = kParameters.find(modifier);
+  return found == kParameters.end() ? zoo::Parameters{} : found->second;
+}
+
+void add(std::string& reasons, const std::string& reason) {
+  if (reasons.find(reason) == std::string::npos) reasons += concat(reasons.empty() ? "" : "; ", reason);
+}
+
+}  // namespace
+
+const std::vector<std::string>& devices() {
+  static const std::vector<std::string> kDevices{"a100", "l40s", "h200", "b200", "rtx5090"};
+  return kDevices;
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> all;
+  for (const zoo::Entry& entry : zoo::entries()) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      for (const std::string& device : devices()) all.push_back({entry.name, direction, device});
+    }
+  }
+  return all;
+}
+
+AttentionProblem problem_of(const std::string& modifier) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = problem.seq_kv = 512;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.dtype = DType::kBF16;
+  problem.backward = problem.stats = true;
+  const zoo::Sizes sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  const zoo::Combination made = zoo::combine(std::array{zoo::make(modifier, parameters_of(modifier), sizes)});
+  problem.program = made.program;
+  for (const zoo::OperandNeed& need : made.operands)
+    problem.operands.push_back({need.name, need.dtype, need.shape, {}});
+  return problem;
+}
+
+CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& forms_version) {
+  const auto device = cudnn::DeviceProperties::parse(device_json);
+  const auto problem = compiler::compile(problem_of(cell.modifier), {});
+  const auto table = cudnn::shipped_form_table(device.architecture(), forms_version, cudnn::row_class(problem.problem));
+  const auto candidates = cudnn::candidates(problem, cell.direction, cudnn::right_forms(table, cell.direction));
+  CellResult result{"not_lowered", "", 0};
+  for (const cudnn::Candidate& candidate : candidates.found) {
+    const cudnn::BuildOutcome built = cudnn::build_plan(candidate.graph, device);
+    if (built.status == cudnn::BuildStatus::kBuilt) return {"built", result.reason, built.plan->workspace_bytes()};
+    result.verdict = built.status == cudnn::BuildStatus::kRefused ? "refused" : "failed";
+    add(result.reason, cudnn::short_refusal(built.text));
+  }
+  for (const std::string& reason : candidates.reasons) {
+    if (candidates.found.empty()) add(result.reason, reason);
+  }
+  return result;
+}
+
+}  // namespace scoremod::acceptance

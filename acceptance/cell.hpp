@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+
+namespace scoremod::acceptance {
+
+/// One question of the table: does cuDNN build this ready-made modifier, in this direction, for this device?
+struct Cell {
+  std::string modifier;
+  backend::Direction direction = backend::Direction::kForward;
+  std::string device;  ///< its file in src/backend/cudnn/devices, without ".json"
+};
+
+struct CellResult {
+  std::string verdict;  ///< built, refused (by cuDNN), not_lowered (no form), or failed (anything else)
+  std::string reason;   ///< why not built; when built: why earlier candidates were not
+  std::size_t workspace_bytes = 0;
+};
+
+/// The devices that the table has columns for, one of each architecture.
+const std::vector<std::string>& devices();
+
+/// Every ready-made modifier, in both directions, for every device.
+std::vector<Cell> cells();
+
+/// The problem that a modifier is put into: batch 2, heads 4, sequence 512, head dim 128, bf16, BSHD, with windows and
+/// prefixes that matter at that length.
+AttentionProblem problem_of(const std::string& modifier);
+
+/// Lowers with the forms known for `forms_version` ("9.19.0"), whatever cuDNN is loaded, and builds a plan for the
+/// device of `device_json`. May crash: call it in a child process. Throws Error where the machine lacks something.
+CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& forms_version);
+
+}  // namespace scoremod::acceptance

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scoremod/export.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod {
+
+/// What became of one direction of a problem in compile_ahead().
+struct AheadResult {
+  std::string direction;  ///< "forward" or "backward"
+  bool stored = false;
+  std::vector<std::string> reasons;  ///< when not stored: why; when stored: why a faster form was passed over
+  std::vector<std::string> notes;    ///< what the plan consists of, and what is not known of it
+  std::string label;                 ///< as `scoremod cache list` shows it
+  std::size_t plan_bytes = 0;        ///< of the file's contents
+  std::size_t workspace_bytes = 0;   ///< device memory that cuDNN's plan needs
+  double milliseconds = 0;           ///< of building
+};
+
+/// Builds the plans of a problem ahead of time, for a device that need not be on this machine, into a folder that is or
+/// becomes a plan store (SCOREMOD_CACHE_DIR): a process on the device finds them there and builds nothing. Neither a
+/// device nor a driver is needed, only cuDNN and the CUDA runtime; they must be of the versions that the process on the
+/// device will load. Where there is no driver, this process gets a stand-in for one and can run nothing on a device:
+/// call this before anything else looks for a device. docs/plans.md says more.
+///
+/// `device_properties` is the text that device_properties() gives on a machine with the device.
+///
+/// A direction that cuDNN does not support is not an error: its reasons say why. Throws Error(kInvalidArgument) for an
+/// invalid problem or text, kUnsupported when this build has no backend that plans ahead, and kEnvironment when a
+/// library is missing or the folder cannot be written.
+SCOREMOD_API std::vector<AheadResult> compile_ahead(const AttentionProblem& problem, std::string_view device_properties,
+                                                    const std::string& directory);
+
+/// The properties of the calling thread's current CUDA device as JSON, for compile_ahead() elsewhere. Throws
+/// Error(kEnvironment) when there is no device.
+SCOREMOD_API std::string device_properties();
+
+}  // namespace scoremod

@@ -1,0 +1,8 @@
+"""scoremod for JAX. docs/jax.md is a walk through it."""
+
+from scoremod.jax import zoo
+from scoremod.jax.api import flex_attention
+from scoremod.jax.explain import Explanation, Operand, explain, support
+from scoremod.jax.fused_attention import fused_attention
+
+__all__ = ["Explanation", "Operand", "explain", "flex_attention", "fused_attention", "support", "zoo"]

@@ -1,0 +1,94 @@
+"""flex_attention: fused attention with a score function in plain JAX; explain and support: what becomes of it."""
+
+import numbers
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax.call import Call, backend_on, check_supported, dtype_of, problem_text, sizes_of
+from scoremod.jax.differentiate import attention, attention_and_lse
+from scoremod.jax.trace import trace
+from scoremod.jax.xla_attention import xla_attention
+
+XLA = "xla"
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    mask_mod=None,
+    *,
+    scale=None,
+    layout="BSHD",
+    return_lse=False,
+    deterministic=False,
+    backend=None,
+    fallback=None,
+):
+    """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
+
+    query, key, value: float32, float16 or bfloat16 arrays in the order of `layout` ("BSHD", "SBHD" or "BHSD"). key and value may have
+        fewer heads, a divisor of query's; value may have another head dim.
+    score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain JAX function of scalars: float32 score, int32 indices.
+    mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
+    scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
+    return_lse: also returns float32 [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
+    deterministic: whether the gradients must be the same bits each time.
+    backend: "cpu" or "reference" on the CPU, "cudnn" on CUDA, "xla" anywhere; without it, the platform's own.
+    fallback: "xla" to run an attention that the backend can't run as XLA operations, instead of raising.
+
+    The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
+    to every captured float array. docs/jax.md says what the functions can be made of.
+
+    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
+    """
+    query, key, value = (jnp.asarray(array) for array in (query, key, value))
+    sizes_of(layout, query, key, value)
+    dtype_of(query, key, value)
+    if fallback not in (None, XLA):
+        raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    if backend != XLA:
+        try:
+            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend)
+            check_supported(traced.problem, backend_on(jax.default_backend(), backend))
+        except UnsupportedError:
+            if fallback is None:
+                raise
+        else:
+            compute = attention_and_lse if return_lse else attention
+            return compute(traced.call, query, key, value, tuple(source.array() for source in traced.sources))
+    o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
+    return (o, lse) if return_lse else o
+
+
+class TracedCall(NamedTuple):
+    call: Call
+    sources: list  # what makes each operand's array
+    operands: list  # their shapes and dtypes
+    problem: str  # of the forward, as JSON
+
+
+def trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend):
+    """What flex_attention's arguments are traced to. query, key and value may be shapes."""
+    number, array = _scale(scale)
+    sizes = sizes_of(layout, query, key, value)
+    program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
+    call = Call(program, layout, number, backend, bool(deterministic))
+    operands = [jax.eval_shape(source.array) for source in sources]
+    problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
+    return TracedCall(call, sources, operands, problem)
+
+
+def _scale(scale):
+    """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
+    if scale is None:
+        return None, None
+    if isinstance(scale, numbers.Real):
+        return float(scale), None
+    if jnp.shape(scale) != () or not jnp.issubdtype(jnp.result_type(scale), jnp.floating):
+        raise InvalidArgumentError(f"scale: expected a number or a scalar float array, found {scale!r}")
+    return 1.0, jnp.asarray(scale, jnp.float32)

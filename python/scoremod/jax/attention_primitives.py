@@ -1,0 +1,126 @@
+"""The JAX primitives: one attention forward, one backward. XLA runs them through libscoremod_jax.so.
+
+forward:  q, k, v, *operands -> o, and lse if with_lse
+backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
+
+Each comes twice: as the one that functions call, which jax.vmap and the partitioner of a mesh take apart, and as the call of one device that
+is left of it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import dispatch
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from scoremod.errors import UnsupportedError
+from scoremod.jax import ffi
+from scoremod.jax.call import backend_on, check_supported, problem_text, sizes_of, workspace_bytes
+from scoremod.jax.fold_batch import batch_backward, batch_forward
+from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, backward_results, forward_results, partitioned
+
+# Where a workspace starts within its buffer; XLA promises less.
+_ALIGNMENT = 64
+
+forward_p = Primitive("scoremod_attention_forward")
+backward_p = Primitive("scoremod_attention_backward")
+device_forward_p = Primitive("scoremod_attention_forward_on_device")
+device_backward_p = Primitive("scoremod_attention_backward_on_device")
+
+
+def forward(call, q, k, v, operands, *, with_lse):
+    """[o] or [o, lse]: lse is float32 [batch, heads, seq_q]."""
+    return forward_p.bind(q, k, v, *operands, call=call, with_lse=with_lse)
+
+
+def backward(call, q, k, v, o, lse, d_o, operands, *, wanted):
+    return backward_p.bind(q, k, v, o, lse, d_o, *operands, call=call, wanted=tuple(wanted))
+
+
+def _forward_avals(q, k, v, *operands, call, with_lse):
+    sizes = sizes_of(call.layout, q, k, v)
+    o = jax.core.ShapedArray((*q.shape[:-1], sizes.dim_v), q.dtype)
+    lse = jax.core.ShapedArray((sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
+    return [o, lse] if with_lse else [o]
+
+
+def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
+    return [jax.core.ShapedArray(x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))]
+
+
+def _lower_forward(platform, context, *arguments, call, with_lse):
+    q, k, v, *operands = context.avals_in
+    problem = problem_text(call, q, k, v, operands, backward=False, stats=with_lse)
+    return _lower(ffi.FORWARD, platform, context, arguments, call, problem)
+
+
+def _lower_backward(platform, context, *arguments, call, wanted):
+    q, k, v, _, _, _, *operands = context.avals_in
+    problem = problem_text(call, q, k, v, operands, backward=True, stats=True)
+    return _lower(ffi.BACKWARD, platform, context, arguments, call, problem, wanted=np.asarray(wanted, np.int64))
+
+
+def _lower(target, platform, context, arguments, call, problem, **attributes):
+    ffi.register()
+    backend = backend_on(platform, call.backend)
+    check_supported(problem, backend)
+    # The call has one more result than the primitive: its scratch memory.
+    scratch = jax.core.ShapedArray((workspace_bytes(problem, backend, target == ffi.BACKWARD) + _ALIGNMENT,), jnp.uint8)
+    context = context.replace(avals_out=[*context.avals_out, scratch])
+    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backend=backend, **attributes)[:-1]
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(primitive, parameters):
+    return jax.jit(functools.partial(primitive.bind, **dict(parameters)))
+
+
+def _run_now(primitive, *arguments, **parameters):
+    return _compiled(primitive, tuple(parameters.items()))(*arguments)
+
+
+def _refuse_jvp(primitive, primals, tangents, **parameters):
+    raise UnsupportedError(
+        f"'{primitive.name}' was to be differentiated directly: scoremod has first derivatives in reverse mode (jax.grad, jax.vjp) only; "
+        'backend="xla" has no such limit'
+    )
+
+
+_partitioned_forward = partitioned(
+    FORWARD_TENSORS,
+    forward_results,
+    lambda call, with_lse, *arrays: device_forward_p.bind(*arrays, call=call, with_lse=with_lse),
+)
+_partitioned_backward = partitioned(
+    BACKWARD_TENSORS,
+    backward_results,
+    lambda call, wanted, *arrays: device_backward_p.bind(*arrays, call=call, wanted=wanted),
+)
+
+
+def _take_apart_forward(*arrays, call, with_lse):
+    return _partitioned_forward(call, with_lse, *arrays)
+
+
+def _take_apart_backward(*arrays, call, wanted):
+    return _partitioned_backward(call, wanted, *arrays)
+
+
+for _primitive, _device_primitive, _avals, _batching, _take_apart, _lowering in (
+    (forward_p, device_forward_p, _forward_avals, batch_forward, _take_apart_forward, _lower_forward),
+    (backward_p, device_backward_p, _backward_avals, batch_backward, _take_apart_backward, _lower_backward),
+):
+    for _each in (_primitive, _device_primitive):
+        _each.multiple_results = True
+        _each.def_impl(functools.partial(_run_now, _each))
+        _each.def_abstract_eval(_avals)
+    ad.primitive_jvps[_primitive] = functools.partial(_refuse_jvp, _primitive)
+    batching.primitive_batchers[_primitive] = functools.partial(_batching, _primitive)
+    # Custom partitioning looks at the devices; only JAX's own primitives have a public way to say so.
+    dispatch.prim_requires_devices_during_lowering.add(_primitive)
+    mlir.register_lowering(_primitive, mlir.lower_fun(_take_apart, multiple_results=True))
+    for _platform in ("cpu", "cuda"):
+        mlir.register_lowering(_device_primitive, functools.partial(_lowering, _platform), platform=_platform)

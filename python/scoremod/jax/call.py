@@ -1,0 +1,153 @@
+"""One attention call as a plain value, its problem as JSON, and what the backends say of it."""
+
+import functools
+import json
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from scoremod.attention import Attention, support
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax.program import AXES, Program, operand_name
+
+LAYOUTS = ("BSHD", "SBHD", "BHSD")
+
+# JAX's name of a platform -> the backends that can run there, the default first.
+_BACKENDS = {"cpu": ("cpu", "reference"), "cuda": ("cudnn",), "gpu": ("cudnn",)}
+_DTYPE_NAMES = {
+    np.dtype(np.float32): "f32",
+    np.dtype(np.float16): "f16",
+    jnp.dtype(jnp.bfloat16): "bf16",
+    np.dtype(np.int32): "i32",
+    np.dtype(np.bool_): "bool",
+}
+
+
+class Call(NamedTuple):
+    """Everything about a call but its arrays. Two calls are the same computation exactly when they are equal: the program stands here by
+    its structure, so neither the name nor the identity of the user's function matters."""
+
+    program: Program
+    layout: str
+    scale: float | None
+    backend: str | None
+    deterministic: bool
+
+    def axis(self, letter):
+        """The position of a dimension of q, k, v or o."""
+        return self.layout.index(letter)
+
+
+class Sizes(NamedTuple):
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seq_q: int
+    seq_kv: int
+    dim_qk: int
+    dim_v: int
+
+    def axes(self):
+        """axis -> the size of the score along it."""
+        return dict(zip(AXES, (self.batch, self.heads_q, self.seq_q, self.seq_kv)))
+
+
+def sizes_of(layout, q, k, v):
+    """The Sizes of arrays (or shapes) in a layout. Raises InvalidArgumentError that names what doesn't fit."""
+    if layout not in LAYOUTS:
+        raise InvalidArgumentError(f"layout: expected one of {', '.join(LAYOUTS)}, found {layout!r}")
+    shapes = {"query": tuple(q.shape), "key": tuple(k.shape), "value": tuple(v.shape)}
+    for name, shape in shapes.items():
+        if len(shape) != 4:
+            raise InvalidArgumentError(f"{name}: expected 4 dimensions in the order {layout}, found shape {shape}")
+    size = {name: dict(zip(layout, shape)) for name, shape in shapes.items()}
+    for letter, first, second, what in (
+        ("B", "query", "key", "batch"),
+        ("B", "query", "value", "batch"),
+        ("H", "key", "value", "number of heads"),
+        ("S", "key", "value", "length"),
+        ("D", "query", "key", "head dim"),
+    ):
+        if size[first][letter] != size[second][letter]:
+            raise InvalidArgumentError(
+                f"{second}: expected the {what} of {first}, {size[first][letter]}, found {size[second][letter]} in shape "
+                f"{shapes[second]} ({layout})"
+            )
+    if 0 in shapes["query"] or 0 in shapes["key"] or 0 in shapes["value"]:
+        raise InvalidArgumentError(f"expected arrays that are not empty, found shapes {', '.join(map(str, shapes.values()))}")
+    if size["query"]["H"] % size["key"]["H"]:
+        raise InvalidArgumentError(
+            f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}"
+        )
+    return Sizes(
+        *(size["query"][letter] for letter in "BH"),
+        size["key"]["H"],
+        size["query"]["S"],
+        size["key"]["S"],
+        size["query"]["D"],
+        size["value"]["D"],
+    )
+
+
+def dtype_of(q, k, v):
+    """The dtype of query, key and value."""
+    dtypes = {"query": q.dtype, "key": k.dtype, "value": v.dtype}
+    if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in ("f32", "f16", "bf16"):
+        found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16 or bfloat16; found {found}")
+    return q.dtype
+
+
+def problem_text(call, q, k, v, operands, *, backward, stats):
+    """The problem of these arrays (or shapes) as JSON: docs/problem.md."""
+    problem = {
+        **sizes_of(call.layout, q, k, v)._asdict(),
+        "dtype": _DTYPE_NAMES[np.dtype(q.dtype)],
+        "layout": call.layout,
+        "program": call.program.text(),
+        "operands": [
+            {"name": operand_name(i), "dtype": _DTYPE_NAMES[np.dtype(operand.dtype)], "shape": list(operand.shape)}
+            for i, operand in enumerate(operands)
+        ],
+        "backward": backward,
+        "stats": stats,
+    }
+    if call.scale is not None:
+        problem["scale"] = call.scale
+    return json.dumps(problem)
+
+
+def backend_on(platform, backend):
+    """The backend that runs on a platform: the named one, or the platform's default."""
+    known = _BACKENDS.get(platform, ())
+    if not known or (backend is not None and backend not in known):
+        found = "no backend" if backend is None else repr(backend)
+        raise UnsupportedError(
+            f"backend: expected one that runs on the platform {platform!r} ({', '.join(known) or 'none does'}), found {found}; "
+            'backend="xla" runs everywhere'
+        )
+    return backend or known[0]
+
+
+@functools.lru_cache(maxsize=256)
+def reasons_against(problem, backend):
+    """Why a backend can't run a problem; empty when it can. Raises InvalidArgumentError for an invalid problem."""
+    answers = [answer for answer in support(problem, backend=backend) if answer["backend"] == backend]
+    return tuple(answers[0]["reasons"]) if answers else (f"this build of scoremod has no backend '{backend}'",)
+
+
+@functools.lru_cache(maxsize=256)
+def workspace_bytes(problem, backend, backward):
+    """Bytes of scratch of one call."""
+    attention = Attention(problem, backend=backend)
+    return attention.backward_workspace_bytes if backward else attention.forward_workspace_bytes
+
+
+def check_supported(problem, backend):
+    """Raises UnsupportedError with the backend's reasons if it can't run a problem."""
+    if reasons := reasons_against(problem, backend):
+        raise UnsupportedError(
+            f"the backend '{backend}' can't run this attention: {'; '.join(reasons)}. backend=\"xla\" runs it as XLA operations, "
+            'and fallback="xla" does so wherever it is needed'
+        )

@@ -1,0 +1,94 @@
+"""The attention call with its derivative, which scoremod's compiler derives from the program."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from scoremod.jax.attention_primitives import backward, forward
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention(call, q, k, v, operands):
+    """The output; operands are arrays, one for each operand of call.program."""
+    return forward(call, q, k, v, operands, with_lse=False)[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention_and_lse(call, q, k, v, operands):
+    """(output, lse), both differentiable."""
+    return tuple(forward(call, q, k, v, operands, with_lse=True))
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """Numbers of the operands whose gradients somebody asks for."""
+
+    numbers: tuple
+
+
+def _run_forward(call, q, k, v, operands):
+    wanted = tuple(
+        i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
+    )
+    q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
+    o, lse = forward(call, q, k, v, operands, with_lse=True)
+    return o, lse, (q, k, v, operands, o, lse, _Wanted(wanted))
+
+
+def _forward_rule(call, q, k, v, operands):
+    o, _, kept = _run_forward(call, q, k, v, operands)
+    return o, kept
+
+
+def _forward_rule_with_lse(call, q, k, v, operands):
+    o, lse, kept = _run_forward(call, q, k, v, operands)
+    return (o, lse), kept
+
+
+def _backward_rule(call, kept, d_o):
+    return _gradients(call, kept, _instantiate(d_o), None)
+
+
+def _backward_rule_with_lse(call, kept, upstream):
+    d_o, d_lse = upstream
+    return _gradients(call, kept, _instantiate(d_o), None if isinstance(d_lse, SymbolicZero) else d_lse)
+
+
+def _instantiate(cotangent):
+    return jnp.zeros(cotangent.shape, cotangent.dtype) if isinstance(cotangent, SymbolicZero) else cotangent
+
+
+def _gradients(call, kept, d_o, d_lse):
+    q, k, v, operands, o, lse, wanted = kept
+    dim_v = v.shape[-1]
+    if d_lse is not None:
+        v, o, d_o = _with_lse_column(call, v, o, d_o, d_lse)
+    dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, d_o, operands, wanted=wanted.numbers)
+    by_number = dict(zip(wanted.numbers, gradients))
+    return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(operands)))
+
+
+# Head dims of fused attention are multiples of 8.
+_COLUMNS = 8
+
+
+def _with_lse_column(call, v, o, d_o, d_lse):
+    """d loss / d lse, brought in through columns that v, o and d_o get.
+
+    The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
+    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same.
+    """
+    heads, sequence = call.axis("H"), call.axis("S")
+    d_lse = jnp.moveaxis(d_lse, (0, 1, 2), (call.axis("B"), heads, sequence))[..., None].astype(d_o.dtype)
+    zeros = jnp.zeros((*d_o.shape[:-1], _COLUMNS - 1), d_o.dtype)
+    v = jnp.concatenate([v, jnp.ones((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
+    o = jnp.concatenate([o, jnp.zeros_like(d_lse), zeros], axis=-1)
+    return v, o, jnp.concatenate([d_o, d_lse, zeros], axis=-1)
+
+
+attention.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
+attention_and_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)

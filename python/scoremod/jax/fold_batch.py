@@ -1,0 +1,114 @@
+"""jax.vmap of attention: the mapped axis becomes part of the batch dimension, so one call computes all.
+
+A batch index b of the folded call is n * batch + b of the mapped ones. So the program's b becomes b % batch, a mapped operand varies
+along the batch, and a mapped table gets one more index, b // batch.
+"""
+
+import jax.numpy as jnp
+
+from scoremod.errors import UnsupportedError
+from scoremod.jax.operands import MAX_TABLE_RANK
+from scoremod.jax.program import Builder
+
+
+def batch_forward(primitive, arguments, dims, *, call, with_lse):
+    fold = _Fold(call, arguments, dims)
+    operands = fold.operands(arguments[3:], dims[3:], mapped=[dim is not None for dim in dims[3:]])
+    qkv = [fold.tensor(array, dim) for array, dim in zip(arguments[:3], dims)]
+    o, *lse = primitive.bind(*qkv, *operands, call=fold.call(), with_lse=with_lse)
+    return [fold.unfold(o, fold.axis), *(fold.unfold(x, 0) for x in lse)], [fold.axis, *(0 for _ in lse)]
+
+
+def batch_backward(primitive, arguments, dims, *, call, wanted):
+    fold = _Fold(call, arguments, dims)
+    # Each of the mapped calls has its own gradient of an operand that they share.
+    mapped = [dim is not None or i in wanted for i, dim in enumerate(dims[6:])]
+    operands = fold.operands(arguments[6:], dims[6:], mapped)
+    lse = fold.tensor(arguments[4], dims[4], 0)
+    tensors = {i: fold.tensor(arguments[i], dims[i]) for i in (0, 1, 2, 3, 5)}
+    q, k, v, o, d_o = tensors.values()
+    gradients = primitive.bind(q, k, v, o, lse, d_o, *operands, call=fold.call(), wanted=wanted)
+    axes = [fold.axis] * 3 + [0] * len(wanted)
+    unfolded = [fold.unfold(x, fold.axis) for x in gradients[:3]]
+    for i, gradient in zip(wanted, gradients[3:]):
+        decl = call.program.operands[i]
+        if decl.table_rank:
+            unfolded.append(gradient)
+        elif "b" in decl.axes:
+            unfolded.append(fold.unfold(gradient, 0))
+        else:
+            # Every batch of one mapped call read the same entry.
+            unfolded.append(fold.unfold(gradient.astype(jnp.float32), 0).sum(axis=1).astype(gradient.dtype))
+    return unfolded, axes
+
+
+class _Fold:
+    def __init__(self, call, arguments, dims):
+        self._call = call
+        self.axis = call.axis("B")
+        self._count = next(array.shape[dim] for array, dim in zip(arguments, dims) if dim is not None)
+        q, dim = arguments[0], dims[0]
+        self._batch = (q.shape if dim is None else q.shape[:dim] + q.shape[dim + 1 :])[self.axis]
+        self._program = None
+
+    def call(self):
+        """The folded call, once operands() was called."""
+        return self._call._replace(program=self._program)
+
+    def tensor(self, array, dim, axis=None):
+        """A tensor with a batch dimension, all mapped ones in it."""
+        axis = self.axis if axis is None else axis
+        if dim is None:
+            array, dim = jnp.broadcast_to(jnp.expand_dims(array, axis), _inserted(array.shape, axis, self._count)), axis
+        array = jnp.moveaxis(array, dim, axis)
+        return array.reshape(*array.shape[:axis], self._count * self._batch, *array.shape[axis + 2 :])
+
+    def unfold(self, array, axis):
+        return array.reshape(*array.shape[:axis], self._count, self._batch, *array.shape[axis + 1 :])
+
+    def operands(self, arrays, dims, mapped):
+        """The operands' arrays for the folded program, which this makes, too. mapped: which operands differ between the mapped calls."""
+        decls = self._call.program.operands
+        self._program = _fold_program(self._call.program, self._batch, mapped)
+        return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)]
+
+    def _operand(self, decl, array, dim, mapped):
+        if "b" in decl.axes:
+            return self.tensor(array, dim, 0)
+        if not mapped:
+            return array
+        array = jnp.moveaxis(array, dim, 0) if dim is not None else jnp.broadcast_to(array, (self._count, *array.shape))
+        return array if decl.table_rank else jnp.repeat(array, self._batch, axis=0)
+
+
+def _inserted(shape, axis, size):
+    return (*shape[:axis], size, *shape[axis:])
+
+
+def _fold_program(program, batch, mapped):
+    builder = Builder()
+    for decl, is_mapped in zip(program.operands, mapped):
+        if is_mapped and decl.table_rank:
+            decl = decl._replace(table_rank=decl.table_rank + 1)
+            if decl.table_rank > MAX_TABLE_RANK:
+                raise UnsupportedError(
+                    f"jax.vmap: a captured array that is mapped and read at {MAX_TABLE_RANK} computed indices can't get one more index; "
+                    "use jax.lax.map, or index it before the attention"
+                )
+        elif is_mapped and "b" not in decl.axes:
+            decl = decl._replace(axes=("b", *decl.axes))
+        builder.operand(decl)
+    b, size = builder.node("b", "i32"), builder.constant(batch, "i32")
+    numbers = []
+    for node in program.nodes:
+        args = tuple(numbers[arg] for arg in node.args)
+        if node.op == "b":
+            numbers.append(builder.op("mod", b, size))
+            continue
+        if node.op == "gather" and mapped[node.payload]:
+            args = (builder.op("floor_div", b, size), *args)
+        numbers.append(builder.node(node.op, node.type, *args, payload=node.payload))
+    keep = None if program.keep is None else numbers[program.keep]
+    folded, order = builder.finish(numbers[program.value], keep)
+    assert order == list(range(len(program.operands)))
+    return folded

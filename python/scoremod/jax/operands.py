@@ -1,0 +1,230 @@
+"""Captured arrays as operands of a score program: which reads of an array are a broadcast operand, and which a table's.
+
+An array that is indexed by the indices themselves (slopes[h], ids[b, kv_idx]) becomes a tensor with a dimension for each of them.
+Indexed by anything else (bias[h, q_idx - kv_idx + n]) it becomes a table, read at computed indices that are clamped to its extents as
+jnp clamps them.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from scoremod.jax.program import AXES, OperandDecl
+
+# The type that an array's elements have in a program; narrow integers are widened before.
+OPERAND_TYPES = {
+    **{np.dtype(name): "f32" for name in ("float32", "float16")},
+    jnp.dtype(jnp.bfloat16): "f32",
+    **{np.dtype(name): "i32" for name in ("int32", "int16", "int8", "uint16", "uint8")},
+    np.dtype(np.bool_): "bool",
+}
+MAX_TABLE_RANK = 4
+
+
+def operand_array(array):
+    """The array in a dtype that operands have."""
+    type = OPERAND_TYPES[np.dtype(array.dtype)]
+    return array.astype(jnp.int32) if type == "i32" else array
+
+
+class ArrayView(NamedTuple):
+    """What is left of a uniform array after indexing: indices[d] is the node that indexes dimension d of `base`, or None; dims[i] is the
+    dimension of base that dimension i of the view runs along, or None for one of size 1; guards are (condition, fill) nodes: the
+    value is fill where the condition is false."""
+
+    base: object
+    indices: tuple
+    dims: tuple
+    guards: tuple = ()
+
+
+class Read(NamedTuple):
+    """One operand made of a captured array: base, with some dimensions fixed, the others cut to `sizes` (if given) and reordered."""
+
+    base: object
+    fixed: tuple
+    order: tuple
+    sizes: tuple | None
+
+    def array(self):
+        array = operand_array(jnp.asarray(self.base.compute()))
+        for dim, position in sorted(self.fixed, reverse=True):
+            array = lax.index_in_dim(array, position, dim, keepdims=False)
+        if self.sizes is not None:
+            array = lax.slice(array, (0,) * array.ndim, self.sizes)
+        return array if self.order == tuple(range(array.ndim)) else lax.transpose(array, self.order)
+
+    def describe(self):
+        return "captured array"
+
+
+class Computed(NamedTuple):
+    """One operand that XLA computes from a score-free value, for every index that it depends on."""
+
+    value: object
+    sizes: tuple
+
+    def array(self):
+        sizes = dict(zip(AXES, self.sizes))
+        return operand_array(jnp.asarray(self.value.over(sizes) if self.value.deps else self.value.compute()))
+
+    def describe(self):
+        return "computed by XLA" if self.value.deps else "scalar"
+
+
+class Operands:
+    """The operands that a trace has found, each once."""
+
+    def __init__(self, builder, sizes):
+        self._builder = builder
+        self._sizes = sizes
+        self._numbers = {}
+        self.sources = []
+
+    def scalar(self, value):
+        """The node of a score-free scalar as an operand over the axes that it varies along; a scalar operand for a uniform one."""
+        type = OPERAND_TYPES[np.dtype(value.dtype)]
+        axes = value.axes()
+        source = Computed(value, tuple(self._sizes[axis] for axis in AXES))
+        number = self._number(OperandDecl(type, axes), source)
+        return self._builder.node("operand", type, payload=number)
+
+    def read(self, view):
+        """The node of a view whose every dimension is indexed."""
+        builder = self._builder
+        type = OPERAND_TYPES[np.dtype(view.base.dtype)]
+        fixed, indices, dims = [], [], []
+        for dim, (node, size) in enumerate(zip(view.indices, view.base.shape)):
+            position = builder.constant_value(node)
+            if position is None:
+                indices.append(node)
+                dims.append(dim)
+            else:
+                fixed.append((dim, min(max(position, 0), size - 1)))
+        extents = [view.base.shape[dim] for dim in dims]
+        axes = self._axes(indices, extents)
+        if axes is not None:
+            order = tuple(sorted(range(len(axes)), key=lambda i: AXES.index(axes[i])))
+            decl = OperandDecl(type, tuple(axes[i] for i in order))
+            sizes = tuple(self._sizes[axis] for axis in axes)
+            source = Read(view.base, tuple(fixed), order, sizes)
+            node = builder.node("operand", type, payload=self._number(decl, source))
+        elif len(indices) <= MAX_TABLE_RANK:
+            source = Read(view.base, tuple(fixed), tuple(range(len(indices))), None)
+            number = self._number(OperandDecl(type, (), len(indices)), source)
+            node = builder.node("gather", type, *indices, payload=number)
+        else:
+            return None
+        for condition, fill in view.guards:
+            node = builder.op("select", condition, node, builder.constant(fill, type))
+        return node
+
+    def _axes(self, indices, extents):
+        """The axes that these index nodes are, if an array of these extents then covers every one of their values."""
+        axes = [self._builder.nodes[node].op for node in indices]
+        distinct = all(axis in AXES for axis in axes) and len(set(axes)) == len(axes)
+        return axes if distinct and all(n >= self._sizes[axis] for axis, n in zip(axes, extents)) else None
+
+    def _number(self, decl, source):
+        key = (decl, source)
+        if key not in self._numbers:
+            self._numbers[key] = self._builder.operand(decl)
+            self.sources.append(source)
+        return self._numbers[key]
+
+
+def whole(value):
+    """The view of an array of which nothing is indexed yet; None if operands can't have its dtype."""
+    if value.view is not None:
+        return value.view
+    if not value.is_uniform or not value.shape or np.dtype(value.dtype) not in OPERAND_TYPES or 0 in value.shape:
+        return None
+    return ArrayView(value, (None,) * len(value.shape), tuple(range(len(value.shape))))
+
+
+def _dynamic_slice(tracer, params, value, *starts):
+    """Starts are clamped so that the slice fits: for a size of 1, to the dimension's extent."""
+    view = whole(value)
+    if view is None:
+        return None
+    indices, dims = list(view.indices), list(view.dims)
+    for i, (size, start) in enumerate(zip(params["slice_sizes"], starts)):
+        if size == value.shape[i]:
+            continue
+        node = tracer.node_of(start) if size == 1 else None
+        if node is None or tracer.builder.type(node) != "i32":
+            return None
+        indices[dims[i]], dims[i] = node, None
+    return view._replace(indices=tuple(indices), dims=tuple(dims))
+
+
+def _squeeze(tracer, params, value):
+    view = whole(value)
+    if view is None:
+        return None
+    indices = list(view.indices)
+    for i in params["dimensions"]:
+        if view.dims[i] is not None:  # a dimension of size 1 that nothing had indexed
+            indices[view.dims[i]] = tracer.builder.constant(0, "i32")
+    dims = tuple(dim for i, dim in enumerate(view.dims) if i not in params["dimensions"])
+    return view._replace(indices=tuple(indices), dims=dims)
+
+
+def _gather(tracer, params, value, starts):
+    """x[i, j] for vectors of indices, as jnp.take and x.at[...].get write it: one index for each collapsed dimension."""
+    view, numbers = whole(value), params["dimension_numbers"]
+    collapsed = tuple(numbers.collapsed_slice_dims)
+    sizes = tuple(1 if d in collapsed else n for d, n in enumerate(value.shape))
+    plain = collapsed == tuple(numbers.start_index_map) and not numbers.operand_batching_dims
+    if view is None or starts.vector is None or not plain or tuple(params["slice_sizes"]) != sizes:
+        return None
+    builder = tracer.builder
+    indices, guards = list(view.indices), list(view.guards)
+    fills = params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+    for dim, node in zip(collapsed, starts.vector):
+        if view.dims[dim] is None:
+            return None
+        indices[view.dims[dim]] = node
+        if fills and not _within(tracer, node, value.shape[dim]):
+            low = builder.op("ge", node, builder.constant(0, "i32"))
+            high = builder.op("lt", node, builder.constant(value.shape[dim], "i32"))
+            guards.append((builder.op("and", low, high), _fill_value(params["fill_value"], value.dtype)))
+    dims = tuple(dim for i, dim in enumerate(view.dims) if i not in collapsed)
+    return ArrayView(view.base, tuple(indices), dims, tuple(guards))
+
+
+def _within(tracer, node, extent):
+    """Whether an index is known to lie in the array."""
+    op, position = tracer.builder.nodes[node].op, tracer.builder.constant_value(node)
+    return tracer.sizes[op] <= extent if op in AXES else position is not None and 0 <= position < extent
+
+
+def _fill_value(fill, dtype):
+    """What XLA's gather gives beyond the ends: NaN, or the smallest signed, the largest unsigned integer, or true."""
+    if fill is not None:
+        return fill
+    if jnp.issubdtype(dtype, jnp.floating):
+        return float("nan")
+    if dtype == jnp.bool_:
+        return True
+    info = jnp.iinfo(dtype)
+    return info.max if jnp.issubdtype(dtype, jnp.unsignedinteger) else info.min
+
+
+def index_vector(tracer, name, params, inputs):
+    """The nodes of a vector of integers that is put together of scalars: [i] and [i, j, ...]. None for anything else."""
+    if name == "broadcast_in_dim" and tuple(params["shape"]) == (1,) and inputs[0].shape == ():
+        node = tracer.node_of(inputs[0])
+        return [node] if node is not None and tracer.builder.type(node) == "i32" else None
+    if name == "concatenate" and all(value.vector is not None for value in inputs):
+        return [node for value in inputs for node in value.vector]
+    if name == "concatenate" and len(inputs[0].shape) == 1:
+        return None
+    if name == "convert_element_type" and params["new_dtype"] == jnp.int32:
+        return inputs[0].vector
+    return None
+
+
+VIEW_RULES = {"dynamic_slice": _dynamic_slice, "squeeze": _squeeze, "gather": _gather}

@@ -1,0 +1,190 @@
+"""Attention on a mesh: under jax.jit with sharded inputs, each device computes its own batches and heads; nothing is gathered.
+
+Sequences and head dims stay whole. A shard's program sees global indices: where it reads b or h, an operand that the shard computes from its
+place in the mesh is added. A gradient of an array that several shards read is summed over them.
+"""
+
+import functools
+import math
+
+import jax.numpy as jnp
+from jax import lax
+from jax._src.sharding_impls import parse_flatten_op_sharding
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from scoremod.jax.program import Builder, OperandDecl
+
+# The arrays of the two primitives before their operands, each as the tensor whose dimensions it has.
+FORWARD_TENSORS, BACKWARD_TENSORS = ("q", "k", "v"), ("q", "k", "v", "o", "lse", "o")
+_AXIS_LETTERS = {"b": "B", "h": "H", "q_idx": "S", "kv_idx": "T"}
+
+
+def partitioned(tensors, results_of, bind):
+    """A function(call, option, *arrays) that runs bind(call, option, *arrays) on each shard.
+
+    tensors: what the arrays before the operands are. results_of(option): what the results are; an int is that operand's gradient.
+    """
+
+    def whole(call, option, *arrays):
+        return tuple(bind(call, option, *arrays))
+
+    function = custom_partitioning(whole, static_argnums=(0, 1))
+
+    def partition(call, option, mesh, arguments, results):
+        shards = _Shards(call, mesh, arguments)
+        in_letters, out_letters = _letters(call, tensors, results_of(option))
+        lower = functools.partial(shards.run, bind, option, tensors, results_of(option))
+        return mesh, lower, tuple(map(shards.sharding, out_letters)), tuple(map(shards.sharding, in_letters))
+
+    def infer(call, option, mesh, arguments, results):
+        shards = _Shards(call, mesh, arguments)
+        return tuple(map(shards.sharding, _letters(call, tensors, results_of(option))[1]))
+
+    def rule(call, option, mesh, argument_types, result_types):
+        in_letters, out_letters = _letters(call, tensors, results_of(option))
+        return _sharding_rule(in_letters, out_letters, [tuple(type.shape) for type in argument_types])
+
+    # Shardings are decoded here: with grouped heads Shardy may propose one of k that has no PartitionSpec.
+    function.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule, decode_shardings=False)
+    return function
+
+
+def _letters(call, tensors, results):
+    """For each array and result a string with a letter for each dimension: B, H (heads of q), K (heads of k and v), S and T (queries and
+    keys), and others for dimensions that are never sharded."""
+    q, k = call.layout, call.layout.replace("H", "K").replace("S", "T")
+    known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "BHS"}
+    operands = [_operand_letters(decl) for decl in call.program.operands]
+    inputs = [known[name] for name in tensors] + operands
+    return inputs, [operands[each] if isinstance(each, int) else known[each] for each in results]
+
+
+def _operand_letters(decl):
+    return "?" * decl.table_rank or "".join(_AXIS_LETTERS[axis] for axis in decl.axes)
+
+
+def _sharding_rule(inputs, outputs, shapes):
+    """Shardy's rule, an einsum of factors: batches and heads may be sharded, everything else may not."""
+    sizes = {}
+    for letters, shape in zip(inputs, shapes):
+        sizes.update(zip(letters, shape))
+    heads, factor_sizes = {"H": "h", "K": "h"}, {}
+    if sizes["K"] == 1 < sizes["H"]:
+        heads["K"] = "x"
+    elif sizes["H"] != sizes["K"]:
+        heads, factor_sizes = {"H": "(k g)", "K": "k"}, {"g": sizes["H"] // sizes["K"]}
+    kept = []
+
+    def term(letters):
+        factors = []
+        for letter in letters:
+            factors.append(heads.get(letter) or (f"x{len(kept)}" if letter == "?" else letter.lower()))
+            if letter != "B" and heads.get(letter, "x") == "x":
+                kept.append(factors[-1])
+        return " ".join(factors)
+
+    text = ", ".join(map(term, inputs)) + " -> " + ", ".join(map(term, outputs))
+    return text, {"need_replication_factors": tuple(dict.fromkeys(kept)), **factor_sizes}
+
+
+class _Shards:
+    """How one call is cut: which axes of the mesh its batches and its heads are sharded over."""
+
+    def __init__(self, call, mesh, arguments):
+        self._call, self._mesh = call, mesh
+        q, k = arguments[0], arguments[1]
+        self._axes = {"B": self._dividing(q, call.axis("B")), "H": self._dividing(q, call.axis("H"))}
+        heads_kv, count = k.shape[call.axis("H")], self._count("H")
+        # With fewer key heads than shards, every shard has all of them and reads one.
+        self._reads_one_head = heads_kv % count != 0
+        if self._reads_one_head and count % heads_kv != 0:
+            self._axes["H"], self._reads_one_head = (), False
+
+    def sharding(self, letters):
+        axes = {**self._axes, "K": () if self._reads_one_head else self._axes["H"]}
+        return NamedSharding(self._mesh, PartitionSpec(*(axes.get(letter) or None for letter in letters)))
+
+    def run(self, bind, option, tensors, results, *arrays):
+        """One shard's computation."""
+        count = len(tensors)
+        tensors = [self._own_head(name, array) for name, array in zip(tensors, arrays)]
+        operands = list(arrays[count:])
+        call, order, offsets = self._with_global_indices(tensors[0])
+        operands = [(operands + offsets)[number] for number in order]
+        outputs = bind(call, _renumbered(option, order), *tensors, *operands)
+        return tuple(self._combined(result, output, arrays[1]) for result, output in zip(results, outputs))
+
+    def _own_head(self, name, array):
+        if name not in ("k", "v") or not self._reads_one_head:
+            return array
+        return lax.dynamic_slice_in_dim(array, self._head_read(array), 1, self._call.axis("H"))
+
+    def _head_read(self, k):
+        """The key head that a shard reads, where it reads one of all of k's."""
+        shard = lax.axis_index(self._axes["H"]).astype(jnp.int32)
+        return shard * k.shape[self._call.axis("H")] // self._count("H")
+
+    def _combined(self, result, output, k):
+        """A result with what other shards have of it. k: as the shard got it."""
+        if result in ("k", "v") and self._reads_one_head:
+            axis = self._call.axis("H")
+            shape = (*output.shape[:axis], k.shape[axis], *output.shape[axis + 1 :])
+            whole = jnp.zeros(shape, jnp.float32)
+            output_dtype = output.dtype
+            output = lax.dynamic_update_slice_in_dim(whole, output.astype(jnp.float32), self._head_read(k), axis)
+            return lax.psum(output, self._axes["H"]).astype(output_dtype)
+        axes = self._summed_over(result)
+        return lax.psum(output.astype(jnp.float32), axes).astype(output.dtype) if axes else output
+
+    def _with_global_indices(self, q):
+        """(call, order, offsets): the call of a shard, whose operand i is number order[i] of the call's operands and the offsets."""
+        program, offsets, added = self._call.program, [], {}
+        builder = Builder()
+        for decl in program.operands:
+            builder.operand(decl)
+        for op, letter in (("b", "B"), ("h", "H")):
+            if self._axes[letter] and program.reads(op):
+                place = lax.axis_index(self._axes[letter])
+                offsets.append(place.astype(jnp.int32) * q.shape[self._call.axis(letter)])
+                added[op] = builder.operand(OperandDecl("i32"))
+        numbers = []
+        for node in program.nodes:
+            number = builder.node(node.op, node.type, *(numbers[arg] for arg in node.args), payload=node.payload)
+            if node.op in added:
+                number = builder.op("add", number, builder.node("operand", "i32", payload=added[node.op]))
+            numbers.append(number)
+        keep = None if program.keep is None else numbers[program.keep]
+        program, order = builder.finish(numbers[program.value], keep)
+        return self._call._replace(program=program), order, offsets
+
+    def _summed_over(self, result):
+        """The axes of the mesh whose shards each have a part of an operand's gradient."""
+        if not isinstance(result, int):
+            return ()
+        letters = _operand_letters(self._call.program.operands[result])
+        return tuple(axis for letter, axes in self._axes.items() if letter not in letters for axis in axes)
+
+    def _dividing(self, array, dim):
+        """The axes that a dimension is sharded over, if they divide it."""
+        spec = parse_flatten_op_sharding(array.sharding._to_xla_hlo_sharding(len(array.shape)), self._mesh)[0]
+        axes = spec[dim] if dim < len(spec) else None
+        axes = () if axes is None else axes if isinstance(axes, tuple) else (axes,)
+        count = math.prod(self._mesh.shape[axis] for axis in axes)
+        return axes if array.shape[dim] % count == 0 else ()
+
+    def _count(self, letter):
+        return math.prod(self._mesh.shape[axis] for axis in self._axes[letter])
+
+
+def _renumbered(option, order):
+    """`wanted` of the backward primitive in the numbers of a shard's operands; with_lse of the forward one as it is."""
+    return option if isinstance(option, bool) else tuple(order.index(number) for number in option)
+
+
+def forward_results(with_lse):
+    return ("o", "lse") if with_lse else ("o",)
+
+
+def backward_results(wanted):
+    return ("q", "k", "v", *wanted)

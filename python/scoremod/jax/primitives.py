@@ -1,0 +1,270 @@
+"""What each of JAX's scalar primitives is in a score program.
+
+RULES: primitive name -> rule(builder, params, *args) -> node, or None where these arguments can't be expressed. Every argument is a node
+of type f32, i32 or bool, and the primitive's operands have just those dtypes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
+
+PROGRAM_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.bool_): "bool"}
+
+
+def _op(name, *types):
+    """The op of this name, where the first argument has one of these types."""
+
+    def rule(builder, params, *args):
+        return builder.op(name, *args) if builder.type(args[0]) in types else None
+
+    return rule
+
+
+def _numeric(name):
+    return _op(name, "f32", "i32")
+
+
+def _float(name):
+    return _op(name, "f32")
+
+
+def _any(name):
+    return _op(name, "f32", "i32", "bool")
+
+
+def _same(builder, params, x, *_):
+    return x
+
+
+def _bitwise(name):
+    """and, or, xor: of bool. x & (2^k - 1) of integers is a remainder."""
+
+    def rule(builder, params, x, y):
+        if builder.type(x) == "bool":
+            return builder.op(name, x, y)
+        if builder.constant_value(x) is not None:
+            x, y = y, x
+        mask = builder.constant_value(y)
+        if name == "and" and mask is not None and mask > 0 and (mask & (mask + 1)) == 0 and mask < 2**31 - 1:
+            return builder.op("mod", x, builder.constant(mask + 1, "i32"))
+        return None
+
+    return rule
+
+
+def _shift(name):
+    """Shifts by a constant below 31, which multiply or divide."""
+
+    def rule(builder, params, x, y):
+        count = builder.constant_value(y)
+        return builder.op(name, x, builder.constant(2**count, "i32")) if count is not None and 0 <= count < 31 else None
+
+    return rule
+
+
+def _truncated_quotient(builder, x, y):
+    """XLA's integer division goes towards zero, and x / 0 is -1."""
+    zero, one = builder.constant(0, "i32"), builder.constant(1, "i32")
+    inexact = builder.op("ne", builder.op("mod", x, y), zero)
+    signs_differ = builder.op("ne", builder.op("lt", x, zero), builder.op("lt", y, zero))
+    floor = builder.op("floor_div", x, y)
+    quotient = builder.op("select", builder.op("and", inexact, signs_differ), builder.op("add", floor, one), floor)
+    if builder.constant_value(y):
+        return quotient
+    return builder.op("select", builder.op("eq", y, zero), builder.constant(-1, "i32"), quotient)
+
+
+def _div(builder, params, x, y):
+    return builder.op("div", x, y) if builder.type(x) == "f32" else _truncated_quotient(builder, x, y)
+
+
+def _rem(builder, params, x, y):
+    """The remainder with the sign of x."""
+    if builder.type(x) == "i32":
+        return builder.op("sub", x, builder.op("mul", y, _truncated_quotient(builder, x, y)))
+    size = builder.op("mod", builder.op("abs", x), builder.op("abs", y))
+    return builder.op("select", builder.op("lt", x, builder.constant(0, "f32")), builder.op("neg", size), size)
+
+
+def _pow(builder, params, x, y):
+    if builder.type(x) != "f32" or builder.type(y) == "bool":
+        return None
+    return builder.op("pow", x, builder.op("f32", y))
+
+
+def _integer_pow(builder, params, x):
+    exponent = params["y"]
+    power, square, rest = None, x, abs(exponent)
+    while rest:
+        if rest & 1:
+            power = square if power is None else builder.op("mul", power, square)
+        rest >>= 1
+        if rest:
+            square = builder.op("mul", square, square)
+    if power is None:
+        return builder.constant(1, builder.type(x))
+    if exponent > 0:
+        return power
+    return builder.op("reciprocal", power) if builder.type(x) == "f32" else None
+
+
+def _round(builder, params, x):
+    return builder.op("round", x) if params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN else None
+
+
+def _is_finite(builder, params, x):
+    return builder.op("lt", builder.op("abs", x), builder.constant(np.inf, "f32"))
+
+
+def _clamp(builder, params, low, x, high):
+    return builder.op("min", builder.op("max", x, low), high)
+
+
+def _select_n(builder, params, which, *cases):
+    if builder.type(which) == "bool":
+        choice = builder.constant_value(which)
+        if choice is not None:
+            return cases[int(choice)]
+        return builder.op("select", which, cases[1], cases[0])
+    return select_case(builder, which, cases)
+
+
+def select_case(builder, which, cases):
+    """cases[which], where an index beyond the ends means the first or the last."""
+    chosen = cases[-1]
+    for number in range(len(cases) - 2, -1, -1):
+        chosen = builder.op("select", builder.op("le", which, builder.constant(number, "i32")), cases[number], chosen)
+    return chosen
+
+
+def _compare(name):
+    def rule(builder, params, x, y):
+        # jnp's indexing asks whether an index is negative; the four indices never are.
+        if name == "lt" and builder.constant_value(y) == 0 and builder.nodes[x].op in ("b", "h", "q_idx", "kv_idx"):
+            return builder.constant(False, "bool")
+        return builder.op(name, x, y)
+
+    return rule
+
+
+def _convert(builder, params, x):
+    type = PROGRAM_TYPES.get(np.dtype(params["new_dtype"]))
+    if type is None or type == builder.type(x):
+        return x if type else None
+    return builder.op(type, x)
+
+
+RULES = {
+    "add": _numeric("add"),
+    "add_any": _numeric("add"),
+    "sub": _numeric("sub"),
+    "mul": _numeric("mul"),
+    "div": _div,
+    "rem": _rem,
+    "pow": _pow,
+    "integer_pow": _integer_pow,
+    "square": lambda builder, params, x: builder.op("mul", x, x),
+    "min": _numeric("min"),
+    "max": _numeric("max"),
+    "clamp": _clamp,
+    "neg": _numeric("neg"),
+    "abs": _numeric("abs"),
+    "sign": _numeric("sign"),
+    "floor": _float("floor"),
+    "ceil": _float("ceil"),
+    "round": _round,
+    "exp": _float("exp"),
+    "exp2": _float("exp2"),
+    "expm1": _float("expm1"),
+    "log": _float("log"),
+    "log1p": _float("log1p"),
+    "sqrt": _float("sqrt"),
+    "rsqrt": _float("rsqrt"),
+    "sin": _float("sin"),
+    "cos": _float("cos"),
+    "tan": _float("tan"),
+    "tanh": _float("tanh"),
+    "logistic": _float("sigmoid"),
+    "erf": _float("erf"),
+    "eq": _compare("eq"),
+    "ne": _compare("ne"),
+    "lt": _compare("lt"),
+    "le": _compare("le"),
+    "gt": _compare("gt"),
+    "ge": _compare("ge"),
+    "and": _bitwise("and"),
+    "or": _bitwise("or"),
+    "xor": _bitwise("xor"),
+    "not": _op("not", "bool"),
+    "shift_left": _shift("mul"),
+    "shift_right_arithmetic": _shift("floor_div"),
+    "is_finite": _is_finite,
+    "select_n": _select_n,
+    "convert_element_type": _convert,
+    # These move or name a value; a scalar stays what it is.
+    "copy": _same,
+    "copy_p": _same,
+    "name": _same,
+    "optimization_barrier": _same,
+    "squeeze": _same,
+    "reshape": _same,
+    "broadcast_in_dim": _same,
+}
+
+# Primitives that only compare or choose: exact on the values of a narrower dtype, too.
+EXACT_ON_NARROW = {"eq", "ne", "lt", "le", "gt", "ge", "convert_element_type", "squeeze", "reshape", "broadcast_in_dim", "copy"}
+
+
+def _logaddexp(builder, params, x, y):
+    """Only softplus, which jax.nn writes as logaddexp(x, 0)."""
+    return builder.op("softplus", x) if builder.constant_value(y) == 0 else None
+
+
+# Functions of JAX that one op says better than what they are made of, by the types of their arguments. They are recognised by what
+# they trace to and by whose derivative rule they have, not by name, so a user's own function of the same name is not taken for one.
+_LIBRARY = (
+    (jnp.floor_divide, ("i32", "i32"), _op("floor_div", "i32")),
+    (jnp.remainder, ("i32", "i32"), _op("mod", "i32")),
+    (jnp.remainder, ("f32", "f32"), _op("mod", "f32")),
+    (jax.nn.silu, ("f32",), _op("silu", "f32")),
+    (jax.nn.relu, ("f32",), _op("relu", "f32")),
+    (jnp.logaddexp, ("f32", "f32"), _logaddexp),
+)
+_DTYPES = {type: dtype for dtype, type in PROGRAM_TYPES.items()}
+
+
+def called_jaxpr(equation):
+    """The jaxpr that an equation calls with its own inputs, or None."""
+    for field in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if field in equation.params:
+            return equation.params[field]
+    return None
+
+
+def _identity(equation):
+    """What makes two calls of JAX's functions equal: the primitive and the traced body."""
+    return equation.primitive.name, str(called_jaxpr(equation))
+
+
+@functools.cache
+def _library_calls(types):
+    """(identity, rule) of every call in what the library's functions of these argument types trace to, outermost first."""
+    calls = []
+    for function, accepted, rule in _LIBRARY:
+        if accepted == types:
+            jaxpr = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((), _DTYPES[type]) for type in types))
+            calls.append((_identity(jaxpr.jaxpr.eqns[0]), rule))
+    return calls
+
+
+def library_rule(equation, types):
+    """The rule of a call to one of JAX's own functions that has an op; None for any other."""
+    if called_jaxpr(equation) is None or (has_custom_rule(equation) and not is_library_rule(equation)):
+        return None
+    identity = _identity(equation)
+    return next((rule for known, rule in _library_calls(types) if known == identity), None)

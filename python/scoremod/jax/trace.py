@@ -1,0 +1,213 @@
+"""From a Python function of one score to a score program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax import values
+from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
+from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
+from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, called_jaxpr, library_rule, select_case
+from scoremod.jax.program import AXES, Builder
+
+_INDEX = jax.ShapeDtypeStruct((), jnp.int32)
+_SCORE = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+# What the two functions take and return.
+_SIGNATURES = {
+    "score_mod": ([_SCORE, *[_INDEX] * 4], np.dtype(np.float32), "the modified score as float32"),
+    "mask_mod": ([_INDEX] * 4, np.dtype(np.bool_), "whether the key is kept as bool"),
+}
+
+
+def jaxpr_of(name, function):
+    """The closed jaxpr of a user's "score_mod" or "mask_mod"; its constants are the arrays that the function captures."""
+    if not callable(function):
+        raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
+    avals, dtype, meaning = _SIGNATURES[name]
+    jaxpr = jax.make_jaxpr(function)(*avals)
+    results = jaxpr.out_avals
+    if len(results) != 1 or results[0].shape != ():
+        found = ", ".join(str(aval) for aval in results) or "nothing"
+        raise InvalidArgumentError(f"{name}: expected it to return one scalar, found {found}; it is called once for each score")
+    if results[0].dtype != dtype:
+        raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
+    return jaxpr
+
+
+def trace(score_mod, mask_mod, sizes, scale=None):
+    """(program, sources): the program of both functions, and for each of its operands what makes its array.
+
+    sizes: axis -> size of the score along it.
+    scale: an array that the score is multiplied with before score_mod; None to leave that out.
+    """
+    tracer = Tracer(sizes)
+    score = values.Value(_SCORE, frozenset(["score"]))
+    score.node = tracer.builder.node("score", "f32")
+    if scale is not None:
+        score.node = tracer.builder.op("mul", score.node, tracer.node_of(values.constant(scale)))
+    value, keep = score.node, None
+    if score_mod is not None:
+        value = tracer.root("score_mod", score_mod, [score, *tracer.indices])
+    if mask_mod is not None:
+        keep = tracer.root("mask_mod", mask_mod, tracer.indices)
+    program, order = tracer.builder.finish(value, keep)
+    return program, [tracer.operands.sources[number] for number in order]
+
+
+class Tracer:
+    """Walks the jaxpr of a function and finds a program node for each scalar that it can, a view for each indexed array."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+        self.builder = Builder()
+        self.operands = Operands(self.builder, sizes)
+        self.indices = [values.index(axis) for axis in AXES]
+        for axis, value in zip(AXES, self.indices):
+            value.node = self.builder.node(axis, "i32")
+        self._constants = {}
+        self._name = self._debug_info = None
+
+    def root(self, name, function, arguments):
+        """The node of what a user's function returns."""
+        jaxpr = jaxpr_of(name, function)
+        self._name, self._debug_info = name, jaxpr.jaxpr.debug_info
+        return self.node_of(self._run(jaxpr, arguments, None)[0])
+
+    def node_of(self, value):
+        """The node of a scalar, of type f32, i32 or bool; None if it can have none. It may be a new operand."""
+        if value.node is None and value.shape == () and np.dtype(value.dtype) in OPERAND_TYPES:
+            if value.is_literal:
+                value.node = self.builder.constant(np.asarray(value.compute()), OPERAND_TYPES[np.dtype(value.dtype)])
+            elif value.view is not None:
+                value.node = self.operands.read(value.view)
+            if value.node is None and "score" not in value.deps:
+                value.node = self.operands.scalar(value)
+        return value.node
+
+    def _run(self, jaxpr, arguments, where):
+        """The Values of what a jaxpr returns. where: the line of the user's function that led here, once inside a call."""
+        if isinstance(jaxpr, core.Jaxpr):
+            jaxpr = core.ClosedJaxpr(jaxpr, ())
+        known = dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
+        known.update(zip(jaxpr.jaxpr.constvars, [self._constant(array) for array in jaxpr.consts]))
+
+        def read(variable):
+            return values.literal(variable.val, variable.aval) if isinstance(variable, core.Literal) else known[variable]
+
+        for equation in jaxpr.jaxpr.eqns:
+            results = self._equation(equation, [read(variable) for variable in equation.invars], where or _line(equation))
+            known.update(zip(equation.outvars, results, strict=True))
+        return [read(variable) for variable in jaxpr.jaxpr.outvars]
+
+    def _constant(self, array):
+        if id(array) not in self._constants:
+            # The array is kept with its Value, so no other can get its id meanwhile.
+            self._constants[id(array)] = (array, values.constant(array))
+        return self._constants[id(array)][1]
+
+    def _equation(self, equation, inputs, where):
+        if equation.effects:
+            self._refuse(equation, where, "has an effect, and a score function must be pure")
+        results = values.outputs(equation, inputs, self._debug_info)
+        if all(value.is_literal for value in inputs) and all(value.shape == () for value in results):
+            return self._fold(results)
+        if all(value.is_uniform for value in inputs):
+            return results
+        called = self._call(equation, inputs, results, where)
+        if called is not None:
+            return called
+        self._scalar(equation, inputs, results)
+        if results[0].node is None and len(results) == 1:
+            self._indexed(equation, inputs, results[0])
+        for value in results:
+            if "score" in value.deps and value.node is None and value.view is None and value.vector is None:
+                self._refuse(equation, where, "depends on the score and is no operation of a score program")
+        return results
+
+    def _fold(self, results):
+        with jax.ensure_compile_time_eval():
+            return [values.literal(np.asarray(value.compute()), value) for value in results]
+
+    def _call(self, equation, inputs, results, where):
+        """The results of an equation that calls another function, which is inlined; None for any other."""
+        types = tuple(PROGRAM_TYPES.get(np.dtype(value.dtype)) if value.shape == () else None for value in inputs)
+        rule = None if None in types else library_rule(equation, types)
+        if rule is not None:
+            nodes = [self.node_of(value) for value in inputs]
+            results[0].node = None if None in nodes else rule(self.builder, equation.params, *nodes)
+            if results[0].node is not None:
+                return results
+        name = equation.primitive.name
+        if name == "cond":
+            return self._branches(equation, inputs, results, where)
+        jaxpr = called_jaxpr(equation)
+        if jaxpr is None or name in ("scan", "while"):
+            return None
+        if has_custom_rule(equation) and not is_library_rule(equation):
+            if any("score" in value.deps for value in inputs):
+                self._refuse(
+                    equation, where, "has a derivative rule of its own, which the derived backward pass would not follow"
+                )
+            return results
+        return self._run(jaxpr, inputs, where)
+
+    def _branches(self, equation, inputs, results, where):
+        """Both branches of a lax.cond (all of a lax.switch), and a choice between their scalars."""
+        which = self.node_of(inputs[0])
+        if any(value.shape != () for value in results):
+            return None
+        branches = [self._run(branch, inputs[1:], where) for branch in equation.params["branches"]]
+        for value, cases in zip(results, zip(*branches)):
+            nodes = [self.node_of(case) for case in cases]
+            exact = np.dtype(value.dtype) in PROGRAM_TYPES
+            if which is not None and exact and None not in nodes:
+                value.node = select_case(self.builder, which, nodes)
+            elif "score" in value.deps:
+                self._refuse(equation, where, "depends on the score and has branches that score programs can't choose between")
+        return results
+
+    def _scalar(self, equation, inputs, results):
+        """Gives the result of a scalar operation its node."""
+        rule = RULES.get(equation.primitive.name)
+        if rule is None or len(results) != 1 or any(value.shape != () for value in [*inputs, results[0]]):
+            return
+        if np.dtype(results[0].dtype) not in PROGRAM_TYPES:
+            return
+        narrow = any(np.dtype(value.dtype) not in PROGRAM_TYPES and not value.is_literal for value in inputs)
+        if (narrow and equation.primitive.name not in EXACT_ON_NARROW) or self._stays_outside(inputs, results[0]):
+            return
+        nodes = [self.node_of(value) for value in inputs]
+        if None not in nodes:
+            results[0].node = rule(self.builder, equation.params, *nodes)
+
+    def _stays_outside(self, inputs, result):
+        """Whether XLA goes on computing: with a value that it computes anyway, over the same indices, an operand is as large."""
+        computed = [value for value in inputs if value.deps and value.node is None and value.view is None]
+        return "score" not in result.deps and any(value.deps == result.deps for value in computed)
+
+    def _indexed(self, equation, inputs, result):
+        """Gives the result of indexing an array its view, and a vector of indices its nodes."""
+        name = equation.primitive.name
+        result.vector = index_vector(self, name, equation.params, inputs)
+        if name in VIEW_RULES:
+            result.view = VIEW_RULES[name](self, equation.params, *inputs)
+
+    def _refuse(self, equation, where, why):
+        raise UnsupportedError(
+            f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of docs/jax.md, or "
+            "run the function on XLA with backend=\"xla\""
+        )
+
+
+def _line(equation):
+    """Where an equation stands in the user's code."""
+    try:
+        from jax._src import source_info_util  # no public function says this
+
+        return source_info_util.summarize(equation.source_info)
+    except (ImportError, AttributeError):
+        return "an unknown line"

@@ -1,0 +1,152 @@
+"""Ready-made score_mods and mask_mods for flex_attention: those of docs/zoo.md, with the same names and formulas.
+
+Each function returns a function. Arrays may be traced and learned.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from scoremod.errors import InvalidArgumentError
+
+
+def soft_cap(cap):
+    """cap * tanh(score / cap): keeps scores within (-cap, cap). (Gemma 2, https://arxiv.org/abs/2408.00118.)"""
+    return lambda score, b, h, q_idx, kv_idx: cap * jnp.tanh(score / cap)
+
+
+def alibi(slopes, symmetric=False):
+    """score + slopes[h] * (kv_idx - q_idx), or with symmetric score - slopes[h] * |q_idx - kv_idx|. slopes: float [heads]; alibi_slopes() has
+    the usual ones. (Press et al. 2022, https://arxiv.org/abs/2108.12409.)"""
+    if symmetric:
+        return lambda score, b, h, q_idx, kv_idx: score - slopes[h] * jnp.abs(q_idx - kv_idx)
+    return lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx)
+
+
+def relative_bias(scale=1.0):
+    """score + scale * (q_idx - kv_idx)."""
+    return lambda score, b, h, q_idx, kv_idx: score + scale * (q_idx - kv_idx)
+
+
+def full_bias(bias):
+    """score + bias[b, h, q_idx, kv_idx]; dimensions of size 1 broadcast. bias: float of rank 4."""
+    if bias.ndim != 4:
+        raise InvalidArgumentError(f"bias: expected rank 4, found shape {bias.shape}")
+
+    def score_mod(score, *indices):
+        return score + bias[tuple(0 if size == 1 else index for size, index in zip(bias.shape, indices))].astype(score.dtype)
+
+    return score_mod
+
+
+def relative_table(table):
+    """score + table[h, clip(q_idx - kv_idx, -n, n) + n]. table: float [heads, 2 n + 1], learned. (Distances are clipped as in Shaw et al. 2018,
+    https://arxiv.org/abs/1803.02155; here the learned value is added to the score.)"""
+    if table.ndim != 2 or table.shape[1] % 2 == 0:
+        raise InvalidArgumentError(f"table: expected shape [heads, 2 * max_distance + 1], found {table.shape}")
+    n = table.shape[1] // 2
+    return lambda score, b, h, q_idx, kv_idx: score + table[h, jnp.clip(q_idx - kv_idx, -n, n) + n]
+
+
+def head_temperature(temperature):
+    """score / temperature[h]. temperature: float [heads]."""
+    return lambda score, b, h, q_idx, kv_idx: score / temperature[h]
+
+
+def causal():
+    """kv_idx <= q_idx: query 0 sees key 0."""
+    return lambda b, h, q_idx, kv_idx: kv_idx <= q_idx
+
+
+def causal_bottom_right(seq_q, seq_kv):
+    """kv_idx <= q_idx + (seq_kv - seq_q): the last query sees the last key."""
+    return lambda b, h, q_idx, kv_idx: kv_idx <= q_idx + (seq_kv - seq_q)
+
+
+def sliding_window(window):
+    """|q_idx - kv_idx| <= window, inclusive."""
+    return lambda b, h, q_idx, kv_idx: jnp.abs(q_idx - kv_idx) <= window
+
+
+def causal_sliding_window(window):
+    """0 <= q_idx - kv_idx < window: the query itself and the window - 1 keys before it."""
+    return lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx) & (q_idx - kv_idx < window)
+
+
+def prefix_lm(prefix):
+    """kv_idx < prefix or kv_idx <= q_idx. prefix: a number, or int [batch]."""
+    if np.ndim(prefix) == 0:
+        return lambda b, h, q_idx, kv_idx: (kv_idx < prefix) | (kv_idx <= q_idx)
+    return lambda b, h, q_idx, kv_idx: (kv_idx < prefix[b]) | (kv_idx <= q_idx)
+
+
+def documents(query_documents, key_documents=None):
+    """query_documents[b, q_idx] == key_documents[b, kv_idx]: int [batch, seq]. key_documents: the queries' without it."""
+    keys = query_documents if key_documents is None else key_documents
+    return lambda b, h, q_idx, kv_idx: query_documents[b, q_idx] == keys[b, kv_idx]
+
+
+def padding(lengths):
+    """kv_idx < lengths[b]: the first lengths[b] keys. lengths: int [batch]."""
+    return lambda b, h, q_idx, kv_idx: kv_idx < lengths[b]
+
+
+def dilated_window(window, dilation):
+    """|q_idx - kv_idx| <= window * dilation, and the distance is a multiple of dilation. (Longformer, https://arxiv.org/abs/2004.05150.)"""
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (jnp.abs(q_idx - kv_idx) <= window * dilation) & ((q_idx - kv_idx) % dilation == 0)
+
+    return mask_mod
+
+
+def global_window(global_tokens, window):
+    """kv_idx < global_tokens or q_idx < global_tokens or |q_idx - kv_idx| <= window. (Longformer, https://arxiv.org/abs/2004.05150.)"""
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (kv_idx < global_tokens) | (q_idx < global_tokens) | (jnp.abs(q_idx - kv_idx) <= window)
+
+    return mask_mod
+
+
+def compose(*score_mods):
+    """One score_mod that applies several in order."""
+
+    def score_mod(score, *indices):
+        for each in score_mods:
+            score = each(score, *indices)
+        return score
+
+    return score_mod
+
+
+def all_of(*mask_mods):
+    """A key is kept when every mask_mod keeps it."""
+    return _joined(mask_mods, jnp.logical_and)
+
+
+def any_of(*mask_mods):
+    """A key is kept when any mask_mod keeps it."""
+    return _joined(mask_mods, jnp.logical_or)
+
+
+def _joined(mask_mods, join):
+    if not mask_mods:
+        raise InvalidArgumentError("expected at least one mask_mod, found none")
+
+    def mask_mod(*indices):
+        keep = mask_mods[0](*indices)
+        for each in mask_mods[1:]:
+            keep = join(keep, each(*indices))
+        return keep
+
+    return mask_mod
+
+
+def alibi_slopes(heads):
+    """ALiBi's slopes, float32 [heads], as the authors' code computes them (get_slopes in
+    https://github.com/ofirpress/attention_with_linear_biases): 2^(-8 i / n) for i = 1..n when n is a power of two; else those of the power
+    of two below, then every other one of twice that."""
+    below = 2 ** (heads.bit_length() - 1)
+    slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
+    more = 2.0 ** (-8 / (2 * below) * np.arange(1, 2 * below + 1, 2))
+    return jnp.asarray(np.concatenate([slopes, more])[:heads], jnp.float32)

@@ -1,0 +1,90 @@
+#include "backend/cudnn/build_ahead.hpp"
+
+#include <chrono>
+#include <optional>
+
+#include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cudnn/candidates.hpp"
+#include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/library.hpp"
+#include "backend/cudnn/plan_key.hpp"
+#include "backend/cudnn/refusal.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string forms_of(const LoweredModifier& modifier) {
+  std::string text = concat(modifier.graph.nodes.size(), " modifier nodes");
+  const char* separator = ": ";
+  for (const std::string& form : modifier.forms) {
+    text += separator + form;
+    separator = ", ";
+  }
+  return text;
+}
+
+/// The record under which the backend looks for the plan on the device.
+void describe(const Candidate& candidate, const DeviceProperties& device, const EnginePlan& plan, AheadPlan& ahead) {
+  PlanKey key;
+  key.graph = candidate.graph;
+  key.device = plan_device(device);
+  key.cudnn_version = library().cudnn_version;
+  ahead.built = true;
+  ahead.workspace_bytes = plan.workspace_bytes();
+  ahead.engine = concat("cudnn ", version_text(key.cudnn_version));
+  ahead.architecture = architecture_text(key.device);
+  ahead.label = plan_label(key.graph);
+  ahead.key = canonical_bytes(key);
+  ahead.payload = plan.serialize();
+  ahead.notes.push_back(forms_of(candidate.modifier));
+}
+
+AheadPlan build_direction(const compiler::CompiledProblem& problem, Direction direction,
+                          const DeviceProperties& device) {
+  AheadPlan ahead;
+  ahead.direction = direction;
+  const auto start = std::chrono::steady_clock::now();
+  const std::string version = version_text(library().cudnn_version);
+  const FormTable table = shipped_form_table(device.architecture(), version, row_class(problem.problem));
+  if (table.size() == 0) {
+    ahead.reasons.push_back(concat("no form is known to be right with cuDNN ", version,
+                                   ": use a version that docs/cudnn_forms.md names, or explore this one"));
+    return ahead;
+  }
+  const Candidates found = candidates(problem, direction, right_forms(table, direction));
+  for (const Candidate& candidate : found.found) {
+    const BuildOutcome built = build_plan(candidate.graph, device);
+    if (built.status == BuildStatus::kFailed) fail_environment("cuDNN could not build a plan: ", built.text);
+    if (built.status == BuildStatus::kRefused) {
+      ahead.reasons.push_back(concat("cuDNN refused the graph: ", short_refusal(built.text)));
+      continue;
+    }
+    describe(candidate, device, *built.plan, ahead);
+    break;
+  }
+  if (found.found.empty()) ahead.reasons = found.reasons;
+  if (ahead.built && !table.verified()) {
+    ahead.notes.push_back(concat("its forms were not verified on ", device.architecture(),
+                                 ": a trial on the device decides whether it is used"));
+  }
+  ahead.milliseconds = milliseconds_since(start);
+  return ahead;
+}
+
+}  // namespace
+
+std::vector<AheadPlan> build_ahead(const compiler::CompiledProblem& problem, std::string_view device_properties) {
+  const DeviceProperties device = DeviceProperties::parse(device_properties);
+  cuda::load_stand_in_driver();
+  if (!library().available) fail_environment(library().reason);
+  std::vector<AheadPlan> plans{build_direction(problem, Direction::kForward, device)};
+  if (problem.derivative) plans.push_back(build_direction(problem, Direction::kBackward, device));
+  return plans;
+}
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backend/cudnn/attention_graph.hpp"
+#include "backend/cudnn/form_table.hpp"
+#include "backend/cudnn/lower.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// One way to say one direction of a problem to cuDNN.
+struct Candidate {
+  LoweredModifier modifier;
+  AttentionGraph graph;
+};
+
+struct Candidates {
+  std::vector<Candidate> found;      ///< the fastest forms first; no two with the same graph
+  std::vector<std::string> reasons;  ///< why a set of forms gave none
+};
+
+/// Every lowering worth trying: with all forms that `allowed` admits, and then without those that a slower form can
+/// take the place of. What is built here, ahead of time, and for a test is built of this list.
+Candidates candidates(const compiler::CompiledProblem& problem, Direction direction, const FormFilter& allowed);
+
+/// Admits the forms that the table has seen to be right in a direction. Keeps a reference to the table.
+FormFilter right_forms(const FormTable& table, Direction direction);
+
+/// Which part of a form table speaks for a problem.
+RowClass row_class(const AttentionProblem& problem);
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,90 @@
+#include "check/running_error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "ir/builder.hpp"
+#include "ir/scalar_eval.hpp"
+
+namespace scoremod::checking {
+namespace {
+
+using Values = backend::reference::Interpreter<double>;
+
+constexpr double kRoundoff = 0x1p-24;
+
+/// What rounding an op's result does to it, relatively: nothing where it is an argument up to its sign or an integer, u
+/// where it is the nearest float, 2 u where it is one of the two floats around it.
+double roundoff_of(Op op) {
+  switch (op) {
+    case Op::kMin:
+    case Op::kMax:
+    case Op::kNeg:
+    case Op::kAbs:
+    case Op::kSign:
+    case Op::kFloor:
+    case Op::kCeil:
+    case Op::kRound:
+    case Op::kRelu:
+    case Op::kSelect:
+    case Op::kToF32: return 0;
+    case Op::kAdd:
+    case Op::kSub:
+    case Op::kMul:
+    case Op::kDiv:
+    case Op::kMod:
+    case Op::kSqrt: return kRoundoff;
+    default: return 2 * kRoundoff;
+  }
+}
+
+bool is_float(double x) { return static_cast<double>(static_cast<float>(x)) == x; }
+
+}  // namespace
+
+void RunningError::analyze(const Values& values) {
+  const std::vector<Node>& nodes = program_.nodes();
+  for (NodeId id = 0; id < nodes.size(); ++id) {
+    const Node& node = nodes[id];
+    const bool exact = node.type != Type::kF32 || ir::info(node.op).signature == ir::Signature::kLeaf;
+    moves_[id] = exact || !std::isfinite(values.at(id)) ? 0 : move_of(node, values.at(id), values);
+  }
+}
+
+double RunningError::move_of(const Node& node, double value, const Values& values) const {
+  const auto x = [&](std::size_t arg) { return std::abs(values.at(node.args[arg])); };
+  const auto e = [&](std::size_t arg) { return moves_[node.args[arg]]; };
+  const double roundoff = roundoff_of(node.op);
+  if (roundoff == kRoundoff && is_float(value) &&
+      std::ranges::all_of(ir::args_of(node), [&](NodeId arg) { return moves_[arg] == 0 && is_float(values.at(arg)); }))
+    return 0;
+  if (node.op == Op::kAdd || node.op == Op::kSub) return e(0) + e(1) + kRoundoff * std::abs(value);
+  if (node.op == Op::kMul) return x(1) * e(0) + x(0) * e(1) + kRoundoff * std::abs(value);
+  double move = 0;
+  for (std::size_t arg = 0; arg < node.arg_count; ++arg) {
+    if (program_.nodes()[node.args[arg]].type != Type::kF32) continue;
+    move += slope(node, value, arg, e(arg) + roundoff * x(arg), values);
+  }
+  if (roundoff == 0) return move;
+  return move + roundoff * (node.op == Op::kMod ? std::max(x(0), x(1)) : std::abs(value));
+}
+
+double RunningError::slope(const Node& node, double value, std::size_t arg, double move, const Values& values) const {
+  if (move == 0 || !std::isfinite(values.at(node.args[arg]))) return 0;
+  std::array<ir::Scalar<double>, kMaxArgs> args;
+  for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = values.scalar(node.args[i]);
+  const double center = args[arg].f;
+  double largest = 0;
+  for (const double moved : {center - move, center + move}) {
+    args[arg].f = moved;
+    const auto result =
+        ir::eval_op<double>(node, program_.nodes()[node.args[0]].type, std::span(args).first(node.arg_count));
+    const double change = std::abs(result.f - value);
+    largest = change > largest || std::isnan(change) ? change : largest;
+    if (std::isnan(change)) break;
+  }
+  return largest;
+}
+
+}  // namespace scoremod::checking

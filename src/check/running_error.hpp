@@ -1,0 +1,46 @@
+#pragma once
+
+#include <vector>
+
+#include "backend/reference/interpreter.hpp"
+
+namespace scoremod::checking {
+
+/// How far the float32 roundings inside a program may move each of its f32 nodes at one element, to first order, with
+/// the leaves (score and upstream among them) taken as exact: a running error analysis (Higham, Accuracy and Stability
+/// of Numerical Algorithms, 2nd edition, section 3.3), carried along with the float64 value of each node. With
+/// u = 2^-24 and e(x) the move of x,
+///
+/// - e(x + y) = e(x) + e(y) + u |x + y|, likewise x - y
+/// - e(x y) = |y| e(x) + |x| e(y) + u |x y|
+/// - any other f32 op f: r |f|, with r = u where f is correctly rounded (x / y, sqrt), else 2 u, plus the sum over its
+///   f32 arguments x of max |f(x +- (e(x) + r |x|)) - f(x)|, the others held: f's slope at work. The argument's own
+///   r |x| allows for exp as exp2(x log2(e)), with a rounded constant, x / y as x (1 / y), and the like
+/// - x % y, as x - floor(x / y) y: u max(|x|, |y|) in place of r |f|
+/// - what only selects or changes a sign (select, min, max, abs, -, floor, ...) adds no rounding of its own
+/// - a sum, difference, product, quotient, remainder or square root of exact arguments is exact where float32 holds it:
+///   index arithmetic has no move
+///
+/// An i32 or bool node has none either. A value that is not finite has none; a move that is not finite says that the
+/// value is too ill-conditioned to be compared.
+class RunningError {
+ public:
+  /// The program must outlive this.
+  explicit RunningError(const Program& program) : program_(program), moves_(program.nodes().size()) {}
+
+  /// Computes the moves at the element that the interpreter (of the same program) evaluated last.
+  void analyze(const backend::reference::Interpreter<double>& values);
+
+  double at(NodeId node) const { return moves_[node]; }
+
+ private:
+  double move_of(const Node& node, double value, const backend::reference::Interpreter<double>& values) const;
+  /// The largest change of the node's value when its argument moves by this much to either side.
+  double slope(const Node& node, double value, std::size_t arg, double move,
+               const backend::reference::Interpreter<double>& values) const;
+
+  const Program& program_;
+  std::vector<double> moves_;
+};
+
+}  // namespace scoremod::checking

@@ -1,0 +1,68 @@
+"""scoremod compile and scoremod device: plans built without a device, and what is said where something is missing."""
+
+import json
+
+import pytest
+
+from built_command import ROOT
+
+DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
+PROBLEM = {
+    "batch": 1, "heads_q": 2, "heads_kv": 1, "seq_q": 64, "seq_kv": 64, "dim_qk": 64, "dim_v": 64,
+    "dtype": "bf16", "program": {"mask_mod": ["causal"]}, "backward": True,
+}
+
+
+@pytest.fixture(name="problem")
+def problem_file(tmp_path):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(PROBLEM), encoding="utf-8")
+    return path
+
+
+def compile_or_skip(scoremod, *arguments):
+    done = scoremod("compile", *arguments)
+    if done.returncode == 4 and ("no cuDNN" in done.stderr or "no CUDA runtime" in done.stderr):
+        pytest.skip(done.stderr)
+    if done.returncode == 3 and "built without the cuDNN backend" in done.stderr:
+        pytest.skip(done.stderr)
+    return done
+
+
+def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
+    store = tmp_path / "plans"
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", store, "--json")
+    if "no form is known to be right" in done.stdout:
+        pytest.skip("no form table for the installed cuDNN")
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = json.loads(done.stdout)
+    assert [row["direction"] for row in rows] == ["forward", "backward"]
+    assert all(row["stored"] and row["plan_bytes"] > 10000 for row in rows)
+    listed = scoremod("cache", "list", "--dir", store, "--json")
+    labels = [entry["label"] for entry in json.loads(listed.stdout)["files"]]
+    assert sorted(labels) == sorted(row["label"] for row in rows)
+
+
+def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_path):
+    # On sm_80 cuDNN's backward takes no operand along the rows beside its own two: tests/golden/cudnn_acceptance.
+    problem.write_text(json.dumps({**PROBLEM, "program": {"mask_mod": ["padding"]}}), encoding="utf-8")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "a100.json", "-o", tmp_path / "plans", "--json")
+    assert done.returncode == 3, done.stderr + done.stdout
+    backward = json.loads(done.stdout)[1]
+    assert not backward["stored"]
+    assert "\n" not in "".join(backward["reasons"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"deviceVer": 900}'])
+def test_a_file_that_is_no_device_is_a_mistake(scoremod, problem, tmp_path, text):
+    device = tmp_path / "device.json"
+    device.write_text(text, encoding="utf-8")
+    done = compile_or_skip(scoremod, problem, "--device", device, "-o", tmp_path / "plans")
+    assert done.returncode == 2
+    assert "expected the properties of a CUDA device" in done.stderr
+
+
+def test_a_missing_device_file_is_a_mistake(scoremod, problem, tmp_path):
+    done = scoremod("compile", problem, "--device", tmp_path / "none.json", "-o", tmp_path / "plans")
+    assert done.returncode == 2
+    assert "scoremod device" in done.stderr

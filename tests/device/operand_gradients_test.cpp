@@ -1,0 +1,202 @@
+#include "backend/cuda/operand_gradients.hpp"
+
+#include <random>
+#include <thread>
+
+#include "scoremod/zoo.hpp"
+
+#include "backend/cuda/library.hpp"
+#include "backend/cuda/runtime_call.hpp"
+#include "check/check_subject.hpp"
+#include "check/random_problem.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/device_cases.hpp"
+#include "device/device_fixture.hpp"
+#include "support/faulty_subject.hpp"
+#include "support/test_seed.hpp"
+
+namespace scoremod::backend::cuda {
+namespace {
+
+using test::DeviceCopy;
+
+/// How a call reaches the device.
+enum class Way { kDirect, kGraph };
+
+/// A stream of its own, so that nothing runs on the default stream by accident.
+class Stream {
+ public:
+  Stream() {
+    check_runtime(SCOREMOD_CUDART(cudaStreamCreateWithFlags)(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~Stream() { SCOREMOD_CUDART(cudaStreamDestroy)(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  void wait() const { check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(stream_), "cudaStreamSynchronize"); }
+
+  /// Captures what `enqueue` enqueues and runs it `times` times.
+  template <class Enqueue>
+  void replay(int times, const Enqueue& enqueue) const {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    check_runtime(SCOREMOD_CUDART(cudaStreamBeginCapture)(stream_, cudaStreamCaptureModeGlobal), "begin capture");
+    enqueue();
+    check_runtime(SCOREMOD_CUDART(cudaStreamEndCapture)(stream_, &graph), "end capture");
+    check_runtime(SCOREMOD_CUDART(cudaGraphInstantiateWithFlags)(&executable, graph, 0), "instantiate");
+    for (int i = 0; i < times; ++i) check_runtime(SCOREMOD_CUDART(cudaGraphLaunch)(executable, stream_), "launch");
+    wait();
+    SCOREMOD_CUDART(cudaGraphExecDestroy)(executable);
+    SCOREMOD_CUDART(cudaGraphDestroy)(graph);
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Runs the pass for host buffers; each is copied to the device and, if it is an output, back.
+void run_on_device(const OperandGradients& pass, const AttentionProblem& problem, const BackwardArgs& args, Way way) {
+  std::vector<DeviceCopy> inputs;
+  const auto input = [&](const ConstBuffer& buffer) {
+    inputs.emplace_back(buffer.data, buffer.bytes);
+    return inputs.back().address();
+  };
+  BackwardTensors tensors;
+  tensors.q = input(args.q);
+  tensors.k = input(args.k);
+  tensors.v = input(args.v);
+  tensors.o = input(args.o);
+  tensors.lse = static_cast<const float*>(input(args.lse));
+  tensors.d_o = input(args.d_o);
+  std::vector<const void*> operands;
+  std::vector<void*> gradients;
+  std::vector<std::pair<DeviceCopy, void*>> outputs;
+  for (const OperandDecl& decl : problem.program.operands()) {
+    for (const OperandBuffer& operand : args.operands) {
+      if (operand.name == decl.name) operands.push_back(input(operand.buffer));
+    }
+    gradients.push_back(nullptr);
+    for (const OperandGradient& gradient : args.d_operands) {
+      if (gradient.name != decl.name) continue;
+      outputs.emplace_back(DeviceCopy(gradient.buffer.data, gradient.buffer.bytes), gradient.buffer.data);
+      gradients.back() = outputs.back().first.address();
+    }
+  }
+  tensors.operands = operands;
+  tensors.d_operands = gradients;
+  const DeviceCopy workspace(pass.workspace_bytes());
+  const Stream stream;
+  const CallParameters parameters{args.options.scale.value_or(problem.effective_scale()), args.options.offsets,
+                                  stream.get()};
+  const auto enqueue = [&] {
+    pass.execute(tensors, parameters, {static_cast<std::byte*>(workspace.address()), pass.workspace_bytes()});
+  };
+  if (way == Way::kGraph)
+    stream.replay(2, enqueue);
+  else
+    enqueue();
+  stream.wait();
+  for (const auto& [copy, host] : outputs) copy.download(host);
+  std::vector<std::byte> unused(pass.workspace_bytes());
+  workspace.download(unused.data());
+}
+
+/// Everything but the operands' gradients by the reference, those by the pass.
+checking::Subject subject_of(const compiler::CompiledProblem& compiled, Way way) {
+  checking::Subject subject = test::reference_subject(compiled);
+  const auto reference = subject.backward;
+  const std::shared_ptr<const OperandGradients> pass =
+      OperandGradients::build(compiled, test::float_operands(compiled.problem));
+  subject.backward = [=, problem = compiled.problem](const BackwardArgs& args, Buffer workspace) {
+    BackwardArgs rest = args;
+    rest.d_operands.clear();
+    reference(rest, workspace);
+    run_on_device(*pass, problem, args, way);
+  };
+  return subject;
+}
+
+void expect_right(const checking::CheckCase& test, const std::string& kind, Way way) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  RandomInputOptions inputs;
+  inputs.seed = test.seed;
+  inputs.overrides = test.fills;
+  CheckOptions options;
+  options.seed = test.seed;
+  options.call = test.call;
+  const CheckReport report =
+      checking::check_subject(compiled, subject_of(compiled, way), random_inputs(test.problem, inputs), options);
+  test::record(test.name, kind, report, "d_");
+}
+
+class OperandGradientsOnDevice : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+
+constexpr int kDtypes = 3;
+constexpr std::array<DType, kDtypes> kAllDtypes{DType::kBF16, DType::kF16, DType::kF32};
+
+class ZooGradients : public OperandGradientsOnDevice {};
+
+TEST_P(ZooGradients, AreRight) {
+  const zoo::Entry& entry = zoo::entries()[static_cast<std::size_t>(GetParam())];
+  for (int shape = 0; shape < test::kZooShapes; ++shape) {
+    for (int dtype = 0; dtype < kDtypes; ++dtype) {
+      if (dtype == 2 && shape > 0) continue;
+      checking::CheckCase test = test::zoo_problem(entry.name, shape, kAllDtypes[static_cast<std::size_t>(dtype)]);
+      if (test::float_operands(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
+      test.seed = static_cast<std::uint64_t>(shape * kDtypes + dtype);
+      expect_right(test, "zoo", dtype == 0 ? Way::kGraph : Way::kDirect);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Entries, ZooGradients, ::testing::Range(0, static_cast<int>(zoo::entries().size())));
+
+class RandomGradients : public OperandGradientsOnDevice {};
+
+TEST_P(RandomGradients, AreRight) {
+  std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(GetParam()) * 1000;
+  for (;; ++seed) {
+    std::mt19937_64 random(seed);
+    checking::RandomProblemOptions options;
+    options.backward_probability = 1;
+    checking::CheckCase test = checking::random_problem(random, options);
+    if (!test.problem.backward || test::float_operands(test.problem).empty()) continue;
+    if (!OperandGradients::unsupported_reasons(compiler::compile(test.problem)).empty()) continue;
+    SCOPED_TRACE(seed);
+    test.name = "seed " + std::to_string(seed);
+    return expect_right(test, "random", GetParam() % 2 == 0 ? Way::kDirect : Way::kGraph);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Problems, RandomGradients, ::testing::Range(0, 120));
+
+class AxesGradients : public OperandGradientsOnDevice {};
+
+TEST_P(AxesGradients, AreRight) {
+  expect_right(test::axes_problem(GetParam(), false), "axes", Way::kDirect);
+  expect_right(test::axes_problem(GetParam(), true), "axes", Way::kGraph);
+}
+INSTANTIATE_TEST_SUITE_P(Sets, AxesGradients, ::testing::Range(0, test::kAxesProblems));
+
+class LongGradients : public OperandGradientsOnDevice {};
+
+TEST_P(LongGradients, AreRight) { expect_right(test::long_problem(GetParam()), "long", Way::kDirect); }
+INSTANTIATE_TEST_SUITE_P(Programs, LongGradients, ::testing::Range(0, test::kLongProblems));
+
+class GradientCalls : public test::OnDevice {};
+
+/// Several threads share a pass; each has its own stream, cuBLAS handle, workspace and outputs.
+TEST_F(GradientCalls, OfSeveralThreadsDoNotDisturbEachOther) {
+  checking::CheckCase test = test::zoo_problem("alibi", 0, DType::kBF16);
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([test, i]() mutable {
+      test.seed = i;
+      test.name = "thread " + std::to_string(i);
+      expect_right(test, "threads", Way::kDirect);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cuda

@@ -1,0 +1,100 @@
+"""Score functions as graph callbacks, and their own backward callbacks held to the derived ones."""
+
+import dense_reference as dense
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scoremod
+from scoremod.jax import flex_attention, fused_attention
+from scoremod.jax.graph import Graph, Tensor
+
+B, S, H, D = 2, 12, 2, 8
+Q, K, V = (dense.random_array(i, (B, S, H, D)) for i in range(3))
+
+
+class SoftCap:
+    """Leaves its tanh for the backward callback, as users of such callbacks do."""
+
+    def forward(self, graph, score, tensors):
+        self.tanh = graph.tanh(input=graph.div(a=score, b=tensors["cap"], name="x")).set_data_type("float")
+        return graph.mul(a=self.tanh, b=tensors["cap"])
+
+    def backward(self, graph, dscore, tensors):
+        slope = graph.sub(a=tensors["one"], b=graph.mul(a=self.tanh, b=self.tanh))
+        return graph.mul(a=dscore, b=slope)
+
+
+def causal_bias(graph, score, tensors):
+    row, column = graph.gen_index(input=score, axis=2), graph.gen_index(input=score, axis=3)
+    keep = graph.cmp_ge(input=row, comparison=column)
+    return graph.binary_select(input0=graph.bias(input=score, bias=tensors["bias"]), input1=tensors["low"], mask=keep)
+
+
+@pytest.mark.parametrize("bprop", [False, True])
+def test_soft_cap(bprop):
+    cap = SoftCap()
+    backward = {"score_mod_bprop": cap.backward, "score_mod_bprop_tensors": {"one": 1.0}} if bprop else {}
+
+    def loss(q, limit):
+        return (fused_attention(q, K, V, score_mod=cap.forward, score_mod_tensors={"cap": limit}, **backward) ** 2).sum()
+
+    want = lambda q, c: (flex_attention(q, K, V, lambda score, *_: c * jnp.tanh(score / c)) ** 2).sum()  # noqa: E731
+    got = jax.jit(jax.grad(loss, argnums=(0, 1)))(Q, jnp.float32(2))
+    for x, y in zip(got, jax.grad(want, argnums=(0, 1))(Q, jnp.float32(2))):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_broadcast_and_get_gradients():
+    bias = dense.random_array(5, (1, H, 1, S))
+
+    def of(attention, bias):
+        return (attention(bias) ** 2).sum()
+
+    got = lambda x: fused_attention(Q, K, V, score_mod=causal_bias, score_mod_tensors={"bias": x, "low": -np.inf})  # noqa: E731
+    modifier = lambda x: lambda s, b, h, i, j: jnp.where(i >= j, s + x[0, h, 0, j], -jnp.inf)  # noqa: E731
+    want = lambda x: dense.attention(Q, K, V, modifier(x))  # noqa: E731
+    np.testing.assert_allclose(got(bias), want(bias), atol=1e-5)
+    gradients = [jax.grad(lambda x, f=f: of(f, x))(bias) for f in (got, want)]
+    np.testing.assert_allclose(*gradients, atol=1e-4)
+
+
+def test_a_wrong_backward_is_refused():
+    cap = SoftCap()
+    for wrong in (lambda graph, dscore, tensors: dscore, lambda graph, dscore, tensors: graph.neg(input=cap.backward(graph, dscore, tensors))):
+        with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
+            fused_attention(
+                Q, K, V, score_mod=cap.forward, score_mod_tensors={"cap": 2.0}, score_mod_bprop=wrong,
+                score_mod_bprop_tensors={"one": 1.0},
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score_mod_tensors": {}}, "score_mod_tensors require score_mod"),
+        ({"score_mod": causal_bias, "score_mod_bprop_tensors": {"x": 1}}, "require score_mod_bprop"),
+        ({"score_mod": 1}, "score_mod: expected a function"),
+        ({"score_mod": causal_bias, "score_mod_tensors": [1]}, "expected a mapping"),
+        ({"score_mod": causal_bias, "score_mod_tensors": {1: 1}}, "expected names, found 1"),
+        ({"score_mod": causal_bias, "score_mod_tensors": {"bias": jnp.ones((3, 1))}}, "broadcasts to"),
+        ({"score_mod": lambda graph, score, tensors: score.value}, "return a tensor of the graph"),
+        ({"score_mod": lambda graph, score, tensors: graph.add(a=score, b=1.0)}, "as 'b', found 1.0"),
+        ({"score_mod": lambda graph, score, tensors: graph.tanh(score, alpha=1)}, "graph.tanh"),
+        ({"score_mod": lambda graph, score, tensors: graph.gen_index(score, axis=4)}, "expected an axis from 0 to 3"),
+    ],
+)
+def test_mistakes(arguments, message):
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        fused_attention(Q, K, V, **arguments)
+
+
+def test_every_activation_has_a_backward_that_is_its_derivative():
+    graph = Graph(())
+    for name in ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_approx_tanh", "softplus", "swish"):
+        for x in (-1.5, 0.5):
+            of = lambda x, name=name: getattr(graph, name)(Tensor(x)).value  # noqa: E731
+            step = (of(jnp.float32(x + 1e-2)) - of(jnp.float32(x - 1e-2))) / 2e-2
+            got = getattr(graph, f"{name}_backward")(loss=Tensor(jnp.float32(3)), input=Tensor(jnp.float32(x))).value
+            np.testing.assert_allclose(got, 3 * step, rtol=2e-3, atol=1e-4)

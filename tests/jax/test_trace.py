@@ -1,0 +1,166 @@
+"""What user functions are traced to, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scoremod
+from scoremod.jax import explain, flex_attention, support
+
+B, S, H, D = 2, 16, 4, 8
+Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)
+
+
+def explained(score_mod=None, mask_mod=None):
+    return explain(Q, Q, Q, score_mod, mask_mod)
+
+
+def operands(score_mod=None, mask_mod=None):
+    return [(x.origin, x.axes, x.shape, x.dtype) for x in explained(score_mod, mask_mod).operands]
+
+
+def test_arrays_indexed_by_the_indices_are_read_in_place():
+    slopes, bias = jnp.ones(H), jnp.ones((S, B), jnp.bfloat16)
+    got = operands(lambda score, b, h, q_idx, kv_idx: score + slopes[h] + bias[kv_idx, b].astype(jnp.float32))
+    assert got == [("captured array", ("h",), (H,), "float32"), ("captured array", ("b", "kv_idx"), (B, S), "bfloat16")]
+
+
+def test_an_array_that_is_larger_is_cut_and_one_that_is_smaller_is_a_table():
+    large, small = jnp.ones(S + 5), jnp.ones(S - 5)
+    got = operands(lambda score, b, h, q_idx, kv_idx: score + large[q_idx] + small[q_idx])
+    assert got == [("captured array", ("q_idx",), (S,), "float32"), ("captured array", (), (S - 5,), "float32")]
+
+
+def test_computed_indices_make_a_table():
+    bias = jnp.ones((3, H, 2 * S))
+    got = explained(lambda score, b, h, q_idx, kv_idx: score + bias[1, h, q_idx - kv_idx + S])
+    assert [x.shape for x in got.operands] == [(H, 2 * S)]
+    assert "x0[h, " in got.program
+
+
+def test_two_reads_of_one_array_are_two_operands_and_equal_ones_are_one():
+    ids = jnp.zeros((B, S), jnp.int32)
+    same = lambda b, h, q_idx, kv_idx: ids[b, q_idx] == ids[b, kv_idx]  # noqa: E731
+    got = operands(lambda score, b, h, q_idx, kv_idx: score + ids[b, q_idx], same)
+    assert got == [("captured array", ("b", "q_idx"), (B, S), "int32"), ("captured array", ("b", "kv_idx"), (B, S), "int32")]
+
+
+def test_what_has_no_op_is_computed_by_xla_and_says_so():
+    edges = jnp.asarray([1, 5, 9])
+    got = explained(lambda score, b, h, q_idx, kv_idx: score + jnp.searchsorted(edges, q_idx) * 0.5 + kv_idx)
+    (operand,) = got.operands
+    assert (operand.origin, operand.axes, operand.bytes) == ("computed by XLA", ("q_idx",), 4 * S)
+    assert "computed by XLA, 64 bytes" in str(got)
+
+
+def test_arithmetic_on_captured_arrays_is_done_before():
+    slopes = jnp.ones(H)
+    got = explained(lambda score, b, h, q_idx, kv_idx: score + jnp.cumsum(jnp.exp(slopes))[h])
+    assert got.program == "operand x0: f32 [h]\nlet t2 = score + x0\nvalue = t2"
+
+
+def test_library_functions_are_one_op():
+    got = explained(lambda score, b, h, q_idx, kv_idx: jax.nn.softplus(jax.nn.silu(jax.nn.relu(score))) + q_idx // 3 % 5)
+    for op in ("softplus(", "silu(", "relu(", "// 3", "% 5"):
+        assert op in got.program
+
+
+def test_a_mask_by_infinity_is_a_mask():
+    got = explained(lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf))
+    assert got.compiled["mask"]["kind"] == "band"
+
+
+def test_equal_functions_have_one_program():
+    def make(factor):
+        return lambda score, b, h, q_idx, kv_idx: factor * score
+
+    assert explained(make(2.0)).program == explained(make(2.0)).program != explained(make(3.0)).program
+    # A captured array's values are no part of it.
+    assert explained(make(jnp.float32(2))).program == explained(make(jnp.float32(3))).program
+    # 0.0 and -0.0 are equal numbers but not equal programs.
+    assert explained(make(0.0)).program != explained(make(-0.0)).program
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "what"),
+    [
+        (lambda score, *_: jax.lax.erf_inv(score), "'erf_inv'"),
+        (lambda score, *_: jnp.cumsum(score[None])[0], "'cumsum'|'broadcast_in_dim'"),
+        (lambda score, *_: score.astype(jnp.bfloat16).astype(jnp.float32), "'convert_element_type'"),
+        (lambda score, *_: jax.lax.stop_gradient(score), "'stop_gradient'"),
+        (lambda score, *_: jax.lax.fori_loop(0, 3, lambda i, x: x * 2, score), "'(scan|while)'"),
+        (lambda score, *_: (jax.debug.print("{}", score), score)[1], "has an effect"),
+    ],
+)
+def test_what_cannot_be_expressed_names_the_primitive_and_the_line(score_mod, what):
+    with pytest.raises(scoremod.UnsupportedError, match=f"score_mod: .*{what}") as caught:
+        explained(score_mod)
+    assert f"test_trace.py:{score_mod.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_a_derivative_rule_of_the_users_is_not_ignored():
+    @jax.custom_jvp
+    def relu(x):
+        return jnp.maximum(x, 0.0)
+
+    relu.defjvps(lambda t, _, x: t)  # a straight-through gradient
+    with pytest.raises(scoremod.UnsupportedError, match="derivative rule of its own"):
+        explained(lambda score, *_: relu(score))
+    # Where it doesn't touch the score, XLA follows it.
+    logits = jnp.linspace(-1.0, 1.0, H)
+    q, k, v = (jax.random.normal(jax.random.key(i), Q.shape) for i in range(3))
+
+    def gradient(f):
+        modifier = lambda x: lambda score, b, h, q_idx, kv_idx: score + f(x[h]) * (q_idx - kv_idx)  # noqa: E731
+        return jax.grad(lambda x: (flex_attention(q, k, v, modifier(x)) ** 2).sum())(logits)
+
+    straight_through = lambda x: x + jax.lax.stop_gradient(jnp.maximum(x, 0.0) - x)  # noqa: E731
+    np.testing.assert_allclose(gradient(relu), gradient(straight_through), rtol=1e-4)
+    assert (gradient(relu) != 0).all()
+
+
+def test_fallback_and_support():
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(scoremod.UnsupportedError):
+        flex_attention(q, q, q, lambda score, *_: jax.lax.erf_inv(score))
+    got = flex_attention(q, q, q, lambda score, *_: jax.lax.erf_inv(score / 10), fallback="xla")
+    np.testing.assert_allclose(got, q, rtol=1e-5)
+    answers = support(q, q, q)
+    assert answers["cpu"] == answers["xla"] == ()
+    answers = support(q, q, q, lambda score, *_: jax.lax.erf_inv(score))
+    assert "erf_inv" in answers["cpu"][0] and answers["xla"] == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"query": (2, 3)}, "query: expected 4 dimensions"),
+        ({"key": (B, S, 3, D)}, "value: expected the number of heads of key, 3"),
+        ({"query": (B, S, 6, D)}, "multiple of key's 4, found 6"),
+        ({"key": (B, S + 1, H, D)}, "value: expected the length of key"),
+        ({"value": (B + 1, S, H, D)}, "value: expected the batch of query"),
+        ({"query": (B, S, H, D + 1)}, "key: expected the head dim of query"),
+        ({"layout": "HDSB"}, "layout: expected one of BSHD"),
+        ({"query": (0, S, H, D), "key": (0, S, H, D), "value": (0, S, H, D)}, "not empty"),
+        ({"dtype": jnp.int32}, "expected query, key and value of one dtype"),
+        ({"score_mod": lambda *_: 1}, "found int32; convert it"),
+        ({"score_mod": lambda *_: (1.0, 2.0)}, "expected it to return one scalar"),
+        ({"mask_mod": lambda b, h, i, j: i - j}, "whether the key is kept as bool, found int32"),
+        ({"score_mod": 3}, "expected a function, found 3"),
+        ({"scale": jnp.ones(3)}, "scale: expected a number"),
+        ({"fallback": "cpu"}, "fallback: expected"),
+    ],
+)
+def test_mistakes(arguments, message):
+    shapes = {name: arguments.pop(name, Q.shape) for name in ("query", "key", "value")}
+    dtype = arguments.pop("dtype", jnp.float32)
+    arrays = {name: jnp.ones(shape, dtype) for name, shape in shapes.items()}
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        flex_attention(**arrays, **arguments)
+
+
+def test_an_unknown_backend():
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(scoremod.UnsupportedError, match="expected one that runs on the platform 'cpu'"):
+        flex_attention(q, q, q, backend="cudnn")
