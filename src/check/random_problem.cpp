@@ -75,13 +75,8 @@ void choose_layouts(Chooser& choose, std::int64_t row_alignment, AttentionProble
 
 OperandSpec random_spec(Chooser& choose, const AttentionProblem& problem, const OperandDecl& decl) {
   constexpr std::array kFloats{DType::kF32, DType::kF32, DType::kF16, DType::kBF16};
-  OperandSpec spec;
-  spec.name = decl.name;
-  spec.dtype = decl.type == Type::kF32 ? choose.one_of(kFloats) : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
-  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-    if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
-  }
+  OperandSpec spec = problem::default_spec(problem, decl);
+  if (decl.type == Type::kF32) spec.dtype = choose.one_of(kFloats);
   for (int d = 0; d < decl.table_rank; ++d) spec.shape.push_back(choose.between(1, 12));
   if (choose.chance(0.3)) {
     std::int64_t step = 1;

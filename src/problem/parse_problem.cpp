@@ -76,21 +76,6 @@ void parse_layouts(const Fields& file, AttentionProblem* problem) {
   problem->o = parse_tensor_layout(file.find("o"), "o", layout);
 }
 
-DType natural_dtype(Type type) {
-  if (type == Type::kF32) return DType::kF32;
-  return type == Type::kI32 ? DType::kI32 : DType::kBool;
-}
-
-/// What the program and the sizes say of an operand. A table's shape stays empty: only the file knows it.
-OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl) {
-  OperandSpec spec{decl.name, natural_dtype(decl.type), {}, {}};
-  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  for (std::size_t i = 0; i < kAxisCount; ++i) {
-    if (decl.axes[i]) spec.shape.push_back(sizes[i]);
-  }
-  return spec;
-}
-
 /// What is known of the program's operands before the file's list of operands is read.
 std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const std::vector<OperandSpec>& known) {
   std::vector<OperandSpec> specs;

@@ -97,6 +97,16 @@ const OperandSpec& spec_of(const AttentionProblem& problem, std::uint32_t operan
                 "', which is not among them; add it with its dtype and shape");
 }
 
+OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl) {
+  const DType dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
+  OperandSpec spec{decl.name, dtype, {}, {}};
+  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+    if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
+  }
+  return spec;
+}
+
 std::array<std::int64_t, kMaxTableRank> strides_of(const OperandSpec& spec) {
   std::array<std::int64_t, kMaxTableRank> strides{};
   std::int64_t dense = 1;

@@ -24,6 +24,9 @@ std::size_t bytes_of(const AttentionProblem& problem, TensorRole role);
 
 /// The spec that a program operand is bound to; throws Error(kInvalidArgument) when it is missing.
 const OperandSpec& spec_of(const AttentionProblem& problem, std::uint32_t operand);
+/// What the program and the problem's sizes say of an operand: dense, in its type's own dtype (f32, i32 or bool), with
+/// the sizes along its axes. A table's shape stays empty.
+OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl);
 /// In elements, one per dimension.
 std::array<std::int64_t, kMaxTableRank> strides_of(const OperandSpec& spec);
 std::size_t bytes_of(const OperandSpec& spec);

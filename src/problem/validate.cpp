@@ -131,15 +131,6 @@ std::string axes_of(const OperandDecl& decl) {
   return text + "]";
 }
 
-std::vector<std::int64_t> broadcast_shape(const AttentionProblem& problem, const OperandDecl& decl) {
-  const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  std::vector<std::int64_t> shape;
-  for (std::size_t i = 0; i < kAxisCount; ++i) {
-    if (decl.axes[i]) shape.push_back(sizes[i]);
-  }
-  return shape;
-}
-
 void check_operand_dtype(const std::string& field, const OperandSpec& spec, const OperandDecl& decl) {
   const char* expected = "bool";
   bool fits = spec.dtype == DType::kBool;
@@ -165,7 +156,7 @@ void check_operand_shape(const AttentionProblem& problem, const std::string& fie
     for (std::size_t i = 0; i < spec.shape.size(); ++i) validate_size(concat(field, ".shape[", i, "]"), spec.shape[i]);
     return;
   }
-  const std::vector<std::int64_t> expected = broadcast_shape(problem, decl);
+  const std::vector<std::int64_t> expected = default_spec(problem, decl).shape;
   if (spec.shape == expected) return;
   fail_argument(field, ".shape: expected ", text_of(expected), ", the problem's sizes along the axes ", axes_of(decl),
                 " of operand '", decl.name, "'; found ", text_of(spec.shape));

@@ -13,6 +13,7 @@
 #include "check/check_memory.hpp"
 #include "check/zoo_cases.hpp"
 #include "compiler/pipeline.hpp"
+#include "support/problem_for.hpp"
 
 namespace scoremod {
 namespace {
@@ -146,18 +147,7 @@ TEST(FiniteDifferencesOfPrograms, AgreeWithTheGradients) {
                            "operand x: f32 [kv_idx]\nvalue = select(kv_idx > q_idx, score * x, -inf)",
                            "operand x: f32 [h]\nvalue = softplus(score) + log(x) * sqrt(x + 1.0) + sin(score * x)"}) {
     SCOPED_TRACE(text);
-    checking::CheckCase test_case{text, small_problem()};
-    AttentionProblem& problem = test_case.problem;
-    problem.program = Program::parse(text);
-    const std::array sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-    for (const OperandDecl& decl : problem.program.operands()) {
-      OperandSpec spec{decl.name, DType::kF32, {}, {}};
-      for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-        if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
-      }
-      if (decl.is_table()) spec.shape = {2, 4};
-      problem.operands.push_back(spec);
-    }
+    const checking::CheckCase test_case{text, test::problem_for(Program::parse(text), small_problem(), 4)};
     Differences differences(test_case);
     EXPECT_LT(differences.largest_error(differences.compiled()), kTolerance);
   }

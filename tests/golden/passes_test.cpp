@@ -12,6 +12,7 @@
 
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
+#include "support/problem_for.hpp"
 
 namespace scoremod {
 namespace {
@@ -42,27 +43,14 @@ std::string input_of(const std::string& golden) {
   return golden.substr(start, end == std::string::npos ? std::string::npos : end + 1 - start).substr(9);
 }
 
-/// A problem of any size for a program; its operands are as large as their axes.
 AttentionProblem problem_with(const Program& program) {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = problem.heads_kv = 4;
-  problem.seq_q = 64;
-  problem.seq_kv = 96;
-  problem.backward = problem.stats = true;
-  problem.program = program;
-  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  for (const OperandDecl& decl : program.operands()) {
-    OperandSpec spec;
-    spec.name = decl.name;
-    spec.dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
-    spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 16);
-    for (std::size_t axis = 0; axis < decl.axes.size(); ++axis) {
-      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
-    }
-    problem.operands.push_back(spec);
-  }
-  return problem;
+  AttentionProblem sizes;
+  sizes.batch = 2;
+  sizes.heads_q = sizes.heads_kv = 4;
+  sizes.seq_q = 64;
+  sizes.seq_kv = 96;
+  sizes.backward = sizes.stats = true;
+  return test::problem_for(program, sizes);
 }
 
 std::string describe(const passes::MaskClass& mask) {

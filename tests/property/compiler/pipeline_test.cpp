@@ -13,6 +13,7 @@
 #include "base/fail.hpp"
 #include "check/random_program.hpp"
 #include "support/interpreter.hpp"
+#include "support/problem_for.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::test {
@@ -22,25 +23,13 @@ constexpr int kPrograms = 250;
 constexpr int kElements = 24;
 
 AttentionProblem problem_with(const Program& program) {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = problem.heads_kv = 3;
-  problem.seq_q = 40;
-  problem.seq_kv = 50;
-  problem.backward = problem.stats = true;
-  problem.program = program;
-  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  for (const OperandDecl& decl : program.operands()) {
-    OperandSpec spec;
-    spec.name = decl.name;
-    spec.dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
-    spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 4);
-    for (std::size_t axis = 0; axis < decl.axes.size(); ++axis) {
-      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
-    }
-    problem.operands.push_back(spec);
-  }
-  return problem;
+  AttentionProblem sizes;
+  sizes.batch = 2;
+  sizes.heads_q = sizes.heads_kv = 3;
+  sizes.seq_q = 40;
+  sizes.seq_kv = 50;
+  sizes.backward = sizes.stats = true;
+  return problem_for(program, sizes);
 }
 
 /// An element within the problem, whose score and operands are special values one time in four.

@@ -6,21 +6,10 @@
 
 #include "problem/extent.hpp"
 #include "problem/nearest_name.hpp"
+#include "support/problem_for.hpp"
 
 namespace scoremod::problem {
 namespace {
-
-AttentionProblem grouped_problem() {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = 5;
-  problem.seq_kv = 7;
-  problem.dim_qk = 8;
-  problem.dim_v = 6;
-  return problem;
-}
 
 TEST(Layout, NamesRoundTrip) {
   for (const Layout layout : {Layout::kBSHD, Layout::kSBHD, Layout::kBHSD})
@@ -30,7 +19,7 @@ TEST(Layout, NamesRoundTrip) {
 }
 
 TEST(TensorView, EachRoleHasItsHeadsSequenceAndDim) {
-  const AttentionProblem problem = grouped_problem();
+  const AttentionProblem problem = test::small_problem();
   const auto expect = [&](TensorRole role, std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
     const TensorShape shape = shape_of(problem, role);
     EXPECT_EQ(shape.batch, 2) << to_string(role);
@@ -45,7 +34,7 @@ TEST(TensorView, EachRoleHasItsHeadsSequenceAndDim) {
 }
 
 TEST(TensorView, StridesFollowTheLayout) {
-  AttentionProblem problem = grouped_problem();
+  AttentionProblem problem = test::small_problem();
   EXPECT_EQ(strides_of(problem, TensorRole::kQ), (Strides{160, 8, 32, 1}));
   problem.q.layout = Layout::kSBHD;
   EXPECT_EQ(strides_of(problem, TensorRole::kQ), (Strides{32, 8, 64, 1}));
@@ -56,7 +45,7 @@ TEST(TensorView, StridesFollowTheLayout) {
 }
 
 TEST(TensorView, BytesReachToTheEndOfTheLastElement) {
-  AttentionProblem problem = grouped_problem();
+  AttentionProblem problem = test::small_problem();
   problem.dtype = DType::kF16;
   EXPECT_EQ(bytes_of(problem, TensorRole::kV), 2u * 2 * 7 * 2 * 6);
   problem.v.strides = Strides{1000, 100, 10, 1};
@@ -74,7 +63,7 @@ TEST(TensorView, OperandStridesAreDenseUnlessGiven) {
 }
 
 TEST(TensorView, SpecIsFoundByNameAndAMissingOneIsTheCallersMistake) {
-  AttentionProblem problem = grouped_problem();
+  AttentionProblem problem = test::small_problem();
   problem.program = Program::parse("operand x: f32 []\noperand y: f32 [h]\nvalue = score + x + y");
   problem.operands = {{"y", DType::kF32, {4}, {}}};
   EXPECT_EQ(spec_of(problem, 1).shape.front(), 4);

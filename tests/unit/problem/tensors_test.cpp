@@ -6,18 +6,13 @@
 
 #include "scoremod/error.hpp"
 
+#include "support/problem_for.hpp"
+
 namespace scoremod {
 namespace {
 
 AttentionProblem problem_with_operands() {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = 5;
-  problem.seq_kv = 7;
-  problem.dim_qk = 8;
-  problem.dim_v = 6;
+  AttentionProblem problem = test::small_problem();
   problem.q.layout = Layout::kBHSD;
   problem.k.strides = Strides{1000, 100, 10, 1};
   problem.program = Program::parse("operand n: i32 [b]\ntable t: f32 rank 2\nvalue = score * t[h, n]");

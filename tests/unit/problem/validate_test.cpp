@@ -9,19 +9,14 @@
 #include "scoremod/error.hpp"
 #include "scoremod/problem.hpp"
 
+#include "support/problem_for.hpp"
+
 namespace scoremod {
 namespace {
 
 /// B2 Hq4 Hkv2 Sq5 Skv7 Dqk8 Dv6 with an operand of each kind.
 AttentionProblem valid_problem() {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = 5;
-  problem.seq_kv = 7;
-  problem.dim_qk = 8;
-  problem.dim_v = 6;
+  AttentionProblem problem = test::small_problem();
   problem.program = Program::parse(
       "operand slopes: f32 [h]\n"
       "operand doc: i32 [b, kv_idx]\n"

@@ -11,31 +11,22 @@
 #include "scoremod/check.hpp"
 #include "scoremod/inputs.hpp"
 
+#include "support/problem_for.hpp"
+
 namespace scoremod::backend {
 namespace {
 
 AttentionProblem make_problem(const char* program, std::int64_t seq_q, std::int64_t seq_kv) {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = seq_q;
-  problem.seq_kv = seq_kv;
-  problem.dim_qk = 24;
-  problem.dim_v = 40;
-  problem.backward = problem.stats = true;
-  problem.program = Program::parse(program);
-  const std::int64_t sizes[] = {problem.batch, problem.heads_q, seq_q, seq_kv};
-  for (const OperandDecl& decl : problem.program.operands()) {
-    const DType dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
-    OperandSpec spec{decl.name, dtype, {}, {}};
-    for (int i = 0; i < decl.table_rank; ++i) spec.shape.push_back(31);
-    for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
-      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
-    }
-    problem.operands.push_back(spec);
-  }
-  return problem;
+  AttentionProblem sizes;
+  sizes.batch = 2;
+  sizes.heads_q = 4;
+  sizes.heads_kv = 2;
+  sizes.seq_q = seq_q;
+  sizes.seq_kv = seq_kv;
+  sizes.dim_qk = 24;
+  sizes.dim_v = 40;
+  sizes.backward = sizes.stats = true;
+  return test::problem_for(Program::parse(program), sizes, 31);
 }
 
 /// Everything that a forward and a backward write.
