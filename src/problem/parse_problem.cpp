@@ -9,6 +9,7 @@
 #include "problem/nearest_name.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
+#include "problem/tensor_view.hpp"
 #include "problem/validate_sizes.hpp"
 
 namespace scoremod {

@@ -167,14 +167,7 @@ class Worker {
 
   void multiply_panels(const float* a, std::size_t a_stride, const float* panels, std::size_t depth, std::size_t rows,
                        std::size_t column, std::size_t columns, float* out) const {
-    MatrixProduct product;
-    product.rows = rows;
-    product.columns = kPanelColumns;
-    product.depth = depth;
-    product.a = a;
-    product.a_row_stride = static_cast<std::ptrdiff_t>(a_stride);
-    product.b_row_stride = kPanelColumns;
-    product.c_row_stride = static_cast<std::ptrdiff_t>(stride_);
+    MatrixProduct product(rows, kPanelColumns, depth, {a, a_stride}, {panels, kPanelColumns}, {out, stride_});
     product.overwrite = true;
     for (std::size_t done = 0; done < columns; done += kPanelColumns) {
       product.b = panels + (column + done) * depth;
@@ -204,58 +197,27 @@ class Worker {
     if (score_adjoint.data != adjoint) keep_where_probable(score_adjoint, p, count, adjoint);
   }
 
-  /// out += coefficients^T rows, leaving out what has no weight when a number is not finite, because 0 * inf is NaN.
+  /// out += coefficients^T rows.
   void add_over_queries(const float* coefficients, const float* rows, std::size_t stride, bool finite,
                         std::size_t count, std::size_t keys, float* out) const {
-    if (finite) {
-      MatrixProduct product;
-      product.rows = keys;
-      product.columns = stride;
-      product.depth = count;
-      product.a = coefficients;
-      product.a_row_stride = static_cast<std::ptrdiff_t>(stride_);
-      product.a_transposed = true;
-      product.b = rows;
-      product.b_row_stride = static_cast<std::ptrdiff_t>(stride);
-      product.c = out;
-      product.c_row_stride = static_cast<std::ptrdiff_t>(stride);
-      matrix_product(product);
-      return;
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t j = 0; j < keys; ++j) {
-        if (probabilities_[i * stride_ + j] == 0) continue;
-        const float weight = coefficients[i * stride_ + j];
-        for (std::size_t d = 0; d < stride; ++d) out[j * stride + d] += weight * rows[i * stride + d];
-      }
-    }
+    MatrixProduct product(keys, stride, count, {coefficients, stride_}, {rows, stride}, {out, stride});
+    product.a_transposed = true;
+    multiply(product, finite);
   }
 
   void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count) const {
-    const float* k = k_ + column * shape_.padded_qk;
-    if (k_finite_) {
-      MatrixProduct product;
-      product.rows = rows;
-      product.columns = shape_.padded_qk;
-      product.depth = count;
-      product.a = adjoints_;
-      product.a_row_stride = static_cast<std::ptrdiff_t>(stride_);
-      product.b = k;
-      product.b_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_qk);
-      product.c = dq_;
-      product.c_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_qk);
-      product.overwrite = true;
+    const std::size_t stride = shape_.padded_qk;
+    MatrixProduct product(rows, stride, count, {adjoints_, stride_}, {k_ + column * stride, stride}, {dq_, stride});
+    product.overwrite = true;
+    multiply(product, k_finite_);
+  }
+
+  /// Without what has no probability when B is not finite.
+  void multiply(const MatrixProduct& product, bool finite) const {
+    if (finite) {
       matrix_product(product);
-      return;
-    }
-    std::fill_n(dq_, rows * shape_.padded_qk, 0.0f);
-    for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t j = 0; j < count; ++j) {
-        if (probabilities_[i * stride_ + j] == 0) continue;
-        const float weight = adjoints_[i * stride_ + j];
-        for (std::size_t d = 0; d < shape_.dim_qk; ++d)
-          dq_[i * shape_.padded_qk + d] += weight * k[j * shape_.padded_qk + d];
-      }
+    } else {
+      matrix_product_of_weighted(product, probabilities_);
     }
   }
 

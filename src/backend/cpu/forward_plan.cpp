@@ -128,14 +128,8 @@ class Worker {
       }
       return;
     }
-    MatrixProduct product;
-    product.rows = count;
-    product.columns = kPanelColumns;
-    product.depth = shape_.dim_qk;
-    product.a = q_ + row * shape_.padded_qk;
-    product.a_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_qk);
-    product.b_row_stride = kPanelColumns;
-    product.c_row_stride = static_cast<std::ptrdiff_t>(scores_stride_);
+    MatrixProduct product(count, kPanelColumns, shape_.dim_qk, {q_ + row * shape_.padded_qk, shape_.padded_qk},
+                          {k_panels_, kPanelColumns}, {scores_, scores_stride_});
     product.overwrite = true;
     for (std::size_t done = 0; done < columns; done += kPanelColumns) {
       product.b = k_panels_ + (column + done) * shape_.dim_qk;
@@ -164,32 +158,14 @@ class Worker {
   }
 
   void add_p_v(std::size_t row, std::size_t count, std::size_t column, std::size_t columns, const float* factors) {
-    float* output = output_ + row * shape_.padded_v;
-    const float* v = v_ + column * shape_.padded_v;
+    const std::size_t stride = shape_.padded_v;
+    MatrixProduct product(count, stride, columns, {scores_, scores_stride_}, {v_ + column * stride, stride},
+                          {output_ + row * stride, stride});
+    product.factor = factors;
     if (v_finite_) {
-      MatrixProduct product;
-      product.rows = count;
-      product.columns = shape_.padded_v;
-      product.depth = columns;
-      product.a = scores_;
-      product.a_row_stride = static_cast<std::ptrdiff_t>(scores_stride_);
-      product.b = v;
-      product.b_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_v);
-      product.c = output;
-      product.c_row_stride = static_cast<std::ptrdiff_t>(shape_.padded_v);
-      product.factor = factors;
       matrix_product(product);
-      return;
-    }
-    // 0 * inf is NaN: keys without weight must be left out one by one.
-    for (std::size_t r = 0; r < count; ++r) {
-      float* out = output + r * shape_.padded_v;
-      for (std::size_t d = 0; d < shape_.dim_v; ++d) out[d] *= factors[r];
-      for (std::size_t j = 0; j < columns; ++j) {
-        const float p = scores_[r * scores_stride_ + j];
-        if (p == 0) continue;
-        for (std::size_t d = 0; d < shape_.dim_v; ++d) out[d] += p * v[j * shape_.padded_v + d];
-      }
+    } else {
+      matrix_product_of_weighted(product, scores_);
     }
   }
 

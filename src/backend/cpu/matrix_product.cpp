@@ -150,5 +150,20 @@ void matrix_product(const MatrixProduct& product) {
   if (product.rows != 0 && product.columns != 0) HWY_DYNAMIC_DISPATCH(multiply)(product);
 }
 
+void matrix_product_of_weighted(const MatrixProduct& p, const float* weights) {
+  const auto columns = static_cast<std::ptrdiff_t>(p.columns);
+  for (std::ptrdiff_t row = 0; row < static_cast<std::ptrdiff_t>(p.rows); ++row) {
+    float* out = p.c + row * p.c_row_stride;
+    const float factor = p.factor != nullptr ? p.factor[row] : 1.0f;
+    for (std::ptrdiff_t d = 0; d < columns; ++d) out[d] = p.overwrite ? 0.0f : out[d] * factor;
+    for (std::ptrdiff_t k = 0; k < static_cast<std::ptrdiff_t>(p.depth); ++k) {
+      const std::ptrdiff_t at = p.a_transposed ? k * p.a_row_stride + row : row * p.a_row_stride + k;
+      if (weights[at] == 0) continue;
+      const float* b = p.b + k * p.b_row_stride;
+      for (std::ptrdiff_t d = 0; d < columns; ++d) out[d] += p.a[at] * b[d];
+    }
+  }
+}
+
 }  // namespace scoremod::backend::cpu
 #endif

@@ -1,6 +1,8 @@
 #include "backend/cpu/matrix_product.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -21,7 +23,7 @@ std::vector<float> random_numbers(std::size_t count, unsigned seed) {
   return numbers;
 }
 
-void check(const Sizes& sizes) {
+void check(const Sizes& sizes, void (*multiply)(const MatrixProduct&) = matrix_product) {
   const std::size_t a_stride = (sizes.transposed ? sizes.rows : sizes.depth) + 3, b_stride = sizes.columns + 16;
   const std::size_t c_stride = sizes.columns + 5;
   const auto a = random_numbers((sizes.transposed ? sizes.depth : sizes.rows) * a_stride, 1);
@@ -29,20 +31,12 @@ void check(const Sizes& sizes) {
   const auto factor = random_numbers(sizes.rows, 3);
   const auto before = random_numbers(sizes.rows * c_stride, 4);
   auto c = before;
-  MatrixProduct product;
-  product.rows = sizes.rows;
-  product.columns = sizes.columns;
-  product.depth = sizes.depth;
-  product.a = a.data();
-  product.a_row_stride = static_cast<std::ptrdiff_t>(a_stride);
+  MatrixProduct product(sizes.rows, sizes.columns, sizes.depth, {a.data(), a_stride}, {b.data(), b_stride},
+                        {c.data(), c_stride});
   product.a_transposed = sizes.transposed;
-  product.b = b.data();
-  product.b_row_stride = static_cast<std::ptrdiff_t>(b_stride);
-  product.c = c.data();
-  product.c_row_stride = static_cast<std::ptrdiff_t>(c_stride);
   product.overwrite = sizes.overwrite;
   product.factor = sizes.factors ? factor.data() : nullptr;
-  matrix_product(product);
+  multiply(product);
   for (std::size_t i = 0; i < sizes.rows; ++i) {
     for (std::size_t j = 0; j < c_stride; ++j) {
       const double old = before[i * c_stride + j];
@@ -77,18 +71,35 @@ TEST(MatrixProduct, AgreesWithDoubleOnEverySize) {
 
 TEST(MatrixProduct, OverwritesWhatIsNotANumber) {
   std::vector<float> a{2}, b(16, 3.0f), c(16, std::nanf(""));
-  MatrixProduct product;
-  product.rows = product.depth = 1;
-  product.columns = 16;
-  product.a = a.data();
-  product.a_row_stride = 1;
-  product.b = b.data();
-  product.b_row_stride = 16;
-  product.c = c.data();
-  product.c_row_stride = 16;
+  MatrixProduct product(1, 16, 1, {a.data(), 1}, {b.data(), 16}, {c.data(), 16});
   product.overwrite = true;
   matrix_product(product);
   for (const float value : c) EXPECT_EQ(value, 6.0f);
+}
+
+TEST(MatrixProduct, OfWhatHasAWeightIsTheSameProduct) {
+  // A itself as the weights leaves out nothing that counts.
+  const auto multiply = [](const MatrixProduct& product) { matrix_product_of_weighted(product, product.a); };
+  check({13, 48, 5, false, true, false}, multiply);
+  check({13, 48, 5, false, false, true}, multiply);
+  check({13, 48, 5, true, false, false}, multiply);
+}
+
+TEST(MatrixProduct, LeavesOutWhatHasNoWeight) {
+  for (const bool transposed : {false, true}) {
+    // Row 0 of A gives row 1 of B no weight; the zero in row 1 of A has one.
+    const std::vector<float> weights = transposed ? std::vector<float>{1, 1, 0, 1} : std::vector<float>{1, 0, 1, 1};
+    const std::vector<float> a = transposed ? std::vector<float>{2, 4, 7, 0} : std::vector<float>{2, 7, 4, 0};
+    std::vector<float> b(32, 3.0f), c(32, 1.0f);
+    std::fill(b.begin() + 16, b.end(), std::numeric_limits<float>::infinity());
+    MatrixProduct product(2, 16, 2, {a.data(), 2}, {b.data(), 16}, {c.data(), 16});
+    product.a_transposed = transposed;
+    matrix_product_of_weighted(product, weights.data());
+    for (std::size_t d = 0; d < 16; ++d) {
+      EXPECT_EQ(c[d], 7.0f);
+      EXPECT_TRUE(std::isnan(c[16 + d]));
+    }
+  }
 }
 
 }  // namespace
