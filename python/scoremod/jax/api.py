@@ -1,14 +1,14 @@
 """flex_attention: fused attention with a score function in plain JAX; explain and support: what becomes of it."""
 
-import numbers
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.jax.call import Call, backend_on, check_supported, dtype_of, problem_text, sizes_of
+from scoremod.jax.call import Call, backend_on, check_supported, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attention, attention_and_lse
+from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 
@@ -60,7 +60,8 @@ def flex_attention(
                 raise
         else:
             compute = attention_and_lse if return_lse else attention
-            return compute(traced.call, query, key, value, tuple(source.array() for source in traced.sources))
+            arrays = vary_alike([query, key, value, *(source.array() for source in traced.sources)])
+            return compute(traced.call, *arrays[:3], tuple(arrays[3:]))
     o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
     return (o, lse) if return_lse else o
 
@@ -74,21 +75,10 @@ class TracedCall(NamedTuple):
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend):
     """What flex_attention's arguments are traced to. query, key and value may be shapes."""
-    number, array = _scale(scale)
+    number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
     call = Call(program, layout, number, backend, bool(deterministic))
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
     return TracedCall(call, sources, operands, problem)
-
-
-def _scale(scale):
-    """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
-    if scale is None:
-        return None, None
-    if isinstance(scale, numbers.Real):
-        return float(scale), None
-    if jnp.shape(scale) != () or not jnp.issubdtype(jnp.result_type(scale), jnp.floating):
-        raise InvalidArgumentError(f"scale: expected a number or a scalar float array, found {scale!r}")
-    return 1.0, jnp.asarray(scale, jnp.float32)

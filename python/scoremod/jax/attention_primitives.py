@@ -20,6 +20,7 @@ from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
 from scoremod.jax.call import backend_on, check_supported, problem_text, sizes_of, workspace_bytes
 from scoremod.jax.fold_batch import batch_backward, batch_forward
+from scoremod.jax.manual_axes import type_like
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, backward_results, forward_results, partitioned
 
 # Where a workspace starts within its buffer; XLA promises less.
@@ -42,13 +43,13 @@ def backward(call, q, k, v, o, lse, d_o, operands, *, wanted):
 
 def _forward_avals(q, k, v, *operands, call, with_lse):
     sizes = sizes_of(call.layout, q, k, v)
-    o = jax.core.ShapedArray((*q.shape[:-1], sizes.dim_v), q.dtype)
-    lse = jax.core.ShapedArray((sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
+    o = type_like(q, (*q.shape[:-1], sizes.dim_v), q.dtype)
+    lse = type_like(q, (sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
     return [o, lse] if with_lse else [o]
 
 
 def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
-    return [jax.core.ShapedArray(x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))]
+    return [type_like(x, x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))]
 
 
 def _lower_forward(platform, context, *arguments, call, with_lse):

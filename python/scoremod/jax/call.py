@@ -2,6 +2,7 @@
 
 import functools
 import json
+import numbers
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -97,6 +98,17 @@ def dtype_of(q, k, v):
         found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
         raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16 or bfloat16; found {found}")
     return q.dtype
+
+
+def split_scale(scale):
+    """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
+    if scale is None:
+        return None, None
+    if isinstance(scale, numbers.Real):
+        return float(scale), None
+    if jnp.shape(scale) != () or not jnp.issubdtype(jnp.result_type(scale), jnp.floating):
+        raise InvalidArgumentError(f"scale: expected a number or a scalar float array, found {scale!r}")
+    return 1.0, jnp.asarray(scale, jnp.float32)
 
 
 def problem_text(call, q, k, v, operands, *, backward, stats):

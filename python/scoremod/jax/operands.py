@@ -77,9 +77,10 @@ class Computed(NamedTuple):
 class Operands:
     """The operands that a trace has found, each once."""
 
-    def __init__(self, builder, sizes):
+    def __init__(self, builder, sizes, indices):
         self._builder = builder
         self._sizes = sizes
+        self._indices = indices
         self._numbers = {}
         self.sources = []
 
@@ -88,8 +89,16 @@ class Operands:
         type = OPERAND_TYPES[np.dtype(value.dtype)]
         axes = value.axes()
         source = Computed(value, tuple(self._sizes[axis] for axis in AXES))
-        number = self._number(OperandDecl(type, axes), source)
-        return self._builder.node("operand", type, payload=number)
+        positions = [self._indices[axis].node for axis in axes]
+        if all(self._builder.nodes[node].op in AXES for node in positions):
+            return self._builder.node("operand", type, payload=self._number(OperandDecl(type, axes), source))
+        # The functions see other positions than the local ones: the array is whole, and read at what they see.
+        number = self._number(OperandDecl(type, (), len(axes)), source)
+        return self._builder.node("gather", type, *positions, payload=number)
+
+    def call_value(self, source):
+        """The node of an i32 scalar that is given at the call."""
+        return self._builder.node("operand", "i32", payload=self._number(OperandDecl("i32"), source))
 
     def read(self, view):
         """The node of a view whose every dimension is indexed."""

@@ -38,13 +38,17 @@ def jaxpr_of(name, function):
     return jaxpr
 
 
-def trace(score_mod, mask_mod, sizes, scale=None):
+def trace(score_mod, mask_mod, sizes, scale=None, positions=None):
     """(program, sources): the program of both functions, and for each of its operands what makes its array.
 
-    sizes: axis -> size of the score along it.
+    sizes: axis -> size of the score along it, as the functions see it.
     scale: an array that the score is multiplied with before score_mod; None to leave that out.
+    positions: for some axes a function(tracer, node) from the local index to the one that the functions see.
     """
     tracer = Tracer(sizes)
+    for axis, position in (positions or {}).items():
+        index = tracer.indices[AXES.index(axis)]
+        index.node = position(tracer, index.node)
     score = values.Value(_SCORE, frozenset(["score"]))
     score.node = tracer.builder.node("score", "f32")
     if scale is not None:
@@ -64,10 +68,10 @@ class Tracer:
     def __init__(self, sizes):
         self.sizes = sizes
         self.builder = Builder()
-        self.operands = Operands(self.builder, sizes)
         self.indices = [values.index(axis) for axis in AXES]
         for axis, value in zip(AXES, self.indices):
             value.node = self.builder.node(axis, "i32")
+        self.operands = Operands(self.builder, sizes, dict(zip(AXES, self.indices)))
         self._constants = {}
         self._name = self._debug_info = None
 

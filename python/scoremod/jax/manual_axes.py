@@ -1,0 +1,26 @@
+"""Attention inside jax.shard_map: along which axes of the mesh an array differs from shard to shard, as JAX tracks it (check_vma)."""
+
+import jax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+
+def varying_axes(array):
+    """The axes of the mesh along which an array (or its type) varies."""
+    manual = getattr(array if hasattr(array, "manual_axis_type") else jax.typeof(array), "manual_axis_type", None)
+    return frozenset(getattr(manual, "varying", ()))
+
+
+def vary_alike(arrays):
+    """The arrays, each marked as varying along every axis that any of them varies along. The gradient of one that didn't is then summed
+    over those axes."""
+    axes = frozenset().union(*map(varying_axes, arrays))
+    return [lax.pcast(x, tuple(axes - varying_axes(x)), to="varying") if axes - varying_axes(x) else x for x in arrays]
+
+
+def type_like(source, shape, dtype):
+    """A type of this shape and dtype that varies along the same axes as another type."""
+    if not varying_axes(source):
+        return jax.core.ShapedArray(shape, dtype)
+    sharding = source.sharding.update(spec=PartitionSpec(*(None for _ in shape)))
+    return source.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
