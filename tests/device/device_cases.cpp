@@ -79,15 +79,17 @@ checking::CheckCase long_problem(int number) {
       {{"operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx <= q_idx + 4500",
         {{"x", DType::kF16, {2, 150, 4613}, {}}}},
        {"operand x: f32 [kv_idx]\noperand y: f32 [q_idx]\nvalue = score * y + x",
-        {{"x", DType::kF16, {4613}, {}}, {"y", DType::kF32, {150}, {}}}},
+        {{"x", DType::kF16, {4613}, {}}, {"y", DType::kF32, {530}, {}}}},
        {"table x: f32 rank 1\nvalue = score + x[q_idx - kv_idx + 4600]", {{"x", DType::kF32, {4800}, {}}}},
        {"operand x: f32 [h]\ntable y: f32 rank 2\nvalue = score * x + y[h, max(q_idx - kv_idx, 0) // 16]",
         {{"x", DType::kF16, {2}, {}}, {"y", DType::kBF16, {2, 16}, {}}}}}};
   checking::CheckCase test;
   AttentionProblem& p = test.problem;
   p.batch = number == 0 ? 2 : 1;
-  p.heads_q = p.heads_kv = 2;
-  p.seq_q = 150;
+  // A block has as many queries as make 2^24 scores of up to 8 heads: 512 of these.
+  p.heads_q = number == 1 ? 8 : 2;
+  p.heads_kv = 2;
+  p.seq_q = number == 1 ? 530 : 150;
   p.seq_kv = 4613;
   p.dim_qk = p.dim_v = 32;
   p.dtype = DType::kF16;

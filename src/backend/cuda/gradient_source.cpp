@@ -35,7 +35,7 @@ SCOREMOD_FUNCTION float warp_sum(float value) {
   return value;
 }
 // Called by all lanes of a warp. Neighbours often go to one entry, where adding one after the other would be slow.
-SCOREMOD_FUNCTION void add_to_table(float* sums, int entry, float value) {
+SCOREMOD_FUNCTION void add_run(float* sums, int entry, float value) {
   int same = 0;
   __match_all_sync(0xffffffffu, entry, &same);
   if (same) {
@@ -44,6 +44,20 @@ SCOREMOD_FUNCTION void add_to_table(float* sums, int entry, float value) {
   } else if (value != 0.0f) {
     atomicAdd(sums + entry, value);
   }
+}
+// Called by all lanes of a warp. What a lane adds to one entry for one query after the other is gathered first.
+struct Run {
+  int entry;
+  float sum;
+};
+SCOREMOD_FUNCTION void add_to_table(float* sums, Run& run, int entry, float value) {
+  const bool moves = value != 0.0f && entry != run.entry;
+  if (__any_sync(0xffffffffu, moves)) {
+    add_run(sums, run.entry, run.sum);
+    if (moves) run.entry = entry;
+    run.sum = 0.0f;
+  }
+  run.sum += value;
 }
 )";
 
@@ -113,7 +127,7 @@ class GradientKernel {
   }
 
   GradientSource write() {
-    const std::string heads = loop_over_heads();
+    const std::string body = one_head();
     GradientSource out;
     out.operands.assign(source_.operands().begin(), source_.operands().end());
     std::string parameters;
@@ -123,23 +137,22 @@ class GradientKernel {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       if (targets_[i].sum == GradientSum::kZero) continue;
       out.outputs.push_back(i);
-      out.one_block_of_heads |= targets_[i].sum == GradientSum::kBlock;
       parameters +=
           concat(", ", targets_[i].sum == GradientSum::kStored ? "void* " : "float* ", output_name(targets_[i]));
     }
     out.text =
         concat("extern \"C\" __global__ void __launch_bounds__(", kGradientThreads,
                ") gradients(int offset_b, int offset_h, int offset_q, int offset_kv, const float* scores, "
-               "const float* products, const float* lse, const float* deltas, int b, int h0, int heads, int q0, "
+               "const float* products, const float* lse, const float* deltas, int b, int h0, int q0, "
                "int rows, int k0, int first_key, int columns, int block_rows, int block_columns",
                parameters, ") {\nconst int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n__shared__ float parts[",
-               kWarps, "][", kTileColumns, "];\n", open_tables(), heads, close_tables(), "}\n");
+               kWarps, "][", kTileColumns, "];\n", open_tables(), body, close_tables(), "}\n");
     return out;
   }
 
  private:
-  std::string loop_over_heads() {
-    std::string text = "for (int z = blockIdx.z; z < heads; z += gridDim.z) {\nconst int h = h0 + z;\n";
+  std::string one_head() {
+    std::string text = "const int z = blockIdx.z, h = h0 + z;\n";
     for (const GradientTarget& target : targets_) {
       if (is_total(target)) text += concat("float ", named("total", target), " = 0.0f;\n");
       if (is_column_sum(target)) {
@@ -147,12 +160,19 @@ class GradientKernel {
                        kColumnsOfLane, "; ++i) ", named("column", target), "[i] = 0.0f;\n");
       }
     }
+    for_each_table_root([&](std::size_t root, const std::string&) {
+      text += concat("Run run_", root, "[", kColumnsOfLane, "] = {};\n");
+    });
     text += loop_over_rows();
+    for_each_table_root([&](std::size_t root, const std::string& table) {
+      text += concat("for (int i = 0; i < ", kColumnsOfLane, "; ++i) add_run(", table, ", run_", root,
+                     "[i].entry, run_", root, "[i].sum);\n");
+    });
     for (const GradientTarget& target : targets_) {
       if (is_total(target)) text += add_total(target);
       if (is_column_sum(target)) text += add_columns(target);
     }
-    return text + "}\n";
+    return text;
   }
 
   std::string loop_over_rows() {
@@ -199,7 +219,7 @@ class GradientKernel {
     text += source_.statements(adjoints);
     for (std::size_t i = 0; i < derivative_.roots().size(); ++i) {
       if (const GradientTarget* target = target_of(derivative_.roots()[i])) {
-        text += contribution(*target, derivative_.roots()[i], concat("contribution_", i));
+        text += contribution(*target, i);
       }
     }
     return text;
@@ -213,7 +233,23 @@ class GradientKernel {
     return nullptr;
   }
 
-  std::string contribution(const GradientTarget& target, const Root& root, const std::string& name) const {
+  template <class Body>
+  void for_each_table_root(const Body& body) const {
+    for (std::size_t i = 0; i < derivative_.roots().size(); ++i) {
+      const GradientTarget* target = target_of(derivative_.roots()[i]);
+      if (target != nullptr && target->sum == GradientSum::kTable) body(i, table_name(*target));
+    }
+  }
+
+  /// Where a table's contributions go: to shared memory first, if it is small.
+  std::string table_name(const GradientTarget& target) const {
+    const bool shared = shared_tables_[static_cast<std::size_t>(&target - targets_.data())];
+    return shared ? named("table", target) : output_name(target);
+  }
+
+  std::string contribution(const GradientTarget& target, std::size_t number) const {
+    const Root& root = derivative_.roots()[number];
+    const std::string name = concat("contribution_", number);
     std::string text = concat("const float ", name, " = kept ? ", ProgramSource::variable(root.node), " : 0.0f;\n");
     switch (target.sum) {
       case GradientSum::kZero: return "";
@@ -221,31 +257,38 @@ class GradientKernel {
         return text + concat("if (inside && ", output_name(target), " != nullptr) store_",
                              dtype_name(problem::spec_of(problem_, target.operand).dtype), "(", output_name(target),
                              ", ", entry_offset(problem_, target.operand, own_indices(target)), ", ", name, ");\n");
-      case GradientSum::kBlock:
-        // Only this thread adds to the entry in this launch.
-        return text +
-               concat("if (inside) ", output_name(target), "[", block_entry(target, "kv - k0"), "] += ", name, ";\n");
+      case GradientSum::kBlock: return text + add_to_block(target, name);
       case GradientSum::kReduced:
         return text +
                (is_row_sum(target)      ? named("row", target)
                 : is_column_sum(target) ? named("column", target) + "[j]"
                                         : named("total", target)) +
                " += " + name + ";\n";
-      case GradientSum::kTable: return text + add_to_table(target, root, name);
+      case GradientSum::kTable: return text + add_to_table(target, number, name);
     }
     fail_bug("no such sum");
   }
 
-  std::string add_to_table(const GradientTarget& target, const Root& root, const std::string& value) const {
+  std::string add_to_block(const GradientTarget& target, const std::string& value) const {
+    const std::string entry = block_entry(target, "kv - k0");
+    // A launch is about one batch: only its heads can meet in an entry.
+    if (target.extents[1] == problem_.heads_q) {
+      return concat("if (inside) ", output_name(target), "[", entry, "] += ", value, ";\n");
+    }
+    return concat("if (inside && ", value, " != 0.0f) atomicAdd(", output_name(target), " + ", entry, ", ", value,
+                  ");\n");
+  }
+
+  std::string add_to_table(const GradientTarget& target, std::size_t number, const std::string& value) const {
+    const Root& root = derivative_.roots()[number];
     std::array<std::string, kAxisCount> indices;
     std::size_t d = 0;
     for (const NodeId index : ir::indices_of(derivative_, root)) {
       indices[d] = concat("clamp_index(", ProgramSource::variable(index), ", ", target.extents[d], ")");
       ++d;
     }
-    const bool shared = shared_tables_[static_cast<std::size_t>(&target - targets_.data())];
-    return concat("add_to_table(", shared ? named("table", target) : output_name(target), ", (int)(",
-                  entry_number(target, indices), "), ", value, ");\n");
+    return concat("add_to_table(", table_name(target), ", run_", number, "[j], (int)(", entry_number(target, indices),
+                  "), ", value, ");\n");
   }
 
   static std::string add_total(const GradientTarget& target) {
@@ -347,9 +390,10 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
 }
 
 GradientSum sum_of(const compiler::CompiledProblem& problem, const GradientTarget& target) {
-  const auto& roots = problem.derivative->roots();
+  if (!problem.derivative) fail_bug("the problem was compiled without a derivative");
   bool read = false;
-  for (const Root& root : roots) read |= root.kind == RootKind::kOperandAdjoint && root.operand == target.operand;
+  for (const Root& root : problem.derivative->roots())
+    read |= root.kind == RootKind::kOperandAdjoint && root.operand == target.operand;
   if (!read) return GradientSum::kZero;
   if (problem.problem.program.operands()[target.operand].is_table()) return GradientSum::kTable;
   if (!target.has(Axis::kQuery) || !target.has(Axis::kKey)) return GradientSum::kReduced;

@@ -44,12 +44,12 @@ inline constexpr std::int64_t kTileColumns = 128;
 ///
 /// row_deltas(o, d_o, deltas): deltas[row] = sum over d of o d_o, one warp for each row, rows as in lse.
 ///
-/// gradients(offset_b, offset_h, offset_q, offset_kv, scores, products, lse, deltas, b, h0, heads, q0, rows, k0,
-/// first_key, columns, block_rows, block_columns, operands..., outputs...): the contributions of `heads` query heads of
-/// one batch, from `scores` (scale Q K^T) and `products` (dO V^T), f32 [heads, block_rows, block_columns], where row 0
-/// is query q0 and column 0 key first_key. Blocks are tiles of keys, tiles of queries and heads; with kBlock targets
-/// there must be one block of all heads. An output is the gradient of a kStored target, else the sums; those of kBlock
-/// are [b, h, block_rows, block_columns] and start at query q0 and key k0.
+/// gradients(offset_b, offset_h, offset_q, offset_kv, scores, products, lse, deltas, b, h0, q0, rows, k0,
+/// first_key, columns, block_rows, block_columns, operands..., outputs...): the contributions of query heads h0, h0 +
+/// 1, ... of one batch, from `scores` (scale Q K^T) and `products` (dO V^T), f32 [heads, block_rows, block_columns],
+/// where row 0 is query q0 and column 0 key first_key. Blocks are tiles of keys, tiles of queries and heads. An output
+/// is the gradient of a kStored target, else the sums; those of kBlock are [b, h, block_rows, block_columns] and start
+/// at query q0 and key k0.
 ///
 /// store_I(sums, gradient, q0, rows, k0, columns, block_rows, block_columns): writes entries of targets[I] from the
 /// sums, or 0 where `sums` is null; of a target with queries and keys those of one block, of others all.
@@ -57,7 +57,6 @@ struct GradientSource {
   std::string text;
   std::vector<std::uint32_t> operands;  ///< that "gradients" reads
   std::vector<std::size_t> outputs;     ///< the targets that it has an output for
-  bool one_block_of_heads = false;
 };
 
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets);

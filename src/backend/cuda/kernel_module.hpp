@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -20,9 +22,8 @@ class KernelArguments {
   template <class T>
   KernelArguments& add(const T& value) {
     static_assert(sizeof(T) <= sizeof(std::uint64_t) && std::is_trivially_copyable_v<T>);
-    std::uint64_t word = 0;
-    __builtin_memcpy(&word, &value, sizeof(T));
-    words_.push_back(word);
+    words_.push_back(0);
+    std::memcpy(static_cast<void*>(&words_.back()), static_cast<const void*>(std::addressof(value)), sizeof(T));
     return *this;
   }
   const std::vector<std::uint64_t>& words() const { return words_; }

@@ -215,13 +215,12 @@ class GeneratedOperandGradients final : public OperandGradients {
                          KeyRange queries, KeyRange keys, KeyRange needed) const {
     const IndexOffsets& offsets = call.parameters.offsets;
     const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
-    const std::int64_t heads = end_head - first_head, rows = queries.end - queries.first,
-                       columns = needed.end - needed.first;
+    const std::int64_t rows = queries.end - queries.first, columns = needed.end - needed.first;
     KernelArguments arguments;
     arguments.add(offsets.batch).add(offsets.head).add(offsets.query).add(offsets.key);
     arguments.add(call.floats(layout_.scores)).add(call.floats(layout_.products));
     arguments.add(call.tensors.lse).add(call.floats(layout_.deltas));
-    arguments.add(i32(b)).add(i32(first_head)).add(i32(heads)).add(i32(queries.first)).add(i32(rows));
+    arguments.add(i32(b)).add(i32(first_head)).add(i32(queries.first)).add(i32(rows));
     arguments.add(i32(keys.first)).add(i32(needed.first)).add(i32(columns));
     arguments.add(i32(blocks_.rows)).add(i32(blocks_.columns));
     for (const std::uint32_t operand : source_.operands) arguments.add(call.tensors.operands[operand]);
@@ -231,8 +230,7 @@ class GeneratedOperandGradients final : public OperandGradients {
       else
         arguments.add(call.floats(layout_.sums[i]));
     }
-    const Grid grid{blocks_of(columns, kTileColumns), blocks_of(rows, kTileRows),
-                    source_.one_block_of_heads ? 1 : heads};
+    const Grid grid{blocks_of(columns, kTileColumns), blocks_of(rows, kTileRows), end_head - first_head};
     KernelModule::launch(gradients_, grid, kGradientThreads, arguments, call.parameters.stream);
   }
 
