@@ -175,12 +175,29 @@ class GradientKernel {
     return text;
   }
 
+  /// What a row reads is loaded while the row before it is computed: otherwise the device waits for memory.
+  std::string load_ahead() const {
+    return concat(
+        "float next_scores[", kColumnsOfLane, "], next_products[", kColumnsOfLane,
+        "], next_lse = 0.0f, next_delta = 0.0f;\nconst auto load_row = [&](int r) {\nconst long long row = (b * ",
+        problem_.heads_q, "LL + h) * ", problem_.seq_q, " + q0 + r;\nnext_lse = lse[row];\n",
+        "next_delta = deltas[row];\n",
+        "const long long first = ((long long)z * block_rows + r) * block_columns;\n#pragma unroll\n",
+        "for (int j = 0; j < ", kColumnsOfLane, "; ++j) {\nconst int own_column = blockIdx.x * ", kTileColumns,
+        " + j * 32 + lane, column = own_column < columns ? own_column : columns - 1;\n",
+        "next_scores[j] = scores[first + column];\nnext_products[j] = products[first + column];\n}\n};\n",
+        "const int first_row = blockIdx.y * ", kTileRows, " + warp * ", kTileRows / kWarps,
+        ";\nif (first_row < rows) load_row(first_row);\n");
+  }
+
   std::string loop_over_rows() {
-    std::string text = concat("for (int i = 0; i < ", kTileRows / kWarps, "; ++i) {\nconst int r = blockIdx.y * ",
-                              kTileRows, " + warp * ", kTileRows / kWarps, " + i;\nif (r >= rows) break;\n",
-                              "const int q = q0 + r;\nconst long long row = (b * ", problem_.heads_q, "LL + h) * ",
-                              problem_.seq_q, " + q;\nconst float row_lse = lse[row], delta = deltas[row];\n",
-                              "const long long first = ((long long)z * block_rows + r) * block_columns;\n");
+    std::string text =
+        concat(load_ahead(), "for (int i = 0; i < ", kTileRows / kWarps,
+               "; ++i) {\nconst int r = first_row + i;\nif (r >= rows) break;\nconst int q = q0 + r;\n",
+               "const float row_lse = next_lse, delta = next_delta;\nfloat row_scores[", kColumnsOfLane,
+               "], row_products[", kColumnsOfLane, "];\n#pragma unroll\nfor (int j = 0; j < ", kColumnsOfLane,
+               "; ++j) {\nrow_scores[j] = next_scores[j];\nrow_products[j] = next_products[j];\n}\nif (i + 1 < ",
+               kTileRows / kWarps, " && r + 1 < rows) load_row(r + 1);\n");
     for (const GradientTarget& target : targets_) {
       if (is_row_sum(target)) text += concat("float ", named("row", target), " = 0.0f;\n");
     }
@@ -200,7 +217,7 @@ class GradientKernel {
     std::string text = concat("const int own_column = blockIdx.x * ", kTileColumns, " + j * 32 + lane;\n",
                               "const bool inside = own_column < columns;\n",
                               "const int column = inside ? own_column : columns - 1, kv = first_key + column;\n",
-                              "const float score = scores[first + column];\n");
+                              "const float score = row_scores[j];\n");
     const NodeId value = derivative_.value(), keep = derivative_.keep();
     std::vector<NodeId> forward{value};
     if (keep != kNoNode) forward.push_back(keep);
@@ -209,7 +226,7 @@ class GradientKernel {
                    ProgramSource::variable(value), " != -float_of_bits(0x7f800000u)",
                    " && row_lse != -float_of_bits(0x7f800000u);\n", "const float probability = expf(",
                    ProgramSource::variable(value), " - row_lse);\n",
-                   "const float upstream = kept ? probability * (products[first + column] - delta) : 0.0f;\n");
+                   "const float upstream = kept ? probability * (row_products[j] - delta) : 0.0f;\n");
     std::vector<NodeId> adjoints;
     for (const Root& root : derivative_.roots()) {
       if (target_of(root) == nullptr) continue;

@@ -1,11 +1,9 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace scoremod::backend::cuda {
@@ -18,12 +16,15 @@ inline constexpr Grid kMaxGrid{(std::int64_t{1} << 31) - 1, 65535, 65535};
 /// The values of a kernel's parameters, in order, as a launch takes them.
 class KernelArguments {
  public:
-  /// T must have the size and alignment of the kernel's parameter.
+  /// T must have the size and alignment of the kernel's parameter: 4 or 8 bytes. A word's first bytes are the value, as
+  /// the byte order of every host that CUDA runs on has it.
   template <class T>
   KernelArguments& add(const T& value) {
-    static_assert(sizeof(T) <= sizeof(std::uint64_t) && std::is_trivially_copyable_v<T>);
-    words_.push_back(0);
-    std::memcpy(static_cast<void*>(&words_.back()), static_cast<const void*>(std::addressof(value)), sizeof(T));
+    static_assert(sizeof(T) == sizeof(std::uint32_t) || sizeof(T) == sizeof(std::uint64_t));
+    if constexpr (sizeof(T) == sizeof(std::uint32_t))
+      words_.push_back(std::bit_cast<std::uint32_t>(value));
+    else
+      words_.push_back(std::bit_cast<std::uint64_t>(value));
     return *this;
   }
   const std::vector<std::uint64_t>& words() const { return words_; }
