@@ -10,8 +10,6 @@ namespace scoremod::backend::cuda {
 
 /// How many blocks, along x, y and z.
 using Grid = std::array<std::int64_t, 3>;
-/// The largest grid of every architecture.
-inline constexpr Grid kMaxGrid{(std::int64_t{1} << 31) - 1, 65535, 65535};
 
 /// The values of a kernel's parameters, in order, as a launch takes them.
 class KernelArguments {
