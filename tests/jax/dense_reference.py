@@ -56,31 +56,37 @@ def in_float64(function, *arrays):
         return jax.tree.map(np.asarray, jax.jit(function)(*jax.tree.map(_widen, arrays)))
 
 
-def assert_close(result, plain, truth, captured=0, scores=1):
+def assert_close(result, plain, truth, captured=0, scores=1, common_scale=False):
     """Trees of arrays, the output first: what is tested, the dense computation in the same dtype, and the one in float64.
 
     The last `captured` are gradients of captured arrays: each element is a sum over its share of `scores` terms, whose rounding errors
-    add up as the square root of their number.
+    add up as the square root of their number. common_scale: rounding is in units of the largest element of all arrays, for problems so small
+    that terms cancel and a gradient is 0.
     """
     result, plain, truth = (jax.tree.leaves(tree) for tree in (result, plain, truth))
     assert len(result) == len(plain) == len(truth)
     ulp = float(jnp.finfo(result[0].dtype).eps)
     for i, each in enumerate(zip(result, plain, truth)):
         terms = max(1, scores / each[0].size) if i >= len(result) - captured else 1
-        _assert_one_close(f"output {i}", ulp * terms**0.5, *each)
+        scale = max(map(_largest_finite, truth)) if common_scale else _largest_finite(each[2])
+        _assert_one_close(f"output {i}", ROUNDING_BAND * ulp * terms**0.5 * scale, *each)
 
 
-def _assert_one_close(name, ulp, result, plain, truth):
+def _assert_one_close(name, band, result, plain, truth):
     assert result.dtype == plain.dtype and result.shape == plain.shape, (name, result.dtype, result.shape, plain.shape)
     result, plain = np.asarray(result, np.float64), np.asarray(plain, np.float64)
     np.testing.assert_array_equal(np.isneginf(result), np.isneginf(truth), err_msg=name)
     finite = ~np.isneginf(truth)
-    allowed = 2 * _largest((plain - truth)[finite]) + ROUNDING_BAND * ulp * _largest(truth[finite])
+    allowed = 2 * _largest((plain - truth)[finite]) + band
     assert _largest((result - truth)[finite]) <= allowed, f"{name}: {_largest((result - truth)[finite])} > {allowed}"
 
 
 def _largest(array):
     return np.max(np.abs(array), initial=0.0)
+
+
+def _largest_finite(array):
+    return _largest(array[np.isfinite(array)])
 
 
 def _widen(array):
