@@ -85,6 +85,9 @@ struct AttentionProblem {
   /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores,
   /// f32 [batch, heads_q, seq_q], dense.
   bool stats = false;
+  /// Whether calls may pass IndexOffsets other than zero. The cudnn backend then builds kernels that take them, which
+  /// skip no tiles outside a band, and refuses them otherwise; the host's backends take them always.
+  bool index_offsets = false;
 
   bool operator==(const AttentionProblem&) const = default;
 

@@ -7,6 +7,7 @@
 #include "base/fail.hpp"
 #ifdef SCOREMOD_HAS_CUDNN
 #include "backend/cudnn/build_ahead.hpp"
+#include "backend/cudnn/cudnn_backend.hpp"
 #include "backend/cudnn/engine.hpp"
 #include "backend/cudnn/handle.hpp"
 #endif
@@ -15,6 +16,9 @@ namespace scoremod::backend {
 
 std::span<const Backend* const> backends() {
   static const std::array kBackends{
+#ifdef SCOREMOD_HAS_CUDNN
+      &cudnn_backend(),
+#endif
       &cpu_backend(),
       &reference_backend(),
   };
@@ -36,7 +40,7 @@ std::vector<AheadPlan> plan_ahead(const compiler::CompiledProblem& problem, std:
   return cudnn::build_ahead(problem, device_properties);
 }
 
-std::string device_properties_here() { return cudnn::device_properties(cudnn::thread_handle()).json; }
+std::string device_properties_here() { return cudnn::device_properties(cudnn::builder_handle()).json; }
 #else
 std::vector<AheadPlan> plan_ahead(const compiler::CompiledProblem&, std::string_view) {
   fail_unsupported("this scoremod was built without the cuDNN backend, the only one that plans ahead");

@@ -4,9 +4,11 @@
 
 #include "scoremod/check.hpp"
 
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod::checking {
+
+using problem::StridedTensor;
 
 /// Four evaluations of one output, dense.
 struct Evaluations {

@@ -8,9 +8,13 @@
 #include <vector>
 
 #include "backend/memory_space.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod::checking {
+
+using problem::lse_tensor;
+using problem::StridedTensor;
+using problem::tensor_of;
 
 /// A tensor's memory between two guard bands, which shows every write where there should be none. It lies on the host;
 /// for a device it has a copy there, guard bands included, which send() and fetch() keep equal.

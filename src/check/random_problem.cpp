@@ -125,6 +125,7 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
          {&out.call.offsets.batch, &out.call.offsets.head, &out.call.offsets.query, &out.call.offsets.key}) {
       *offset = static_cast<std::int32_t>(choose.between(0, kRandomIndexLimit - 1000));
     }
+    problem.index_offsets = true;
   }
   return out;
 }

@@ -34,6 +34,9 @@ void check_options(const CheckSuiteOptions& options) {
     fail_argument("expected 0 or more random problems, found ", options.random_problems);
   }
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
+  if (options.parts < 1 || options.part < 0 || options.part >= options.parts) {
+    fail_argument("expected a part below the number of parts, found part ", options.part, " of ", options.parts);
+  }
   for (const DType dtype : options.dtypes) {
     if (!is_floating(dtype)) fail_argument("expected dtypes among f32, f16 and bf16, found ", to_string(dtype));
   }
@@ -55,6 +58,9 @@ std::vector<CheckCase> suite_cases(const CheckSuiteOptions& options) {
     fail_argument("expected a part of a problem's name, such as 'zoo/causal' or 'random/7', found '", options.filter,
                   "', which is in none");
   }
+  std::size_t number = 0;
+  const auto parts = static_cast<std::size_t>(options.parts);
+  std::erase_if(cases, [&](const CheckCase&) { return number++ % parts != static_cast<std::size_t>(options.part); });
   return cases;
 }
 

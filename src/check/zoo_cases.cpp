@@ -121,6 +121,7 @@ std::vector<CheckCase> zoo_cases(std::span<const DType> dtypes) {
         CheckCase made = zoo_case(names, shape.problem, dtype);
         made.name = concat("zoo/", names.empty() ? "plain" : made.name, "/", shape.name, "/", to_string(dtype));
         made.call.offsets = shape.offsets;
+        made.problem.index_offsets = shape.offsets != IndexOffsets{};
         if (wide_operands) {
           for (OperandSpec& spec : made.problem.operands)
             spec.dtype = is_floating(spec.dtype) ? DType::kF32 : spec.dtype;

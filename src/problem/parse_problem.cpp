@@ -140,6 +140,7 @@ AttentionProblem parse_fields(const Fields& file) {
   problem.operands = parse_operands(file.find("operands"), problem, parsed.operands);
   problem.backward = parse_flag(file, "backward");
   problem.stats = parse_flag(file, "stats");
+  problem.index_offsets = parse_flag(file, "index_offsets");
   return problem;
 }
 
@@ -147,7 +148,7 @@ const std::vector<std::string>& file_fields() {
   static const std::vector<std::string> kFields{"$schema",  "description", "batch",  "heads_q", "heads_kv", "seq_q",
                                                 "seq_kv",   "dim_qk",      "dim_v",  "dtype",   "layout",   "q",
                                                 "k",        "v",           "o",      "scale",   "program",  "operands",
-                                                "backward", "stats",       "inputs", "seed"};
+                                                "backward", "stats",       "index_offsets", "inputs", "seed"};
   return kFields;
 }
 

@@ -66,6 +66,7 @@ std::string to_json(const AttentionProblem& problem) {
   for (const OperandSpec& spec : problem.operands) json["operands"].push_back(problem::operand_json(spec));
   json["backward"] = problem.backward;
   json["stats"] = problem.stats;
+  json["index_offsets"] = problem.index_offsets;
   return json.dump(2) + "\n";
 }
 

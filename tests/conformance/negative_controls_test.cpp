@@ -9,7 +9,7 @@
 
 #include "base/element.hpp"
 #include "check/check_subject.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/check_report.hpp"
 #include "support/faulty_subject.hpp"
@@ -17,7 +17,7 @@
 namespace scoremod {
 namespace {
 
-using checking::StridedTensor;
+using problem::StridedTensor;
 using checking::Subject;
 using problem::TensorRole;
 
@@ -96,7 +96,7 @@ class NegativeControls : public ::testing::TestWithParam<DType> {
     return test::reference_subject(faulty);
   }
 
-  StridedTensor tensor(TensorRole role) const { return checking::tensor_of("", compiled_.problem, role); }
+  StridedTensor tensor(TensorRole role) const { return problem::tensor_of("", compiled_.problem, role); }
 
   const compiler::CompiledProblem compiled_ = compiler::compile(checked_problem(GetParam()));
   const Subject right_ = test::reference_subject(compiled_);
@@ -148,7 +148,7 @@ TEST_P(NegativeControls, MissingOperandGradient) {
 
 TEST_P(NegativeControls, ZeroedForwardOutputs) {
   expect_wrong_forward([&](const ForwardArgs& args) { fill(tensor(TensorRole::kO), args.o, 0); }, "o");
-  const StridedTensor lse = checking::lse_tensor(compiled_.problem);
+  const StridedTensor lse = problem::lse_tensor(compiled_.problem);
   expect_wrong_forward([&](const ForwardArgs& args) { fill(lse, args.lse, 0); }, "lse");
 }
 
@@ -159,7 +159,7 @@ TEST_P(NegativeControls, ZeroedGradients) {
   for (std::uint32_t i = 0; i < 2; ++i) {
     const OperandSpec& spec = problem::spec_of(compiled_.problem, i);
     const auto zero = [&](const BackwardArgs& args) {
-      fill(checking::tensor_of("", spec), args.d_operands.at(i).buffer, 0);
+      fill(problem::tensor_of("", spec), args.d_operands.at(i).buffer, 0);
     };
     expect_wrong_backward(zero, "d_" + spec.name);
   }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/element.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 #include "conformance/conformance.hpp"
 #include "support/check_report.hpp"
 
@@ -33,7 +33,7 @@ AttentionProblem base_problem(const std::string& program, DType dtype = DType::k
 /// Writes a value into one row (a query's or a key's) of every batch and head of a tensor.
 void set_row(const AttentionProblem& problem, TensorRole role, std::vector<std::byte>& bytes, std::int64_t row,
              float value) {
-  const checking::StridedTensor tensor = checking::tensor_of("", problem, role);
+  const problem::StridedTensor tensor = problem::tensor_of("", problem, role);
   tensor.for_each_offset([&](std::int64_t number, std::int64_t offset) {
     if (number / tensor.shape[3] % tensor.shape[2] == row) store_element(bytes.data(), tensor.dtype, offset, value);
   });

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/element.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod::test {
 
@@ -51,7 +51,7 @@ DenseResult dense_attention(const AttentionProblem& p, const DenseTensors& x, co
 std::vector<double> to_dense(const std::vector<std::byte>& bytes, DType dtype, const std::vector<std::int64_t>& shape,
                              const std::vector<std::int64_t>& strides) {
   std::vector<double> values;
-  checking::StridedTensor{"", dtype, shape, strides}.for_each_offset(
+  problem::StridedTensor{"", dtype, shape, strides}.for_each_offset(
       [&](std::int64_t, std::int64_t offset) { values.push_back(load_element<double>(bytes.data(), dtype, offset)); });
   return values;
 }

@@ -50,6 +50,9 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add("--filter", arguments.options.filter, "Only problems whose name contains this: zoo/causal/, random/7");
+  add("--parts", arguments.options.parts, "Processes that share the suite")->check(CLI::PositiveNumber);
+  add("--part", arguments.options.part, "Which of the --parts this process runs, from 0")
+      ->check(CLI::NonNegativeNumber);
   add("--dtype", arguments.dtypes, "f32, f16 or bf16, several if given again; f16 and bf16 if left out");
   add("--out", arguments.out, "File to write the report to, as JSON");
   command.add_flag("--verbose", arguments.verbose, "Say on the standard error which problem begins and which is done")

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@ namespace scoremod::backend::cudnn {
 struct Candidate {
   LoweredModifier modifier;
   AttentionGraph graph;
+  std::size_t groups_left_out = 0;  ///< of the forms that slower ones can take the place of
 };
 
 struct Candidates {
@@ -23,6 +26,12 @@ struct Candidates {
 /// Every lowering worth trying: with all forms that `allowed` admits, and then without those that a slower form can
 /// take the place of. What is built here, ahead of time, and for a test is built of this list.
 Candidates candidates(const compiler::CompiledProblem& problem, Direction direction, const FormFilter& allowed);
+
+/// The lowering with this many groups of forms left out; else the reasons for which there is none. A candidate's is
+/// that of another problem with its groups_left_out.
+std::optional<Candidate> candidate(const compiler::CompiledProblem& problem, Direction direction,
+                                   const FormFilter& allowed, std::size_t groups_left_out,
+                                   std::vector<std::string>& reasons);
 
 /// Admits the forms that the table has seen to be right in a direction. Keeps a reference to the table.
 FormFilter right_forms(const FormTable& table, Direction direction);

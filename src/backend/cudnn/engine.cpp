@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/cudnn/frontend_graph.hpp"
+#include "backend/cudnn/handle.hpp"
 #include "backend/cudnn/library.hpp"
 #include "backend/cudnn/refusal.hpp"
 
@@ -20,14 +21,6 @@ namespace {
 
 /// Of the bytes that serialize() writes; counts up when they change.
 constexpr int kFormat = 1;
-
-/// Builds, loads and destructions take turns: a thread that destroys a descriptor while another one compiles a kernel
-/// inside cuDNN waits for a lock that the other may hold for ever. Temporary descriptors die all along a build, so that
-/// letting builds run side by side would not be enough. A plan that was built before runs meanwhile.
-std::mutex& turns() {
-  static std::mutex mutex;
-  return mutex;
-}
 
 void use_library() {
   if (!library().available) fail_environment(library().reason);
@@ -51,7 +44,7 @@ class FrontendPlan final : public EnginePlan {
   }
 
   ~FrontendPlan() override {
-    const std::lock_guard lock(turns());
+    const std::lock_guard lock(construction_turns());
     graph_.reset();
   }
 
@@ -71,7 +64,7 @@ class FrontendPlan final : public EnginePlan {
     if (!bytes_.empty()) return bytes_;
     std::vector<std::uint8_t> graph;
     {
-      const std::lock_guard lock(turns());
+      const std::lock_guard lock(construction_turns());
       check(graph_->serialize(graph), "serialize");
     }
     const nlohmann::json document{
@@ -100,6 +93,25 @@ BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
   return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
 }
 
+/// The frontend copies a graph's operations into arrays of this length without looking, and so overwrites its own
+/// stack and heap with more: what looks like a crash of cuDNN (cudnn_frontend_OperationGraph.h of 1.23.0, ops and
+/// ops_raw).
+constexpr std::size_t kMostOperations = 50;
+
+/// A frontend graph that is refused where the frontend would crash.
+class BoundedGraph final : public Graph {
+  fe::error_t create_cudnn_operations(
+      std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,
+      std::vector<std::shared_ptr<fe::Operation>>& operations, fe::graph::managed_backend_descriptor_t& raw_operations,
+      std::unordered_map<std::int64_t, std::shared_ptr<fe::Tensor>>& tensors) const override {
+    const auto status = INode::create_cudnn_operations(uids, operations, raw_operations, tensors);
+    const std::size_t count = operations.size() + raw_operations.size();
+    if (status.is_bad() || count <= kMostOperations) return status;
+    return {fe::error_code_t::GRAPH_NOT_SUPPORTED, concat("the graph has ", count, " operations; cudnn-frontend holds ",
+                                                          kMostOperations, " and crashes above")};
+  }
+};
+
 /// Takes the first of the heuristics' engines that builds. When none does, every engine's own words.
 std::optional<BuildOutcome> build_first_engine(Graph& graph) {
   BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
@@ -118,7 +130,7 @@ std::optional<BuildOutcome> build_first_engine(Graph& graph) {
 
 /// Builds for a handle's device or, where there is none, for `device`.
 BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
-  auto graph = std::make_shared<Graph>();
+  auto graph = std::make_shared<BoundedGraph>();
   graph->set_sm_version(device.compute_capability);
   if (handle == nullptr) {
     const auto properties = std::make_shared<fe::DeviceProperties>();
@@ -141,7 +153,7 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
 }
 
 BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
-  const std::lock_guard lock(turns());
+  const std::lock_guard lock(construction_turns());
   try {
     return build(spec, handle, device);
   } catch (const Error&) {
@@ -207,7 +219,7 @@ BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& dev
 std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* handle) {
   use_library();
   const auto cudnn_handle = static_cast<cudnnHandle_t>(handle);
-  const std::lock_guard lock(turns());
+  const std::lock_guard lock(construction_turns());
   const DeviceProperties device = read_properties(cudnn_handle);
   try {
     auto graph = std::make_shared<Graph>();
@@ -222,7 +234,7 @@ std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* ha
 
 DeviceProperties device_properties(void* handle) {
   use_library();
-  const std::lock_guard lock(turns());
+  const std::lock_guard lock(construction_turns());
   return read_properties(static_cast<cudnnHandle_t>(handle));
 }
 

@@ -18,26 +18,54 @@ Function cudnn_function(const char* name) {
   return reinterpret_cast<Function>(symbol);
 }
 
+using HandlesByDevice = std::map<int, cudnnHandle_t>;
+
 /// A thread's handles, one for each device. Destroyed on the thread that made them.
 struct Handles {
-  std::map<int, cudnnHandle_t> by_device;
+  HandlesByDevice by_device;
   ~Handles() {
+    const std::lock_guard lock(construction_turns());
     for (const auto& [device, handle] : by_device) cudnn_function<decltype(&::cudnnDestroy)>("cudnnDestroy")(handle);
   }
 };
 
+/// The current device's, made where there is none yet.
+void* handle_in(HandlesByDevice& handles) {
+  if (!library().available) fail_environment(library().reason);
+  cudnnHandle_t& handle = handles[cuda::current_device_ordinal()];
+  if (handle != nullptr) return handle;
+  const std::lock_guard lock(construction_turns());
+  const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
+  if (status == CUDNN_STATUS_SUCCESS) return handle;
+  fail_environment("cudnnCreate: ", cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
+}
+
 }  // namespace
 
+std::mutex& construction_turns() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 void* thread_handle() {
-  if (!library().available) fail_environment(library().reason);
   thread_local Handles handles;
-  cudnnHandle_t& handle = handles.by_device[cuda::current_device_ordinal()];
-  if (handle == nullptr) {
-    const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
-    if (status != CUDNN_STATUS_SUCCESS) {
-      fail_environment("cudnnCreate: ",
-                       cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
-    }
+  return handle_in(handles.by_device);
+}
+
+void* builder_handle() {
+  static std::mutex mutex;
+  static auto* const by_device = new HandlesByDevice;  // lives until the process ends
+  const std::lock_guard lock(mutex);
+  return handle_in(*by_device);
+}
+
+void* thread_handle(void* stream) {
+  void* handle = thread_handle();
+  static const auto set_stream = cudnn_function<decltype(&::cudnnSetStream)>("cudnnSetStream");
+  const cudnnStatus_t status = set_stream(static_cast<cudnnHandle_t>(handle), static_cast<cudaStream_t>(stream));
+  if (status != CUDNN_STATUS_SUCCESS) {
+    fail_environment("cudnnSetStream: ",
+                     cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
   }
   return handle;
 }

@@ -8,7 +8,7 @@
 #include "scoremod/inputs.hpp"
 
 #include "base/element.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod {
 namespace {
@@ -35,7 +35,7 @@ std::vector<double> values_of(const AttentionProblem& problem, const ProblemInpu
   std::vector<double> values;
   for (std::uint32_t i = 0; i < inputs.operands.size(); ++i) {
     if (inputs.operands[i].name != name) continue;
-    const auto tensor = checking::tensor_of(name, problem::spec_of(problem, i));
+    const auto tensor = problem::tensor_of(name, problem::spec_of(problem, i));
     tensor.for_each_offset([&](std::int64_t, std::int64_t offset) {
       values.push_back(load_element<double>(inputs.operands[i].bytes.data(), tensor.dtype, offset));
     });

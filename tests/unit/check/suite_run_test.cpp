@@ -8,7 +8,7 @@
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "check/check_subject.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/faulty_subject.hpp"
 

@@ -11,13 +11,13 @@
 
 #include "backend/reference/naive_attention.hpp"
 #include "base/element.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 #include "support/dense_attention.hpp"
 
 namespace scoremod::backend {
 namespace {
 
-using checking::tensor_of;
+using problem::tensor_of;
 using problem::TensorRole;
 using test::DenseModifier;
 
@@ -49,7 +49,7 @@ struct Outputs {
 };
 
 std::vector<double> read(const AttentionProblem& problem, TensorRole role, const std::vector<std::byte>& bytes) {
-  const checking::StridedTensor tensor = tensor_of("", problem, role);
+  const problem::StridedTensor tensor = tensor_of("", problem, role);
   return test::to_dense(bytes, problem.dtype, tensor.shape, tensor.strides);
 }
 
@@ -66,7 +66,7 @@ Outputs run(const compiler::CompiledProblem& compiled, const ProblemInputs& inpu
   }
   for (auto& gradient : gradients) d_operands.push_back(gradient.data());
   std::vector<std::byte> o(inputs.d_o.size()), dq(inputs.q.size()), dk(inputs.k.size()), dv(inputs.v.size());
-  std::vector<float> lse(static_cast<std::size_t>(checking::lse_tensor(problem).elements()));
+  std::vector<float> lse(static_cast<std::size_t>(problem::lse_tensor(problem).elements()));
   reference_backend()
       .plan_forward(compiled, {})
       ->execute({inputs.q.data(), inputs.k.data(), inputs.v.data(), operands, o.data(), lse.data()}, parameters, {});
@@ -165,7 +165,7 @@ TEST(ReferenceBackend, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
     ProblemInputs inputs = random_inputs(problem);
     const Outputs expected = run(ready, inputs);
     for (auto* bytes : {&inputs.k, &inputs.v}) {
-      const checking::StridedTensor tensor =
+      const problem::StridedTensor tensor =
           tensor_of("", problem, bytes == &inputs.k ? TensorRole::kK : TensorRole::kV);
       tensor.for_each_offset([&](std::int64_t number, std::int64_t offset) {
         if (number / tensor.shape[3] % tensor.shape[2] == 3) store_element(bytes->data(), tensor.dtype, offset, NAN);

@@ -6,7 +6,7 @@
 
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::checking {
+namespace scoremod::problem {
 
 /// What one tensor of a problem looks like in memory.
 struct StridedTensor {
@@ -46,9 +46,9 @@ struct StridedTensor {
   }
 };
 
-inline StridedTensor tensor_of(const std::string& name, const AttentionProblem& problem, problem::TensorRole role) {
-  const problem::TensorShape shape = problem::shape_of(problem, role);
-  const Strides strides = problem::strides_of(problem, role);
+inline StridedTensor tensor_of(const std::string& name, const AttentionProblem& problem, TensorRole role) {
+  const TensorShape shape = shape_of(problem, role);
+  const Strides strides = strides_of(problem, role);
   return {name,
           problem.dtype,
           {shape.batch, shape.heads, shape.sequence, shape.dim},
@@ -56,7 +56,7 @@ inline StridedTensor tensor_of(const std::string& name, const AttentionProblem& 
 }
 
 inline StridedTensor tensor_of(const std::string& name, const OperandSpec& spec) {
-  const auto strides = problem::strides_of(spec);
+  const auto strides = strides_of(spec);
   return {name,
           spec.dtype,
           spec.shape,
@@ -71,4 +71,4 @@ inline StridedTensor lse_tensor(const AttentionProblem& problem) {
           {problem.heads_q * problem.seq_q, problem.seq_q, 1}};
 }
 
-}  // namespace scoremod::checking
+}  // namespace scoremod::problem

@@ -7,12 +7,12 @@
 
 #include "base/element.hpp"
 #include "base/fail.hpp"
-#include "check/strided_tensor.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod {
 namespace {
 
-using checking::StridedTensor;
+using problem::StridedTensor;
 
 /// The standard deviation of scaled scores: large enough that a soft cap or a relative bias changes the result by far
 /// more than rounding does, small enough that a softmax still mixes several keys.
@@ -152,13 +152,13 @@ ProblemInputs random_inputs(const AttentionProblem& problem, const RandomInputOp
   };
   using problem::TensorRole;
   ProblemInputs inputs;
-  inputs.q = make(checking::tensor_of("q", problem, TensorRole::kQ));
-  inputs.k = make(checking::tensor_of("k", problem, TensorRole::kK));
-  inputs.v = make(checking::tensor_of("v", problem, TensorRole::kV));
-  inputs.d_o = make(checking::tensor_of("d_o", problem, TensorRole::kO));
+  inputs.q = make(problem::tensor_of("q", problem, TensorRole::kQ));
+  inputs.k = make(problem::tensor_of("k", problem, TensorRole::kK));
+  inputs.v = make(problem::tensor_of("v", problem, TensorRole::kV));
+  inputs.d_o = make(problem::tensor_of("d_o", problem, TensorRole::kO));
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
     const OperandSpec& spec = problem::spec_of(problem, i);
-    inputs.operands.push_back({spec.name, make(checking::tensor_of(spec.name, spec))});
+    inputs.operands.push_back({spec.name, make(problem::tensor_of(spec.name, spec))});
   }
   return inputs;
 }

@@ -1,0 +1,66 @@
+#include "backend/cuda/cuda_memory.hpp"
+
+#include "backend/cuda/device.hpp"
+#include "backend/cuda/runtime_call.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::cuda {
+namespace {
+
+constexpr std::size_t kTensorAlignment = 16;
+
+class CudaMemory final : public MemorySpace {
+ public:
+  MemoryKind kind() const override { return MemoryKind::kCuda; }
+  std::size_t alignment() const override { return kTensorAlignment; }
+
+  void* allocate(std::size_t bytes) const override {
+    void* data = nullptr;
+    const cudaError_t status = SCOREMOD_CUDART(cudaMalloc)(&data, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      SCOREMOD_CUDART(cudaGetLastError)();  // it would be reported again by the next launch
+      fail_environment("the device has no ", bytes, " bytes of memory left; free some or use a smaller problem");
+    }
+    check_runtime(status, "cudaMalloc");
+    return data;
+  }
+
+  /// cudaFree waits for the device's work.
+  void release(void* data) const noexcept override { SCOREMOD_CUDART(cudaFree)(data); }
+
+  void copy_in(void* to, const void* host, std::size_t bytes) const override {
+    synchronize();
+    check_runtime(SCOREMOD_CUDART(cudaMemcpy)(to, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+  }
+
+  void copy_out(void* host, const void* from, std::size_t bytes) const override {
+    synchronize();
+    check_runtime(SCOREMOD_CUDART(cudaMemcpy)(host, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
+  }
+
+  void wait(void* stream) const override {
+    check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  }
+
+  std::string objection(const void* data) const override {
+    cudaPointerAttributes attributes{};
+    check_runtime(SCOREMOD_CUDART(cudaPointerGetAttributes)(&attributes, data), "cudaPointerGetAttributes");
+    switch (attributes.type) {
+      case cudaMemoryTypeDevice: break;
+      case cudaMemoryTypeManaged: return {};
+      default: return "memory of the host";
+    }
+    const int current = current_device_ordinal();
+    if (attributes.device == current) return {};
+    return concat("memory of device ", attributes.device, " while device ", current, " is current");
+  }
+};
+
+}  // namespace
+
+const MemorySpace& cuda_memory() {
+  static const CudaMemory memory;
+  return memory;
+}
+
+}  // namespace scoremod::backend::cuda

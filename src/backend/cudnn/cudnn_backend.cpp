@@ -1,0 +1,154 @@
+#include "backend/cudnn/cudnn_backend.hpp"
+
+#include <algorithm>
+
+#include "scoremod/error.hpp"
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cudnn/device_target.hpp"
+#include "backend/cudnn/planner.hpp"
+#include "backend/cudnn/problem_rules.hpp"
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+using compiler::CompiledProblem;
+
+void* writable(const void* data) { return const_cast<void*>(data); }
+
+class CudnnForwardPlan final : public ForwardPlan {
+ public:
+  explicit CudnnForwardPlan(std::shared_ptr<const cudnn::DirectionPlan> plan) : plan_(std::move(plan)) {}
+
+  std::size_t workspace_bytes() const override { return cuda::with_room_to_align(plan_->workspace_bytes()); }
+
+  void execute(const ForwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    cudnn::CallPointers call;
+    call.attention[cudnn::kUidQ] = writable(tensors.q);
+    call.attention[cudnn::kUidK] = writable(tensors.k);
+    call.attention[cudnn::kUidV] = writable(tensors.v);
+    call.attention[cudnn::kUidO] = tensors.o;
+    call.attention[cudnn::kUidStats] = tensors.lse;
+    call.operands = tensors.operands;
+    plan_->execute(call, parameters, cuda::aligned(workspace));
+  }
+
+ private:
+  std::shared_ptr<const cudnn::DirectionPlan> plan_;
+};
+
+class CudnnBackwardPlan final : public BackwardPlan {
+ public:
+  CudnnBackwardPlan(std::shared_ptr<const cudnn::DirectionPlan> plan,
+                    std::unique_ptr<const cuda::OperandGradients> gradients)
+      : plan_(std::move(plan)), gradients_(std::move(gradients)) {}
+
+  /// Both run on one stream, one after the other.
+  std::size_t workspace_bytes() const override {
+    return cuda::with_room_to_align(std::max(plan_->workspace_bytes(), gradients_ ? gradients_->workspace_bytes() : 0));
+  }
+
+  void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    cudnn::CallPointers call;
+    call.attention[cudnn::kUidQ] = writable(tensors.q);
+    call.attention[cudnn::kUidK] = writable(tensors.k);
+    call.attention[cudnn::kUidV] = writable(tensors.v);
+    call.attention[cudnn::kUidO] = writable(tensors.o);
+    call.attention[cudnn::kUidStats] = const_cast<float*>(tensors.lse);
+    call.attention[cudnn::kUidDO] = writable(tensors.d_o);
+    call.attention[cudnn::kUidDQ] = tensors.dq;
+    call.attention[cudnn::kUidDK] = tensors.dk;
+    call.attention[cudnn::kUidDV] = tensors.dv;
+    call.operands = tensors.operands;
+    plan_->execute(call, parameters, cuda::aligned(workspace));
+    const bool wanted = std::ranges::any_of(tensors.d_operands, [](const void* data) { return data != nullptr; });
+    if (wanted) gradients_->execute(tensors, parameters, cuda::aligned(workspace));
+  }
+
+ private:
+  std::shared_ptr<const cudnn::DirectionPlan> plan_;
+  std::unique_ptr<const cuda::OperandGradients> gradients_;  ///< null when no operand has a gradient
+};
+
+/// The operands that a gradient may be asked for.
+std::vector<std::uint32_t> float_operands(const CompiledProblem& problem) {
+  std::vector<std::uint32_t> operands;
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
+    if (is_floating(scoremod::problem::spec_of(problem.problem, i).dtype)) operands.push_back(i);
+  }
+  return operands;
+}
+
+void add(std::vector<std::string>& to, const char* direction, const std::vector<std::string>& from) {
+  for (const std::string& text : from) to.push_back(concat(direction, ": ", text));
+}
+
+class CudnnBackend final : public Backend {
+ public:
+  const char* name() const override { return "cudnn"; }
+  const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+
+  Verdict support(const CompiledProblem& problem) const override {
+    Verdict verdict;
+    try {
+      judge(problem, verdict);
+    } catch (const Error& error) {
+      // No driver, no device, no cuDNN, or a build that failed for a reason of the machine's.
+      if (error.code() != ErrorCode::kEnvironment) throw;
+      verdict.reasons.push_back(error.what());
+    }
+    verdict.supported = verdict.reasons.empty();
+    return verdict;
+  }
+
+  std::unique_ptr<ForwardPlan> plan_forward(const CompiledProblem& problem, const PlanOptions&) const override {
+    return std::make_unique<CudnnForwardPlan>(plan(problem, Direction::kForward));
+  }
+
+  std::unique_ptr<BackwardPlan> plan_backward(const CompiledProblem& problem, const PlanOptions&) const override {
+    const std::vector<std::uint32_t> operands = float_operands(problem);
+    std::unique_ptr<const cuda::OperandGradients> gradients;
+    if (!operands.empty()) gradients = cuda::OperandGradients::build(problem, operands);
+    return std::make_unique<CudnnBackwardPlan>(plan(problem, Direction::kBackward), std::move(gradients));
+  }
+
+ private:
+  static void judge(const CompiledProblem& problem, Verdict& verdict) {
+    verdict.reasons = cudnn::problem_objections(problem.problem, cudnn::current_target().device.compute_capability);
+    if (!verdict.reasons.empty()) return;
+    const cudnn::DirectionAnswer forward = cudnn::plan_direction(problem, Direction::kForward);
+    add(verdict.reasons, "forward", forward.reasons);
+    add(verdict.notes, "forward", forward.notes);
+    if (!problem.derivative) return;
+    const cudnn::DirectionAnswer backward = cudnn::plan_direction(problem, Direction::kBackward);
+    add(verdict.reasons, "backward", backward.reasons);
+    add(verdict.notes, "backward", backward.notes);
+    const std::vector<std::uint32_t> operands = float_operands(problem);
+    if (operands.empty()) return;
+    add(verdict.reasons, "operand gradients", cuda::OperandGradients::unsupported_reasons(problem));
+    if (verdict.reasons.empty()) verdict.notes.push_back(cuda::describe(problem, operands));
+  }
+
+  static std::shared_ptr<const cudnn::DirectionPlan> plan(const CompiledProblem& problem, Direction direction) {
+    const cudnn::DirectionAnswer answer = cudnn::plan_direction(problem, direction);
+    if (answer.plan) return answer.plan;
+    std::string text = "cudnn does not run this problem";
+    for (const std::string& reason : answer.reasons) text += concat("; ", reason);
+    fail_unsupported(text);
+  }
+};
+
+}  // namespace
+
+const Backend& cudnn_backend() {
+  static const CudnnBackend backend;
+  return backend;
+}
+
+}  // namespace scoremod::backend

@@ -1,0 +1,105 @@
+#include "backend/cudnn/direction_plan.hpp"
+
+#include "backend/cuda/device.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/cudnn/handle.hpp"
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+/// Parts of the workspace, as allocations of their own would lie.
+constexpr std::size_t kPartAlignment = cuda::kWorkspaceAlignment;
+
+std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& computed) {
+  std::vector<cuda::NodeTensor> tensors;
+  for (const ComputedOperand& operand : computed) tensors.push_back({operand.node, operand.axes, operand.type});
+  return tensors;
+}
+
+}  // namespace
+
+DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction direction, LoweredModifier modifier,
+                             std::shared_ptr<const EnginePlan> engine)
+    : device_(cuda::current_device_ordinal()),
+      takes_offsets_(problem.problem.index_offsets),
+      modifier_(std::move(modifier)),
+      engine_(std::move(engine)) {
+  const Program& program = direction == Direction::kForward ? problem.program : *problem.derivative;
+  const std::vector<cuda::NodeTensor> computed = node_tensors(modifier_.computed);
+  if (!computed.empty()) kernel_ = cuda::ComputeKernel::build(problem.problem, program, computed);
+  place_in_workspace(engine_->workspace_bytes());
+  for (const cuda::NodeTensor& tensor : computed) {
+    const std::size_t bytes = cuda::bytes_of(tensor, problem.problem);
+    computed_places_.push_back(place_in_workspace(bytes));
+    computed_bytes_ += bytes;
+  }
+  if (direction == Direction::kForward) {
+    const AttentionProblem& p = problem.problem;
+    stats_place_ = place_in_workspace(static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q) * sizeof(float));
+  }
+  if (engine_->uids().size() > kMostPointers) {
+    fail_bug("a plan takes ", engine_->uids().size(), " pointers, more than ", kMostPointers);
+  }
+  for (const std::int64_t uid : engine_->uids()) sources_.push_back(source_of(uid));
+}
+
+std::size_t DirectionPlan::place_in_workspace(std::size_t bytes) {
+  const std::size_t place = workspace_bytes_;
+  workspace_bytes_ += (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  return place;
+}
+
+DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid) const {
+  if (uid <= kUidDV) return {Source::Kind::kAttention, static_cast<std::size_t>(uid)};
+  if (uid == kUidScale) return {Source::Kind::kScale, 0};
+  const TensorBinding& binding = modifier_.bindings.at(static_cast<std::size_t>(uid - kUidModifierTensor));
+  switch (binding.kind) {
+    case TensorBinding::Kind::kOperand: return {Source::Kind::kOperand, binding.operand};
+    case TensorBinding::Kind::kComputed: return {Source::Kind::kWorkspace, computed_places_.at(binding.operand)};
+    case TensorBinding::Kind::kOffset: return {Source::Kind::kOffset, static_cast<std::size_t>(binding.axis)};
+  }
+  fail_bug("a modifier tensor without a source");
+}
+
+void DirectionPlan::compute_operands(const CallPointers& call, const CallParameters& parameters,
+                                     std::span<std::byte> workspace) const {
+  std::array<void*, kMostPointers> outputs;
+  for (std::size_t i = 0; i < computed_places_.size(); ++i) outputs[i] = workspace.data() + computed_places_[i];
+  kernel_->execute(call.operands, std::span<void* const>(outputs.data(), computed_places_.size()), parameters.offsets,
+                   parameters.stream);
+}
+
+void DirectionPlan::execute(const CallPointers& call, const CallParameters& parameters,
+                            std::span<std::byte> workspace) const {
+  if (const int current = cuda::current_device_ordinal(); current != device_) {
+    fail_argument("this attention was compiled for CUDA device ", device_, ", and device ", current,
+                  " is current: make device ", device_, " current, or compile once for each device");
+  }
+  if (!takes_offsets_ && parameters.offsets != IndexOffsets{}) {
+    fail_argument(
+        "index offsets were given, and this attention was compiled without: set AttentionProblem::index_offsets before "
+        "compile");
+  }
+  if (kernel_) compute_operands(call, parameters, workspace);
+  float scale = parameters.scale;
+  std::array<std::int32_t, kAxisCount> offsets{parameters.offsets.batch, parameters.offsets.head,
+                                               parameters.offsets.query, parameters.offsets.key};
+  std::array<void*, kMostPointers> pointers;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const Source& source = sources_[i];
+    switch (source.kind) {
+      case Source::Kind::kAttention: pointers[i] = call.attention[source.place]; break;
+      case Source::Kind::kOperand: pointers[i] = const_cast<void*>(call.operands[source.place]); break;
+      case Source::Kind::kWorkspace: pointers[i] = workspace.data() + source.place; break;
+      case Source::Kind::kOffset: pointers[i] = &offsets[source.place]; break;
+      case Source::Kind::kScale: pointers[i] = &scale; break;
+    }
+    const bool absent = source.kind == Source::Kind::kAttention && pointers[i] == nullptr;
+    if (absent && source.place == kUidStats) pointers[i] = workspace.data() + stats_place_;
+  }
+  engine_->execute(thread_handle(parameters.stream), {pointers.data(), sources_.size()}, workspace.data());
+}
+
+}  // namespace scoremod::backend::cudnn

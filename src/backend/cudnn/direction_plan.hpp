@@ -1,0 +1,66 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "backend/cuda/compute_kernel.hpp"
+#include "backend/cudnn/attention_graph.hpp"
+#include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/lower.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// The device pointers of one call: q, k, v and so on by their Uid, operands in the order of the declarations.
+struct CallPointers {
+  std::array<void*, kUidDV + 1> attention{};
+  std::span<const void* const> operands;
+};
+
+/// One direction of one problem, ready to run on the device that was current when it was made. Immutable.
+class DirectionPlan {
+ public:
+  DirectionPlan(const compiler::CompiledProblem& problem, Direction direction, LoweredModifier modifier,
+                std::shared_ptr<const EnginePlan> engine);
+
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+  const LoweredModifier& modifier() const { return modifier_; }
+  /// Of the workspace, for what is computed before cuDNN runs.
+  std::size_t computed_bytes() const { return computed_bytes_; }
+
+  /// Enqueues the computed operands' kernel and cuDNN's plan. Where no stats pointer is given, the LSE goes into the
+  /// workspace, which is aligned to 256 bytes. Throws Error(kInvalidArgument) when another device is current.
+  void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
+
+ private:
+  /// Where one of the engine's pointers comes from.
+  struct Source {
+    enum class Kind : std::uint8_t { kAttention, kOperand, kWorkspace, kOffset, kScale };
+    Kind kind = Kind::kAttention;
+    std::size_t place = 0;  ///< the Uid, the operand's number, the offset into the workspace, or the axis
+  };
+
+  static constexpr std::size_t kMostPointers = 64;
+
+  void compute_operands(const CallPointers& call, const CallParameters& parameters,
+                        std::span<std::byte> workspace) const;
+  Source source_of(std::int64_t uid) const;
+  std::size_t place_in_workspace(std::size_t bytes);
+
+  int device_ = 0;
+  bool takes_offsets_ = false;
+  LoweredModifier modifier_;
+  std::shared_ptr<const EnginePlan> engine_;
+  std::shared_ptr<const cuda::ComputeKernel> kernel_;  ///< null when nothing is computed
+  std::size_t workspace_bytes_ = 0;
+  std::size_t computed_bytes_ = 0;
+  std::vector<std::size_t> computed_places_;
+  std::size_t stats_place_ = 0;
+  std::vector<Source> sources_;  ///< one for each of the engine's uids
+};
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scoremod/dtype.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// How far an output is from the float64 oracle, relative to the oracle's Euclidean norm.
+struct OutputError {
+  std::string name;
+  double error = 0;      ///< NaN where one is not finite and the other is
+  double tolerance = 0;  ///< twice the plain same-precision evaluation's own distance, and half a unit of the dtype
+
+  bool right() const { return error <= tolerance; }
+};
+
+/// Compares dense vectors: what was found, the oracle, and a plain evaluation in the output's own precision.
+OutputError output_error(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
+                         const std::vector<float>& plain, DType dtype);
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,141 @@
+#include "backend/cudnn/planner.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "backend/cudnn/admission.hpp"
+#include "backend/cudnn/candidates.hpp"
+#include "backend/cudnn/device_target.hpp"
+#include "backend/cudnn/handle.hpp"
+#include "backend/cudnn/library.hpp"
+#include "backend/cudnn/refusal.hpp"
+#include "base/fail.hpp"
+#include "plans/plan_cache.hpp"
+#include "plans/plan_store.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+/// Thrown where one candidate cannot be, and the next is tried.
+struct NoCandidate {
+  std::string reason;
+};
+
+plans::PlanCache<EnginePlan>& engine_cache() {
+  // Never destroyed: at the end of the process cuDNN may be gone before its plans.
+  static auto& cache = *new plans::PlanCache<EnginePlan>("cudnn");
+  return cache;
+}
+
+plans::PlanOrRefusal<EnginePlan> kept(std::shared_ptr<const EnginePlan> plan) {
+  const std::size_t bytes = plan->serialize().size();
+  return {std::move(plan), bytes, {}};
+}
+
+/// From the store, or built and stored.
+plans::PlanOrRefusal<EnginePlan> load_or_build(const PlanKey& key, const DeviceTarget& target) {
+  const std::shared_ptr<plans::PlanStore> store = plans::plan_store();
+  const Bytes bytes = canonical_bytes(key);
+  if (const auto stored = store->load(plans::RecordKind::kPlan, bytes)) {
+    try {
+      return kept(load_plan(*stored, builder_handle()));
+    } catch (const Error&) {
+      store->forget(plans::RecordKind::kPlan, bytes);
+    }
+  }
+  BuildOutcome built = build_plan(key.graph, builder_handle());
+  if (built.status == BuildStatus::kRefused) {
+    std::string refusal = short_refusal(built.text);
+    const std::size_t size = refusal.size();
+    return {nullptr, size, std::move(refusal)};
+  }
+  if (built.status == BuildStatus::kFailed) fail_environment("cuDNN could not build a plan: ", built.text);
+  store->save({plans::RecordKind::kPlan, "cudnn " + target.cudnn_version, architecture_text(target.device),
+               plan_label(key.graph), bytes, built.plan->serialize()});
+  return kept(std::move(built.plan));
+}
+
+std::shared_ptr<const EnginePlan> engine_for(AttentionGraph graph, const DeviceTarget& target) {
+  LoadedPlanKey key;
+  key.plan.graph = std::move(graph);
+  key.plan.device = target.device;
+  key.plan.cudnn_version = library().cudnn_version;
+  key.device_ordinal = target.ordinal;
+  const auto entry = engine_cache().get(canonical_bytes(key), [&] { return load_or_build(key.plan, target); });
+  if (!entry.plan) throw NoCandidate{concat("cuDNN refused the graph: ", entry.refusal)};
+  return entry.plan;
+}
+
+std::unique_ptr<const DirectionPlan> make_plan(const compiler::CompiledProblem& problem, Direction direction,
+                                               Candidate candidate, const DeviceTarget& target) {
+  auto engine = engine_for(std::move(candidate.graph), target);
+  return std::make_unique<const DirectionPlan>(problem, direction, std::move(candidate.modifier), std::move(engine));
+}
+
+/// The same candidate's plan of a trial problem.
+std::unique_ptr<const DirectionPlan> make_trial_plan(const compiler::CompiledProblem& trial, Direction direction,
+                                                     const FormFilter& allowed, std::size_t groups_left_out,
+                                                     const DeviceTarget& target) {
+  std::vector<std::string> reasons;
+  std::optional<Candidate> same = candidate(trial, direction, allowed, groups_left_out, reasons);
+  if (!same) throw NoCandidate{concat("the trial problem has no lowering: ", reasons.empty() ? "" : reasons[0])};
+  return make_plan(trial, direction, std::move(*same), target);
+}
+
+/// Why no lowering may be used here, whatever the problem.
+std::string objection(const FormTable& table, const DeviceTarget& target) {
+  if (table.size() == 0) {
+    return concat("no form is known to be right with cuDNN ", target.cudnn_version,
+                  ": use a version that docs/cudnn_forms.md names, or explore this one");
+  }
+  if (!table.verified() && admission_mode() == AdmissionMode::kNever) {
+    return concat("the forms were not verified on ", target.architecture,
+                  ", and SCOREMOD_ADMISSION=never forbids the trial that would show what they compute");
+  }
+  return {};
+}
+
+std::string describe(const DirectionPlan& plan) {
+  std::string text = concat(plan.modifier().graph.nodes.size(), " modifier nodes");
+  for (const std::string& form : plan.modifier().forms) text += concat(text.ends_with("nodes") ? ": " : ", ", form);
+  if (const std::size_t bytes = plan.computed_bytes(); bytes > 0) {
+    text += concat("; ", plan.modifier().computed.size(),
+                   " score-free parts are computed beforehand by a kernel of scoremod's, into ", bytes,
+                   " bytes of the workspace");
+  }
+  return text;
+}
+
+}  // namespace
+
+DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, Direction direction,
+                               const PlannerOptions& options) {
+  const DeviceTarget& target = current_target();
+  const FormTable& table = target.forms(row_class(problem.problem));
+  if (std::string reason = objection(table, target); !reason.empty() && !options.allowed) return {{}, {reason}, {}};
+  const FormFilter allowed = options.allowed ? options.allowed : right_forms(table, direction);
+  Candidates found = candidates(problem, direction, allowed);
+  DirectionAnswer answer;
+  for (Candidate& next : found.found) {
+    const std::size_t groups = next.groups_left_out;
+    try {
+      auto plan = make_plan(problem, direction, std::move(next), target);
+      const AdmissionVerdict verdict =
+          admission(problem, direction, plan->modifier(), target, [&](const compiler::CompiledProblem& trial) {
+            return make_trial_plan(trial, direction, allowed, groups, target);
+          });
+      if (!verdict.admitted) throw NoCandidate{verdict.reason};
+      answer.plan = std::move(plan);
+      answer.notes = std::move(answer.reasons);
+      answer.reasons.clear();
+      answer.notes.push_back(describe(*answer.plan));
+      return answer;
+    } catch (const NoCandidate& none) {
+      if (std::ranges::find(answer.reasons, none.reason) == answer.reasons.end()) answer.reasons.push_back(none.reason);
+    }
+  }
+  if (answer.reasons.empty()) answer.reasons = std::move(found.reasons);
+  return answer;
+}
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,69 @@
+#include "backend/cudnn/problem_rules.hpp"
+
+#include <algorithm>
+
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+using problem::TensorRole;
+
+/// Head dims that cuDNN 9.19 builds plans for; 256 in backward on Hopper and the data-centre Blackwell line only.
+constexpr std::int64_t kHeadDimMultiple = 8;
+constexpr std::int64_t kMaxHeadDim = 256;
+constexpr std::int64_t kMaxHeadDimBackwardElsewhere = 128;
+/// cuDNN's copies move 16 bytes at a time.
+constexpr std::int64_t kCopyBytes = 16;
+
+void object_to_head_dim(const char* name, std::int64_t dim, const AttentionProblem& problem, int compute_capability,
+                        std::vector<std::string>& reasons) {
+  const bool large_backward = compute_capability == 90;
+  const std::int64_t most = problem.backward && !large_backward ? kMaxHeadDimBackwardElsewhere : kMaxHeadDim;
+  if (dim % kHeadDimMultiple != 0 || dim > most) {
+    reasons.push_back(concat(name, " is ", dim, ": cuDNN's fused attention takes multiples of ", kHeadDimMultiple,
+                             " up to ", most, problem.backward ? " with backward" : "", " on sm_", compute_capability,
+                             "; pad the tensors with zeros"));
+  }
+}
+
+void object_to_strides(const char* name, TensorRole role, const AttentionProblem& problem,
+                       std::vector<std::string>& reasons) {
+  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  if (strides.dim != 1 && shape.dim > 1) {
+    reasons.push_back(concat(name, " has stride ", strides.dim,
+                             " along the head dim: cuDNN's fused attention takes 1; copy it into a dense layout"));
+  }
+  const std::int64_t elements = kCopyBytes / static_cast<std::int64_t>(size_of(problem.dtype));
+  const auto object = [&](const char* axis, std::int64_t extent, std::int64_t stride) {
+    if (extent == 1 || stride % elements == 0) return;
+    reasons.push_back(concat(name, " has stride ", stride, " along ", axis,
+                             ": cuDNN's fused attention takes multiples of ", elements, " elements (", kCopyBytes,
+                             " bytes)"));
+  };
+  object("batch", shape.batch, strides.batch);
+  object("heads", shape.heads, strides.head);
+  object("sequence", shape.sequence, strides.sequence);
+}
+
+}  // namespace
+
+std::vector<std::string> problem_objections(const AttentionProblem& problem, int compute_capability) {
+  std::vector<std::string> reasons;
+  if (problem.dtype == DType::kF32) {
+    reasons.push_back(
+        "q, k and v are f32: cuDNN's fused attention takes f16 and bf16; cast them, or use the cpu backend");
+    return reasons;
+  }
+  object_to_head_dim("dim_qk", problem.dim_qk, problem, compute_capability, reasons);
+  object_to_head_dim("dim_v", problem.dim_v, problem, compute_capability, reasons);
+  object_to_strides("q", TensorRole::kQ, problem, reasons);
+  object_to_strides("k", TensorRole::kK, problem, reasons);
+  object_to_strides("v", TensorRole::kV, problem, reasons);
+  object_to_strides("o", TensorRole::kO, problem, reasons);
+  return reasons;
+}
+
+}  // namespace scoremod::backend::cudnn

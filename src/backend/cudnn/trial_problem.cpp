@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <numeric>
+
+#include "backend/cudnn/admission.hpp"
+#include "ir/builder.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+constexpr std::int64_t kTile = 128;
+/// Two tiles and a bit: the first tile, one in the middle and a partial one are all there.
+constexpr std::int64_t kFewTiles = 2;
+constexpr std::int64_t kOddRest = 77;
+/// Constants beyond this are not reached: the oracle would take seconds.
+constexpr std::int64_t kMostTiles = 8;
+constexpr std::int64_t kMostBatches = 2;
+constexpr std::int64_t kMostGroup = 3;
+
+/// Tiles that hold the largest integer constant of the program, and one more.
+std::int64_t tiles_for(const Program& program) {
+  std::int64_t largest = 0;
+  for (const Node& node : program.nodes()) {
+    if (node.op != Op::kConstant || node.type != Type::kI32) continue;
+    const std::int64_t value = std::abs(static_cast<std::int64_t>(ir::constant_i32(node)));
+    // What lies beyond every length that can be tried (a limit, a sentinel) asks for nothing.
+    if (value < kMostTiles * kTile) largest = std::max(largest, value);
+  }
+  return std::clamp(largest / kTile + kFewTiles, kFewTiles, kMostTiles);
+}
+
+std::int64_t trial_length(std::int64_t length, std::int64_t tiles) {
+  const bool partial = length % kTile != 0;
+  const std::int64_t wanted = tiles * kTile + (partial ? kOddRest : 0);
+  return std::min(length, wanted);
+}
+
+/// Strides that keep the order of the dimensions, densely.
+void pack(TensorLayout& layout, const problem::TensorShape& shape) {
+  if (!layout.strides) return;
+  std::array<std::pair<std::int64_t*, std::int64_t>, 4> dims{{{&layout.strides->batch, shape.batch},
+                                                              {&layout.strides->head, shape.heads},
+                                                              {&layout.strides->sequence, shape.sequence},
+                                                              {&layout.strides->dim, shape.dim}}};
+  std::ranges::stable_sort(dims, {}, [](const auto& dim) { return *dim.first; });
+  std::int64_t stride = 1;
+  for (const auto& [value, extent] : dims) {
+    const bool repeats = *value == 0 && extent > 1;
+    if (repeats) continue;
+    *value = stride;
+    stride *= extent;
+  }
+}
+
+void shrink_operands(AttentionProblem& problem) {
+  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  for (OperandSpec& spec : problem.operands) {
+    const auto& decls = problem.program.operands();
+    const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
+    if (decl->is_table()) continue;
+    spec.shape.clear();
+    for (std::size_t i = 0; i < kAxisCount; ++i) {
+      if (decl->axes[i]) spec.shape.push_back(sizes[i]);
+    }
+    if (spec.strides.empty()) continue;
+    // Packed in the order that the dimensions have; what repeats (stride 0) goes on repeating.
+    std::vector<std::size_t> order(spec.shape.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return spec.strides[i]; });
+    std::int64_t stride = 1;
+    for (const std::size_t i : order) {
+      if (spec.strides[i] == 0) continue;
+      spec.strides[i] = stride;
+      stride *= spec.shape[i];
+    }
+  }
+}
+
+}  // namespace
+
+compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem) {
+  compiler::CompiledProblem trial = problem;
+  AttentionProblem& small = trial.problem;
+  small.batch = std::min(small.batch, kMostBatches);
+  const std::int64_t group = std::min(small.heads_q / small.heads_kv, kMostGroup);
+  small.heads_kv = std::min(small.heads_kv, kMostBatches);
+  small.heads_q = small.heads_kv * group;
+  const std::int64_t tiles = tiles_for(problem.program);
+  const std::int64_t seq_q = small.seq_q, seq_kv = small.seq_kv;
+  small.seq_q = trial_length(seq_q, tiles);
+  // Unequal lengths stay unequal, and in the same order.
+  small.seq_kv = trial_length(seq_kv, seq_kv > seq_q ? tiles + 1 : tiles);
+  if (seq_kv < seq_q && small.seq_kv == small.seq_q) small.seq_kv = trial_length(seq_kv, tiles - 1);
+  using problem::TensorRole;
+  pack(small.q, problem::shape_of(small, TensorRole::kQ));
+  pack(small.k, problem::shape_of(small, TensorRole::kK));
+  pack(small.v, problem::shape_of(small, TensorRole::kV));
+  pack(small.o, problem::shape_of(small, TensorRole::kO));
+  shrink_operands(small);
+  small.scale = problem.problem.effective_scale();
+  return trial;
+}
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,220 @@
+#include "backend/cudnn/cudnn_backend.hpp"
+
+#include <chrono>
+#include <cstdlib>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/cache.hpp"
+#include "scoremod/check.hpp"
+#include "scoremod/error.hpp"
+#include "scoremod/inputs.hpp"
+#include "scoremod/staging.hpp"
+#include "scoremod/tensors.hpp"
+
+#include "backend/cuda/runtime_call.hpp"
+#include "backend/cudnn/library.hpp"
+#include "backend/cudnn/planner.hpp"
+#include "backend/cudnn/trial_run.hpp"
+#include "base/fail.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/device_fixture.hpp"
+
+namespace scoremod {
+namespace {
+
+using backend::Direction;
+using backend::cuda::check_runtime;
+
+AttentionProblem problem_of(const std::string& program, bool backward) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = 4;
+  problem.heads_kv = 2;
+  problem.seq_q = 200;
+  problem.seq_kv = 333;
+  problem.dtype = DType::kBF16;
+  problem.backward = backward;
+  problem.stats = true;
+  problem.program = Program::parse(program);
+  const std::array<std::int64_t, kAxisCount> sizes{2, 4, 200, 333};
+  for (const OperandDecl& decl : problem.program.operands()) {
+    OperandSpec spec{decl.name, decl.type == Type::kF32 ? DType::kF32 : DType::kI32, {}, {}};
+    for (std::size_t i = 0; i < kAxisCount; ++i) {
+      if (decl.axes[i]) spec.shape.push_back(sizes[i]);
+    }
+    problem.operands.push_back(spec);
+  }
+  return problem;
+}
+
+/// Everything of one call, on the device, with owned host memory for the outputs.
+class Call {
+ public:
+  explicit Call(const Attention& attention) : attention_(attention), staging_(attention) {
+    const AttentionProblem& problem = attention.problem();
+    inputs_ = random_inputs(problem);
+    const std::vector<TensorInfo> tensors = tensors_of(problem);
+    for (const std::size_t i : {0, 1, 2, 3, 4}) outputs_.emplace_back(tensors[i].bytes, std::byte{0xff});
+    ForwardArgs forward;
+    forward.q = {inputs_.q.data(), inputs_.q.size()};
+    forward.k = {inputs_.k.data(), inputs_.k.size()};
+    forward.v = {inputs_.v.data(), inputs_.v.size()};
+    forward.operands = inputs_.operand_buffers();
+    forward.o = {outputs_[3].data(), outputs_[3].size()};
+    forward.lse = {outputs_[4].data(), outputs_[4].size()};
+    this->forward = staging_.stage(forward);
+    workspace = staging_.workspace(attention.forward_workspace_bytes());
+  }
+
+  std::vector<std::byte> o() {
+    staging_.fetch();
+    return outputs_[3];
+  }
+
+  ForwardArgs forward;
+  Buffer workspace;
+
+ private:
+  const Attention& attention_;
+  Staging staging_;
+  ProblemInputs inputs_;
+  std::vector<std::vector<std::byte>> outputs_;
+};
+
+Attention on_cudnn(const AttentionProblem& problem) {
+  CompileOptions options;
+  options.backend = "cudnn";
+  return Attention::compile(problem, options);
+}
+
+class CudnnBackend : public test::OnDevice {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    if (!backend::cudnn::library().available) GTEST_SKIP() << backend::cudnn::library().reason;
+    set_plan_store_directory("");
+  }
+};
+
+constexpr const char* kTemperature = "operand temperature: f32 [b, h]\nvalue = score * temperature";
+
+/// cuDNN 9.19 reads a B,H,1,1 operand wrongly from the second row on, and says nothing.
+TEST_F(CudnnBackend, RefusesAPlantedWrongLoweringWithItsErrorAndTakesTheNextCandidate) {
+  const auto problem = compiler::compile(problem_of(kTemperature, true));
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    backend::cudnn::PlannerOptions planted;
+    planted.allowed = [](std::string_view) { return true; };
+    const auto answer = backend::cudnn::plan_direction(problem, direction, planted);
+    ASSERT_TRUE(answer.plan) << (answer.reasons.empty() ? "" : answer.reasons[0]);
+    ASSERT_EQ(answer.notes.size(), 2u);
+    EXPECT_NE(answer.notes[0].find("gave a wrong"), std::string::npos) << answer.notes[0];
+    EXPECT_NE(answer.notes[0].find("relative error"), std::string::npos) << answer.notes[0];
+    for (const auto& output : backend::cudnn::trial_run(problem, direction, *answer.plan)) {
+      EXPECT_TRUE(output.right()) << output.name << " " << output.error << " of " << output.tolerance;
+    }
+    test::record_line(concat(R"({"case": "planted wrong lowering", "direction": ")",
+                             direction == Direction::kForward ? "forward" : "backward", R"(", "verdict": ")",
+                             answer.notes[0], "\"}"));
+  }
+}
+
+TEST_F(CudnnBackend, HasNoPlanWhereEveryCandidateIsWrong) {
+  const auto problem = compiler::compile(problem_of(kTemperature, false));
+  backend::cudnn::PlannerOptions planted;
+  planted.allowed = [](std::string_view form) {
+    return !form.starts_with("operand.") || form.ends_with(".as_declared");
+  };
+  const auto answer = backend::cudnn::plan_direction(problem, Direction::kForward, planted);
+  EXPECT_FALSE(answer.plan);
+  ASSERT_FALSE(answer.reasons.empty());
+  EXPECT_NE(answer.reasons[0].find("relative error"), std::string::npos) << answer.reasons[0];
+}
+
+TEST_F(CudnnBackend, ReplaysACapturedCallBitForBit) {
+  const Attention attention =
+      on_cudnn(problem_of("operand ids: i32 [b, kv_idx]\noperand slopes: f32 [h]\n"
+                          "value = tanh(score * 0.1) * slopes * f32(q_idx // 7)\n"
+                          "keep = ids < 300 & kv_idx <= q_idx",
+                          false));
+  Call direct(attention), replayed(attention);
+  attention.forward(direct.forward, direct.workspace);
+
+  cudaStream_t stream = nullptr;
+  check_runtime(SCOREMOD_CUDART(cudaStreamCreate)(&stream), "cudaStreamCreate");
+  replayed.forward.options.stream = stream;
+  attention.forward(replayed.forward, replayed.workspace);  // what a thread makes once must not be captured
+  check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(stream), "cudaStreamSynchronize");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check_runtime(SCOREMOD_CUDART(cudaStreamBeginCapture)(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
+  attention.forward(replayed.forward, replayed.workspace);
+  check_runtime(SCOREMOD_CUDART(cudaStreamEndCapture)(stream, &graph), "end capture");
+  check_runtime(SCOREMOD_CUDART(cudaGraphInstantiate)(&executable, graph, 0), "cudaGraphInstantiate");
+  check_runtime(SCOREMOD_CUDART(cudaMemset)(replayed.forward.o.data, 0xff, replayed.forward.o.bytes), "cudaMemset");
+  for (int i = 0; i < 2; ++i) check_runtime(SCOREMOD_CUDART(cudaGraphLaunch)(executable, stream), "cudaGraphLaunch");
+  check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(stream), "cudaStreamSynchronize");
+  EXPECT_EQ(direct.o(), replayed.o());
+  SCOREMOD_CUDART(cudaGraphExecDestroy)(executable);
+  SCOREMOD_CUDART(cudaGraphDestroy)(graph);
+  SCOREMOD_CUDART(cudaStreamDestroy)(stream);
+}
+
+TEST_F(CudnnBackend, BuildsNothingForANewScaleOrNewOffsets) {
+  AttentionProblem problem =
+      problem_of("value = score - 0.01 * f32(abs(q_idx - kv_idx))\nkeep = kv_idx <= q_idx + 100", true);
+  problem.index_offsets = true;
+  CheckOptions options;
+  options.backend = "cudnn";
+  EXPECT_TRUE(check(problem, options).passed());
+  const std::uint64_t builds = cache_statistics().plans.builds;
+  options.call.scale = 0.03f;
+  options.call.offsets = {3, 1, 70, 20};
+  EXPECT_TRUE(check(problem, options).passed());
+  EXPECT_EQ(cache_statistics().plans.builds, builds);
+}
+
+void expect_refusal(const std::function<void()>& call, const char* part) {
+  try {
+    call();
+    ADD_FAILURE() << "not refused: " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CudnnBackend, RefusesWhatACallMustNotBeGiven) {
+  const Attention attention = on_cudnn(problem_of("value = score + f32(q_idx)", false));
+  const Call good(attention);
+  std::vector<std::byte> host(good.forward.q.bytes + 64);
+  ForwardArgs args = good.forward;
+  args.q.data = host.data() + (64 - reinterpret_cast<std::uintptr_t>(host.data()) % 64) % 64;
+  expect_refusal([&] { attention.forward(args, good.workspace); }, "expected cuda memory, found memory of the host");
+  args = good.forward;
+  args.k.data = static_cast<const std::byte*>(args.k.data) + 2;
+  expect_refusal([&] { attention.forward(args, good.workspace); }, "multiple of 16");
+  args = good.forward;
+  args.options.offsets.query = 5;
+  expect_refusal([&] { attention.forward(args, good.workspace); }, "index_offsets");
+}
+
+TEST_F(CudnnBackend, TakesItsTimeForAdmissionOnce) {
+  const auto seconds = [](const AttentionProblem& problem) {
+    const auto start = std::chrono::steady_clock::now();
+    on_cudnn(problem);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  AttentionProblem problem = problem_of("value = sin(score) * 3.0", true);
+  problem.seq_q = problem.seq_kv = 4096;
+  const double first = seconds(problem);
+  const double again = seconds(problem);
+  clear_plan_cache();
+  const double admitted = seconds(problem);
+  test::record_line(concat(R"({"case": "compile, forward and backward", "first_use_s": )", first, R"(, "kept_s": )",
+                           again, R"(, "built_anew_with_a_verdict_s": )", admitted, "}"));
+  EXPECT_LT(again, first);
+}
+
+}  // namespace
+}  // namespace scoremod

@@ -1,0 +1,170 @@
+#include "backend/cudnn/admission.hpp"
+
+#include <gtest/gtest.h>
+
+#include "scoremod/dsl.hpp"
+#include "scoremod/error.hpp"
+
+#include "backend/cudnn/attention_graph.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+AttentionProblem large_problem(const std::string& program) {
+  AttentionProblem problem;
+  problem.batch = 8;
+  problem.heads_q = 32;
+  problem.heads_kv = 4;
+  problem.seq_q = 4096;
+  problem.seq_kv = 8192;
+  problem.dim_qk = 192;
+  problem.dim_v = 128;
+  problem.dtype = DType::kBF16;
+  problem.backward = true;
+  problem.program = Program::parse(program);
+  for (const OperandDecl& decl : problem.program.operands()) {
+    OperandSpec spec{decl.name, decl.type == Type::kF32 ? DType::kF32 : DType::kI32, {}, {}};
+    if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 64);
+    const std::array<std::int64_t, kAxisCount> sizes{8, 32, 4096, 8192};
+    for (std::size_t i = 0; i < kAxisCount; ++i) {
+      if (decl.axes[i]) spec.shape.push_back(sizes[i]);
+    }
+    problem.operands.push_back(spec);
+  }
+  return problem;
+}
+
+LoweredModifier lowered(const compiler::CompiledProblem& problem, bool backward = false) {
+  LoweringOptions options;
+  options.backward = backward;
+  options.allowed = [](std::string_view) { return true; };
+  LoweringResult result = lower(problem, options);
+  EXPECT_TRUE(result.lowered) << (result.reasons.empty() ? "" : result.reasons[0]);
+  return result.lowered ? std::move(*result.lowered) : LoweredModifier{};
+}
+
+DeviceTarget h200() {
+  DeviceTarget target;
+  target.architecture = "sm_90";
+  target.cudnn_version = "9.19.0";
+  return target;
+}
+
+std::string key_of(const AttentionProblem& problem, Direction direction = Direction::kForward) {
+  const auto compiled = compiler::compile(problem);
+  return admission_key(lowered(compiled, direction == Direction::kBackward), problem, direction, h200());
+}
+
+constexpr const char* kWindow = R"(value = score * 0.5
+keep = q_idx - kv_idx <= 512 & kv_idx <= q_idx)";
+
+TEST(TrialProblem, IsSmallAndKeepsWhatDecidesKernels) {
+  const auto problem =
+      compiler::compile(large_problem("operand slopes: f32 [h]\ntable lookup: f32 rank 1\n"
+                                      "value = score * slopes + lookup[kv_idx]"));
+  const AttentionProblem trial = trial_problem(problem).problem;
+  EXPECT_NO_THROW(validate(trial));
+  EXPECT_EQ(trial.batch, 2);
+  EXPECT_EQ(trial.heads_kv, 2);
+  EXPECT_EQ(trial.heads_q, 6);
+  EXPECT_EQ(trial.seq_q % 128, 0);
+  EXPECT_EQ(trial.seq_kv % 128, 0);
+  EXPECT_LT(trial.seq_q, trial.seq_kv);
+  EXPECT_LE(trial.seq_kv, 512);
+  EXPECT_EQ(trial.dim_qk, 192);
+  EXPECT_EQ(trial.dim_v, 128);
+  EXPECT_EQ(trial.operands[0].shape, (std::vector<std::int64_t>{6}));
+  EXPECT_EQ(trial.operands[1].shape, (std::vector<std::int64_t>{64}));
+  EXPECT_EQ(trial.effective_scale(), problem.problem.effective_scale());
+}
+
+TEST(TrialProblem, KeepsPartialTilesSingleRowsAndShortLengths) {
+  AttentionProblem problem = large_problem("value = score * 2.0");
+  problem.seq_q = 1;
+  problem.seq_kv = 4095;
+  AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
+  EXPECT_EQ(trial.seq_q, 1);
+  EXPECT_NE(trial.seq_kv % 128, 0);
+  problem.seq_q = problem.seq_kv = 50;
+  trial = trial_problem(compiler::compile(problem)).problem;
+  EXPECT_EQ(trial.seq_q, 50);
+  EXPECT_EQ(trial.seq_kv, 50);
+  problem.seq_q = 8192;
+  problem.seq_kv = 4096;
+  trial = trial_problem(compiler::compile(problem)).problem;
+  EXPECT_GT(trial.seq_q, trial.seq_kv);
+}
+
+TEST(TrialProblem, IsLongerThanTheProgramsConstants) {
+  const AttentionProblem trial = trial_problem(compiler::compile(large_problem(kWindow))).problem;
+  EXPECT_GT(trial.seq_q, 512);
+  EXPECT_LE(trial.seq_q, 1024);
+}
+
+TEST(TrialProblem, PacksStridesInTheirOrder) {
+  AttentionProblem problem = large_problem("value = score * 2.0");
+  problem.backward = false;
+  problem.q.strides = Strides{32 * 4096 * 256, 256, 32 * 256, 1};
+  problem.k.strides = Strides{0, 192, 4 * 192, 1};
+  const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
+  EXPECT_NO_THROW(validate(trial));
+  EXPECT_EQ(trial.q.strides->head, 192);
+  EXPECT_EQ(trial.q.strides->sequence, 6 * 192);
+  EXPECT_EQ(trial.k.strides->batch, 0);
+}
+
+TEST(TrialProblem, LowersToTheStructureOfTheProblem) {
+  for (const char* program :
+       {kWindow, "value = tanh(score)", "operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias",
+        "operand ids: i32 [b, kv_idx]\nvalue = score\nkeep = ids == 1 & kv_idx <= q_idx"}) {
+    for (const bool backward : {false, true}) {
+      const auto problem = compiler::compile(large_problem(program));
+      const auto trial = trial_problem(problem);
+      const Direction direction = backward ? Direction::kBackward : Direction::kForward;
+      EXPECT_EQ(admission_key(lowered(problem, backward), problem.problem, direction, h200()),
+                admission_key(lowered(trial, backward), trial.problem, direction, h200()))
+          << program;
+    }
+  }
+}
+
+TEST(AdmissionKey, IsSharedByWhatATrialSpeaksForAndByNothingElse) {
+  const AttentionProblem problem = large_problem(kWindow);
+  const std::string key = key_of(problem);
+  AttentionProblem longer = problem;
+  longer.seq_q *= 2;
+  longer.seq_kv *= 2;
+  longer.batch = 3;
+  EXPECT_EQ(key_of(longer), key);
+  EXPECT_EQ(key_of(large_problem("value = score * 0.25\nkeep = q_idx - kv_idx <= 256 & kv_idx <= q_idx")), key);
+
+  EXPECT_NE(key_of(problem, Direction::kBackward), key);
+  EXPECT_NE(key_of(large_problem("value = score * -0.5\nkeep = q_idx - kv_idx <= 512 & kv_idx <= q_idx")), key);
+  EXPECT_NE(key_of(large_problem("value = score + 0.5\nkeep = q_idx - kv_idx <= 512 & kv_idx <= q_idx")), key);
+  for (const auto change : std::vector<void (*)(AttentionProblem&)>{
+           [](AttentionProblem& p) { p.dtype = DType::kF16; }, [](AttentionProblem& p) { p.dim_qk = 128; },
+           [](AttentionProblem& p) { p.dim_v = 64; }, [](AttentionProblem& p) { p.batch = 1; },
+           [](AttentionProblem& p) { p.heads_kv = p.heads_q; }, [](AttentionProblem& p) { p.seq_q = 1; },
+           [](AttentionProblem& p) { p.seq_kv = p.seq_q; }}) {
+    AttentionProblem changed = problem;
+    change(changed);
+    EXPECT_NE(key_of(changed), key);
+  }
+  const auto compiled = compiler::compile(problem);
+  DeviceTarget other = h200();
+  other.cudnn_version = "9.20.0";
+  EXPECT_NE(admission_key(lowered(compiled), problem, Direction::kForward, other), key);
+}
+
+TEST(AdmissionMode, RefusesWhatItDoesNotKnow) {
+  setenv("SCOREMOD_ADMISSION", "sometimes", 1);
+  EXPECT_THROW(admission_mode(), Error);
+  setenv("SCOREMOD_ADMISSION", "always", 1);
+  EXPECT_EQ(admission_mode(), AdmissionMode::kAlways);
+  unsetenv("SCOREMOD_ADMISSION");
+  EXPECT_EQ(admission_mode(), AdmissionMode::kFirstUse);
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cudnn
