@@ -83,6 +83,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual const MemorySpace& memory() const { return host_memory(); }
+  /// By how much the backend's exp, tanh, pow and the like may miss float32's own rounding, relative to the larger one
+  /// of 1 and the result.
+  virtual double function_error() const { return 0; }
   virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
   virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem,
                                                     const PlanOptions& options) const = 0;

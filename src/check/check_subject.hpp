@@ -13,6 +13,7 @@ namespace scoremod::checking {
 struct Subject {
   std::string backend;
   const backend::MemorySpace* memory = &backend::host_memory();  ///< where it wants its tensors
+  double function_error = 0;                                     ///< as Backend::function_error()
   std::size_t forward_workspace_bytes = 0;
   std::size_t backward_workspace_bytes = 0;
   std::function<void(const ForwardArgs&, Buffer workspace)> forward;

@@ -76,7 +76,7 @@ struct RoundedSum {
 class Band {
  public:
   Band(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
-       const backend::CallParameters& parameters)
+       const backend::CallParameters& parameters, double function_error)
       : problem_(compiled.problem),
         scale_(parameters.scale),
         store_(unit_roundoff(problem_.dtype)),
@@ -85,7 +85,7 @@ class Band {
         v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v)),
         operands_(reference::view_operands(problem_, inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
-        program_error_(problem_.program),
+        program_error_(problem_.program, function_error),
         keys_(static_cast<std::size_t>(problem_.seq_kv)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         o_move_(o_.size()) {
@@ -93,7 +93,7 @@ class Band {
     d_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.d_o);
     derivative_program_ = *compiled.derivative;
     derivative_.emplace(derivative_program_, operands_, parameters.offsets);
-    derivative_error_.emplace(derivative_program_);
+    derivative_error_.emplace(derivative_program_, function_error);
     gradient_ = empty_gradient();
     squares_ = empty_gradient();
     dq_slopes_.resize(static_cast<std::size_t>(problem_.dim_qk));
@@ -375,8 +375,9 @@ double unit_roundoff(DType dtype) {
 }
 
 RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
-                           const backend::CallParameters& parameters, const reference::Progress& progress) {
-  Band band(compiled, inputs, parameters);
+                           const backend::CallParameters& parameters, double function_error,
+                           const reference::Progress& progress) {
+  Band band(compiled, inputs, parameters, function_error);
   reference::for_each_row(compiled.problem, progress,
                           [&](std::int64_t b, std::int64_t h, std::int64_t i) { band.add_row(b, h, i); });
   return band.take();

@@ -38,8 +38,9 @@ struct RoundingBand {
   backend::reference::BackwardResult<double> backward;  ///< empty when the problem has none
 };
 
+/// `function_error` is Backend::function_error() of what is held to the band.
 RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,
-                           const backend::CallParameters& parameters,
+                           const backend::CallParameters& parameters, double function_error = 0,
                            const backend::reference::Progress& progress = {});
 
 /// Half the distance from 1 to the next number of a float dtype: 2^-24, 2^-11 or 2^-8.

@@ -67,6 +67,7 @@ double RunningError::move_of(const Node& node, double value, const Values& value
     move += slope(node, value, arg, e(arg) + roundoff * x(arg), values);
   }
   if (roundoff == 0) return move;
+  if (roundoff > kRoundoff) move += function_error_ * std::max(1.0, std::abs(value));
   return move + roundoff * (node.op == Op::kMod ? std::max(x(0), x(1)) : std::abs(value));
 }
 

@@ -17,6 +17,7 @@ namespace scoremod::checking {
 ///   f32 arguments x of max |f(x +- (e(x) + r |x|)) - f(x)|, the others held: f's slope at work. The argument's own
 ///   r |x| allows for exp as exp2(x log2(e)), with a rounded constant, x / y as x (1 / y), and the like
 /// - x % y, as x - floor(x / y) y: u max(|x|, |y|) in place of r |f|
+/// - where functions are approximations, each that is not correctly rounded adds function_error max(1, |f|)
 /// - what only selects or changes a sign (select, min, max, abs, -, floor, ...) adds no rounding of its own
 /// - a sum, difference, product, quotient, remainder or square root of exact arguments is exact where float32 holds it:
 ///   index arithmetic has no move
@@ -26,7 +27,8 @@ namespace scoremod::checking {
 class RunningError {
  public:
   /// The program must outlive this.
-  explicit RunningError(const Program& program) : program_(program), moves_(program.nodes().size()) {}
+  explicit RunningError(const Program& program, double function_error = 0)
+      : program_(program), function_error_(function_error), moves_(program.nodes().size()) {}
 
   /// Computes the moves at the element that the interpreter (of the same program) evaluated last.
   void analyze(const backend::reference::Interpreter<double>& values);
@@ -40,6 +42,7 @@ class RunningError {
                const backend::reference::Interpreter<double>& values) const;
 
   const Program& program_;
+  const double function_error_;
   std::vector<double> moves_;
 };
 

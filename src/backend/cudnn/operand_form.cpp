@@ -47,7 +47,15 @@ bool is_row_vector(const ModifierTensor& tensor) {
 /// With size 1 along the axes that it does not vary along, or with rows of stride 0. cuDNN 9.19 reads B,1,1,1 and
 /// B,H,1,1 wrongly (from the second row on), and what varies along kv but not along q wrongly in backward; rows of
 /// stride 0 cure both. Where the plain way is right it is the faster one.
-std::vector<OperandForm> operand_forms(const OperandTensor& operand, const Sizes& sizes, bool backward) {
+///
+/// An axis of size 1 counts as one that the operand does not vary along: the shapes are then the same. (A single query
+/// row has a table of its own, in which the query axis keeps its name.)
+std::vector<OperandForm> operand_forms(const OperandTensor& declared, const Sizes& sizes, bool backward) {
+  OperandTensor operand = declared;
+  for (const Axis axis : {Axis::kBatch, Axis::kHead, Axis::kKey}) {
+    const auto i = static_cast<std::size_t>(axis);
+    operand.axes[i] = operand.axes[i] && sizes[i] > 1;
+  }
   const auto [batch, head, query, key] = operand.axes;
   const bool scalar = !batch && !head && !query && !key;
   const std::string name = concat("operand.", batch ? 'b' : '1', head ? 'h' : '1', query ? 'q' : '1', key ? 'k' : '1',

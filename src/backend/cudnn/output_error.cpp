@@ -17,15 +17,28 @@ double distance(const std::vector<T>& x, const std::vector<double>& y) {
   return std::sqrt(sum);
 }
 
+/// Of the finite values; 1 where there is nothing to be relative to.
+double norm_of(const std::vector<double>& truth) {
+  double squares = 0;
+  for (const double value : truth) squares += std::isfinite(value) ? value * value : 0;
+  return squares > 0 ? std::sqrt(squares) : 1.0;
+}
+
+double half_unit_of(DType dtype) { return dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8; }
+
 }  // namespace
+
+OutputError lse_error(const std::vector<double>& found, const std::vector<double>& truth,
+                      const std::vector<float>& plain, DType dtype) {
+  const double norm = norm_of(truth);
+  const double allowed = half_unit_of(dtype) * std::sqrt(static_cast<double>(truth.size()));
+  return {"lse", distance(found, truth) / norm, (2 * distance(plain, truth) + allowed) / norm};
+}
 
 OutputError output_error(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
                          const std::vector<float>& plain, DType dtype) {
-  double squares = 0;
-  for (const double value : truth) squares += std::isfinite(value) ? value * value : 0;
-  const double unit = squares > 0 ? std::sqrt(squares) : 1.0;
-  const double half_unit = dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
-  return {name, distance(found, truth) / unit, 2 * distance(plain, truth) / unit + half_unit};
+  const double norm = norm_of(truth);
+  return {name, distance(found, truth) / norm, 2 * distance(plain, truth) / norm + half_unit_of(dtype)};
 }
 
 }  // namespace scoremod::backend::cudnn

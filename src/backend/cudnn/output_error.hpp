@@ -16,6 +16,11 @@ struct OutputError {
   bool right() const { return error <= tolerance; }
 };
 
+/// The LSE is f32 and a logarithm: what it is off by is what the row's weights are off by relatively, so that half a
+/// unit of the problem's dtype is allowed absolutely, whatever the LSE's size.
+OutputError lse_error(const std::vector<double>& found, const std::vector<double>& truth,
+                      const std::vector<float>& plain, DType dtype);
+
 /// Compares dense vectors: what was found, the oracle, and a plain evaluation in the output's own precision.
 OutputError output_error(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
                          const std::vector<float>& plain, DType dtype);

@@ -39,7 +39,7 @@ class Trial {
     run(plan);
     const auto plain = reference::forward<float>(compiled_, host_tensors(), parameters());
     return {judge("o", kUidO, TensorRole::kO, truth_.o, plain.o),
-            output_error("lse", lse_found(), truth_.lse, plain.lse, problem_.dtype)};
+            lse_error(lse_found(), truth_.lse, plain.lse, problem_.dtype)};
   }
 
   std::vector<OutputError> backward(const DirectionPlan& plan) {
