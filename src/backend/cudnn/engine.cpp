@@ -102,10 +102,10 @@ constexpr std::size_t kMostOperations = 50;
 class BoundedGraph final : public Graph {
   fe::error_t create_cudnn_operations(
       std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,
-      std::vector<std::shared_ptr<fe::Operation>>& operations, fe::graph::managed_backend_descriptor_t& raw_operations,
+      std::vector<std::shared_ptr<fe::Operation>>& backend_operations, fe::graph::managed_backend_descriptor_t& raw,
       std::unordered_map<std::int64_t, std::shared_ptr<fe::Tensor>>& tensors) const override {
-    const auto status = INode::create_cudnn_operations(uids, operations, raw_operations, tensors);
-    const std::size_t count = operations.size() + raw_operations.size();
+    const auto status = INode::create_cudnn_operations(uids, backend_operations, raw, tensors);
+    const std::size_t count = backend_operations.size() + raw.size();
     if (status.is_bad() || count <= kMostOperations) return status;
     return {fe::error_code_t::GRAPH_NOT_SUPPORTED, concat("the graph has ", count, " operations; cudnn-frontend holds ",
                                                           kMostOperations, " and crashes above")};
