@@ -38,6 +38,8 @@ set_target_properties(
              SUFFIX .so
              LIBRARY_OUTPUT_DIRECTORY "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/scoremod")
 target_include_directories(scoremod_stand_in_driver SYSTEM PRIVATE ${SCOREMOD_CUDA_INCLUDE})
+# For what dlfcn.h declares beyond POSIX.
+target_compile_definitions(scoremod_stand_in_driver PRIVATE _GNU_SOURCE)
 target_link_libraries(scoremod_stand_in_driver PRIVATE scoremod_warnings ${CMAKE_DL_LIBS})
 target_link_options(scoremod_stand_in_driver PRIVATE LINKER:-soname,libcuda.so.1)
 install(TARGETS scoremod_stand_in_driver LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/scoremod")

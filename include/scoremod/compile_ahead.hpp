@@ -10,9 +10,10 @@
 
 namespace scoremod {
 
-/// What became of one direction of a problem in compile_ahead().
+/// One plan of compile_ahead(), or why there is none.
 struct AheadResult {
   std::string direction;  ///< "forward" or "backward"
+  bool trial = false;     ///< a small problem's, whose run on the device decides whether the plan before it is used
   bool stored = false;
   std::vector<std::string> reasons;  ///< when not stored: why; when stored: why a faster form was passed over
   std::vector<std::string> notes;    ///< what the plan consists of, and what is not known of it

@@ -13,6 +13,7 @@ namespace scoremod::backend {
 /// A plan that was built for a device elsewhere, as its backend's plan store keeps it.
 struct AheadPlan {
   Direction direction = Direction::kForward;
+  bool trial = false;  ///< of the small problem whose run on the device decides whether the plan before it is used
   bool built = false;
   std::vector<std::string> reasons;  ///< why there is none
   std::vector<std::string> notes;    ///< what it consists of, and what is not known of it

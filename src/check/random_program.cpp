@@ -243,8 +243,8 @@ class Generator {
   Value joined() {
     Value value = pool(Type::kF32).back();
     for (int i = 0; i < 3; ++i) {
-      const std::array kOps{Op::kAdd, Op::kSub, Op::kMul};
-      const Op op = kOps[below(kOps.size())];
+      constexpr std::array kJoining{Op::kAdd, Op::kSub, Op::kMul};
+      const Op op = kJoining[below(kJoining.size())];
       const Value other = any_variable(Type::kF32);
       if (other.node != value.node && allowed(op) && try_make(op, {value, other})) value = pool(Type::kF32).back();
     }

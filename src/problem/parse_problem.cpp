@@ -145,10 +145,11 @@ AttentionProblem parse_fields(const Fields& file) {
 }
 
 const std::vector<std::string>& file_fields() {
-  static const std::vector<std::string> kFields{"$schema",  "description", "batch",  "heads_q", "heads_kv", "seq_q",
-                                                "seq_kv",   "dim_qk",      "dim_v",  "dtype",   "layout",   "q",
-                                                "k",        "v",           "o",      "scale",   "program",  "operands",
-                                                "backward", "stats",       "index_offsets", "inputs", "seed"};
+  static const std::vector<std::string> kFields{"$schema",       "description", "batch",    "heads_q",  "heads_kv",
+                                                "seq_q",         "seq_kv",      "dim_qk",   "dim_v",    "dtype",
+                                                "layout",        "q",           "k",        "v",        "o",
+                                                "scale",         "program",     "operands", "backward", "stats",
+                                                "index_offsets", "inputs",      "seed"};
   return kFields;
 }
 

@@ -13,6 +13,7 @@ namespace {
 AheadResult keep(backend::AheadPlan plan, plans::PlanStore& store) {
   AheadResult result;
   result.direction = plan.direction == backend::Direction::kForward ? "forward" : "backward";
+  result.trial = plan.trial;
   result.reasons = std::move(plan.reasons);
   result.notes = std::move(plan.notes);
   result.label = plan.label;

@@ -8,7 +8,7 @@ from built_command import ROOT
 
 DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
 PROBLEM = {
-    "batch": 1, "heads_q": 2, "heads_kv": 1, "seq_q": 64, "seq_kv": 64, "dim_qk": 64, "dim_v": 64,
+    "batch": 1, "heads_q": 2, "heads_kv": 1, "seq_q": 640, "seq_kv": 640, "dim_qk": 64, "dim_v": 64,
     "dtype": "bf16", "program": {"mask_mod": ["causal"]}, "backward": True,
 }
 
@@ -36,7 +36,8 @@ def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
         pytest.skip("no form table for the installed cuDNN")
     assert done.returncode == 0, done.stderr + done.stdout
     rows = json.loads(done.stdout)
-    assert [row["direction"] for row in rows] == ["forward", "backward"]
+    made = [(row["direction"], row["trial"]) for row in rows]
+    assert made == [("forward", False), ("forward", True), ("backward", False), ("backward", True)]
     assert all(row["stored"] and row["plan_bytes"] > 10000 for row in rows)
     listed = scoremod("cache", "list", "--dir", store, "--json")
     labels = [entry["label"] for entry in json.loads(listed.stdout)["files"]]
@@ -45,11 +46,12 @@ def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
 
 def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_path):
     # On sm_80 cuDNN's backward takes no operand along the rows beside its own two: tests/golden/cudnn_acceptance.
-    problem.write_text(json.dumps({**PROBLEM, "program": {"mask_mod": ["padding"]}}), encoding="utf-8")
+    one_token = {**PROBLEM, "seq_q": 1, "seq_kv": 1, "program": {"mask_mod": ["padding"]}}
+    problem.write_text(json.dumps(one_token), encoding="utf-8")
     done = compile_or_skip(scoremod, problem, "--device", DEVICES / "a100.json", "-o", tmp_path / "plans", "--json")
     assert done.returncode == 3, done.stderr + done.stdout
-    backward = json.loads(done.stdout)[1]
-    assert not backward["stored"]
+    backward = json.loads(done.stdout)[-1]
+    assert backward["direction"] == "backward" and not backward["stored"]
     assert "\n" not in "".join(backward["reasons"])
 
 

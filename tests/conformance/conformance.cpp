@@ -26,7 +26,10 @@ bool matches(const std::string& pattern, const std::string& name) {
 std::vector<std::string> tested_backends() {
   std::vector<std::string> names;
   for (const backend::Backend* backend : backend::backends()) {
-    if (std::string(backend->name()) != "reference") names.emplace_back(backend->name());
+    // A backend of a device refuses most of these cases, and passes most tests by having no device: its report of
+    // `scoremod check --suite`, made on the device and committed, is what says which cases it runs, and how well.
+    const bool host = backend->memory().kind() == MemoryKind::kHost;
+    if (host && std::string(backend->name()) != "reference") names.emplace_back(backend->name());
   }
   return names;
 }

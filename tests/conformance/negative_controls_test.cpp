@@ -9,16 +9,16 @@
 
 #include "base/element.hpp"
 #include "check/check_subject.hpp"
-#include "problem/strided_tensor.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/strided_tensor.hpp"
 #include "support/check_report.hpp"
 #include "support/faulty_subject.hpp"
 
 namespace scoremod {
 namespace {
 
-using problem::StridedTensor;
 using checking::Subject;
+using problem::StridedTensor;
 using problem::TensorRole;
 
 constexpr const char* kOperands = "operand bias: f32 [h, q_idx, kv_idx]\ntable slope: f32 rank 1\n";

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/element.hpp"
-#include "problem/strided_tensor.hpp"
 #include "conformance/conformance.hpp"
+#include "problem/strided_tensor.hpp"
 #include "support/check_report.hpp"
 
 namespace scoremod {

@@ -55,14 +55,14 @@ class Call {
     inputs_ = random_inputs(problem);
     const std::vector<TensorInfo> tensors = tensors_of(problem);
     for (const std::size_t i : {0, 1, 2, 3, 4}) outputs_.emplace_back(tensors[i].bytes, std::byte{0xff});
-    ForwardArgs forward;
-    forward.q = {inputs_.q.data(), inputs_.q.size()};
-    forward.k = {inputs_.k.data(), inputs_.k.size()};
-    forward.v = {inputs_.v.data(), inputs_.v.size()};
-    forward.operands = inputs_.operand_buffers();
-    forward.o = {outputs_[3].data(), outputs_[3].size()};
-    forward.lse = {outputs_[4].data(), outputs_[4].size()};
-    this->forward = staging_.stage(forward);
+    ForwardArgs host;
+    host.q = {inputs_.q.data(), inputs_.q.size()};
+    host.k = {inputs_.k.data(), inputs_.k.size()};
+    host.v = {inputs_.v.data(), inputs_.v.size()};
+    host.operands = inputs_.operand_buffers();
+    host.o = {outputs_[3].data(), outputs_[3].size()};
+    host.lse = {outputs_[4].data(), outputs_[4].size()};
+    forward = staging_.stage(host);
     workspace = staging_.workspace(attention.forward_workspace_bytes());
   }
 

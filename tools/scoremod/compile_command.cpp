@@ -42,6 +42,7 @@ std::string read_device(const std::string& path) {
 Json to_json(const std::string& problem, const AheadResult& result) {
   return {{"problem", problem},
           {"direction", result.direction},
+          {"trial", result.trial},
           {"stored", result.stored},
           {"label", result.label},
           {"plan_bytes", result.plan_bytes},
@@ -53,7 +54,7 @@ Json to_json(const std::string& problem, const AheadResult& result) {
 
 std::string to_text(const std::string& problem, const AheadResult& result) {
   std::ostringstream out;
-  out << problem << ": " << result.direction << ": ";
+  out << problem << ": " << result.direction << (result.trial ? ", trial: " : ": ");
   if (result.stored) {
     out << result.plan_bytes << " bytes in " << std::fixed << std::setprecision(0) << result.milliseconds
         << " ms, workspace " << result.workspace_bytes << " bytes\n";

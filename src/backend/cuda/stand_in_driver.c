@@ -3,7 +3,6 @@
  * that building a plan takes. Every other entry point is in the list that cmake/StandInDriver.cmake makes of cuda.h;
  * each of those says that there is no device. See load_stand_in_driver.hpp for how it is kept from hiding a real
  * driver. */
-#define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,13 +1,17 @@
 #include "backend/cudnn/build_ahead.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
+#include <utility>
 
 #include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
 #include "backend/cudnn/engine.hpp"
 #include "backend/cudnn/library.hpp"
 #include "backend/cudnn/plan_key.hpp"
+#include "backend/cudnn/problem_rules.hpp"
 #include "backend/cudnn/refusal.hpp"
 #include "base/fail.hpp"
 
@@ -44,36 +48,56 @@ void describe(const Candidate& candidate, const DeviceProperties& device, const 
   ahead.notes.push_back(forms_of(candidate.modifier));
 }
 
-AheadPlan build_direction(const compiler::CompiledProblem& problem, Direction direction,
-                          const DeviceProperties& device) {
+/// The plan of a candidate; a refusal becomes a reason. Throws Error(kEnvironment) when the build fails otherwise.
+bool build_candidate(const Candidate& candidate, const DeviceProperties& device, AheadPlan& ahead) {
+  const auto start = std::chrono::steady_clock::now();
+  const BuildOutcome built = build_plan(candidate.graph, device);
+  ahead.milliseconds += milliseconds_since(start);
+  if (built.status == BuildStatus::kFailed) fail_environment("cuDNN could not build a plan: ", built.text);
+  if (built.status == BuildStatus::kRefused) {
+    ahead.reasons.push_back(concat("cuDNN refused the graph: ", short_refusal(built.text)));
+    return false;
+  }
+  describe(candidate, device, *built.plan, ahead);
+  return true;
+}
+
+/// The plan of the small problem whose run on the device admits the candidate; nothing where there is none: the device
+/// then says why.
+void build_trial(const compiler::CompiledProblem& problem, Direction direction, const FormFilter& allowed,
+                 std::size_t groups_left_out, const DeviceProperties& device, std::vector<AheadPlan>& plans) {
+  const compiler::CompiledProblem trial = trial_problem(problem);
+  std::vector<std::string> reasons;
+  const auto same = candidate(trial, direction, allowed, groups_left_out, reasons);
   AheadPlan ahead;
   ahead.direction = direction;
-  const auto start = std::chrono::steady_clock::now();
+  ahead.trial = true;
+  if (same && build_candidate(*same, device, ahead)) plans.push_back(std::move(ahead));
+}
+
+void build_direction(const compiler::CompiledProblem& problem, Direction direction, const DeviceProperties& device,
+                     std::vector<AheadPlan>& plans) {
+  AheadPlan ahead;
+  ahead.direction = direction;
+  ahead.reasons = problem_objections(problem.problem, device.compute_capability);
   const std::string version = version_text(library().cudnn_version);
   const FormTable table = shipped_form_table(device.architecture(), version, row_class(problem.problem));
   if (table.size() == 0) {
     ahead.reasons.push_back(concat("no form is known to be right with cuDNN ", version,
                                    ": use a version that docs/cudnn_forms.md names, or explore this one"));
-    return ahead;
   }
-  const Candidates found = candidates(problem, direction, right_forms(table, direction));
-  for (const Candidate& candidate : found.found) {
-    const BuildOutcome built = build_plan(candidate.graph, device);
-    if (built.status == BuildStatus::kFailed) fail_environment("cuDNN could not build a plan: ", built.text);
-    if (built.status == BuildStatus::kRefused) {
-      ahead.reasons.push_back(concat("cuDNN refused the graph: ", short_refusal(built.text)));
-      continue;
-    }
-    describe(candidate, device, *built.plan, ahead);
-    break;
-  }
+  if (!ahead.reasons.empty()) return plans.push_back(std::move(ahead));
+  const FormFilter allowed = right_forms(table, direction);
+  const Candidates found = candidates(problem, direction, allowed);
   if (found.found.empty()) ahead.reasons = found.reasons;
+  const auto built =
+      std::ranges::find_if(found.found, [&](const Candidate& next) { return build_candidate(next, device, ahead); });
   if (ahead.built && !table.verified()) {
     ahead.notes.push_back(concat("its forms were not verified on ", device.architecture(),
                                  ": a trial on the device decides whether it is used"));
   }
-  ahead.milliseconds = milliseconds_since(start);
-  return ahead;
+  plans.push_back(std::move(ahead));
+  if (built != found.found.end()) build_trial(problem, direction, allowed, built->groups_left_out, device, plans);
 }
 
 }  // namespace
@@ -82,8 +106,9 @@ std::vector<AheadPlan> build_ahead(const compiler::CompiledProblem& problem, std
   const DeviceProperties device = DeviceProperties::parse(device_properties);
   cuda::load_stand_in_driver();
   if (!library().available) fail_environment(library().reason);
-  std::vector<AheadPlan> plans{build_direction(problem, Direction::kForward, device)};
-  if (problem.derivative) plans.push_back(build_direction(problem, Direction::kBackward, device));
+  std::vector<AheadPlan> plans;
+  build_direction(problem, Direction::kForward, device, plans);
+  if (problem.derivative) build_direction(problem, Direction::kBackward, device, plans);
   return plans;
 }
 

@@ -8,8 +8,8 @@
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "check/check_subject.hpp"
-#include "problem/strided_tensor.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/strided_tensor.hpp"
 #include "support/faulty_subject.hpp"
 
 namespace scoremod::checking {
