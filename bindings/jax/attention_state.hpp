@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <string_view>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "scoremod/attention.hpp"
@@ -11,19 +14,34 @@
 
 namespace scoremod::jax {
 
-/// What one custom call of a compiled XLA program keeps: the compiled attention, made when XLA instantiates the call
-/// and not in its first execution.
-struct AttentionState {
+/// What one custom call of a compiled XLA program keeps: the compiled attention of each device that runs the program.
+/// It is made before the program first runs on the device and never while it runs, when a CUDA graph may be recorded.
+class AttentionState {
+ public:
   /// Filled in by XLA when Python registers the type.
   static xla::ffi::TypeId id;
   static const xla::ffi::TypeInfo kInfo;
 
-  std::shared_ptr<const Attention> attention;
-  std::vector<TensorInfo> tensors;  ///< tensors_of(attention->problem()): what each buffer of a call must be
-};
+  /// `problem` is a problem's JSON, `backend` a backend's name or empty.
+  AttentionState(std::string problem, std::string backend, MemoryKind memory);
 
-/// Compiles the attention of a custom call. Calls of one process whose texts are equal share one compiled attention for
-/// as long as any of them lives. `problem` is a problem's JSON, `backend` a backend's name or empty.
-xla::ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate(std::string_view problem, std::string_view backend);
+  /// The attention on a device, compiled where it isn't yet. Calls of one process whose problems and backends are equal
+  /// share one for as long as any of them lives. Throws Error.
+  const Attention& prepare(int device);
+
+  /// The attention on a device that was prepared. Throws Error(kBug) for another one.
+  const Attention& on(int device) const;
+
+  /// tensors_of() the problem: what each buffer of a call must be.
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+
+ private:
+  const std::string problem_;
+  const std::string backend_;
+  const MemoryKind memory_;
+  std::vector<TensorInfo> tensors_;
+  mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
+  std::map<int, std::shared_ptr<const Attention>> by_device_;
+};
 
 }  // namespace scoremod::jax

@@ -59,8 +59,9 @@ void check(const TensorInfo& tensor, const ffi::AnyBuffer& buffer) {
 /// Takes the buffers of a call one after the other, each held to what the problem says of it.
 class BufferReader {
  public:
-  BufferReader(const AttentionState& state, const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results)
-      : state_(state), arguments_(arguments), results_(results) {}
+  BufferReader(const std::vector<TensorInfo>& tensors, const ffi::RemainingArgs& arguments,
+               const ffi::RemainingRets& results)
+      : tensors_(tensors), arguments_(arguments), results_(results) {}
 
   void expect(std::size_t argument_count, std::size_t result_count) const {
     if (arguments_.size() == argument_count && results_.size() == result_count) return;
@@ -71,14 +72,14 @@ class BufferReader {
   ConstBuffer argument(std::size_t tensor) {
     const auto buffer = arguments_.get<ffi::AnyBuffer>(next_argument_++);
     if (!buffer) fail(buffer.error().message());
-    check(state_.tensors[tensor], *buffer);
+    check(tensors_[tensor], *buffer);
     return {buffer->untyped_data(), buffer->size_bytes()};
   }
 
   Buffer result(std::size_t tensor) {
     auto buffer = results_.get<ffi::AnyBuffer>(next_result_++);
     if (!buffer) fail(buffer.error().message());
-    check(state_.tensors[tensor], **buffer);
+    check(tensors_[tensor], **buffer);
     return {(*buffer)->untyped_data(), (*buffer)->size_bytes()};
   }
 
@@ -94,29 +95,29 @@ class BufferReader {
 
   std::vector<OperandBuffer> operands() {
     std::vector<OperandBuffer> operands;
-    for (std::size_t i = kFirstOperand; i < state_.tensors.size(); ++i) {
-      operands.push_back({state_.tensors[i].name, argument(i)});
+    for (std::size_t i = kFirstOperand; i < tensors_.size(); ++i) {
+      operands.push_back({tensors_[i].name, argument(i)});
     }
     return operands;
   }
 
  private:
-  const AttentionState& state_;
+  const std::vector<TensorInfo>& tensors_;
   const ffi::RemainingArgs& arguments_;
   const ffi::RemainingRets& results_;
   std::size_t next_argument_ = 0;
   std::size_t next_result_ = 0;
 };
 
-std::size_t operand_count(const AttentionState& state) { return state.tensors.size() - kFirstOperand; }
+std::size_t operand_count(const std::vector<TensorInfo>& tensors) { return tensors.size() - kFirstOperand; }
 
 }  // namespace
 
-ForwardCall forward_call(const AttentionState& state, const ffi::RemainingArgs& arguments,
-                         const ffi::RemainingRets& results) {
-  const bool stats = state.attention->problem().stats;
-  BufferReader reader(state, arguments, results);
-  reader.expect(3 + operand_count(state), stats ? 3 : 2);
+ForwardCall forward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
+                         const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
+  const bool stats = attention.problem().stats;
+  BufferReader reader(tensors, arguments, results);
+  reader.expect(3 + operand_count(tensors), stats ? 3 : 2);
   ForwardArgs args;
   args.q = reader.argument(kQ);
   args.k = reader.argument(kK);
@@ -124,13 +125,14 @@ ForwardCall forward_call(const AttentionState& state, const ffi::RemainingArgs& 
   args.operands = reader.operands();
   args.o = reader.result(kO);
   if (stats) args.lse = reader.result(kLse);
-  return {std::move(args), reader.workspace(state.attention->forward_workspace_bytes())};
+  return {std::move(args), reader.workspace(attention.forward_workspace_bytes())};
 }
 
-BackwardCall backward_call(const AttentionState& state, const ffi::RemainingArgs& arguments,
-                           const ffi::RemainingRets& results, ffi::Span<const std::int64_t> wanted) {
-  BufferReader reader(state, arguments, results);
-  reader.expect(6 + operand_count(state), 4 + wanted.size());
+BackwardCall backward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
+                           const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
+                           ffi::Span<const std::int64_t> wanted) {
+  BufferReader reader(tensors, arguments, results);
+  reader.expect(6 + operand_count(tensors), 4 + wanted.size());
   BackwardArgs args;
   args.q = reader.argument(kQ);
   args.k = reader.argument(kK);
@@ -143,11 +145,11 @@ BackwardCall backward_call(const AttentionState& state, const ffi::RemainingArgs
   args.dk = reader.result(kK);
   args.dv = reader.result(kV);
   for (const std::int64_t number : wanted) {
-    if (number < 0 || static_cast<std::size_t>(number) >= operand_count(state)) fail("no such operand gradient");
+    if (number < 0 || static_cast<std::size_t>(number) >= operand_count(tensors)) fail("no such operand gradient");
     const std::size_t tensor = kFirstOperand + static_cast<std::size_t>(number);
-    args.d_operands.push_back({state.tensors[tensor].name, reader.result(tensor)});
+    args.d_operands.push_back({tensors[tensor].name, reader.result(tensor)});
   }
-  return {std::move(args), reader.workspace(state.attention->backward_workspace_bytes())};
+  return {std::move(args), reader.workspace(attention.backward_workspace_bytes())};
 }
 
 }  // namespace scoremod::jax

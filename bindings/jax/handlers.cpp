@@ -1,8 +1,12 @@
 // The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backend` (a name,
 // or empty); the backward ones also `wanted` (i64 numbers of the operands whose gradients are results).
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "attention_state.hpp"
 #include "call_buffers.hpp"
@@ -14,53 +18,87 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-ffi::Error run_forward(void* stream, const AttentionState& state, const ffi::RemainingArgs& arguments,
+/// XLA numbers the devices that it makes of one CPU; to scoremod they are one.
+constexpr std::int32_t kHostDevice = 0;
+
+/// The CUDA device of which instantiation makes plans: one that this process uses. Others are prepared when a program
+/// is about to run there.
+std::atomic<std::int32_t> first_cuda_device = 0;
+
+/// Where one call runs.
+struct Place {
+  std::int32_t device = kHostDevice;
+  void* stream = nullptr;
+};
+
+ffi::Error run_forward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
                        const ffi::RemainingRets& results) {
   return guarded([&] {
-    ForwardCall call = forward_call(state, arguments, results);
-    call.args.options.stream = stream;
-    state.attention->forward(call.args, call.workspace);
+    const Attention& attention = state.on(place.device);
+    ForwardCall call = forward_call(attention, state.tensors(), arguments, results);
+    call.args.options.stream = place.stream;
+    attention.forward(call.args, call.workspace);
   });
 }
 
-ffi::Error run_backward(void* stream, const AttentionState& state, const ffi::RemainingArgs& arguments,
+ffi::Error run_backward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
                         const ffi::RemainingRets& results, ffi::Dictionary attributes) {
   const auto wanted = attributes.get<ffi::Span<const std::int64_t>>("wanted");
   if (!wanted) return wanted.error();
   return guarded([&] {
-    BackwardCall call = backward_call(state, arguments, results, *wanted);
-    call.args.options.stream = stream;
-    state.attention->backward(call.args, call.workspace);
+    const Attention& attention = state.on(place.device);
+    BackwardCall call = backward_call(attention, state.tensors(), arguments, results, *wanted);
+    call.args.options.stream = place.stream;
+    attention.backward(call.args, call.workspace);
   });
 }
 
-ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate_call(ffi::Dictionary attributes) {
+ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate(ffi::Dictionary attributes, MemoryKind memory,
+                                                          std::int32_t device) {
   const auto problem = attributes.get<std::string_view>("problem");
   if (!problem) return ffi::Unexpected(problem.error());
   const auto backend = attributes.get<std::string_view>("backend");
   if (!backend) return ffi::Unexpected(backend.error());
-  return instantiate(*problem, *backend);
+  std::unique_ptr<AttentionState> state;
+  const ffi::Error error = guarded([&] {
+    state = std::make_unique<AttentionState>(std::string(*problem), std::string(*backend), memory);
+    state->prepare(device);
+  });
+  if (error.failure()) return ffi::Unexpected(error);
+  return state;
 }
 
-// On the CPU there is no stream; the CUDA handlers differ in nothing else.
+ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate_on_cpu(ffi::Dictionary attributes) {
+  return instantiate(attributes, MemoryKind::kHost, kHostDevice);
+}
+
+ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate_on_cuda(ffi::Dictionary attributes) {
+  return instantiate(attributes, MemoryKind::kCuda, first_cuda_device.load());
+}
+
+/// Before each run of a program, outside of what may be recorded.
+ffi::Error initialize_on_cuda(std::int32_t device, AttentionState* state) {
+  return guarded([&] { state->prepare(device); });
+}
+
 ffi::Error forward_on_cpu(AttentionState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                           ffi::Dictionary) {
-  return run_forward(nullptr, *state, arguments, results);
+  return run_forward({}, *state, arguments, results);
 }
 
-ffi::Error forward_on_cuda(void* stream, AttentionState* state, ffi::RemainingArgs arguments,
+ffi::Error forward_on_cuda(std::int32_t device, void* stream, AttentionState* state, ffi::RemainingArgs arguments,
                            ffi::RemainingRets results, ffi::Dictionary) {
-  return run_forward(stream, *state, arguments, results);
+  return run_forward({device, stream}, *state, arguments, results);
 }
 
 ffi::Error backward_on_cpu(AttentionState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                            ffi::Dictionary attributes) {
-  return run_backward(nullptr, *state, arguments, results, attributes);
+  return run_backward({}, *state, arguments, results, attributes);
 }
 
-ffi::Error backward_on_cuda(void* stream, AttentionState* state, ffi::RemainingArgs arguments,
+ffi::Error backward_on_cuda(std::int32_t device, void* stream, AttentionState* state, ffi::RemainingArgs arguments,
                             ffi::RemainingRets results, ffi::Dictionary attributes) {
-  return run_backward(stream, *state, arguments, results, attributes);
+  return run_backward({device, stream}, *state, arguments, results, attributes);
 }
 
 auto bind_on_cpu() {
@@ -69,6 +107,7 @@ auto bind_on_cpu() {
 
 auto bind_on_cuda() {
   return ffi::Ffi::BindExecute()
+      .Ctx<ffi::DeviceOrdinal>()
       .Ctx<ffi::PlatformStream<void*>>()
       .Ctx<ffi::State<AttentionState>>()
       .RemainingArgs()
@@ -89,13 +128,25 @@ extern "C" SCOREMOD_JAX_SYMBOL const XLA_FFI_TypeInfo* scoremod_jax_state_type_i
   return &scoremod::jax::AttentionState::kInfo;
 }
 
-#define SCOREMOD_JAX_HANDLER(name, implementation, binding)               \
-  extern "C" SCOREMOD_JAX_SYMBOL XLA_FFI_Error* name(XLA_FFI_CallFrame*); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, scoremod::jax::implementation, binding)
+/// Names a device of this process, by CUDA's ordinal.
+extern "C" SCOREMOD_JAX_SYMBOL void scoremod_jax_use_device(std::int32_t ordinal) {
+  scoremod::jax::first_cuda_device = ordinal;
+}
 
-SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate, instantiate_call, xla::ffi::Ffi::BindInstantiate().Attrs());
+#define SCOREMOD_JAX_HANDLER(name, implementation, ...)                   \
+  extern "C" SCOREMOD_JAX_SYMBOL XLA_FFI_Error* name(XLA_FFI_CallFrame*); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, scoremod::jax::implementation, __VA_ARGS__)
+
+SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cpu, instantiate_on_cpu, xla::ffi::Ffi::BindInstantiate().Attrs());
+SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cuda, instantiate_on_cuda, xla::ffi::Ffi::BindInstantiate().Attrs());
+SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_cuda, initialize_on_cuda,
+                     xla::ffi::Ffi::BindInitialize()
+                         .Ctx<xla::ffi::DeviceOrdinal>()
+                         .Ctx<xla::ffi::State<scoremod::jax::AttentionState>>());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cpu, forward_on_cpu, scoremod::jax::bind_on_cpu());
-SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda, scoremod::jax::bind_on_cuda());
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda, scoremod::jax::bind_on_cuda(),
+                     {xla::ffi::Traits::kCmdBufferCompatible});
 SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cpu, backward_on_cpu, scoremod::jax::bind_on_cpu());
-SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cuda, backward_on_cuda, scoremod::jax::bind_on_cuda());
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cuda, backward_on_cuda, scoremod::jax::bind_on_cuda(),
+                     {xla::ffi::Traits::kCmdBufferCompatible});
 // NOLINTEND(readability-identifier-naming)

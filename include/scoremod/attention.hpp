@@ -15,7 +15,7 @@ namespace scoremod {
 /// Where the tensors and the workspace of a call lie.
 enum class MemoryKind : std::uint8_t {
   kHost,
-  kCuda,  ///< memory of the CUDA device that was current when the attention was compiled
+  kCuda,  ///< memory of the CUDA device that the attention was compiled for
 };
 /// "host" or "cuda".
 SCOREMOD_API const char* to_string(MemoryKind kind);
@@ -85,6 +85,9 @@ struct CompileOptions {
   std::string backend;
   /// Where the calls' tensors will lie. Absent: in the memory of the named backend, or on the host.
   std::optional<MemoryKind> memory;
+  /// CUDA: the ordinal of the device that will run the calls. Absent: the calling thread's current one. The host is
+  /// device 0.
+  std::optional<int> device;
   /// CPU threads; 0 means one for each core.
   int threads = 0;
   /// Compiler passes to leave out, by name (see docs); for experiments and tests.
@@ -119,6 +122,8 @@ class SCOREMOD_API Attention {
   /// Where calls take their tensors and workspace from. With MemoryKind::kCuda every pointer of a call is a device
   /// pointer (scalar operands too), and a call returns once its work is enqueued.
   MemoryKind memory() const;
+  /// The ordinal of the device that runs it; 0 on the host. Calls go there whichever device is current.
+  int device() const;
   /// Bytes that every tensor's address must be a multiple of, where its elements ask for no more.
   std::size_t alignment() const;
 

@@ -64,10 +64,14 @@ typedef struct scoremod_operand_gradient {
 
 typedef struct scoremod_compile_options {
   size_t struct_size;
-  const char* backend;                /* "cpu" or "reference"; NULL or "": the first that supports the problem */
+  const char* backend;                /* "cudnn", "cpu", "reference"; NULL or "": the first that supports the problem */
   const char* const* disabled_passes; /* names of compiler passes to leave out */
   size_t disabled_pass_count;
-  int32_t threads; /* CPU threads; 0: one for each core */
+  int32_t threads;    /* CPU threads; 0: one for each core */
+  int32_t has_device; /* not 0: `device` takes the place of the calling thread's current CUDA device */
+  int32_t device;     /* its ordinal; the host is device 0 */
+  /* Where the calls' tensors will lie: "host" or "cuda"; NULL or "": in the named backend's memory, or on the host. */
+  const char* memory;
 } scoremod_compile_options;
 
 /* What may differ from call to call without a new attention. */

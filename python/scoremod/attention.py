@@ -35,8 +35,10 @@ class Attention:
     """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
 
     problem: a dict, or JSON text, with the fields of docs/problem.md.
-    backend: "cpu" or "reference"; without it, the first that supports the problem.
+    backend: "cpu" or "reference"; without it, the first that supports the problem. "cudnn" compiles too, and then takes device memory:
+        its calls are not for arrays.
     threads: CPU threads; 0 means one for each core.
+    device: the CUDA device's ordinal; without it, the current one.
     disabled_passes: compiler passes to leave out, by name.
 
     Raises InvalidArgumentError for a wrong problem and UnsupportedError, with each backend's reasons, for one that none runs.
@@ -47,8 +49,8 @@ class Attention:
     isn't what the problem says raises InvalidArgumentError.
     """
 
-    def __init__(self, problem, *, backend=None, threads=0, disabled_passes=()):
-        self._arguments = (_problem_text(problem), backend, threads, tuple(disabled_passes))
+    def __init__(self, problem, *, backend=None, threads=0, disabled_passes=(), device=None):
+        self._arguments = (_problem_text(problem), backend, threads, tuple(disabled_passes), device)
         options = _compile_options(*self._arguments[1:])
         handle = ctypes.c_void_p()
         text = _encode(self._arguments[0], "problem")
@@ -214,22 +216,25 @@ def attention(
     return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse)
 
 
-def support(problem, *, backend=None):
-    """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons"}]."""
-    return _ask("scoremod_support", problem, backend, ())
+def support(problem, *, backend=None, device=None):
+    """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons", "notes", "memory"}].
+
+    device: the CUDA device's ordinal; without it, the current one.
+    """
+    return _ask("scoremod_support", problem, backend, (), device)
 
 
 def explain(problem, *, backend=None, disabled_passes=()):
     """What the compiler makes of a problem, and why, as a dict: the mask's class, the program before and after the passes, its
     derivative, FLOPs, and every backend's answer with its workspace. The fields are those of `scoremod explain --json`.
     """
-    return _ask("scoremod_explain", problem, backend, disabled_passes)
+    return _ask("scoremod_explain", problem, backend, disabled_passes, None)
 
 
-def _ask(function, problem, backend, disabled_passes):
+def _ask(function, problem, backend, disabled_passes, device):
     answer = ctypes.c_void_p()
     text = _encode(_problem_text(problem), "problem")
-    library.call(function, text, _compile_options(backend, 0, disabled_passes), ctypes.byref(answer))
+    library.call(function, text, _compile_options(backend, 0, disabled_passes, device), ctypes.byref(answer))
     return json.loads(library.take_text(answer))
 
 
@@ -266,18 +271,20 @@ def _problem_text(problem):
         raise InvalidArgumentError(f"problem: expected JSON text, or a dict that JSON can hold; found: {error}") from None
 
 
-def _compile_options(backend, threads, disabled_passes):
+def _compile_options(backend, threads, disabled_passes, device):
     passes = [_encode(name, "disabled_passes") for name in disabled_passes]
     return library.CompileOptions(
         backend=None if backend is None else _encode(backend, "backend"),
         disabled_passes=(ctypes.c_char_p * len(passes))(*passes),
         disabled_pass_count=len(passes),
         threads=_int32(threads, "threads"),
+        has_device=device is not None,
+        device=0 if device is None else _int32(device, "device"),
     )
 
 
-def _compile_again(problem, backend, threads, disabled_passes):
-    return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes)
+def _compile_again(problem, backend, threads, disabled_passes, device):
+    return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes, device=device)
 
 
 def _encode(text, name):

@@ -38,6 +38,9 @@ class CompileOptions(SizedStructure):
         ("disabled_passes", POINTER(c_char_p)),
         ("disabled_pass_count", c_size_t),
         ("threads", c_int32),
+        ("has_device", c_int32),
+        ("device", c_int32),
+        ("memory", c_char_p),
     ]
 
 

@@ -4,6 +4,10 @@
 #include <new>
 #include <utility>
 
+#include "scoremod/error.hpp"
+
+#include "base/fail.hpp"
+
 namespace scoremod {
 
 const char* to_string(MemoryKind kind) { return kind == MemoryKind::kHost ? "host" : "cuda"; }
@@ -24,6 +28,10 @@ class HostMemory final : public MemorySpace {
   void copy_in(void* to, const void* host, std::size_t bytes) const override { std::memcpy(to, host, bytes); }
   void copy_out(void* host, const void* from, std::size_t bytes) const override { std::memcpy(host, from, bytes); }
   void wait(void*) const override {}
+  int current_device() const override { return 0; }
+  void make_current(int device) const override {
+    if (device != 0) fail_argument("device: expected 0, the host, found ", device);
+  }
   std::string objection(const void*) const override { return {}; }
 };
 
@@ -32,6 +40,25 @@ class HostMemory final : public MemorySpace {
 const MemorySpace& host_memory() {
   static const HostMemory memory;
   return memory;
+}
+
+DeviceScope::DeviceScope(const MemorySpace& space, int device) : space_(space) {
+  const int before = space.current_device();
+  if (before == device) return;
+  space.make_current(device);
+  before_ = before;
+}
+
+DeviceScope::DeviceScope(const MemorySpace& space, std::optional<int> device)
+    : DeviceScope(space, device ? *device : space.current_device()) {}
+
+DeviceScope::~DeviceScope() {
+  if (!before_) return;
+  try {
+    space_.make_current(*before_);
+  } catch (const Error&) {
+    // It was current before. What failed is something that was enqueued earlier; the next call says so.
+  }
 }
 
 OwnedMemory::OwnedMemory(const MemorySpace& space, std::size_t bytes)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "scoremod/attention.hpp"
@@ -25,11 +26,31 @@ class MemorySpace {
   /// Waits for what was enqueued on a stream; null is the default stream.
   virtual void wait(void* stream) const = 0;
 
+  /// The ordinal of the device that the calling thread's calls go to; the host has one device, 0.
+  virtual int current_device() const = 0;
+  /// Throws Error(kInvalidArgument) when there is no such device.
+  virtual void make_current(int device) const = 0;
+
   /// What of a pointer makes it unfit for a call: "memory of the host", say. Empty when nothing is known against it.
   virtual std::string objection(const void* data) const = 0;
 };
 
 const MemorySpace& host_memory();
+
+/// Makes a device current on the calling thread for the object's life.
+class DeviceScope {
+ public:
+  DeviceScope(const MemorySpace& space, int device);
+  /// Changes nothing when no device is given.
+  DeviceScope(const MemorySpace& space, std::optional<int> device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  const MemorySpace& space_;
+  std::optional<int> before_;  ///< absent when it was current already
+};
 
 /// Memory of a space, released with its owner.
 class OwnedMemory {

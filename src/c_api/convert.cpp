@@ -13,7 +13,7 @@ namespace {
 
 // Fields are only ever added at the end: these places are what callers were compiled with.
 static_assert(sizeof(scoremod_status) == 4);
-static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, threads) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, memory) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) == 36);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
@@ -71,6 +71,13 @@ std::vector<OperandGradient> convert(const scoremod_operand_gradient* gradients,
   return made;
 }
 
+MemoryKind parse_memory_kind(const std::string& name) {
+  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kCuda}) {
+    if (name == to_string(kind)) return kind;
+  }
+  fail_argument("options.memory: expected \"host\" or \"cuda\", found \"", name, "\"");
+}
+
 CallOptions convert(const scoremod_call_options* given) {
   CallOptions made;
   if (given == nullptr) return made;
@@ -89,6 +96,8 @@ CompileOptions convert(const scoremod_compile_options* given) {
   const scoremod_compile_options options = read_struct(given, "scoremod_compile_options");
   if (options.backend != nullptr) made.backend = options.backend;
   made.threads = options.threads;
+  if (options.has_device != 0) made.device = options.device;
+  if (options.memory != nullptr && *options.memory != '\0') made.memory = parse_memory_kind(options.memory);
   for_each(options.disabled_passes, options.disabled_pass_count, "disabled_passes",
            [&](const char* pass, const std::string& path) {
              require(pass, path.c_str());

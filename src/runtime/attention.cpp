@@ -48,9 +48,12 @@ std::vector<const Backend*> asked(const CompileOptions& options) {
   return {all.begin(), all.end()};
 }
 
-std::vector<Support> ask(const std::vector<const Backend*>& backends, const compiler::CompiledProblem& compiled) {
+std::vector<Support> ask(const std::vector<const Backend*>& backends, const compiler::CompiledProblem& compiled,
+                         std::optional<int> device) {
   std::vector<Support> answers;
   for (const Backend* candidate : backends) {
+    std::optional<backend::DeviceScope> current;
+    if (device) current.emplace(candidate->memory(), *device);
     backend::Verdict verdict = candidate->support(compiled);
     answers.push_back({candidate->name(), verdict.supported, std::move(verdict.reasons), std::move(verdict.notes),
                        candidate->memory().kind()});
@@ -70,7 +73,7 @@ std::vector<Support> ask(const std::vector<const Backend*>& backends, const comp
 
 const Backend& choose(const compiler::CompiledProblem& compiled, const CompileOptions& options) {
   const std::vector<const Backend*> backends = candidates(options);
-  const std::vector<Support> answers = ask(backends, compiled);
+  const std::vector<Support> answers = ask(backends, compiled, options.device);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (answers[i].supported) return *backends[i];
   }
@@ -94,12 +97,13 @@ struct Attention::State {
   AttentionProblem problem;
   std::string backend;
   const backend::MemorySpace* memory = nullptr;
+  int device = 0;
   std::unique_ptr<backend::ForwardPlan> forward;
   std::unique_ptr<backend::BackwardPlan> backward;
 };
 
 std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options) {
-  return with_memory("support", [&] { return ask(asked(options), compile_problem(problem, options)); });
+  return with_memory("support", [&] { return ask(asked(options), compile_problem(problem, options), options.device); });
 }
 
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
@@ -111,6 +115,8 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     state->problem = problem;
     state->backend = chosen.name();
     state->memory = &chosen.memory();
+    const backend::DeviceScope current(*state->memory, options.device);
+    state->device = state->memory->current_device();
     state->forward = chosen.plan_forward(compiled, plan_options);
     if (problem.backward) state->backward = chosen.plan_backward(compiled, plan_options);
     return Attention(std::move(state));
@@ -124,6 +130,7 @@ Attention::~Attention() = default;
 
 const AttentionProblem& Attention::problem() const { return state_->problem; }
 const std::string& Attention::backend() const { return state_->backend; }
+int Attention::device() const { return state_->device; }
 MemoryKind Attention::memory() const { return state_->memory->kind(); }
 std::size_t Attention::alignment() const { return state_->memory->alignment(); }
 std::size_t Attention::forward_workspace_bytes() const { return state_->forward->workspace_bytes(); }
@@ -134,6 +141,7 @@ std::size_t Attention::backward_workspace_bytes() const {
 
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   with_memory("forward", [&] {
+    const backend::DeviceScope current(*state_->memory, state_->device);
     const std::size_t bytes = forward_workspace_bytes();
     const runtime::ForwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
     const runtime::Workspace scratch(*state_->memory, workspace, bytes);
@@ -146,6 +154,7 @@ void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
     fail_argument("this problem was compiled for the forward only: set AttentionProblem::backward before compile");
   }
   with_memory("backward", [&] {
+    const backend::DeviceScope current(*state_->memory, state_->device);
     const std::size_t bytes = backward_workspace_bytes();
     const runtime::BackwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
     const runtime::Workspace scratch(*state_->memory, workspace, bytes);

@@ -10,6 +10,7 @@ namespace scoremod {
 
 struct Staging::State {
   const backend::MemorySpace& space;
+  int device = 0;
   /// By the address on the host.
   std::map<const void*, backend::OwnedMemory> copies;
   std::vector<backend::OwnedMemory> workspaces;
@@ -42,17 +43,19 @@ struct Staging::State {
 };
 
 Staging::Staging(const Attention& attention)
-    : state_(new State{backend::find_backend(attention.backend()).memory(), {}, {}, {}}) {}
+    : state_(new State{backend::find_backend(attention.backend()).memory(), attention.device(), {}, {}, {}}) {}
 Staging::Staging(Staging&&) noexcept = default;
 Staging& Staging::operator=(Staging&&) noexcept = default;
 Staging::~Staging() = default;
 
 ForwardArgs Staging::stage(const ForwardArgs& host) {
+  const backend::DeviceScope current(state_->space, state_->device);
   return {state_->in(host.q),  state_->in(host.k),    state_->in(host.v), state_->in(host.operands),
           state_->out(host.o), state_->out(host.lse), host.options};
 }
 
 BackwardArgs Staging::stage(const BackwardArgs& host) {
+  const backend::DeviceScope current(state_->space, state_->device);
   BackwardArgs staged{state_->in(host.q),
                       state_->in(host.k),
                       state_->in(host.v),
@@ -73,15 +76,20 @@ BackwardArgs Staging::stage(const BackwardArgs& host) {
 
 Buffer Staging::workspace(std::size_t bytes) {
   if (bytes == 0) return {};
+  const backend::DeviceScope current(state_->space, state_->device);
   state_->workspaces.emplace_back(state_->space, bytes);
   return {state_->workspaces.back().data(), bytes};
 }
 
-void Staging::wait() { state_->space.wait(nullptr); }
+void Staging::wait() {
+  const backend::DeviceScope current(state_->space, state_->device);
+  state_->space.wait(nullptr);
+}
 
 void Staging::fetch() {
   wait();
   if (state_->on_host()) return;
+  const backend::DeviceScope current(state_->space, state_->device);
   for (const auto& [host, bytes] : state_->outputs) state_->space.copy_out(host, state_->copies.at(host).data(), bytes);
 }
 

@@ -46,6 +46,15 @@ static void test_creation(void) {
   status = scoremod_attention_create(kProblem, &options, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "threads");
   options.threads = 0;
+  options.has_device = 1;
+  options.device = 7;
+  status = scoremod_attention_create(kProblem, &options, &attention, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "device");
+  options.has_device = 0;
+  options.memory = "disk";
+  status = scoremod_attention_create(kProblem, &options, &attention, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "memory");
+  options.memory = NULL;
   options.disabled_pass_count = 1;
   status = scoremod_attention_create(kProblem, &options, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "disabled_passes");

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.jax.call import Call, backend_on, check_supported, dtype_of, problem_text, sizes_of, split_scale
+from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attention, attention_and_lse
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
@@ -54,7 +54,7 @@ def flex_attention(
     if backend != XLA:
         try:
             traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend)
-            check_supported(traced.problem, backend_on(jax.default_backend(), backend))
+            check_runs(traced.problem, backend, query, key, value)
         except UnsupportedError:
             if fallback is None:
                 raise

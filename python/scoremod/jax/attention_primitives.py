@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
-from scoremod.jax.call import backend_on, check_supported, problem_text, sizes_of, workspace_bytes
+from scoremod.jax.call import backend_on, check_supported, local_device, problem_text, sizes_of, workspace_bytes
 from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, backward_results, forward_results, partitioned
@@ -66,10 +66,12 @@ def _lower_backward(platform, context, *arguments, call, wanted):
 
 def _lower(target, platform, context, arguments, call, problem, **attributes):
     ffi.register()
-    backend = backend_on(platform, call.backend)
-    check_supported(problem, backend)
+    backend, device = backend_on(platform, call.backend), local_device(platform)
+    if device is not None:
+        ffi.use_device(device)
+    check_supported(problem, backend, device)
     # The call has one more result than the primitive: its scratch memory.
-    scratch = jax.core.ShapedArray((workspace_bytes(problem, backend, target == ffi.BACKWARD) + _ALIGNMENT,), jnp.uint8)
+    scratch = jax.core.ShapedArray((workspace_bytes(problem, backend, device, target == ffi.BACKWARD) + _ALIGNMENT,), jnp.uint8)
     context = context.replace(avals_out=[*context.avals_out, scratch])
     return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backend=backend, **attributes)[:-1]
 

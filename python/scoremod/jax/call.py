@@ -5,6 +5,7 @@ import json
 import numbers
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -142,23 +143,39 @@ def backend_on(platform, backend):
     return backend or known[0]
 
 
-@functools.lru_cache(maxsize=256)
-def reasons_against(problem, backend):
-    """Why a backend can't run a problem; empty when it can. Raises InvalidArgumentError for an invalid problem."""
-    answers = [answer for answer in support(problem, backend=backend) if answer["backend"] == backend]
-    return tuple(answers[0]["reasons"]) if answers else (f"this build of scoremod has no backend '{backend}'",)
+def platform_of(*arrays):
+    """JAX's name of the platform that will run a call of these arrays: where they were put, or JAX's default."""
+    for array in arrays:
+        if not isinstance(array, jax.core.Tracer) and array.committed:
+            return next(iter(array.devices())).platform
+    device = jax.config.jax_default_device
+    return jax.default_backend() if device is None else getattr(device, "platform", device)
+
+
+def check_runs(problem, backend, *arrays):
+    """Raises UnsupportedError if the backend (None: the platform's own) can't run a problem where these arrays are."""
+    platform = platform_of(*arrays)
+    check_supported(problem, backend_on(platform, backend), local_device(platform))
+
+
+def local_device(platform):
+    """The CUDA ordinal of a device of this process; None on the CPU."""
+    return None if platform == "cpu" else jax.local_devices(backend=platform)[0].local_hardware_id
 
 
 @functools.lru_cache(maxsize=256)
-def workspace_bytes(problem, backend, backward):
+def workspace_bytes(problem, backend, device, backward):
     """Bytes of scratch of one call."""
-    attention = Attention(problem, backend=backend)
+    attention = Attention(problem, backend=backend, device=device)
     return attention.backward_workspace_bytes if backward else attention.forward_workspace_bytes
 
 
-def check_supported(problem, backend):
+@functools.lru_cache(maxsize=256)  # of the problems that run: what the machine lacks now may be there at the next call
+def check_supported(problem, backend, device):
     """Raises UnsupportedError with the backend's reasons if it can't run a problem."""
-    if reasons := reasons_against(problem, backend):
+    answers = [answer for answer in support(problem, backend=backend, device=device) if answer["backend"] == backend]
+    reasons = answers[0]["reasons"] if answers else [f"this build of scoremod has no backend '{backend}'"]
+    if reasons:
         raise UnsupportedError(
             f"the backend '{backend}' can't run this attention: {'; '.join(reasons)}. backend=\"xla\" runs it as XLA operations, "
             'and fallback="xla" does so wherever it is needed'

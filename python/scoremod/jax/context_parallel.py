@@ -13,7 +13,7 @@ from jax import lax
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.call import Call, backend_on, check_supported, dtype_of, problem_text, sizes_of, split_scale
+from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attention
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
@@ -65,7 +65,7 @@ def context_parallel_attention(
     places = _Places(*(next((i for i, s in enumerate(sources) if s == _Shard(of)), None) for of in ("queries", "keys")))
     operands = [shard if isinstance(source, _Shard) else source.array() for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
-    check_supported(problem, backend_on(jax.default_backend(), backend))
+    check_runs(problem, backend, query, key, value)
     query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
     if gathered:
         return attention(call, query, key, value, tuple(operands))

@@ -14,8 +14,8 @@ FILE_NAME = "libscoremod_jax.so"
 FORWARD = "scoremod_attention_forward"
 BACKWARD = "scoremod_attention_backward"
 
-# XLA's name of a platform -> the ending of its handlers' symbols.
-_PLATFORMS = {"cpu": "cpu", "CUDA": "cuda"}
+# XLA's name of a platform -> the ending of its handlers' symbols, and the stages that all calls there share.
+_PLATFORMS = {"cpu": ("cpu", ("instantiate",)), "CUDA": ("cuda", ("instantiate", "initialize"))}
 
 
 def _place():
@@ -27,20 +27,26 @@ def _place():
 
 @functools.cache
 def register():
-    """Loads the library and registers its handlers, once. Raises EnvironmentError."""
+    """Loads the library and registers its handlers, once; the library. Raises EnvironmentError."""
     place = _place()
     try:
         handlers = ctypes.CDLL(str(place))
-        for platform, ending in _PLATFORMS.items():
-            _register_platform(handlers, platform, ending)
+        for platform, (ending, shared_stages) in _PLATFORMS.items():
+            _register_platform(handlers, platform, ending, shared_stages)
     except (OSError, AttributeError) as error:
         raise EnvironmentError(
             f"expected {FILE_NAME} of this version of scoremod at {place}; found: {error}. Run ./dev build, or set "
             "SCOREMOD_JAX_LIBRARY to the file"
         ) from None
+    return handlers
 
 
-def _register_platform(handlers, platform, ending):
+def use_device(ordinal):
+    """Names a CUDA device of this process, by CUDA's ordinal: instantiation makes plans for it."""
+    register().scoremod_jax_use_device(ctypes.c_int32(ordinal))
+
+
+def _register_platform(handlers, platform, ending, shared_stages):
     type_id, type_info = handlers.scoremod_jax_state_type_id, handlers.scoremod_jax_state_type_info
     type_id.restype = type_info.restype = ctypes.c_void_p
     jax.ffi.register_ffi_type(
@@ -50,7 +56,7 @@ def _register_platform(handlers, platform, ending):
     )
     for target, direction in ((FORWARD, "forward"), (BACKWARD, "backward")):
         stages = {
-            "instantiate": jax.ffi.pycapsule(handlers.scoremod_jax_instantiate),
+            **{stage: jax.ffi.pycapsule(getattr(handlers, f"scoremod_jax_{stage}_{ending}")) for stage in shared_stages},
             "execute": jax.ffi.pycapsule(getattr(handlers, f"scoremod_jax_{direction}_{ending}")),
         }
         jax.ffi.register_ffi_target(target, stages, platform=platform)

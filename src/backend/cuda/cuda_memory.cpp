@@ -42,6 +42,17 @@ class CudaMemory final : public MemorySpace {
     check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   }
 
+  int current_device() const override { return current_device_ordinal(); }
+
+  void make_current(int device) const override {
+    int count = 0;
+    check_runtime(SCOREMOD_CUDART(cudaGetDeviceCount)(&count), "cudaGetDeviceCount");
+    if (device < 0 || device >= count) {
+      fail_argument("device: expected a CUDA device from 0 to ", count - 1, ", found ", device);
+    }
+    check_runtime(SCOREMOD_CUDART(cudaSetDevice)(device), "cudaSetDevice");
+  }
+
   std::string objection(const void* data) const override {
     cudaPointerAttributes attributes{};
     check_runtime(SCOREMOD_CUDART(cudaPointerGetAttributes)(&attributes, data), "cudaPointerGetAttributes");
@@ -50,9 +61,9 @@ class CudaMemory final : public MemorySpace {
       case cudaMemoryTypeManaged: return {};
       default: return "memory of the host";
     }
-    const int current = current_device_ordinal();
-    if (attributes.device == current) return {};
-    return concat("memory of device ", attributes.device, " while device ", current, " is current");
+    const int expected = current_device_ordinal();
+    if (attributes.device == expected) return {};
+    return concat("memory of device ", attributes.device, " where device ", expected, " runs the call");
   }
 };
 

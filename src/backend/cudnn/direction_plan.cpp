@@ -1,6 +1,5 @@
 #include "backend/cudnn/direction_plan.hpp"
 
-#include "backend/cuda/device.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/cudnn/handle.hpp"
 #include "base/fail.hpp"
@@ -22,10 +21,7 @@ std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& c
 
 DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction direction, LoweredModifier modifier,
                              std::shared_ptr<const EnginePlan> engine)
-    : device_(cuda::current_device_ordinal()),
-      takes_offsets_(problem.problem.index_offsets),
-      modifier_(std::move(modifier)),
-      engine_(std::move(engine)) {
+    : takes_offsets_(problem.problem.index_offsets), modifier_(std::move(modifier)), engine_(std::move(engine)) {
   const Program& program = direction == Direction::kForward ? problem.program : *problem.derivative;
   const std::vector<cuda::NodeTensor> computed = node_tensors(modifier_.computed);
   if (!computed.empty()) kernel_ = cuda::ComputeKernel::build(problem.problem, program, computed);
@@ -73,10 +69,6 @@ void DirectionPlan::compute_operands(const CallPointers& call, const CallParamet
 
 void DirectionPlan::execute(const CallPointers& call, const CallParameters& parameters,
                             std::span<std::byte> workspace) const {
-  if (const int current = cuda::current_device_ordinal(); current != device_) {
-    fail_argument("this attention was compiled for CUDA device ", device_, ", and device ", current,
-                  " is current: make device ", device_, " current, or compile once for each device");
-  }
   if (!takes_offsets_ && parameters.offsets != IndexOffsets{}) {
     fail_argument(
         "index offsets were given, and this attention was compiled without: set AttentionProblem::index_offsets before "

@@ -33,7 +33,7 @@ class DirectionPlan {
   std::size_t computed_bytes() const { return computed_bytes_; }
 
   /// Enqueues the computed operands' kernel and cuDNN's plan. Where no stats pointer is given, the LSE goes into the
-  /// workspace, which is aligned to 256 bytes. Throws Error(kInvalidArgument) when another device is current.
+  /// workspace, which is aligned to 256 bytes. The device that the plan was made on must be current.
   void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
 
  private:
@@ -51,7 +51,6 @@ class DirectionPlan {
   Source source_of(std::int64_t uid) const;
   std::size_t place_in_workspace(std::size_t bytes);
 
-  int device_ = 0;
   bool takes_offsets_ = false;
   LoweredModifier modifier_;
   std::shared_ptr<const EnginePlan> engine_;

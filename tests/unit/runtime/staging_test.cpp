@@ -27,6 +27,8 @@ class PretendedDevice final : public backend::MemorySpace {
     backend::host_memory().copy_out(host, from, bytes);
   }
   void wait(void*) const override {}
+  int current_device() const override { return 0; }
+  void make_current(int) const override {}
   std::string objection(const void* data) const override { return data == forbidden ? "memory of the host" : ""; }
 
   const void* forbidden = nullptr;
