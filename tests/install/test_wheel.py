@@ -1,0 +1,110 @@
+"""The wheel that pip builds, installed where nothing else of scoremod is."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE_PACKAGES = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+# A call of each kind, against what plain attention gives.
+SCOREMOD_ALONE = """
+import sys
+import numpy as np, scoremod
+q = np.random.default_rng(0).standard_normal((1, 8, 2, 8), dtype=np.float32)
+o = scoremod.attention(q, q, q, score_mod="score * 0.0", mask_mod="q_idx >= kv_idx")
+np.testing.assert_allclose(o, np.cumsum(q, axis=1) / np.arange(1, 9).reshape(8, 1, 1), rtol=1e-5, atol=1e-6)
+assert "jax" not in sys.modules
+try:
+    import scoremod.jax
+except ModuleNotFoundError as error:
+    assert error.name == "jax", error
+else:
+    raise AssertionError("there is no jax here")
+print(scoremod.__file__, scoremod.version())
+"""
+SCOREMOD_JAX = """
+import jax, jax.numpy as jnp, numpy as np, scoremod.jax
+q = jax.random.normal(jax.random.key(0), (1, 8, 2, 8))
+mods = lambda score, b, h, q_idx, kv_idx: score * 0.0, lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
+o, pull_back = jax.vjp(lambda v: scoremod.jax.flex_attention(q, q, v, *mods), q)
+np.testing.assert_allclose(o, jnp.cumsum(q, axis=1) / jnp.arange(1, 9).reshape(8, 1, 1), rtol=1e-5, atol=1e-6)
+np.testing.assert_allclose(pull_back(jnp.ones_like(o))[0][0, -1], 1 / 8, rtol=1e-5)
+print(scoremod.jax.__file__)
+"""
+
+
+def run(*command, folder):
+    """Runs a command in a folder, without what a developer's shell may say of where scoremod is. Returns its output."""
+    hidden = ("PYTHONPATH", "SCOREMOD_BUILD_DIR", "SCOREMOD_LIBRARY", "SCOREMOD_JAX_LIBRARY", "LD_LIBRARY_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    if jobs := environment.get("JOBS"):
+        environment["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
+    environment["JAX_PLATFORMS"] = "cpu"
+    environment |= {name: os.environ.get(name, compiler) for name, compiler in (("CC", "cc"), ("CXX", "c++"))}
+    done = subprocess.run([str(x) for x in command], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built with the packages of this Python and nothing from the network, in a folder beside those of ./dev build: ccache, which looks at
+    relative paths and at the compiler's name, then has every object."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation"]
+    run(*pip, "--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}", "--wheel-dir", folder, ROOT, folder=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of a fresh environment with the wheel and NumPy, and no more."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel, folder=folder)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    for each in SITE_PACKAGES.glob("numpy*"):
+        (packages / each.name).symlink_to(each)
+    return python
+
+
+def test_it_serves_every_python(wheel):
+    name, version, python, abi, platform = wheel.stem.split("-")
+    assert (name, python, abi) == ("scoremod", "py3", "none")
+    assert platform.startswith("linux_")
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.namelist()
+        metadata = archive.read(f"scoremod-{version}.dist-info/METADATA").decode()
+    assert {"scoremod/libscoremod.so", "scoremod/libscoremod_jax.so", "scoremod/jax/api.py"} <= set(files)
+    # Nothing but the package: no headers, no tests, no files of the build.
+    assert {file.split("/")[0] for file in files} == {"scoremod", f"scoremod-{version}.dist-info"}
+    needed = [line.removeprefix("Requires-Dist: ") for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    assert [each for each in needed if "extra ==" not in each] == ["numpy>=2"]
+
+
+def test_scoremod_alone_needs_no_jax(installed, tmp_path):
+    place, version = run(installed, "-c", SCOREMOD_ALONE, folder=tmp_path).split()
+    assert Path(place).is_relative_to(installed.parents[1])
+    assert f"VERSION {version} " in (ROOT / "CMakeLists.txt").read_text()
+
+
+def test_the_libraries_are_the_wheels_own(installed, tmp_path):
+    script = "import scoremod; scoremod.version(); print(*(x.split()[-1] for x in open('/proc/self/maps') if 'scoremod' in x or 'libhwy' in x))"
+    loaded = {Path(each) for each in run(installed, "-c", script, folder=tmp_path).split() if ".so" in each}
+    assert {path.name for path in loaded} == {"libscoremod.so", "libhwy.so.1"}
+    assert all(path.is_relative_to(installed.parents[1]) for path in loaded)
+
+
+def test_jax_runs_from_it(installed, tmp_path):
+    """JAX itself is this Python's: the wheel's environment comes first on the path."""
+    (packages,) = installed.parents[1].glob("lib/python3*/site-packages")
+    script = f"import sys; sys.path[:0] = [{str(packages)!r}]\n{SCOREMOD_JAX}"
+    assert Path(run(sys.executable, "-c", script, folder=tmp_path).split()[-1]).is_relative_to(packages)
