@@ -8,6 +8,7 @@ from jax.extend import core
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax import values
 from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
+from scoremod.jax.jaxprs import closed
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, called_jaxpr, library_rule, select_case
 from scoremod.jax.program import AXES, Builder
@@ -94,8 +95,7 @@ class Tracer:
 
     def _run(self, jaxpr, arguments, where):
         """The Values of what a jaxpr returns. where: the line of the user's function that led here, once inside a call."""
-        if isinstance(jaxpr, core.Jaxpr):
-            jaxpr = core.ClosedJaxpr(jaxpr, ())
+        jaxpr = closed(jaxpr)
         known = dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
         known.update(zip(jaxpr.jaxpr.constvars, [self._constant(array) for array in jaxpr.consts]))
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from scoremod.jax.jaxprs import without_arrays
 from scoremod.jax.trace import jaxpr_of
 
 # Keys that are looked at together: one block of scores is [batch, heads, seq_q, this].
@@ -35,7 +36,7 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
     mask = None if mask_mod is None else jaxpr_of("mask_mod", mask_mod)
     arrays = [jnp.asarray(array) for jaxpr in (score, mask) if jaxpr is not None for array in jaxpr.consts]
     functions = _Functions(
-        None if score is None else score.jaxpr, None if mask is None else mask.jaxpr, 0 if score is None else len(score.consts)
+        *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts)
     )
     scale = jnp.float32(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     o, lse = _attention(functions, q, k, v, scale, arrays)
@@ -138,8 +139,9 @@ def _scores(functions, q, k, scale, arrays, first):
 
 def _over_scores(jaxpr, constants):
     """A function of one score's scalars, its arguments the four vectors of indices, and before them all scores if it takes them."""
-    scalar = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, constants))
-    with_score = len(jaxpr.invars) == 5
+    jaxpr = core.ClosedJaxpr(jaxpr, constants)
+    scalar = core.jaxpr_as_fun(jaxpr)
+    with_score = len(jaxpr.in_avals) == 5
     function = lambda *arguments: scalar(*arguments)[0]  # noqa: E731
     for axis in reversed(range(4)):
         own = [0 if i == axis else None for i in range(4)]

@@ -1,0 +1,13 @@
+"""Jaxprs with the arrays that they capture and without: JAX 0.10 has a class for each, JAX 0.11 one for both."""
+
+from jax.extend import core
+
+
+def closed(jaxpr):
+    """A jaxpr as one that has `consts`."""
+    return jaxpr if hasattr(jaxpr, "consts") else core.ClosedJaxpr(jaxpr, ())
+
+
+def without_arrays(jaxpr):
+    """A closed jaxpr as one that gets its captured arrays with ClosedJaxpr(jaxpr, arrays)."""
+    return jaxpr.with_consts(()) if hasattr(jaxpr, "with_consts") else jaxpr.jaxpr
