@@ -74,7 +74,9 @@ double RunningError::move_of(const Node& node, double value, const Values& value
 double RunningError::slope(const Node& node, double value, std::size_t arg, double move, const Values& values) const {
   if (move == 0 || !std::isfinite(values.at(node.args[arg]))) return 0;
   std::array<ir::Scalar<double>, kMaxArgs> args;
-  for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = values.scalar(node.args[i]);
+  for (std::size_t i = 0; i < std::min<std::size_t>(node.arg_count, kMaxArgs); ++i) {
+    args[i] = values.scalar(node.args[i]);
+  }
   const double center = args[arg].f;
   double largest = 0;
   for (const double moved : {center - move, center + move}) {

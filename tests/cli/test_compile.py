@@ -68,3 +68,24 @@ def test_a_missing_device_file_is_a_mistake(scoremod, problem, tmp_path):
     done = scoremod("compile", problem, "--device", tmp_path / "none.json", "-o", tmp_path / "plans")
     assert done.returncode == 2
     assert "scoremod device" in done.stderr
+
+
+def chain(length):
+    """A score function of so many sines in a row."""
+    lines = ["let x0 = score", *(f"let x{i + 1} = sin(x{i})" for i in range(length))]
+    return "\n".join([*lines, f"value = x{length}"])
+
+
+def test_a_long_program_has_plans(scoremod, problem, tmp_path):
+    """cudnn-frontend's own arrays end at 50 operations, past which it would write."""
+    problem.write_text(json.dumps({**PROBLEM, "program": chain(25)}), encoding="utf-8")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", tmp_path / "plans", "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert all(row["stored"] for row in json.loads(done.stdout))
+
+
+def test_a_program_that_no_graph_holds_is_refused(scoremod, problem, tmp_path):
+    problem.write_text(json.dumps({**PROBLEM, "program": chain(300), "backward": False}), encoding="utf-8")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", tmp_path / "plans", "--json")
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert "needs 300 cuDNN nodes" in json.loads(done.stdout)[0]["reasons"][0]

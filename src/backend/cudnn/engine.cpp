@@ -93,12 +93,9 @@ BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
   return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
 }
 
-/// The frontend copies a graph's operations into arrays of this length without looking, and so overwrites its own
-/// stack and heap with more: what looks like a crash of cuDNN (cudnn_frontend_OperationGraph.h of 1.23.0, ops and
-/// ops_raw).
-constexpr std::size_t kMostOperations = 50;
-
-/// A frontend graph that is refused where the frontend would crash.
+/// A frontend graph that is refused where the frontend would crash: it copies a graph's operations into arrays without
+/// looking at their length, and so overwrites its own stack and heap, which looks like a crash of cuDNN
+/// (cudnn_frontend_OperationGraph.h of 1.23.0, ops and ops_raw; cmake/FrontendHeaders.cmake makes them larger).
 class BoundedGraph final : public Graph {
   fe::error_t create_cudnn_operations(
       std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,
@@ -106,9 +103,9 @@ class BoundedGraph final : public Graph {
       std::unordered_map<std::int64_t, std::shared_ptr<fe::Tensor>>& tensors) const override {
     const auto status = INode::create_cudnn_operations(uids, backend_operations, raw, tensors);
     const std::size_t count = backend_operations.size() + raw.size();
-    if (status.is_bad() || count <= kMostOperations) return status;
+    if (status.is_bad() || count <= static_cast<std::size_t>(most_operations())) return status;
     return {fe::error_code_t::GRAPH_NOT_SUPPORTED, concat("the graph has ", count, " operations; cudnn-frontend holds ",
-                                                          kMostOperations, " and crashes above")};
+                                                          most_operations(), " and crashes above")};
   }
 };
 
@@ -195,6 +192,8 @@ std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const 
 }
 
 }  // namespace
+
+int most_operations() { return static_cast<int>(MAX_OPGRAPH_OPS); }
 
 void EnginePlan::execute(void* handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
   std::vector<void*> ordered;

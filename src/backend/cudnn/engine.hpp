@@ -13,6 +13,10 @@
 
 namespace scoremod::backend::cudnn {
 
+/// Operations that a graph can have, the attention's own among them: what the arrays hold in which the cudnn-frontend
+/// of this build keeps them. It writes past their end unless it is stopped.
+int most_operations();
+
 /// How an attempt to build a plan ended. A refusal is cuDNN's NOT_SUPPORTED family; any other failure is an error.
 enum class BuildStatus : std::uint8_t { kBuilt, kRefused, kFailed };
 

@@ -58,7 +58,7 @@ struct LoweringOptions {
   bool backward = false;      ///< emit the adjoint of the score too
   bool with_offsets = false;  ///< add the call's index offsets to the indices
   FormFilter allowed;
-  int node_budget = 0;  ///< what cuDNN may be given; 0 for what it was seen to take
+  int node_budget = 0;  ///< the most nodes that the graph may have; 0 for what fits into a graph
 };
 
 /// The outcome: a modifier, or every reason why there is none; each names the op, the rule and what was measured.
@@ -67,17 +67,9 @@ struct LoweringResult {
   std::vector<std::string> reasons;
 };
 
-/// Nodes that cuDNN 9.19 may be given in one direction; above, it crashes while building (sm_80, sm_90 and sm_100
-/// alike). Of a chain in forward 40 built and 41 crashed; in backward 31 built with as many heads of keys as of
-/// queries, and 30 with fewer, where 31 crashed. One less in backward, because no chain stands for all shapes of a
-/// graph.
-inline constexpr int kForwardNodeBudget = 40;
-inline constexpr int kBackwardNodeBudget = 30;
-inline constexpr int kGroupedBackwardNodeBudget = 29;
-
 /// Rewrites the compiled program into forms that `options.allowed` admits, the fastest first: terms of the mask as a
 /// select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such form, and what
-/// is too much for cuDNN's node budget, becomes a computed operand where it depends on the score in no way; the nodes
+/// is too much for the node budget, becomes a computed operand where it depends on the score in no way; the nodes
 /// are counted before cuDNN sees them.
 LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 

@@ -9,6 +9,7 @@
 #include "scoremod/zoo.hpp"
 
 #include "backend/cudnn/form_table.hpp"
+#include "backend/cudnn/node_budget.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 
@@ -44,8 +45,8 @@ compiler::CompiledProblem compiled(const Program& program, Lengths lengths = {})
 bool everything(std::string_view) { return true; }
 
 LoweringResult lowered(const std::string& program, bool backward = false, Lengths lengths = {},
-                       FormFilter allowed = everything) {
-  return lower(compiled(Program::parse(program), lengths), {backward, false, allowed});
+                       FormFilter allowed = everything, int node_budget = 0) {
+  return lower(compiled(Program::parse(program), lengths), {backward, false, allowed, node_budget});
 }
 
 std::string text_of(const LoweringResult& result) {
@@ -173,12 +174,14 @@ TEST(CudnnLower, SaysWhyNot) {
 }
 
 TEST(CudnnLower, CountsNodesBeforeCudnnSeesThem) {
-  std::string chain = "score";
-  for (int i = 0; i < kForwardNodeBudget; ++i) chain = "sin(" + chain + ")";
-  EXPECT_TRUE(lowered("value = " + chain).lowered);
-  const LoweringResult over = lowered("value = sin(" + chain + ")");
+  const int budget = node_budget(AttentionProblem{}, false);
+  std::string chain = "let x0 = score\n";
+  for (int i = 0; i < budget; ++i) chain += concat("let x", i + 1, " = sin(x", i, ")\n");
+  EXPECT_TRUE(lowered(concat(chain, "value = x", budget)).lowered);
+  const LoweringResult over = lowered(concat(chain, "value = sin(x", budget, ")"));
   ASSERT_FALSE(over.lowered);
-  EXPECT_NE(over.reasons.front().find("needs 41 cuDNN nodes"), std::string::npos) << over.reasons.front();
+  EXPECT_NE(over.reasons.front().find(concat("needs ", budget + 1, " cuDNN nodes")), std::string::npos)
+      << over.reasons.front();
 }
 
 FormFilter right_on_h200(bool backward, RowClass rows = RowClass::kManyRows) {
@@ -263,22 +266,27 @@ TEST(CudnnLower, AnAdjointThatIsZeroReadsTheUpstreamGradient) {
   EXPECT_NE(text_of(lowered("value = floor(score)", true)).find("mul.f32 upstream 0f"), std::string::npos);
 }
 
-/// Expressions that do not depend on the score are computed until the rest fits, the cheapest first.
+/// Expressions that vary along rows alone are computed where there are many nodes; those that vary along both axes only
+/// where the rest doesn't fit, for their memory grows with the number of scores.
 TEST(CudnnLower, ComputesAsMuchBeforehandAsTheNodeBudgetAsksFor) {
+  constexpr int kBudget = 40;
   std::string along_rows = "f32(q_idx)", along_both = "f32(q_idx - kv_idx)", of_score = "score";
   for (int i = 0; i < 12; ++i) {
     along_rows = "sin(" + along_rows + ")";
     along_both = "cos(" + along_both + ")";
     of_score = "tanh(" + of_score + ")";
   }
-  const LoweringResult one = lowered("value = " + of_score + " + " + along_rows + " + " + along_both);
+  const LoweringResult one =
+      lowered("value = " + of_score + " + " + along_rows + " + " + along_both, false, {}, everything, kBudget);
   ASSERT_TRUE(one.lowered) << text_of(one);
   EXPECT_EQ(one.lowered->computed.size(), 1u) << text_of(one);
   EXPECT_EQ(one.lowered->computed[0].axes, (std::array<bool, kAxisCount>{false, false, true, false}));
-  const LoweringResult both =
-      lowered("value = " + of_score + " * sin(" + of_score + ") + " + along_rows + " + " + along_both + " * score");
+  const LoweringResult both = lowered("value = " + of_score + " * sin(" + of_score + " * 2.0) + " + of_score + " * " +
+                                          along_rows + " + " + along_both + " * cos(score)",
+                                      false, {}, everything, kBudget - 15);
   ASSERT_TRUE(both.lowered) << text_of(both);
-  EXPECT_LE(both.lowered->graph.nodes.size(), static_cast<std::size_t>(kForwardNodeBudget));
+  EXPECT_LE(both.lowered->graph.nodes.size(), static_cast<std::size_t>(kBudget - 15));
+  EXPECT_EQ(both.lowered->computed.size(), 2u) << text_of(both);
 }
 
 /// A huge program is computed beforehand without a search.
