@@ -117,32 +117,3 @@ def test_the_xla_backend_differentiates_twice():
         return jax.jit(jax.grad(lambda q: (jax.grad(loss)(q) ** 2).sum()))(q)
 
     close(twice(functools.partial(flex_attention, backend="xla")), twice(dense.attention), 1e-4)
-
-
-def test_equal_programs_are_compiled_once_and_scalars_are_values():
-    q, k, v = qkv()
-    calls = []
-
-    @jax.jit
-    def run(q, cap):
-        calls.append(1)
-        return flex_attention(q, k, v, lambda score, *_: cap * jnp.tanh(score / cap))
-
-    close([run(q, 2.0), run(q, 5.0)], [dense.attention(q, k, v, lambda s, *_: c * jnp.tanh(s / c)) for c in (2.0, 5.0)])
-    assert len(calls) == 1
-
-
-def test_each_function_gets_its_own_program():
-    q, k, v = qkv()
-    modifiers = [lambda score, *_, c=float(c): score * c for c in range(1, 4)]
-    modifiers += [lambda score, *_: score + 1.0, lambda score, *_: -score]
-    for modifier in modifiers * 2:
-        close(flex_attention(q, k, v, modifier), dense.attention(q, k, v, modifier))
-
-
-def test_dropped_functions_leave_nothing_behind():
-    """Functions are made, dropped and made again at the same addresses: each gets what it says."""
-    q, k, v = (x[:1, :4, :1] for x in qkv())
-    for i in range(60):
-        factor = float(i % 7)
-        close(flex_attention(q, k, v, lambda score, *_, f=factor: score * f), dense.attention(q, k, v, scale=factor / np.sqrt(D)))

@@ -3,6 +3,18 @@
 from scoremod.jax import zoo
 from scoremod.jax.api import flex_attention
 from scoremod.jax.explain import Explanation, Operand, explain, support
+from scoremod.jax.ffi import BACKWARD, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
 
-__all__ = ["Explanation", "Operand", "explain", "flex_attention", "fused_attention", "support", "zoo"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "Explanation",
+    "Operand",
+    "explain",
+    "flex_attention",
+    "fused_attention",
+    "register",
+    "support",
+    "zoo",
+]

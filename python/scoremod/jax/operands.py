@@ -86,7 +86,7 @@ class Operands:
 
     def scalar(self, value):
         """The node of a score-free scalar as an operand over the axes that it varies along; a scalar operand for a uniform one."""
-        type = OPERAND_TYPES[np.dtype(value.dtype)]
+        type = OPERAND_TYPES[value.dtype]
         axes = value.axes()
         source = Computed(value, tuple(self._sizes[axis] for axis in AXES))
         positions = [self._indices[axis].node for axis in axes]
@@ -103,7 +103,7 @@ class Operands:
     def read(self, view):
         """The node of a view whose every dimension is indexed."""
         builder = self._builder
-        type = OPERAND_TYPES[np.dtype(view.base.dtype)]
+        type = OPERAND_TYPES[view.base.dtype]
         fixed, indices, dims = [], [], []
         for dim, (node, size) in enumerate(zip(view.indices, view.base.shape)):
             position = builder.constant_value(node)
@@ -148,7 +148,7 @@ def whole(value):
     """The view of an array of which nothing is indexed yet; None if operands can't have its dtype."""
     if value.view is not None:
         return value.view
-    if not value.is_uniform or not value.shape or np.dtype(value.dtype) not in OPERAND_TYPES or 0 in value.shape:
+    if not value.is_uniform or not value.shape or value.dtype not in OPERAND_TYPES or 0 in value.shape:
         return None
     return ArrayView(value, (None,) * len(value.shape), tuple(range(len(value.shape))))
 

@@ -29,7 +29,8 @@ def jaxpr_of(name, function):
     if not callable(function):
         raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
     avals, dtype, meaning = _SIGNATURES[name]
-    jaxpr = jax.make_jaxpr(function)(*avals)
+    # JAX remembers what a function object was traced to, which a changed global or default makes wrong. A new object is traced anew.
+    jaxpr = jax.make_jaxpr(lambda *arguments: function(*arguments))(*avals)
     results = jaxpr.out_avals
     if len(results) != 1 or results[0].shape != ():
         found = ", ".join(str(aval) for aval in results) or "nothing"
@@ -84,9 +85,9 @@ class Tracer:
 
     def node_of(self, value):
         """The node of a scalar, of type f32, i32 or bool; None if it can have none. It may be a new operand."""
-        if value.node is None and value.shape == () and np.dtype(value.dtype) in OPERAND_TYPES:
+        if value.node is None and value.shape == () and value.dtype in OPERAND_TYPES:
             if value.is_literal:
-                value.node = self.builder.constant(np.asarray(value.compute()), OPERAND_TYPES[np.dtype(value.dtype)])
+                value.node = self.builder.constant(np.asarray(value.compute()), OPERAND_TYPES[value.dtype])
             elif value.view is not None:
                 value.node = self.operands.read(value.view)
             if value.node is None and "score" not in value.deps:
@@ -117,7 +118,7 @@ class Tracer:
         if equation.effects:
             self._refuse(equation, where, "has an effect, and a score function must be pure")
         results = values.outputs(equation, inputs, self._debug_info)
-        if all(value.is_literal for value in inputs) and all(value.shape == () for value in results):
+        if all(value.is_literal for value in inputs) and all(value.shape == () and value.dtype is not None for value in results):
             return self._fold(results)
         if all(value.is_uniform for value in inputs):
             return results
@@ -138,7 +139,7 @@ class Tracer:
 
     def _call(self, equation, inputs, results, where):
         """The results of an equation that calls another function, which is inlined; None for any other."""
-        types = tuple(PROGRAM_TYPES.get(np.dtype(value.dtype)) if value.shape == () else None for value in inputs)
+        types = tuple(PROGRAM_TYPES.get(value.dtype) if value.shape == () else None for value in inputs)
         rule = None if None in types else library_rule(equation, types)
         if rule is not None:
             nodes = [self.node_of(value) for value in inputs]
@@ -167,7 +168,7 @@ class Tracer:
         branches = [self._run(branch, inputs[1:], where) for branch in equation.params["branches"]]
         for value, cases in zip(results, zip(*branches)):
             nodes = [self.node_of(case) for case in cases]
-            exact = np.dtype(value.dtype) in PROGRAM_TYPES
+            exact = value.dtype in PROGRAM_TYPES
             if which is not None and exact and None not in nodes:
                 value.node = select_case(self.builder, which, nodes)
             elif "score" in value.deps:
@@ -179,9 +180,9 @@ class Tracer:
         rule = RULES.get(equation.primitive.name)
         if rule is None or len(results) != 1 or any(value.shape != () for value in [*inputs, results[0]]):
             return
-        if np.dtype(results[0].dtype) not in PROGRAM_TYPES:
+        if results[0].dtype not in PROGRAM_TYPES:
             return
-        narrow = any(np.dtype(value.dtype) not in PROGRAM_TYPES and not value.is_literal for value in inputs)
+        narrow = any(value.dtype not in PROGRAM_TYPES and not value.is_literal for value in inputs)
         if (narrow and equation.primitive.name not in EXACT_ON_NARROW) or self._stays_outside(inputs, results[0]):
             return
         nodes = [self.node_of(value) for value in inputs]

@@ -4,6 +4,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 
 from scoremod.jax.program import AXES
@@ -16,13 +17,15 @@ class Value:
 
     deps: those of "score", "b", "h", "q_idx" and "kv_idx" that it depends on. Without any it is the same for every element of the
         score, and XLA computes it before the attention; without "score", XLA can compute it for every index it depends on.
+    dtype: None for what only JAX has, such as a random key.
     node: the program's node, for a scalar that has one; made on demand by the tracer.
     view: an ArrayView, for what is left of an array after some of its dimensions were indexed.
     vector: nodes, for a vector of indices.
     """
 
     def __init__(self, aval, deps=frozenset(), *, constant=None, literal=False, axis=None, equation=None, output=0):
-        self.shape, self.dtype = tuple(aval.shape), aval.dtype
+        self.shape = tuple(aval.shape)
+        self.dtype = aval.dtype if isinstance(aval.dtype, np.dtype) else None
         self.deps = deps
         self.is_literal = literal
         self.node = self.view = self.vector = None
