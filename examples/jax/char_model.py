@@ -95,7 +95,13 @@ def loss_of(attention, dtype, params, characters, pages):
     return -jnp.take_along_axis(log_p, characters[:, 1:, None], axis=-1).mean()
 
 
-def adam(params, gradients, moments, number, rate=3e-3, decays=(0.9, 0.99)):
+def learning_rate(number, steps, peak=2e-3, warm_up=20):
+    """Rises to the peak, then falls to 0 as a cosine."""
+    rest = jnp.maximum(number - warm_up, 0) / max(1, steps - warm_up)
+    return peak * jnp.minimum(number / warm_up, 0.5 + 0.5 * jnp.cos(jnp.pi * rest))
+
+
+def adam(params, gradients, moments, number, rate, decays=(0.9, 0.99)):
     """(params, moments) after step `number`, from 1. (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980.)"""
     moments = [
         jax.tree.map(lambda m, g, d=decay, p=power: d * m + (1 - d) * g**p, moment, gradients)
@@ -122,7 +128,7 @@ def train(attention, shape, steps, dtype=None, params=None):
     @jax.jit
     def step(params, moments, number, characters, pages):
         loss, gradients = jax.value_and_grad(functools.partial(loss_of, attention, dtype))(params, characters, pages)
-        return loss, *adam(params, gradients, moments, number)
+        return loss, *adam(params, gradients, moments, number, learning_rate(number, steps))
 
     losses, start = [], 0.0
     for number, (characters, pages) in enumerate(batches(text, shape, steps), 1):
