@@ -83,6 +83,18 @@ def test_narrow_dtypes(name, dtype):
     check(flex_attention, name, dtype)
 
 
+def test_the_xla_backends_memory_is_linear():
+    """Four times the sequence takes four times the scratch, forward and backward; the dense computation takes sixteen times."""
+
+    def scratch(attention, seq):
+        q = jax.ShapeDtypeStruct((1, seq, 2, 16), jnp.float32)
+        loss = lambda q: attention(q, q, q, lambda score, *_: jnp.tanh(score), modifiers.causal).sum()  # noqa: E731
+        return jax.jit(jax.grad(loss)).lower(q).compile().memory_analysis().temp_size_in_bytes
+
+    assert scratch(functools.partial(flex_attention, backend="xla"), 4096) < 5 * scratch(functools.partial(flex_attention, backend="xla"), 1024)
+    assert scratch(dense.attention, 4096) > 10 * scratch(dense.attention, 1024)
+
+
 @pytest.mark.parametrize("layout", ["SBHD", "BHSD"])
 def test_layouts(layout):
     check(flex_attention, "alibi", layout=layout)
@@ -159,6 +171,22 @@ def _with_identity_backward(q, k, v, score_mod, mask_mod, **options):
 def _with_zero_output(q, k, v, score_mod, mask_mod, **options):
     right = flex_attention(q, k, v, score_mod, mask_mod, **options)
     return right - jax.lax.stop_gradient(right)
+
+
+def _with_zero_captured_gradients(name):
+    """The captured arrays of a case don't learn."""
+
+    def attention(q, k, v, score_mod, mask_mod, **options):
+        arrays, make = modifiers.CASES[name]
+        return flex_attention(q, k, v, *make(*arrays), **options)
+
+    return attention
+
+
+@pytest.mark.parametrize("name", ["soft_cap", "alibi", "relative_bias"])
+def test_captured_arrays_that_do_not_learn_fail(name):
+    with pytest.raises(AssertionError):
+        check(_with_zero_captured_gradients(name), name)
 
 
 def _with_zero_gradient(which):

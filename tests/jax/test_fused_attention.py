@@ -98,3 +98,74 @@ def test_every_activation_has_a_backward_that_is_its_derivative():
             step = (of(jnp.float32(x + 1e-2)) - of(jnp.float32(x - 1e-2))) / 2e-2
             got = getattr(graph, f"{name}_backward")(loss=Tensor(jnp.float32(3)), input=Tensor(jnp.float32(x))).value
             np.testing.assert_allclose(got, 3 * step, rtol=2e-3, atol=1e-4)
+
+
+_UNARY = ("sqrt", "rsqrt", "reciprocal", "exp", "log", "neg", "abs", "ceil", "floor", "sin", "cos", "tan", "erf", "identity", "tanh")
+_ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_approx_tanh", "softplus", "swish")
+_BINARY = ("add", "mul", "sub", "add_square", "div", "bias", "scale", "max", "min", "mod", "pow")
+_COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
+
+
+def _every_unary(graph, x, c):
+    return [getattr(graph, name)(x) for name in _UNARY + _ACTIVATIONS]
+
+
+def _every_binary(graph, x, c):
+    return [getattr(graph, name)(x, c) for name in _BINARY]
+
+
+def _every_backward(graph, x, c):
+    return [getattr(graph, f"{name}_backward")(c, x) for name in _ACTIVATIONS]
+
+
+def _every_condition(graph, x, c):
+    conditions = [getattr(graph, name)(x, c) for name in _COMPARISONS]
+    joined = [graph.logical_and(conditions[2], conditions[1]), graph.logical_or(*conditions[:2]), graph.logical_not(conditions[4])]
+    return [graph.binary_select(x, c, condition) for condition in conditions + joined]
+
+
+@pytest.mark.parametrize("every", [_every_unary, _every_binary, _every_backward, _every_condition])
+def test_the_whole_vocabulary_runs(every):
+    """Sums of every operation, of numbers between 0.5 and 1.5 where all are smooth, against the same callback in plain JAX."""
+
+    def score_mod(graph, score, tensors):
+        x = graph.add(graph.mul(graph.tanh(score), tensors["half"]), tensors["one"])
+        total = score
+        for each in every(graph, x, tensors["c"]):
+            total = graph.add(total, each)
+        return graph.mul(total, tensors["half"])
+
+    numbers = {"half": 0.5, "one": 1.0, "c": 0.7}
+    got = lambda q: fused_attention(q, K, V, score_mod=score_mod, score_mod_tensors=numbers)  # noqa: E731
+    results = jax.jit(lambda q: (got(q), jax.grad(lambda q: (got(q) ** 2).sum())(q)))(Q)
+
+    def plain(dtype, q, k, v):
+        tensors = {name: Tensor(dtype(number)) for name, number in numbers.items()}
+        modifier = lambda score, *indices: score_mod(Graph(indices), Tensor(score), tensors).value  # noqa: E731
+        want = lambda q: dense.attention(q, k, v, modifier)  # noqa: E731
+        return want(q), jax.grad(lambda q: (want(q) ** 2).sum())(q)
+
+    truth = dense.in_float64(lambda *x: plain(jnp.float64, *x), Q, K, V)
+    dense.assert_close(results, jax.jit(lambda *x: plain(jnp.float32, *x))(Q, K, V), truth)
+
+
+def test_every_method_is_tried_here():
+    tried = {*_UNARY, *_ACTIVATIONS, *_BINARY, *_COMPARISONS, *(f"{name}_backward" for name in _ACTIVATIONS)}
+    tried |= {"gen_index", "binary_select", "logical_and", "logical_or", "logical_not"}
+    assert tried == {name for name in vars(Graph) if not name.startswith("_")}
+
+
+def test_one_object_serves_two_attentions_at_once():
+    """What its forward leaves on it is never another attention's."""
+    cap = SoftCap()
+    given = {"score_mod": cap.forward, "score_mod_bprop": cap.backward, "score_mod_bprop_tensors": {"one": 1.0}}
+
+    def both(attention, q):
+        short = q[:, :5]
+        return (attention(q, K, V, 2.0) ** 2).sum() + (attention(short, short, short, 3.0) ** 3).sum()
+
+    fused = lambda q, k, v, limit: fused_attention(q, k, v, score_mod_tensors={"cap": limit}, **given)  # noqa: E731
+    plain = lambda q, k, v, limit: flex_attention(q, k, v, lambda score, *_: limit * jnp.tanh(score / limit))  # noqa: E731
+    got, want = (jax.jit(jax.value_and_grad(lambda q, f=f: both(f, q)))(Q) for f in (fused, plain))
+    for x, y in zip(got, want):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,6 @@
-"""Random score functions, shapes, dtypes and layouts against the dense computation."""
+"""Random score functions, shapes, dtypes and layouts against the dense computation, on the CPU backend and as XLA operations."""
+
+import functools
 
 import dense_reference as dense
 import jax
@@ -65,7 +67,7 @@ def _function(tree, leaves):
     return lambda score, *indices: score + evaluate(tree, (score, *indices))
 
 
-# Each example compiles three programs: one that fails is printed as it is, not made smaller.
+# Each example compiles four programs: one that fails is printed as it is, not made smaller.
 @settings(
     max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
@@ -105,5 +107,6 @@ def test_random_modifiers(tree, mask, batch, heads, s_q, s_kv, dims, dtype, layo
     given = (d_o, q, k, v, *arrays)
     plain = jax.jit(lambda *x: results(dense.attention, *x))(*given)
     truth = dense.in_float64(lambda *x: results(dense.attention, *x), *given)
-    result = jax.jit(lambda *x: results(flex_attention, *x))(*given)
-    dense.assert_close(result, plain, truth, captured=3, scores=batch * heads[0] * s_q * s_kv, common_scale=True)
+    for backend in ("cpu", "xla"):
+        result = jax.jit(functools.partial(results, functools.partial(flex_attention, backend=backend)))(*given)
+        dense.assert_close(result, plain, truth, captured=3, scores=batch * heads[0] * s_q * s_kv, common_scale=True)

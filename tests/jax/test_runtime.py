@@ -1,6 +1,9 @@
-"""How compiled calls run: without Python, in several threads, exported; and the pages' code."""
+"""How compiled calls run: made before they run, without Python, in several threads, exported, cached; and the pages' code."""
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -8,9 +11,11 @@ import dense_reference as dense
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import export
 
-from scoremod.jax import flex_attention
+import scoremod
+from scoremod.jax import BACKWARD, FORWARD, flex_attention, register
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "jax.md"
 Q = dense.random_array(0, (2, 16, 2, 8))
@@ -56,13 +61,82 @@ def test_threads_share_a_compiled_call():
     assert all(np.array_equal(x, want) for results in got.values() for x in results) and len(got) == 4
 
 
-def test_an_exported_function_runs():
-    function = jax.jit(lambda q: jax.value_and_grad(lambda q: flex_attention(q, q, q, modifier).sum())(q))
-    targets = ["scoremod_attention_forward", "scoremod_attention_backward"]
-    checks = [export.DisabledSafetyCheck.custom_call(target) for target in targets]
-    exported = export.export(function, disabled_checks=checks)(Q)
-    for got, want in zip(jax.tree.leaves(jax.jit(exported.call)(Q)), jax.tree.leaves(function(Q)), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+def test_the_attention_is_made_when_xla_compiles():
+    """A text that is no problem is an error of compiling, not of the first run."""
+    register()
+    call = jax.ffi.ffi_call(FORWARD, jax.ShapeDtypeStruct((1,), jnp.float32))
+    lowered = jax.jit(lambda x: call(x, problem="{}", backend="cpu")).lower(jnp.ones(1))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="scoremod: invalid argument"):
+        lowered.compile()
+
+
+def test_scratch_is_memory_of_xlas():
+    """It is a result of the call, as large as the library says."""
+    problem = {"batch": 2, "heads_q": 2, "seq_q": 16, "dim_qk": 8, "program": "value = score", "stats": False}
+    needed = scoremod.Attention(problem, backend="cpu").forward_workspace_bytes
+    text = jax.jit(lambda q: flex_attention(q, q, q)).lower(Q).compile().as_text()
+    (size,) = re.findall(r"u8\[(\d+)\][^=]* custom-call", text)
+    assert needed > 0 and int(size) >= needed
+
+
+def in_a_process(script, folder, *arguments, **environment):
+    """What a script prints in a Python of its own. It begins with this module's modifier and arrays."""
+    prelude = """
+import sys, jax, jax.numpy as jnp, numpy as np
+from pathlib import Path
+import scoremod.jax
+q = jnp.asarray(np.load(Path(sys.argv[1]) / "q.npy"))
+modifier = lambda score, b, h, q_idx, kv_idx: score * 0.5 + 0.1 * (q_idx - kv_idx)
+"""
+    np.save(folder / "q.npy", Q)
+    variables = os.environ | {"PYTHONPATH": str(PAGE.parents[1] / "python")} | environment
+    command = [sys.executable, "-c", prelude + script, str(folder), *arguments]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def both(q):
+    return jax.value_and_grad(lambda q: flex_attention(q, q, q, modifier).sum())(q)
+
+
+def test_an_exported_program_runs_elsewhere(tmp_path):
+    checks = [export.DisabledSafetyCheck.custom_call(target) for target in (FORWARD, BACKWARD)]
+    exported = export.export(jax.jit(both), disabled_checks=checks)(Q)
+    (tmp_path / "program").write_bytes(exported.serialize())
+    script = """
+scoremod.jax.register()
+program = jax.export.deserialize((Path(sys.argv[1]) / "program").read_bytes())
+np.savez(Path(sys.argv[1]) / "results.npz", *jax.tree.leaves(jax.jit(program.call)(q)))
+"""
+    in_a_process("import jax.export\n" + script, tmp_path)
+    results = np.load(tmp_path / "results.npz")
+    for name, want in zip(results, jax.tree.leaves(jax.jit(both)(Q)), strict=True):
+        np.testing.assert_allclose(results[name], want, rtol=1e-6)
+
+
+def test_programs_come_from_the_persistent_cache(tmp_path):
+    """The second process compiles nothing of the first one's again, and has its numbers; another modifier is another program."""
+    script = """
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event.rsplit("/", 1)[-1]))
+if sys.argv[2] == "another":
+    modifier = lambda score, b, h, q_idx, kv_idx: score * 0.5 + 0.2 * (q_idx - kv_idx)
+run = jax.jit(jax.value_and_grad(lambda q: scoremod.jax.flex_attention(q, q, q, modifier).sum()))
+compiled = run.lower(q)
+events.clear()
+value, gradient = compiled.compile()(q)
+print(events.count("cache_hits"), events.count("cache_misses"), repr(float(value)), repr(float(jnp.abs(gradient).sum())))
+"""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    first, second, another = (in_a_process(script, tmp_path, which, **cache).split() for which in ("one", "one", "another"))
+    assert first[:2] == ["0", "1"] and second[:2] == ["1", "0"] and another[:2] == ["0", "1"]
+    assert first[2:] == second[2:] and first[2] != another[2]
+    np.testing.assert_allclose(float(first[2]), both(Q)[0], rtol=1e-6)
 
 
 def test_gradients_are_the_same_bits_each_time():
@@ -73,6 +147,13 @@ def test_gradients_are_the_same_bits_each_time():
     for _ in range(5):
         for a, b in zip(first, run(Q, slopes)):
             np.testing.assert_array_equal(a, b)
+
+
+def test_what_cannot_be_the_same_bits_says_so():
+    """Lowered for a GPU, which need not be there for that."""
+    o, pull_back = jax.vjp(lambda q: flex_attention(q, q, q, deterministic=True), Q)
+    with pytest.raises(scoremod.UnsupportedError, match="deterministic: expected False on the platform 'cuda'"):
+        jax.jit(pull_back).trace(o).lower(lowering_platforms=("cuda",))
 
 
 def test_code_of_the_page_runs():

@@ -66,6 +66,24 @@ def test_library_functions_are_one_op():
         assert op in got.program
 
 
+def test_calls_are_looked_into():
+    double = jax.jit(lambda x: x * 2.0)
+    got = explained(lambda score, *_: jax.checkpoint(jax.jit(lambda x: double(jnp.tanh(x)) + 1.0))(score))
+    assert got.program == "let t1 = tanh(score)\nlet t3 = t1 * 2.0\nlet t5 = t3 + 1.0\nvalue = t5"
+
+
+def test_random_masks_are_computed_by_xla():
+    key = jax.random.key(3)
+
+    def dropped(score, b, h, q_idx, kv_idx):
+        own = jax.random.fold_in(jax.random.fold_in(key, h), q_idx * S + kv_idx)
+        return jnp.where(jax.random.bernoulli(own, 0.5), score, -jnp.inf)
+
+    assert operands(dropped) == [("computed by XLA", ("h", "q_idx", "kv_idx"), (H, S, S), "bool")]
+    q = jax.random.normal(key, Q.shape)
+    np.testing.assert_allclose(flex_attention(q, q, q, dropped), flex_attention(q, q, q, dropped, backend="xla"), atol=1e-5)
+
+
 def test_a_mask_by_infinity_is_a_mask():
     got = explained(lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf))
     assert got.compiled["mask"]["kind"] == "band"
