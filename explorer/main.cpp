@@ -18,6 +18,7 @@
 #include "backend/cudnn/form_table.hpp"
 #include "backend/cudnn/library.hpp"
 #include "explorer/run_case.hpp"
+#include "explorer/shipped_admissions.hpp"
 #include "explorer/worker_pool.hpp"
 
 namespace {
@@ -52,6 +53,7 @@ struct Options {
   int workers = static_cast<int>(std::thread::hardware_concurrency());
   bool timed = false;
   std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
+  std::string admissions;             ///< the plan store to list, instead
   std::string table;                  ///< a worker's: what was right, for the cases in_right_forms
 };
 
@@ -250,6 +252,13 @@ int explore(const std::string& self, const Options& options) {
   return summarize(options, rows);
 }
 
+int list_admissions(const Options& options) {
+  const int count = explorer::write_shipped_admissions(options.admissions, architecture_name(), cudnn_version(), options.machine,
+                                             options.commit, options.output);
+  std::cout << count << " lowerings were right\n";
+  return count > 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -263,9 +272,12 @@ int main(int argc, char** argv) {
   app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
   app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
+  app.add_option("--admissions", options.admissions,
+                 "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/admitted");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (!options.admissions.empty()) return list_admissions(options);
     return worker ? work(options) : explore("/proc/self/exe", options);
   } catch (const scoremod::Error& failure) {
     std::cerr << "scoremod_explore: " << to_string(failure.code()) << ": " << failure.what() << "\n";

@@ -22,7 +22,6 @@ namespace {
 
 /// To be raised when what a trial runs or what admission_key() says changes.
 constexpr int kAdmissionRevision = 1;
-constexpr std::string_view kAdmitted = "right";
 
 const char* sign_of(double value) {
   if (value == 0) return "0";
@@ -61,7 +60,7 @@ const std::set<std::string, std::less<>>& shipped_keys() {
     std::set<std::string, std::less<>> admitted;
     const auto json = nlohmann::json::parse(embedded::kCudnnAdmittedSm90);
     for (const auto& result : json.at("results")) {
-      if (result.at("verdict") == kAdmitted) admitted.insert(result.at("key").get<std::string>());
+      if (result.at("verdict") == kAdmittedVerdict) admitted.insert(result.at("key").get<std::string>());
     }
     return admitted;
   }();
@@ -74,7 +73,7 @@ Bytes bytes_of(std::string_view text) {
 }
 
 AdmissionVerdict verdict_of(std::string_view text) {
-  return text == kAdmitted ? AdmissionVerdict{} : AdmissionVerdict{false, std::string(text)};
+  return text == kAdmittedVerdict ? AdmissionVerdict{} : AdmissionVerdict{false, std::string(text)};
 }
 
 AdmissionVerdict judge(const std::vector<OutputError>& outputs, Direction direction) {
@@ -123,7 +122,7 @@ void store(const std::string& key, const AdmissionVerdict& verdict, const Device
            const std::string& label) {
   plans::plan_store()->save({plans::RecordKind::kAdmission, "cudnn " + target.cudnn_version,
                              architecture_text(target.device), label, bytes_of(key),
-                             bytes_of(verdict.admitted ? kAdmitted : std::string_view(verdict.reason))});
+                             bytes_of(verdict.admitted ? kAdmittedVerdict : std::string_view(verdict.reason))});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "backend/cudnn/device_target.hpp"
 #include "backend/cudnn/direction_plan.hpp"
@@ -17,6 +18,9 @@ enum class AdmissionMode : std::uint8_t {
 };
 /// Throws Error(kInvalidArgument) for another value of the variable.
 AdmissionMode admission_mode();
+
+/// What a stored or shipped verdict says of a lowering that is admitted; otherwise it is the reason why not.
+inline constexpr std::string_view kAdmittedVerdict = "right";
 
 /// What a trial showed.
 struct AdmissionVerdict {

@@ -1,0 +1,62 @@
+#include "explorer/shipped_admissions.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "backend/cudnn/admission.hpp"
+#include "base/fail.hpp"
+#include "plans/record_file.hpp"
+
+namespace scoremod::explorer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+plans::RecordFile read_record(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+  if (!in) fail_environment("can't read ", path.string());
+  return plans::decode(std::as_bytes(std::span(bytes)));
+}
+
+std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+bool belongs(const plans::Record& record, const std::string& architecture, const std::string& cudnn) {
+  return record.kind == plans::RecordKind::kAdmission && record.engine == "cudnn " + cudnn &&
+         record.architecture.starts_with(architecture + " ") &&
+         text_of(record.payload) == backend::cudnn::kAdmittedVerdict;
+}
+
+}  // namespace
+
+int write_shipped_admissions(const std::string& store, const std::string& architecture, const std::string& cudnn,
+                             const std::string& machine, const std::string& commit, const std::string& output) {
+  std::error_code failure;
+  const std::filesystem::directory_iterator files(store, failure);
+  if (failure) fail_environment("can't list ", store, ": ", failure.message());
+  std::map<std::string, std::string> labels;
+  for (const std::filesystem::directory_entry& entry : files) {
+    if (!entry.path().filename().string().starts_with(to_string(plans::RecordKind::kAdmission))) continue;
+    const plans::RecordFile file = read_record(entry.path());
+    if (!file.damage.empty()) fail_argument(entry.path().string(), " is damaged: ", file.damage, "; delete it");
+    if (belongs(file.record, architecture, cudnn)) labels[text_of(file.record.key)] = file.record.label;
+  }
+  std::ofstream out(output);
+  out << "{\n  \"machine\": " << Json(machine) << ",\n  \"commit\": " << Json(commit) << ",\n  \"results\": [";
+  const char* separator = "\n";
+  for (const auto& [key, label] : labels) {
+    out << separator << "    " << Json{{"label", label}, {"verdict", backend::cudnn::kAdmittedVerdict}, {"key", key}};
+    separator = ",\n";
+  }
+  out << "\n  ]\n}\n";
+  out.close();
+  if (!out) fail_environment("can't write ", output);
+  return static_cast<int>(labels.size());
+}
+
+}  // namespace scoremod::explorer

@@ -1,0 +1,10 @@
+"""The GPUs of this machine."""
+
+import jax
+
+
+def cuda_devices():
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:
+        return []
