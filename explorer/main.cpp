@@ -253,8 +253,8 @@ int explore(const std::string& self, const Options& options) {
 }
 
 int list_admissions(const Options& options) {
-  const int count = explorer::write_shipped_admissions(options.admissions, architecture_name(), cudnn_version(), options.machine,
-                                             options.commit, options.output);
+  const int count = explorer::write_shipped_admissions(options.admissions, architecture_name(), cudnn_version(),
+                                                       options.machine, options.commit, options.output);
   std::cout << count << " lowerings were right\n";
   return count > 0 ? 0 : 1;
 }

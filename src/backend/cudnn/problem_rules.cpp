@@ -10,7 +10,7 @@ namespace {
 
 using problem::TensorRole;
 
-/// Head dims that cuDNN 9.19 builds plans for; 256 in backward on Hopper and the data-centre Blackwell line only.
+/// Head dims that cuDNN 9.19 builds plans for; in backward more than 128 on Hopper only.
 constexpr std::int64_t kHeadDimMultiple = 8;
 constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxHeadDimBackwardElsewhere = 128;
