@@ -80,7 +80,8 @@ class Writer {
     out_ << ", " << p.seq_q << " queries x " << p.seq_kv << " keys, dim " << p.dim_qk;
     if (p.dim_v != p.dim_qk) out_ << " / " << p.dim_v;
     out_ << ", " << to_string(p.dtype) << ", scale " << p.effective_scale() << (p.backward ? ", backward" : "")
-         << (p.stats ? ", stats" : "") << (p.index_offsets ? ", index offsets" : "") << "\n";
+         << (p.stats ? ", stats" : "") << (p.index_offsets ? ", index offsets" : "")
+         << (p.deterministic ? ", deterministic" : "") << "\n";
   }
 
   void mask() {

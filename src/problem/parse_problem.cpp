@@ -141,15 +141,35 @@ AttentionProblem parse_fields(const Fields& file) {
   problem.backward = parse_flag(file, "backward");
   problem.stats = parse_flag(file, "stats");
   problem.index_offsets = parse_flag(file, "index_offsets");
+  problem.deterministic = parse_flag(file, "deterministic");
   return problem;
 }
 
 const std::vector<std::string>& file_fields() {
-  static const std::vector<std::string> kFields{"$schema",       "description", "batch",    "heads_q",  "heads_kv",
-                                                "seq_q",         "seq_kv",      "dim_qk",   "dim_v",    "dtype",
-                                                "layout",        "q",           "k",        "v",        "o",
-                                                "scale",         "program",     "operands", "backward", "stats",
-                                                "index_offsets", "inputs",      "seed"};
+  static const std::vector<std::string> kFields{"$schema",
+                                                "description",
+                                                "batch",
+                                                "heads_q",
+                                                "heads_kv",
+                                                "seq_q",
+                                                "seq_kv",
+                                                "dim_qk",
+                                                "dim_v",
+                                                "dtype",
+                                                "layout",
+                                                "q",
+                                                "k",
+                                                "v",
+                                                "o",
+                                                "scale",
+                                                "program",
+                                                "operands",
+                                                "backward",
+                                                "stats",
+                                                "index_offsets",
+                                                "deterministic",
+                                                "inputs",
+                                                "seed"};
   return kFields;
 }
 

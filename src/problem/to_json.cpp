@@ -67,6 +67,7 @@ std::string to_json(const AttentionProblem& problem) {
   json["backward"] = problem.backward;
   json["stats"] = problem.stats;
   json["index_offsets"] = problem.index_offsets;
+  json["deterministic"] = problem.deterministic;
   return json.dump(2) + "\n";
 }
 

@@ -21,7 +21,7 @@ FULL = {
     "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "table rel: f32 rank 2",
                 "value = score + slopes + rel[h, q_idx]", "keep = doc == b"],
     "operands": [{"name": "rel", "dtype": "f16", "shape": [4, 9], "strides": [16, 1]}, {"name": "slopes"}],
-    "backward": True, "stats": False, "seed": 7,
+    "backward": True, "stats": False, "deterministic": True, "seed": 7,
     "inputs": {"k": {"normal": [0, 2.5]}, "slopes": {"values": [0.5, 0.25, 1, -2]}, "doc": {"segments": 3},
                "rel": {"uniform": [-1, 1]}},
 }

@@ -1,5 +1,6 @@
 """How compiled calls run: made before they run, without Python, in several threads, exported, cached; and the pages' code."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from jax import export
 
 import scoremod
 from scoremod.jax import BACKWARD, FORWARD, flex_attention, register
+from scoremod.jax.api import trace_call
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "jax.md"
 Q = dense.random_array(0, (2, 16, 2, 8))
@@ -149,11 +151,10 @@ def test_gradients_are_the_same_bits_each_time():
             np.testing.assert_array_equal(a, b)
 
 
-def test_what_cannot_be_the_same_bits_says_so():
-    """Lowered for a GPU, which need not be there for that."""
-    o, pull_back = jax.vjp(lambda q: flex_attention(q, q, q, deterministic=True), Q)
-    with pytest.raises(scoremod.UnsupportedError, match="deterministic: expected False on the platform 'cuda'"):
-        jax.jit(pull_back).trace(o).lower(lowering_platforms=("cuda",))
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_problem_says_whether_gradients_must_be_the_same_bits(deterministic):
+    traced = trace_call(Q, Q, Q, None, None, None, "BSHD", deterministic, None)
+    assert json.loads(traced.problem)["deterministic"] is deterministic
 
 
 def test_code_of_the_page_runs():

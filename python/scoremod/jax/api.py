@@ -37,8 +37,8 @@ def flex_attention(
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
     scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
     return_lse: also returns float32 [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
-    deterministic: whether the gradients must be the same bits each time. They are on the CPU; elsewhere differentiating then raises.
-        backend="xla" is as deterministic as XLA is.
+    deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
+        CUDA. backend="xla" is as deterministic as XLA is.
     backend: "cpu" or "reference" on the CPU, "cudnn" on CUDA, "xla" anywhere; without it, the platform's own.
     fallback: "xla" to run an attention that the backend can't run as XLA operations, instead of raising.
 

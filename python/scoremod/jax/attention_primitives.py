@@ -59,11 +59,6 @@ def _lower_forward(platform, context, *arguments, call, with_lse):
 
 
 def _lower_backward(platform, context, *arguments, call, wanted):
-    if call.deterministic and platform != "cpu":
-        raise UnsupportedError(
-            f"deterministic: expected False on the platform '{platform}', found True: gradients are summed there in an order that "
-            "differs from run to run. On the CPU they are the same bits each time"
-        )
     q, k, v, _, _, _, *operands = context.avals_in
     problem = problem_text(call, q, k, v, operands, backward=True, stats=True)
     return _lower(ffi.BACKWARD, platform, context, arguments, call, problem, wanted=np.asarray(wanted, np.int64))

@@ -125,6 +125,7 @@ def problem_text(call, q, k, v, operands, *, backward, stats):
         ],
         "backward": backward,
         "stats": stats,
+        "deterministic": call.deterministic,
     }
     if call.scale is not None:
         problem["scale"] = call.scale

@@ -291,6 +291,12 @@ std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::C
                              kMaxKernelOperands, " operands, found ", problem.derivative->nodes().size(), " and ",
                              p.program.operands().size()));
   }
+  if (p.deterministic) {
+    reasons.push_back(
+        "gradients of operands: expected a problem that is not deterministic, because blocks of threads add to one sum "
+        "in "
+        "no fixed order; leave 'deterministic' out, or make the operands i32");
+  }
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
     std::string reason = stride_reason(p, role);
     if (!reason.empty()) reasons.push_back(std::move(reason));

@@ -146,10 +146,11 @@ std::string admission_key(const LoweredModifier& modifier, const AttentionProble
   }
   return concat("revision ", kAdmissionRevision, ", ", kPlanRevision, "; ", target.architecture, "; cudnn ",
                 target.cudnn_version, "; ", direction == Direction::kForward ? "forward" : "backward", " ",
-                to_string(problem.dtype), "; dims ", problem.dim_qk, " ", problem.dim_v, "; batch ",
-                count(problem.batch), " heads ", count(problem.heads_kv), " group ",
-                count(problem.heads_q / problem.heads_kv), "; rows ", count(problem.seq_q), " ",
-                relation(problem.seq_q, problem.seq_kv), " keys; computed", computed, "\n",
+                to_string(problem.dtype),
+                direction == Direction::kBackward && problem.deterministic ? " deterministic" : "", "; dims ",
+                problem.dim_qk, " ", problem.dim_v, "; batch ", count(problem.batch), " heads ",
+                count(problem.heads_kv), " group ", count(problem.heads_q / problem.heads_kv), "; rows ",
+                count(problem.seq_q), " ", relation(problem.seq_q, problem.seq_kv), " keys; computed", computed, "\n",
                 to_string(structure_of(modifier.graph)));
 }
 

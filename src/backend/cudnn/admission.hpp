@@ -34,8 +34,8 @@ struct AdmissionVerdict {
 compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem);
 
 /// The text that two lowerings share when a trial of one speaks for the other: nodes, tensors by the axes that they
-/// extend and repeat along, constants by their sign, direction, dtype, head dims, and which of batch, heads and lengths
-/// are one, equal or unequal; architecture and cuDNN version.
+/// extend and repeat along, constants by their sign, direction, dtype, determinism, head dims, and which of batch,
+/// heads and lengths are one, equal or unequal; architecture and cuDNN version.
 std::string admission_key(const LoweredModifier& modifier, const AttentionProblem& problem, Direction direction,
                           const DeviceTarget& target);
 

@@ -25,6 +25,7 @@ AttentionGraph attention_graph(const AttentionProblem& problem, Direction direct
   graph.v = tensor_of(problem, problem::TensorRole::kV);
   graph.o = tensor_of(problem, problem::TensorRole::kO);
   graph.stats = problem.stats || problem.backward;
+  graph.deterministic = direction == Direction::kBackward && problem.deterministic;
   graph.modifier = std::move(modifier);
   return graph;
 }

@@ -9,6 +9,7 @@
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/cudnn/device_target.hpp"
 #include "backend/cudnn/planner.hpp"
+#include "backend/cudnn/predicted_workspace.hpp"
 #include "backend/cudnn/problem_rules.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
@@ -85,6 +86,13 @@ std::vector<std::uint32_t> float_operands(const CompiledProblem& problem) {
   return operands;
 }
 
+/// What the plans themselves say is held to the limit too: a prediction may be off, and says nothing of what scoremod
+/// adds. Nothing has been allocated yet.
+void object_to_workspace(const CompiledProblem& problem, const char* direction, std::size_t bytes, Verdict& verdict) {
+  std::string reason = cudnn::workspace_objection(problem.problem, direction, bytes);
+  if (!reason.empty()) verdict.reasons.push_back(std::move(reason));
+}
+
 void add(std::vector<std::string>& to, const char* direction, const std::vector<std::string>& from) {
   for (const std::string& text : from) to.push_back(concat(direction, ": ", text));
 }
@@ -128,14 +136,19 @@ class CudnnBackend final : public Backend {
     const cudnn::DirectionAnswer forward = cudnn::plan_direction(problem, Direction::kForward);
     add(verdict.reasons, "forward", forward.reasons);
     add(verdict.notes, "forward", forward.notes);
+    if (forward.plan) object_to_workspace(problem, "forward", forward.plan->workspace_bytes(), verdict);
     if (!problem.derivative) return;
     const cudnn::DirectionAnswer backward = cudnn::plan_direction(problem, Direction::kBackward);
     add(verdict.reasons, "backward", backward.reasons);
     add(verdict.notes, "backward", backward.notes);
+    if (backward.plan) object_to_workspace(problem, "backward", backward.plan->workspace_bytes(), verdict);
     const std::vector<std::uint32_t> operands = float_operands(problem);
     if (operands.empty()) return;
     add(verdict.reasons, "operand gradients", cuda::OperandGradients::unsupported_reasons(problem));
-    if (verdict.reasons.empty()) verdict.notes.push_back(cuda::describe(problem, operands));
+    if (!verdict.reasons.empty()) return;
+    const std::size_t bytes = cuda::OperandGradients::cost(problem, operands).workspace_bytes;
+    object_to_workspace(problem, "pass for the gradients of operands", bytes, verdict);
+    verdict.notes.push_back(cuda::describe(problem, operands));
   }
 
   static std::shared_ptr<const cudnn::DirectionPlan> plan(const CompiledProblem& problem, Direction direction) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cudnn/predicted_workspace.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -14,6 +15,8 @@ using problem::TensorRole;
 constexpr std::int64_t kHeadDimMultiple = 8;
 constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxHeadDimBackwardElsewhere = 128;
+/// The family of sm_100 and sm_103.
+constexpr int kDataCentreBlackwell = 10;
 /// cuDNN's copies move 16 bytes at a time.
 constexpr std::int64_t kCopyBytes = 16;
 
@@ -48,6 +51,21 @@ void object_to_strides(const char* name, TensorRole role, const AttentionProblem
   object("sequence", shape.sequence, strides.sequence);
 }
 
+void object_to_determinism(const AttentionProblem& problem, int compute_capability, std::vector<std::string>& reasons) {
+  // cuDNN 9.19 generates a kernel that does not compile for every modifier of the value that was tried there, and for
+  // some shapes with a mask alone.
+  if (compute_capability / 10 == kDataCentreBlackwell) {
+    reasons.push_back(
+        concat("gradients that are the same bits each time are wanted: cuDNN's kernels for that do not "
+               "compile with score functions on sm_",
+               compute_capability, "; leave 'deterministic' out, or use the cpu backend"));
+    return;
+  }
+  const std::size_t bytes = predicted_deterministic_workspace(problem, compute_capability);
+  std::string reason = workspace_objection(problem, "backward", bytes);
+  if (!reason.empty()) reasons.push_back(std::move(reason));
+}
+
 }  // namespace
 
 std::vector<std::string> problem_objections(const AttentionProblem& problem, int compute_capability) {
@@ -63,6 +81,7 @@ std::vector<std::string> problem_objections(const AttentionProblem& problem, int
   object_to_strides("k", TensorRole::kK, problem, reasons);
   object_to_strides("v", TensorRole::kV, problem, reasons);
   object_to_strides("o", TensorRole::kO, problem, reasons);
+  if (problem.backward && problem.deterministic) object_to_determinism(problem, compute_capability, reasons);
   return reasons;
 }
 

@@ -7,8 +7,9 @@
 
 namespace scoremod::backend::cudnn {
 
-/// Why cuDNN's fused attention cannot take a problem's sizes, dtype or strides on this architecture (90 for sm_90),
-/// whatever its program; each says what would be taken. Empty when nothing speaks against it.
+/// What speaks against a problem on this architecture (90 for sm_90) before any form is looked at: sizes, dtype and
+/// strides that cuDNN's fused attention cannot take, gradients that it cannot make the same bits each time, and a
+/// workspace above the limit. Each says what would be taken. Empty when nothing speaks against it.
 std::vector<std::string> problem_objections(const AttentionProblem& problem, int compute_capability);
 
 }  // namespace scoremod::backend::cudnn

@@ -28,6 +28,8 @@ const char* const kFull = R"({
   ],
   "backward": true,
   "stats": true,
+  "index_offsets": true,
+  "deterministic": true,
   "seed": 7,
   "inputs": {
     "q": {"npy": "q.npy"},
@@ -82,6 +84,8 @@ TEST(ParseProblem, ReadsEveryField) {
   EXPECT_EQ(problem.operands, operands);
   EXPECT_TRUE(problem.backward);
   EXPECT_TRUE(problem.stats);
+  EXPECT_TRUE(problem.index_offsets);
+  EXPECT_TRUE(problem.deterministic);
   EXPECT_EQ(file.seed, 7u);
   ASSERT_EQ(file.inputs.size(), 6u);  // in the order of their names
   EXPECT_EQ(file.inputs[1].tensor, "doc");

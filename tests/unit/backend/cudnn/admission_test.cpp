@@ -59,6 +59,14 @@ std::string key_of(const AttentionProblem& problem, Direction direction = Direct
 constexpr const char* kWindow = R"(value = score * 0.5
 keep = q_idx - kv_idx <= 512 & kv_idx <= q_idx)";
 
+TEST(AdmissionKey, TellsADeterministicBackwardFromAnother) {
+  AttentionProblem problem = large_problem(kWindow);
+  const std::string forward = key_of(problem), backward = key_of(problem, Direction::kBackward);
+  problem.deterministic = true;
+  EXPECT_EQ(key_of(problem), forward);
+  EXPECT_NE(key_of(problem, Direction::kBackward), backward);
+}
+
 TEST(TrialProblem, IsSmallAndKeepsWhatDecidesKernels) {
   const auto problem =
       compiler::compile(large_problem("operand slopes: f32 [h]\ntable lookup: f32 rank 1\n"
