@@ -1,5 +1,6 @@
 #include "backend/cuda/operand_gradients.hpp"
 
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -102,6 +103,20 @@ void run_on_device(const OperandGradients& pass, const AttentionProblem& problem
   workspace.download(unused.data());
 }
 
+void expect_same_bits_again(const OperandGradients& pass, const AttentionProblem& problem, const BackwardArgs& args,
+                            Way way) {
+  std::vector<std::vector<std::byte>> first;
+  for (const OperandGradient& gradient : args.d_operands) {
+    const auto* data = static_cast<const std::byte*>(gradient.buffer.data);
+    first.emplace_back(data, data + gradient.buffer.bytes);
+  }
+  run_on_device(pass, problem, args, way);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(std::memcmp(first[i].data(), args.d_operands[i].buffer.data, first[i].size()), 0)
+        << "the gradient of " << args.d_operands[i].name << " is not the same bits again";
+  }
+}
+
 /// Everything but the operands' gradients by the reference, those by the pass.
 checking::Subject subject_of(const compiler::CompiledProblem& compiled, Way way) {
   checking::Subject subject = test::reference_subject(compiled);
@@ -113,6 +128,7 @@ checking::Subject subject_of(const compiler::CompiledProblem& compiled, Way way)
     rest.d_operands.clear();
     reference(rest, workspace);
     run_on_device(*pass, problem, args, way);
+    if (problem.deterministic) expect_same_bits_again(*pass, problem, args, way);
   };
   return subject;
 }
@@ -149,6 +165,14 @@ TEST_P(ZooGradients, AreRight) {
     }
   }
 }
+
+TEST_P(ZooGradients, AreTheSameBitsWhereTheProblemIsDeterministic) {
+  const zoo::Entry& entry = zoo::entries()[static_cast<std::size_t>(GetParam())];
+  checking::CheckCase test = test::zoo_problem(entry.name, 0, DType::kBF16);
+  if (test::float_operands(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
+  test.problem.deterministic = true;
+  expect_right(test, "deterministic zoo", Way::kDirect);
+}
 INSTANTIATE_TEST_SUITE_P(Entries, ZooGradients, ::testing::Range(0, static_cast<int>(zoo::entries().size())));
 
 class RandomGradients : public OperandGradientsOnDevice {};
@@ -174,6 +198,12 @@ class AxesGradients : public OperandGradientsOnDevice {};
 TEST_P(AxesGradients, AreRight) {
   expect_right(test::axes_problem(GetParam(), false), "axes", Way::kDirect);
   expect_right(test::axes_problem(GetParam(), true), "axes", Way::kGraph);
+}
+
+TEST_P(AxesGradients, AreTheSameBitsWhereTheProblemIsDeterministic) {
+  checking::CheckCase test = test::axes_problem(GetParam(), GetParam() % 2 == 0);
+  test.problem.deterministic = true;
+  expect_right(test, "deterministic axes", Way::kDirect);
 }
 INSTANTIATE_TEST_SUITE_P(Sets, AxesGradients, ::testing::Range(0, test::kAxesProblems));
 

@@ -1,5 +1,6 @@
 #include "backend/cuda/gradient_source.hpp"
 
+#include "backend/cuda/exact_sum.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
@@ -16,7 +17,7 @@ constexpr int kColumnsOfLane = static_cast<int>(kTileColumns) / kLanes;
 constexpr std::size_t kMaxUnrolledNodes = 300;
 /// Tables of at most this many entries are summed in shared memory first, up to a limit for all of them together.
 constexpr std::int64_t kMaxSharedTable = 2048;
-constexpr std::int64_t kMaxSharedEntries = 6144;
+constexpr std::int64_t kMaxSharedBytes = 24576;
 
 constexpr const char* kGradientPrelude = R"(
 SCOREMOD_FUNCTION void store_f32(void* data, long long i, float value) { ((float*)data)[i] = value; }
@@ -34,15 +35,26 @@ SCOREMOD_FUNCTION float warp_sum(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
   return value;
 }
+// Adds a word of sums to others: a sum of float32, or a word of an exact sum.
+SCOREMOD_FUNCTION void merge_word(float* to, const float* from, int i) {
+  if (from[i] != 0.0f) atomicAdd(to + i, from[i]);
+}
+SCOREMOD_FUNCTION void merge_word(long long* to, const long long* from, int i) {
+  if (i % kSumWords == kDigits)
+    set_bits((unsigned long long*)to + i, from[i]);
+  else if (from[i] != 0)
+    add_word((unsigned long long*)to + i, from[i]);
+}
 // Called by all lanes of a warp. Neighbours often go to one entry, where adding one after the other would be slow.
-SCOREMOD_FUNCTION void add_run(float* sums, int entry, float value) {
+template <class Sum>
+SCOREMOD_FUNCTION void add_run(Sum* sums, int entry, float value) {
   int same = 0;
   __match_all_sync(0xffffffffu, entry, &same);
   if (same) {
     value = warp_sum(value);
-    if (threadIdx.x % 32 == 0 && value != 0.0f) atomicAdd(sums + entry, value);
+    if (threadIdx.x % 32 == 0 && value != 0.0f) add_to(sums, entry, value);
   } else if (value != 0.0f) {
-    atomicAdd(sums + entry, value);
+    add_to(sums, entry, value);
   }
 }
 // Called by all lanes of a warp. What a lane adds to one entry for one query after the other is gathered first.
@@ -50,7 +62,8 @@ struct Run {
   int entry;
   float sum;
 };
-SCOREMOD_FUNCTION void add_to_table(float* sums, Run& run, int entry, float value) {
+template <class Sum>
+SCOREMOD_FUNCTION void add_to_table(Sum* sums, Run& run, int entry, float value) {
   const bool moves = value != 0.0f && entry != run.entry;
   if (__any_sync(0xffffffffu, moves)) {
     add_run(sums, run.entry, run.sum);
@@ -70,6 +83,10 @@ const char* dtype_name(DType dtype) {
   }
 }
 
+const char* sum_type(const GradientTarget& target) { return target.exact ? "long long" : "float"; }
+std::int64_t sum_words(const GradientTarget& target) {
+  return target.exact ? static_cast<std::int64_t>(kExactSumWords) : 1;
+}
 std::string output_name(const GradientTarget& target) { return concat("output_", target.operand); }
 std::string named(const char* what, const GradientTarget& target) { return concat(what, "_", target.operand); }
 
@@ -118,11 +135,12 @@ class GradientKernel {
         targets_(targets),
         source_(problem_, derivative_),
         shared_tables_(targets.size()) {
-    std::int64_t entries = 0;
+    std::int64_t bytes = 0;
     for (std::size_t i = 0; i < targets.size(); ++i) {
-      shared_tables_[i] = targets[i].sum == GradientSum::kTable && targets[i].entries() <= kMaxSharedTable &&
-                          entries + targets[i].entries() <= kMaxSharedEntries;
-      if (shared_tables_[i]) entries += targets[i].entries();
+      if (targets[i].sum != GradientSum::kTable || targets[i].entries() > kMaxSharedTable) continue;
+      const std::int64_t own = targets[i].entries() * targets[i].sum_bytes();
+      shared_tables_[i] = bytes + own <= kMaxSharedBytes;
+      if (shared_tables_[i]) bytes += own;
     }
   }
 
@@ -137,8 +155,8 @@ class GradientKernel {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       if (targets_[i].sum == GradientSum::kZero) continue;
       out.outputs.push_back(i);
-      parameters +=
-          concat(", ", targets_[i].sum == GradientSum::kStored ? "void* " : "float* ", output_name(targets_[i]));
+      parameters += concat(", ", targets_[i].sum == GradientSum::kStored ? "void" : sum_type(targets_[i]), "* ",
+                           output_name(targets_[i]));
     }
     out.text =
         concat("extern \"C\" __global__ void __launch_bounds__(", kGradientThreads,
@@ -206,8 +224,8 @@ class GradientKernel {
     for (const GradientTarget& target : targets_) {
       if (!is_row_sum(target)) continue;
       const std::string sum = named("row", target);
-      text += concat(sum, " = warp_sum(", sum, ");\nif (lane == 0) atomicAdd(", output_name(target), " + (",
-                     reduced_entry(target), "), ", sum, ");\n");
+      text += concat(sum, " = warp_sum(", sum, ");\nif (lane == 0) add_to(", output_name(target), ", ",
+                     reduced_entry(target), ", ", sum, ");\n");
     }
     return text + "}\n";
   }
@@ -292,8 +310,7 @@ class GradientKernel {
     if (target.extents[1] == problem_.heads_q) {
       return concat("if (inside) ", output_name(target), "[", entry, "] += ", value, ";\n");
     }
-    return concat("if (inside && ", value, " != 0.0f) atomicAdd(", output_name(target), " + ", entry, ", ", value,
-                  ");\n");
+    return concat("if (inside && ", value, " != 0.0f) add_to(", output_name(target), ", ", entry, ", ", value, ");\n");
   }
 
   std::string add_to_table(const GradientTarget& target, std::size_t number, const std::string& value) const {
@@ -313,8 +330,8 @@ class GradientKernel {
     return concat(
         "{\nconst float sum = warp_sum(", total,
         ");\nif (lane == 0) parts[warp][0] = sum;\n__syncthreads();\nif (threadIdx.x == 0) {\nfloat all = 0.0f;\n",
-        "for (int i = 0; i < ", kWarps, "; ++i) all += parts[i][0];\natomicAdd(", output_name(target), " + (",
-        reduced_entry(target), "), all);\n}\n__syncthreads();\n}\n");
+        "for (int i = 0; i < ", kWarps, "; ++i) all += parts[i][0];\nadd_to(", output_name(target), ", ",
+        reduced_entry(target), ", all);\n}\n__syncthreads();\n}\n");
   }
 
   static std::string add_columns(const GradientTarget& target) {
@@ -323,8 +340,8 @@ class GradientKernel {
                   "[i];\n__syncthreads();\nconst int column = blockIdx.x * ", kTileColumns,
                   " + threadIdx.x;\nif (threadIdx.x < ", kTileColumns, " && column < columns) {\n",
                   "const int kv = first_key + column;\nfloat all = 0.0f;\nfor (int i = 0; i < ", kWarps,
-                  "; ++i) all += parts[i][threadIdx.x];\natomicAdd(", output_name(target), " + (",
-                  reduced_entry(target), "), all);\n}\n__syncthreads();\n}\n");
+                  "; ++i) all += parts[i][threadIdx.x];\nadd_to(", output_name(target), ", ", reduced_entry(target),
+                  ", all);\n}\n__syncthreads();\n}\n");
   }
 
   std::string open_tables() const {
@@ -332,8 +349,9 @@ class GradientKernel {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       if (!shared_tables_[i]) continue;
       const std::string table = named("table", targets_[i]);
-      text += concat("__shared__ float ", table, "[", targets_[i].entries(), "];\nfor (int i = threadIdx.x; i < ",
-                     targets_[i].entries(), "; i += ", kGradientThreads, ") ", table, "[i] = 0.0f;\n");
+      const std::int64_t words = targets_[i].entries() * sum_words(targets_[i]);
+      text += concat("__shared__ ", sum_type(targets_[i]), " ", table, "[", words, "];\nfor (int i = threadIdx.x; i < ",
+                     words, "; i += ", kGradientThreads, ") ", table, "[i] = 0;\n");
     }
     return text.empty() ? "" : text + "__syncthreads();\n";
   }
@@ -343,8 +361,8 @@ class GradientKernel {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       if (!shared_tables_[i]) continue;
       const std::string table = named("table", targets_[i]);
-      text += concat("for (int i = threadIdx.x; i < ", targets_[i].entries(), "; i += ", kGradientThreads, ") {\nif (",
-                     table, "[i] != 0.0f) atomicAdd(", output_name(targets_[i]), " + i, ", table, "[i]);\n}\n");
+      text += concat("for (int i = threadIdx.x; i < ", targets_[i].entries() * sum_words(targets_[i]),
+                     "; i += ", kGradientThreads, ") merge_word(", output_name(targets_[i]), ", ", table, ", i);\n");
     }
     return text.empty() ? "" : "__syncthreads();\n" + text;
   }
@@ -370,13 +388,14 @@ std::string delta_kernel(const AttentionProblem& problem) {
 }
 
 /// `entries` numbered by i, whose indices `decode` defines from i, and whose sum has the number `sum`.
-std::string store_kernel(const std::string& name, const char* dtype, const std::string& entries,
+std::string store_kernel(const std::string& name, const char* sum_type, const char* dtype, const std::string& entries,
                          const std::string& decode, const std::string& sum, const std::string& offset) {
-  return concat("extern \"C\" __global__ void ", name, "(const float* sums, void* gradient, int q0, int rows, int k0, ",
+  return concat("extern \"C\" __global__ void ", name, "(const ", sum_type,
+                "* sums, void* gradient, int q0, int rows, int k0, ",
                 "int columns, int block_rows, int block_columns) {\nconst long long entries = ", entries,
                 ";\nfor (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < entries; ",
                 "i += gridDim.x * (long long)blockDim.x) {\n", decode, "store_", dtype, "(gradient, ", offset,
-                ", sums ? sums[", sum, "] : 0.0f);\n}\n}\n");
+                ", sums ? sum_at(sums, ", sum, ") : 0.0f);\n}\n}\n");
 }
 
 std::string store_kernel(const AttentionProblem& problem, const GradientTarget& target, std::size_t number) {
@@ -388,7 +407,7 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
         concat("const int c = (int)(i % columns), kv = k0 + c, r = (int)(i / columns % rows), q = q0 + r;\n",
                "const long long bh = i / columns / rows;\nconst int h = (int)(bh % ", target.extents[1],
                "), b = (int)(bh / ", target.extents[1], ");\n");
-    return store_kernel(name, dtype_name(spec.dtype),
+    return store_kernel(name, sum_type(target), dtype_name(spec.dtype),
                         concat(target.extents[0] * target.extents[1], "LL * rows * columns"), decode,
                         block_entry(target, "c"), entry_offset(problem, target.operand, own_indices(target)));
   }
@@ -402,7 +421,7 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
         concat("const int ", index, " = (int)(rest % ", target.extents[d], ");\nrest /= ", target.extents[d], ";\n");
     indices.insert(indices.begin(), index);
   }
-  return store_kernel(name, dtype_name(spec.dtype), concat(target.entries(), "LL"), decode, "i",
+  return store_kernel(name, sum_type(target), dtype_name(spec.dtype), concat(target.entries(), "LL"), decode, "i",
                       entry_offset(problem, target.operand, indices));
 }
 
@@ -438,14 +457,20 @@ std::vector<GradientTarget> gradient_targets(const compiler::CompiledProblem& pr
         target.extents[d] = decl.axes[d] ? sizes[d] : 1;
     }
     target.sum = sum_of(problem, target);
+    target.exact = p.deterministic && (target.sum == GradientSum::kReduced || target.sum == GradientSum::kTable);
     targets.push_back(target);
   }
   return targets;
 }
 
+std::int64_t GradientTarget::sum_bytes() const {
+  return exact ? static_cast<std::int64_t>(kExactSumBytes) : static_cast<std::int64_t>(sizeof(float));
+}
+
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {
   GradientSource source = GradientKernel(problem, targets).write();
-  std::string text = concat(program_prelude(), kGradientPrelude, delta_kernel(problem.problem), source.text);
+  std::string text =
+      concat(program_prelude(), exact_sum_source(), kGradientPrelude, delta_kernel(problem.problem), source.text);
   for (std::size_t i = 0; i < targets.size(); ++i) text += store_kernel(problem.problem, targets[i], i);
   source.text = std::move(text);
   return source;

@@ -26,6 +26,11 @@ struct GradientTarget {
   /// Of the sums, dense in the order b, h, q, kv: 1 along axes that the operand lacks. A table's own extents.
   std::array<std::int64_t, kAxisCount> extents{1, 1, 1, 1};
 
+  /// The sums are exact ones (exact_sum.hpp), which come out the same in whatever order blocks of threads add to them;
+  /// else of float32. Of a deterministic problem, where several blocks of threads of one launch add to a sum.
+  bool exact = false;
+
+  std::int64_t sum_bytes() const;
   std::int64_t entries() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
   bool has(Axis axis) const { return axes[static_cast<std::size_t>(axis)]; }
   std::array<bool, kAxisCount> axes{};
@@ -48,8 +53,8 @@ inline constexpr std::int64_t kTileColumns = 128;
 /// first_key, columns, block_rows, block_columns, operands..., outputs...): the contributions of query heads h0, h0 +
 /// 1, ... of one batch, from `scores` (scale Q K^T) and `products` (dO V^T), f32 [heads, block_rows, block_columns],
 /// where row 0 is query q0 and column 0 key first_key. Blocks are tiles of keys, tiles of queries and heads. An output
-/// is the gradient of a kStored target, else the sums; those of kBlock are [b, h, block_rows, block_columns] and start
-/// at query q0 and key k0.
+/// is the gradient of a kStored target, else the sums, f32 or exact; those of kBlock are [b, h, block_rows,
+/// block_columns] and start at query q0 and key k0. Heads that share sums of kBlock add to them in no fixed order.
 ///
 /// store_I(sums, gradient, q0, rows, k0, columns, block_rows, block_columns): writes entries of targets[I] from the
 /// sums, or 0 where `sums` is null; of a target with queries and keys those of one block, of others all.

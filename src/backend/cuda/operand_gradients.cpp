@@ -51,17 +51,17 @@ struct WorkspaceLayout {
 
   WorkspaceLayout(const AttentionProblem& problem, std::span<const GradientTarget> targets,
                   const GradientBlocks& blocks) {
-    deltas = take(problem.batch * problem.heads_q * problem.seq_q);
-    scores = take(blocks.scores());
-    products = take(blocks.scores());
-    for (const GradientTarget& target : targets) sums.push_back(take(blocks.sums(target)));
+    deltas = take(problem.batch * problem.heads_q * problem.seq_q, sizeof(float));
+    scores = take(blocks.scores(), sizeof(float));
+    products = take(blocks.scores(), sizeof(float));
+    for (const GradientTarget& target : targets) sums.push_back(take(blocks.sums(target), target.sum_bytes()));
     bytes += kAlignment;  // callers align to less
   }
 
  private:
-  std::size_t take(std::int64_t floats) {
+  std::size_t take(std::int64_t count, std::int64_t size) {
     const std::size_t first = bytes;
-    bytes += (static_cast<std::size_t>(floats) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+    bytes += (static_cast<std::size_t>(count * size) + kAlignment - 1) / kAlignment * kAlignment;
     return first;
   }
 };
@@ -91,6 +91,11 @@ void for_each_block(const compiler::CompiledProblem& compiled, const GradientBlo
   }
 }
 
+/// Whether heads of one batch add to the same sums of a block.
+bool sums_over_heads(const GradientTarget& target) {
+  return target.sum == GradientSum::kBlock && target.extents[1] == 1;
+}
+
 /// One execution: everything that is enqueued.
 struct Call {
   const BackwardTensors& tensors;
@@ -98,12 +103,11 @@ struct Call {
   std::byte* workspace;
 
   float* floats(std::size_t offset) const { return reinterpret_cast<float*>(workspace + offset); }
-  void clear(std::size_t offset, std::int64_t count) const {
-    if (count == 0) return;
-    check_runtime(
-        SCOREMOD_CUDART(cudaMemsetAsync)(workspace + offset, 0, static_cast<std::size_t>(count) * sizeof(float),
-                                         static_cast<cudaStream_t>(parameters.stream)),
-        "cudaMemsetAsync");
+  void clear(std::size_t offset, std::int64_t bytes) const {
+    if (bytes == 0) return;
+    check_runtime(SCOREMOD_CUDART(cudaMemsetAsync)(workspace + offset, 0, static_cast<std::size_t>(bytes),
+                                                   static_cast<cudaStream_t>(parameters.stream)),
+                  "cudaMemsetAsync");
   }
 };
 
@@ -115,6 +119,7 @@ class GeneratedOperandGradients final : public OperandGradients {
         targets_(gradient_targets(compiled_, operands)),
         source_(gradient_source(compiled_, targets_)),
         blocks_(gradient_blocks(problem_, targets_)),
+        one_head_at_a_time_(problem_.deterministic && std::ranges::any_of(targets_, sums_over_heads)),
         layout_(problem_, targets_, blocks_),
         module_(compile_kernels(source_.text, current_device().compute_capability)),
         row_deltas_(module_.kernel("row_deltas")),
@@ -164,7 +169,7 @@ class GeneratedOperandGradients final : public OperandGradients {
 
   void clear_sums(const Call& call, GradientSum kind) const {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (targets_[i].sum == kind) call.clear(layout_.sums[i], blocks_.sums(targets_[i]));
+      if (targets_[i].sum == kind) call.clear(layout_.sums[i], blocks_.sums(targets_[i]) * targets_[i].sum_bytes());
     }
   }
 
@@ -174,7 +179,11 @@ class GeneratedOperandGradients final : public OperandGradients {
       for (std::int64_t h = 0; h < problem_.heads_q; h += blocks_.heads) {
         const std::int64_t end = std::min(h + blocks_.heads, problem_.heads_q);
         multiply(call, blas, b, h, end, queries, needed);
-        add_contributions(call, b, h, end, queries, keys, needed);
+        // Heads that add to the same sums go one after the other where their order must be fixed.
+        const std::int64_t step = one_head_at_a_time_ ? 1 : end - h;
+        for (std::int64_t first = h; first < end; first += step) {
+          add_contributions(call, b, first, first + step, h, queries, keys, needed);
+        }
       }
     }
   }
@@ -211,14 +220,16 @@ class GeneratedOperandGradients final : public OperandGradients {
     });
   }
 
+  /// Of the heads [first_head, end_head); the scores in the workspace begin with those of `scores_head`.
   void add_contributions(const Call& call, std::int64_t b, std::int64_t first_head, std::int64_t end_head,
-                         KeyRange queries, KeyRange keys, KeyRange needed) const {
+                         std::int64_t scores_head, KeyRange queries, KeyRange keys, KeyRange needed) const {
     const IndexOffsets& offsets = call.parameters.offsets;
     const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
     const std::int64_t rows = queries.end - queries.first, columns = needed.end - needed.first;
     KernelArguments arguments;
     arguments.add(offsets.batch).add(offsets.head).add(offsets.query).add(offsets.key);
-    arguments.add(call.floats(layout_.scores)).add(call.floats(layout_.products));
+    const std::int64_t plane = (first_head - scores_head) * blocks_.rows * blocks_.columns;
+    arguments.add(call.floats(layout_.scores) + plane).add(call.floats(layout_.products) + plane);
     arguments.add(call.tensors.lse).add(call.floats(layout_.deltas));
     arguments.add(i32(b)).add(i32(first_head)).add(i32(queries.first)).add(i32(rows));
     arguments.add(i32(keys.first)).add(i32(needed.first)).add(i32(columns));
@@ -259,6 +270,7 @@ class GeneratedOperandGradients final : public OperandGradients {
   const std::vector<GradientTarget> targets_;
   GradientSource source_;
   const GradientBlocks blocks_;
+  const bool one_head_at_a_time_;
   const WorkspaceLayout layout_;
   const KernelModule module_;
   const KernelModule::Kernel row_deltas_, gradients_;
@@ -290,12 +302,6 @@ std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::C
     reasons.push_back(concat("gradients of operands: expected a derivative of at most ", kMaxKernelNodes, " nodes and ",
                              kMaxKernelOperands, " operands, found ", problem.derivative->nodes().size(), " and ",
                              p.program.operands().size()));
-  }
-  if (p.deterministic) {
-    reasons.push_back(
-        "gradients of operands: expected a problem that is not deterministic, because blocks of threads add to one sum "
-        "in "
-        "no fixed order; leave 'deterministic' out, or make the operands i32");
   }
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
     std::string reason = stride_reason(p, role);

@@ -87,7 +87,18 @@ TEST(GradientBlocks, ChooseTheSumThatTheAxesAskFor) {
   const std::vector<GradientTarget> targets = gradient_targets(compiler::compile(problem), operands);
   const std::vector<GradientSum> expected{GradientSum::kStored, GradientSum::kBlock, GradientSum::kReduced,
                                           GradientSum::kZero, GradientSum::kTable};
-  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(targets[i].sum, expected[i]) << i;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(targets[i].sum, expected[i]) << i;
+    EXPECT_FALSE(targets[i].exact) << i;
+  }
+  problem.deterministic = true;
+  const std::vector<GradientTarget> deterministic = gradient_targets(compiler::compile(problem), operands);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    // To the others one thread adds at a time.
+    const bool shared = expected[i] == GradientSum::kReduced || expected[i] == GradientSum::kTable;
+    EXPECT_EQ(deterministic[i].sum, expected[i]) << i;
+    EXPECT_EQ(deterministic[i].exact, shared) << i;
+  }
 }
 
 }  // namespace

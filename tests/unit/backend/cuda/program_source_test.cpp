@@ -3,14 +3,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
-#include <dlfcn.h>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <random>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -19,6 +14,7 @@
 #include "base/fail.hpp"
 #include "check/random_program.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/host_library.hpp"
 #include "support/interpreter.hpp"
 #include "support/test_seed.hpp"
 
@@ -113,36 +109,7 @@ std::string function_text(const AttentionProblem& problem, const Program& progra
   return text + "}\n";
 }
 
-/// A shared library made of C++ text by the system's compiler.
-class HostLibrary {
- public:
-  explicit HostLibrary(const std::string& text) {
-    folder_ = (std::filesystem::temp_directory_path() / "scoremod_XXXXXX").string();
-    if (mkdtemp(folder_.data()) == nullptr) fail_environment("no temporary folder ", folder_);
-    const std::string source = folder_ + "/program.cpp", library = folder_ + "/program.so";
-    std::ofstream(source) << text;
-    const std::string command = concat(SCOREMOD_TEST_CXX, " -std=c++17 -O0 -w -fno-builtin -ffp-contract=off -fPIC ",
-                                       "-shared -o ", library, " ", source);
-    if (std::system(command.c_str()) != 0) fail_bug("generated code does not compile: ", command);
-    handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ == nullptr) fail_environment(dlerror());
-  }
-  ~HostLibrary() {
-    if (handle_ != nullptr) dlclose(handle_);
-    std::filesystem::remove_all(folder_);
-  }
-  HostLibrary(const HostLibrary&) = delete;
-  HostLibrary& operator=(const HostLibrary&) = delete;
-
-  using Function = void (*)(float, float, const int*, const void* const*, float*, int*);
-  Function function(int number) const {
-    return reinterpret_cast<Function>(dlsym(handle_, concat("program_", number).c_str()));
-  }
-
- private:
-  std::string folder_;
-  void* handle_ = nullptr;
-};
+using Function = void (*)(float, float, const int*, const void* const*, float*, int*);
 
 struct Case {
   AttentionProblem problem;
@@ -151,7 +118,7 @@ struct Case {
 };
 
 /// Compares every node at one random element with the interpreter, bit for bit but for NaN.
-void expect_same(const Case& test, HostLibrary::Function function, std::mt19937_64& random) {
+void expect_same(const Case& test, Function function, std::mt19937_64& random) {
   const Program& program = test.problem.program;
   std::vector<const void*> pointers;
   for (const auto& bytes : test.data) pointers.push_back(bytes.data());
@@ -217,11 +184,11 @@ TEST(ProgramSource, MeansWhatTheInterpreterMeans) {
     text += function_text(test.problem, test.problem.program, i);
     cases.push_back(std::move(test));
   }
-  const HostLibrary library(text);
+  const test::HostLibrary library(text);
   for (int i = 0; i < kPrograms; ++i) {
     std::mt19937_64 random(cases[static_cast<std::size_t>(i)].seed + 1);
     for (int element = 0; element < kElements && !HasFatalFailure(); ++element) {
-      expect_same(cases[static_cast<std::size_t>(i)], library.function(i), random);
+      expect_same(cases[static_cast<std::size_t>(i)], library.function<Function>(concat("program_", i)), random);
     }
   }
 }

@@ -1,0 +1,32 @@
+#include "support/host_library.hpp"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include "base/fail.hpp"
+
+namespace scoremod::test {
+
+HostLibrary::HostLibrary(const std::string& text) {
+  folder_ = (std::filesystem::temp_directory_path() / "scoremod_XXXXXX").string();
+  if (mkdtemp(folder_.data()) == nullptr) fail_environment("no temporary folder ", folder_);
+  const std::string source = folder_ + "/program.cpp", library = folder_ + "/program.so";
+  std::ofstream(source) << text;
+  const std::string command = concat(SCOREMOD_TEST_CXX, " -std=c++17 -O0 -w -fno-builtin -ffp-contract=off -fPIC ",
+                                     "-shared -o ", library, " ", source);
+  if (std::system(command.c_str()) != 0) fail_bug("generated code does not compile: ", command);
+  handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_ == nullptr) fail_environment(dlerror());
+}
+
+HostLibrary::~HostLibrary() {
+  if (handle_ != nullptr) dlclose(handle_);
+  std::filesystem::remove_all(folder_);
+}
+
+void* HostLibrary::symbol(const std::string& name) const { return dlsym(handle_, name.c_str()); }
+
+}  // namespace scoremod::test

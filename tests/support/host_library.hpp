@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+namespace scoremod::test {
+
+/// A shared library made of C++ text by the system's compiler, loaded while this lives.
+class HostLibrary {
+ public:
+  /// Throws Error when the text does not compile or the library does not load.
+  explicit HostLibrary(const std::string& text);
+  ~HostLibrary();
+  HostLibrary(const HostLibrary&) = delete;
+  HostLibrary& operator=(const HostLibrary&) = delete;
+
+  /// An `extern "C"` function of the text; null when there is none of that name.
+  template <class Function>
+  Function function(const std::string& name) const {
+    return reinterpret_cast<Function>(symbol(name));
+  }
+
+ private:
+  void* symbol(const std::string& name) const;
+
+  std::string folder_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace scoremod::test
