@@ -12,6 +12,7 @@ On a GPU: --dtype bfloat16 --head-dim 64 --seq 1024, say.
 import argparse
 import functools
 import json
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dense_attention import dense_attention
-from provenance import provenance
 
 from scoremod.jax import flex_attention, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench" / "jax"))
+from provenance import provenance
 
 
 class Shape(NamedTuple):
@@ -119,9 +121,8 @@ def batches(text, shape, steps, seed=0):
         yield tuple(np.stack([x[i : i + shape.seq + 1] for i in starts]) for x in (text.characters, text.pages))
 
 
-def train(attention, shape, steps, dtype=None, params=None):
+def train(attention, text, shape, steps, dtype=None, params=None):
     """The loss of each step, the parameters after the last, and the seconds of a step once it is compiled."""
-    text = read_text()
     params = init(shape, text.alphabet) if params is None else params
     moments = [jax.tree.map(jnp.zeros_like, params)] * 2
 
@@ -166,9 +167,9 @@ def main():
     arguments = parser.parse_args()
     shape = Shape(*(getattr(arguments, name) for name in Shape._fields))
     attentions = {"scoremod": functools.partial(flex_attention, backend=arguments.backend), "dense": dense_attention}
-    losses, seconds, learned = {}, {}, {}
+    text, losses, seconds, learned = read_text(), {}, {}, {}
     for name, attention in attentions.items():
-        losses[name], params, seconds[name] = train(attention, shape, arguments.steps, arguments.dtype)
+        losses[name], params, seconds[name] = train(attention, text, shape, arguments.steps, arguments.dtype)
         learned[name] = [{each: np.asarray(layer[each]).tolist() for each in ("slopes", "cap")} for layer in params["layers"]]
         last = np.mean(losses[name][-10:])
         print(f"{name}: loss {losses[name][0]:.4f} at first, {last:.4f} over the last 10 steps, {1e3 * seconds[name]:.1f} ms a step")

@@ -19,6 +19,7 @@ import gemma_block
 from dense_attention import dense_attention
 
 STEPS = 12
+TEXT = char_model.read_text()
 TEXT_SHAPE = char_model.Shape(seq=96, batch=4)
 
 
@@ -35,15 +36,15 @@ def with_gradient_of_no_score_mod(q, k, v, score_mod, mask_mod):
 @functools.cache
 def trained(attention):
     """(losses, learned arrays) after a few steps."""
-    losses, params, _ = char_model.train(attention, TEXT_SHAPE, STEPS)
+    losses, params, _ = char_model.train(attention, TEXT, TEXT_SHAPE, STEPS)
     return np.asarray(losses, np.float32), [(layer["slopes"], layer["cap"]) for layer in params["layers"]]
 
 
 @functools.cache
 def truly_trained():
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda x: x.astype(jnp.float64), char_model.init(TEXT_SHAPE, char_model.read_text().alphabet))
-        losses, params, _ = char_model.train(dense_attention, TEXT_SHAPE, STEPS, params=params)
+        params = jax.tree.map(lambda x: x.astype(jnp.float64), char_model.init(TEXT_SHAPE, TEXT.alphabet))
+        losses, params, _ = char_model.train(dense_attention, TEXT, TEXT_SHAPE, STEPS, params=params)
         return np.asarray(losses), [(np.asarray(layer["slopes"]), np.asarray(layer["cap"])) for layer in params["layers"]]
 
 

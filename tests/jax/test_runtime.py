@@ -165,3 +165,12 @@ def test_code_of_the_page_runs():
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 (it is our own page)
     assert all(np.isfinite(x).all() for x in (names["o"], *names["gradients"]))
     assert names["attention"](*(x for x in (names["q"], names["k"], names["v"]))).shape == names["q"].shape
+
+
+def test_code_of_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (PAGE.parents[1] / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = [each for each in blocks if "import jax" in each]
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 (it is our own page)
+    gradients = names["jax"].grad(names["loss"], argnums=(0, 1))(jnp.ones(8), 20.0)
+    assert all((np.abs(x) > 0).all() for x in gradients)
