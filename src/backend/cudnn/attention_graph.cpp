@@ -24,7 +24,8 @@ AttentionGraph attention_graph(const AttentionProblem& problem, Direction direct
   graph.k = tensor_of(problem, problem::TensorRole::kK);
   graph.v = tensor_of(problem, problem::TensorRole::kV);
   graph.o = tensor_of(problem, problem::TensorRole::kO);
-  graph.stats = problem.stats || problem.backward;
+  // Always, so that one plan serves inference and training: the LSE is a few bytes for each row.
+  graph.stats = true;
   graph.deterministic = direction == Direction::kBackward && problem.deterministic;
   graph.modifier = std::move(modifier);
   return graph;
