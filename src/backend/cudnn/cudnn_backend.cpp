@@ -102,7 +102,7 @@ class CudnnBackend final : public Backend {
   const char* name() const override { return "cudnn"; }
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
   /// cuDNN computes functions by the GPU's approximations. The largest error seen on an H200 with 9.19 was 2^-17.4 (a
-  /// tanh, by the LSE of rows with two keys: bench/results/cudnn_check.json).
+  /// tanh, by the LSE of rows with two keys).
   double function_error() const override { return 0x1p-17; }
 
   Verdict support(const CompiledProblem& problem) const override {
