@@ -17,6 +17,9 @@ struct ExplainOptions {
   CompileOptions compile;
   /// Keep the program's text after each compiler step.
   bool step_programs = false;
+  /// Explain the cudnn backend's forms for the device with these properties (device_properties()'s text, see
+  /// compile_ahead.hpp), which need not be on this machine. Absent: for the current device, if there is one.
+  std::optional<std::string> device_properties;
 };
 
 /// One step of the compiler, as it ran.
@@ -72,6 +75,33 @@ struct BackendExplanation {
   std::optional<std::size_t> backward_workspace_bytes;  ///< only for problems with backward
 };
 
+/// One way to write a direction for cuDNN.
+struct FormCandidateExplanation {
+  struct Form {
+    std::string name;  ///< docs/cudnn_forms.md
+    /// What attention with this form alone took when it was explored; absent where it was not timed.
+    std::optional<double> milliseconds;
+  };
+  std::vector<Form> forms;
+  std::size_t nodes = 0;              ///< of the graph that cuDNN gets for the score function
+  std::size_t computed_operands = 0;  ///< tensors that scoremod computes before cuDNN runs
+  bool chosen = false;  ///< the one that runs; on another machine's device, unless a trial there refuses it
+  bool asked = false;   ///< cuDNN was asked to build it
+  std::optional<std::size_t> workspace_bytes;  ///< where it was built
+  std::string refusal;                         ///< why it can't run, where that is known
+};
+
+/// How one direction can be written for cuDNN, the fastest forms first, and what each costs. Times are of one shape:
+/// batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device that docs/cudnn_forms.md names.
+struct FormExplanation {
+  std::string direction;     ///< "forward" or "backward"
+  std::string architecture;  ///< of the device: "sm_90"
+  bool verified = false;     ///< the forms were seen to be right on this architecture, and not only on another
+  std::optional<double> plain_milliseconds;  ///< without a score function
+  std::vector<FormCandidateExplanation> candidates;
+  std::vector<std::string> reasons;  ///< why candidates are missing or were passed over
+};
+
 /// What scoremod makes of a problem, and why.
 struct Explanation {
   AttentionProblem problem;
@@ -83,10 +113,12 @@ struct Explanation {
   WorkEstimate work;
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
+  std::vector<FormExplanation> forms;        ///< of the cudnn backend; empty without a device
 };
 
 /// Compiles and plans without running anything. Throws Error(kInvalidArgument) for an invalid problem or option; that
-/// no backend supports the problem is no error here.
+/// no backend supports the problem is no error here. With ExplainOptions::device_properties, throws as compile_ahead()
+/// does, and as there this process can then run nothing on a device where there is no driver.
 SCOREMOD_API Explanation explain(const AttentionProblem& problem, const ExplainOptions& options = {});
 /// As JSON: the fields above by their names; docs/cli.md.
 SCOREMOD_API std::string to_json(const Explanation& explanation);

@@ -2,6 +2,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cpu/cpu_backend.hpp"
+#include "backend/form_choices.hpp"
 #include "backend/plan_ahead.hpp"
 #include "backend/reference/reference_backend.hpp"
 #include "base/fail.hpp"
@@ -9,6 +10,7 @@
 #include "backend/cudnn/build_ahead.hpp"
 #include "backend/cudnn/cudnn_backend.hpp"
 #include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/explain_forms.hpp"
 #include "backend/cudnn/handle.hpp"
 #endif
 
@@ -41,9 +43,18 @@ std::vector<AheadPlan> plan_ahead(const compiler::CompiledProblem& problem, std:
 }
 
 std::string device_properties_here() { return cudnn::device_properties(cudnn::builder_handle()).json; }
+
+std::vector<DirectionForms> form_choices(const compiler::CompiledProblem& problem,
+                                         const std::optional<std::string>& device_properties) {
+  return cudnn::explain_forms(problem, device_properties);
+}
 #else
 std::vector<AheadPlan> plan_ahead(const compiler::CompiledProblem&, std::string_view) {
   fail_unsupported("this scoremod was built without the cuDNN backend, the only one that plans ahead");
+}
+
+std::vector<DirectionForms> form_choices(const compiler::CompiledProblem&, const std::optional<std::string>&) {
+  fail_unsupported("this scoremod was built without the cuDNN backend, the only one that has forms to choose from");
 }
 
 std::string device_properties_here() { fail_unsupported("this scoremod was built without the cuDNN backend"); }

@@ -1,8 +1,10 @@
 #include "scoremod/explain.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/backend.hpp"
+#include "backend/form_choices.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "explain/work_estimate.hpp"
@@ -88,6 +90,41 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
   return explanations;
 }
 
+FormCandidateExplanation explain_candidate(const backend::FormCandidate& candidate) {
+  FormCandidateExplanation explanation;
+  for (const backend::FormCost& cost : candidate.forms) explanation.forms.push_back({cost.form, cost.milliseconds});
+  explanation.nodes = candidate.nodes;
+  explanation.computed_operands = candidate.computed_operands;
+  explanation.chosen = candidate.chosen;
+  explanation.asked = candidate.asked;
+  explanation.workspace_bytes = candidate.workspace_bytes;
+  explanation.refusal = candidate.refusal;
+  return explanation;
+}
+
+std::vector<FormExplanation> explain_forms(const compiler::CompiledProblem& compiled,
+                                           const std::optional<std::string>& device) {
+  std::vector<FormExplanation> explanations;
+  for (const backend::DirectionForms& forms : backend::form_choices(compiled, device)) {
+    FormExplanation explanation;
+    explanation.direction = forms.direction == backend::Direction::kForward ? "forward" : "backward";
+    explanation.architecture = forms.architecture;
+    explanation.verified = forms.verified;
+    explanation.plain_milliseconds = forms.plain_milliseconds;
+    explanation.reasons = forms.reasons;
+    for (const auto& candidate : forms.candidates) explanation.candidates.push_back(explain_candidate(candidate));
+    explanations.push_back(std::move(explanation));
+  }
+  return explanations;
+}
+
+/// Whether the current device's backend has forms to explain.
+bool runs_on_device(const std::vector<BackendExplanation>& backends) {
+  return std::ranges::any_of(backends, [](const BackendExplanation& backend) {
+    return backend.support.memory == MemoryKind::kCuda && backend.support.supported;
+  });
+}
+
 }  // namespace
 }  // namespace explaining
 
@@ -104,7 +141,13 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
   if (compiled.derivative) explanation.derivative = compiled.derivative->to_string();
   explanation.work = explaining::estimate_work(compiled);
   explanation.tensors = tensors_of(problem);
+  // A device elsewhere comes first: what is asked then must not find this machine's driver missing before.
+  const std::optional<std::string>& device = options.device_properties;
+  if (device) explanation.forms = explaining::explain_forms(compiled, device);
   explanation.backends = explaining::explain_backends(compiled, options.compile);
+  if (!device && explaining::runs_on_device(explanation.backends)) {
+    explanation.forms = explaining::explain_forms(compiled, {});
+  }
   return explanation;
 }
 

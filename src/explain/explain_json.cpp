@@ -75,6 +75,34 @@ Json backends_json(const std::vector<BackendExplanation>& backends) {
   return json;
 }
 
+Json candidate_json(const FormCandidateExplanation& candidate) {
+  Json forms = Json::array();
+  for (const auto& form : candidate.forms)
+    forms.push_back({{"form", form.name}, {"ms", optional_json(form.milliseconds)}});
+  return {{"chosen", candidate.chosen},
+          {"forms", std::move(forms)},
+          {"nodes", candidate.nodes},
+          {"computed_operands", candidate.computed_operands},
+          {"asked", candidate.asked},
+          {"workspace_bytes", optional_json(candidate.workspace_bytes)},
+          {"refusal", candidate.refusal.empty() ? Json(nullptr) : Json(candidate.refusal)}};
+}
+
+Json forms_json(const std::vector<FormExplanation>& directions) {
+  Json json = Json::array();
+  for (const FormExplanation& direction : directions) {
+    Json candidates = Json::array();
+    for (const auto& candidate : direction.candidates) candidates.push_back(candidate_json(candidate));
+    json.push_back({{"direction", direction.direction},
+                    {"architecture", direction.architecture},
+                    {"verified", direction.verified},
+                    {"plain_ms", optional_json(direction.plain_milliseconds)},
+                    {"candidates", std::move(candidates)},
+                    {"reasons", direction.reasons}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string to_json(const Explanation& explanation) {
@@ -88,6 +116,7 @@ std::string to_json(const Explanation& explanation) {
   json["work"] = work_json(explanation.work);
   json["tensors"] = tensors_json(explanation.tensors);
   json["backends"] = backends_json(explanation.backends);
+  json["forms"] = forms_json(explanation.forms);
   return json.dump(2) + "\n";
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <iomanip>
@@ -67,6 +68,7 @@ class Writer {
     work();
     tensors();
     backends();
+    for (const FormExplanation& direction : explanation_.forms) forms(direction);
     return out_.str();
   }
 
@@ -141,6 +143,49 @@ class Writer {
       for (const std::string& reason : backend.support.reasons) out_ << indented("because " + reason);
       for (const std::string& note : backend.support.notes) out_ << indented(note);
     }
+  }
+
+  /// " 1.08 ms", or nothing where a time is not known.
+  static std::string time_text(const std::optional<double>& milliseconds) {
+    if (!milliseconds) return "";
+    std::ostringstream out;
+    out << " " << std::setprecision(3) << *milliseconds << " ms";
+    return out.str();
+  }
+
+  /// A candidate's forms; of one that is not the first, those that it differs by.
+  void form_lines(const FormCandidateExplanation& candidate, const FormCandidateExplanation& first) {
+    const auto write_missing = [&](const char* word, const auto& forms, const auto& others) {
+      for (const auto& form : forms) {
+        const auto same = [&](const auto& other) { return other.name == form.name; };
+        if (std::ranges::any_of(others, same)) continue;
+        out_ << "        " << word << form.name << time_text(form.milliseconds) << "\n";
+      }
+    };
+    using Forms = std::vector<FormCandidateExplanation::Form>;
+    const bool is_first = &candidate == &first;
+    write_missing(is_first ? "" : "with ", candidate.forms, is_first ? Forms{} : first.forms);
+    write_missing("without ", first.forms, candidate.forms);
+  }
+
+  void forms(const FormExplanation& direction) {
+    out_ << "cudnn forms, " << direction.direction << ", " << direction.architecture
+         << (direction.verified ? "" : " (seen to be right on another architecture, whose times these are)");
+    if (direction.plain_milliseconds) out_ << "; without a modifier" << time_text(direction.plain_milliseconds);
+    out_ << "\n";
+    for (const FormCandidateExplanation& candidate : direction.candidates) {
+      out_ << "    "
+           << (candidate.chosen            ? "runs"
+               : candidate.refusal.empty() ? "or"
+                                           : "not")
+           << ": " << candidate.nodes << " nodes";
+      if (candidate.computed_operands > 0) out_ << ", " << candidate.computed_operands << " computed beforehand";
+      if (candidate.workspace_bytes) out_ << ", workspace " << bytes_text(*candidate.workspace_bytes);
+      out_ << "\n";
+      form_lines(candidate, direction.candidates.front());
+      if (!candidate.refusal.empty()) out_ << indented("    because " + candidate.refusal);
+    }
+    for (const std::string& reason : direction.reasons) out_ << indented(reason);
   }
 
   const Explanation& explanation_;

@@ -1,6 +1,4 @@
-#include <fstream>
 #include <iomanip>
-#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -11,8 +9,8 @@
 #include "scoremod/compile_ahead.hpp"
 
 #include "commands.hpp"
+#include "device_file.hpp"
 #include "exit_code.hpp"
-#include "fail.hpp"
 #include "problem_source.hpp"
 #include "standard_output.hpp"
 
@@ -27,17 +25,6 @@ struct Arguments {
   std::string directory;
   bool json = false;
 };
-
-std::string read_device(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    fail(ErrorCode::kInvalidArgument, path,
-         ": expected a device's properties, found no file that can be read; `scoremod device` writes them on a machine "
-         "with the device");
-  }
-  return text;
-}
 
 Json to_json(const std::string& problem, const AheadResult& result) {
   return {{"problem", problem},

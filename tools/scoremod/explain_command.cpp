@@ -4,6 +4,7 @@
 #include "scoremod/explain.hpp"
 
 #include "commands.hpp"
+#include "device_file.hpp"
 #include "exit_code.hpp"
 #include "problem_source.hpp"
 #include "standard_output.hpp"
@@ -14,11 +15,14 @@ namespace {
 struct Arguments {
   std::string problem;
   ExplainOptions options;
+  std::string device;
   bool json = false;
 };
 
 int run(const Arguments& arguments) {
-  const Explanation explanation = explain(read_problem(arguments.problem).file.problem, arguments.options);
+  ExplainOptions options = arguments.options;
+  if (!arguments.device.empty()) options.device_properties = read_device(arguments.device);
+  const Explanation explanation = explain(read_problem(arguments.problem).file.problem, options);
   write_output(arguments.json ? to_json(explanation) : to_text(explanation));
   return kFine;
 }
@@ -32,6 +36,10 @@ void add_explain(CLI::App& app, Action* action) {
   CompileOptions& compile = arguments->options.compile;
   command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
   command->add_option("--backend", compile.backend, "Backend to choose; the first that fits if left out");
+  command->add_option(
+      "--device", arguments->device,
+      "Explain cuDNN's forms for the device of this file, which `scoremod device` wrote; the current one if "
+      "left out");
   command->add_option("--threads", compile.threads, "CPU threads; 0 means one for each core")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--disable", compile.disabled_passes, "Compiler step to leave out; may be repeated");

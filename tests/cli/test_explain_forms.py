@@ -1,0 +1,82 @@
+"""scoremod explain --device: which forms cuDNN would run, what the others cost, and what is refused."""
+
+import json
+
+import pytest
+
+from built_command import ROOT
+
+DEVICES = ROOT / "src" / "backend" / "cudnn" / "devices"
+CAUSAL = {
+    "batch": 2, "heads_q": 4, "seq_q": 512, "dim_qk": 128, "dtype": "bf16", "backward": True,
+    "program": {"score_mod": [{"name": "soft_cap", "cap": 50}], "mask_mod": ["causal"]},
+}  # fmt: skip
+
+
+@pytest.fixture(name="explain")
+def explain_on_device(scoremod, tmp_path):
+    def run(device, problem, *options):
+        path = tmp_path / "problem.json"
+        path.write_text(json.dumps(problem), encoding="utf-8")
+        done = scoremod("explain", path, "--device", DEVICES / device, *options)
+        if done.returncode == 4 and ("no cuDNN" in done.stderr or "no CUDA runtime" in done.stderr):
+            pytest.skip(done.stderr)
+        if done.returncode == 3 and "built without the cuDNN backend" in done.stderr:
+            pytest.skip(done.stderr)
+        if "no form is known to be right" in done.stdout:
+            pytest.skip("no form table for the installed cuDNN")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_fastest_form_runs_and_the_others_have_their_cost(explain):
+    forward, backward = json.loads(explain("h200.json", CAUSAL, "--json"))["forms"]
+    assert [forward["direction"], backward["direction"]] == ["forward", "backward"]
+    for direction in (forward, backward):
+        assert direction["architecture"] == "sm_90" and direction["verified"] and direction["plain_ms"] > 0
+        band, compare = direction["candidates"]
+        assert band["chosen"] and not compare["chosen"]
+        assert "band.right" in [form["form"] for form in band["forms"]]
+        assert "band.right" not in [form["form"] for form in compare["forms"]]
+        times = {form["form"]: form["ms"] for form in band["forms"] + compare["forms"]}
+        assert times["band.right"] < times["tanh.f32"]
+        assert all(candidate["asked"] and candidate["refusal"] is None for candidate in (band, compare))
+    assert backward["candidates"][0]["workspace_bytes"] > 2 * 4 * 512 * 128 * 4  # dQ in float32
+
+
+def test_text_names_what_others_differ_by(explain):
+    text = explain("h200.json", CAUSAL)
+    shown = text[text.index("cudnn forms, forward, sm_90") :]
+    assert "runs: " in shown and "\n        band.right 0." in shown and "without band.right 0." in shown
+
+
+def test_a_refused_candidate_has_cudnns_reason(explain):
+    # tests/golden/cudnn_acceptance: the backward of documents is refused on sm_80.
+    problem = {**CAUSAL, "program": {"mask_mod": ["documents"]}}
+    forward, backward = json.loads(explain("a100.json", problem, "--json"))["forms"]
+    assert not forward["verified"] and any(candidate["chosen"] for candidate in forward["candidates"])
+    assert backward["candidates"] and not any(candidate["chosen"] for candidate in backward["candidates"])
+    assert all("sq broadcasted vectors" in candidate["refusal"] for candidate in backward["candidates"])
+
+
+def test_what_no_form_can_do_has_reasons(explain):
+    forward, backward = json.loads(explain("h200.json", {**CAUSAL, "dim_qk": 44}, "--json"))["forms"]
+    assert not forward["candidates"] and "dim_qk is 44" in forward["reasons"][0]
+    assert not backward["candidates"] and "dim_qk is 44" in backward["reasons"][0]
+
+
+def test_without_a_device_there_are_no_forms(scoremod, tmp_path):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps({**CAUSAL, "dtype": "f32"}), encoding="utf-8")
+    assert json.loads(scoremod("explain", path, "--json").stdout)["forms"] == []
+
+
+def test_a_file_that_is_no_device_is_a_mistake(scoremod, tmp_path):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(CAUSAL), encoding="utf-8")
+    for text in ("", "{}"):
+        (tmp_path / "device.json").write_text(text, encoding="utf-8")
+        done = scoremod("explain", path, "--device", tmp_path / "device.json")
+        assert done.returncode == 2 and "expected the properties of a CUDA device" in done.stderr
