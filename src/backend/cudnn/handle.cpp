@@ -5,6 +5,7 @@
 #include <map>
 
 #include "backend/cuda/device.hpp"
+#include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/library.hpp"
 #include "base/fail.hpp"
 
@@ -34,6 +35,8 @@ void* handle_in(HandlesByDevice& handles) {
   if (!library().available) fail_environment(library().reason);
   cudnnHandle_t& handle = handles[cuda::current_device_ordinal()];
   if (handle != nullptr) return handle;
+  // It may be a thread's first call that is being captured.
+  const cuda::RelaxedCapture relaxed;
   const std::lock_guard lock(construction_turns());
   const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
   if (status == CUDNN_STATUS_SUCCESS) return handle;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
 #include "backend/cudnn/device_target.hpp"
@@ -111,6 +112,8 @@ std::string describe(const DirectionPlan& plan) {
 DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, Direction direction,
                                const PlannerOptions& options) {
   const DeviceTarget& target = current_target();
+  // Plans are loaded and tried on streams that nobody captures, while other threads may capture theirs.
+  const cuda::RelaxedCapture relaxed;
   const FormTable& table = target.forms(row_class(problem.problem));
   if (std::string reason = objection(table, target); !reason.empty() && !options.allowed) return {{}, {reason}, {}};
   const FormFilter allowed = options.allowed ? options.allowed : right_forms(table, direction);
