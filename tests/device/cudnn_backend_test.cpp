@@ -11,6 +11,7 @@
 #include "scoremod/staging.hpp"
 #include "scoremod/tensors.hpp"
 
+#include "backend/cuda/driver_call.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/library.hpp"
 #include "backend/cudnn/planner.hpp"
@@ -197,6 +198,49 @@ TEST_F(CudnnBackend, RefusesWhatACallMustNotBeGiven) {
   args = good.forward;
   args.options.offsets.query = 5;
   expect_refusal([&] { attention.forward(args, good.workspace); }, "index_offsets");
+}
+
+/// A context of its own on the current device, current on this thread for the object's life.
+class OwnContext {
+ public:
+  OwnContext() {
+    using backend::cuda::check_driver;
+    CUdevice device = 0;
+    check_driver(SCOREMOD_DRIVER(cuCtxGetDevice)(&device), "cuCtxGetDevice");
+#if CUDA_VERSION >= 13000
+    check_driver(SCOREMOD_DRIVER(cuCtxCreate)(&context_, nullptr, 0, device), "cuCtxCreate");
+#else
+    check_driver(SCOREMOD_DRIVER(cuCtxCreate)(&context_, 0, device), "cuCtxCreate");
+#endif
+  }
+  ~OwnContext() {
+    CUcontext popped = nullptr;
+    SCOREMOD_DRIVER(cuCtxPopCurrent)(&popped);
+    // It is not destroyed: handles of this thread, and plans of the process, live in it.
+  }
+
+ private:
+  CUcontext context_ = nullptr;
+};
+
+TEST_F(CudnnBackend, RunsNoPlanInAnotherContext) {
+  const AttentionProblem problem = problem_of("value = score + f32(q_idx)", false);
+  const Attention attention = on_cudnn(problem);
+  Call call(attention);
+  attention.forward(call.forward, call.workspace);
+  const std::vector<std::byte> expected = call.o();
+  const std::uint64_t builds = cache_statistics().plans.builds;
+  {
+    const OwnContext other;
+    expect_refusal([&] { attention.forward(call.forward, call.workspace); }, "another CUDA context");
+    const Attention there = on_cudnn(problem);
+    EXPECT_GT(cache_statistics().plans.builds, builds) << "a plan of another context was taken";
+    Call call_there(there);
+    there.forward(call_there.forward, call_there.workspace);
+    EXPECT_EQ(call_there.o(), expected);
+  }
+  attention.forward(call.forward, call.workspace);
+  EXPECT_EQ(call.o(), expected);
 }
 
 TEST_F(CudnnBackend, TakesItsTimeForAdmissionOnce) {

@@ -1,43 +1,20 @@
 #include "backend/cuda/kernel_module.hpp"
 
-#include <cuda.h>
-
+#include "backend/cuda/driver_call.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
-namespace {
-
-// Expanded before it is made a string: cuda.h renames functions to their newest version.
-#define SCOREMOD_NAME(name) #name
-#define SCOREMOD_EXPANDED_NAME(name) SCOREMOD_NAME(name)
-/// A function of the driver, found once.
-#define SCOREMOD_DRIVER(name)                                                                           \
-  ([]() -> decltype(&::name) {                                                                          \
-    static const auto f =                                                                               \
-        reinterpret_cast<decltype(&::name)>(symbol_of(library().driver, SCOREMOD_EXPANDED_NAME(name))); \
-    return f;                                                                                           \
-  }())
-
-void check(CUresult status, const char* call) {
-  if (status == CUDA_SUCCESS) return;
-  const char* text = nullptr;
-  SCOREMOD_DRIVER(cuGetErrorString)(status, &text);
-  fail_environment(call, ": ", text == nullptr ? "an error without a text" : text);
-}
-
-}  // namespace
-
 KernelModule::KernelModule(const std::string& image) {
   if (!library().available) fail_environment(library().reason);
   const RelaxedCapture relaxed;
   // Makes the device's primary context current, which the driver's functions work on.
   check_runtime(SCOREMOD_CUDART(cudaFree)(nullptr), "cudaFree");
   CUcontext context = nullptr;
-  check(SCOREMOD_DRIVER(cuCtxGetCurrent)(&context), "cuCtxGetCurrent");
+  check_driver(SCOREMOD_DRIVER(cuCtxGetCurrent)(&context), "cuCtxGetCurrent");
   CUmodule module = nullptr;
-  check(SCOREMOD_DRIVER(cuModuleLoadData)(&module, image.c_str()), "cuModuleLoadData");
+  check_driver(SCOREMOD_DRIVER(cuModuleLoadData)(&module, image.c_str()), "cuModuleLoadData");
   context_ = context;
   module_ = module;
 }
@@ -57,7 +34,8 @@ KernelModule::~KernelModule() {
 
 KernelModule::Kernel KernelModule::kernel(const char* name) const {
   CUfunction function = nullptr;
-  check(SCOREMOD_DRIVER(cuModuleGetFunction)(&function, static_cast<CUmodule>(module_), name), "cuModuleGetFunction");
+  check_driver(SCOREMOD_DRIVER(cuModuleGetFunction)(&function, static_cast<CUmodule>(module_), name),
+               "cuModuleGetFunction");
   return function;
 }
 
@@ -66,11 +44,11 @@ void KernelModule::launch(Kernel kernel, const Grid& grid, int threads, const Ke
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
   std::vector<const void*> pointers;
   for (const std::uint64_t& word : arguments.words()) pointers.push_back(&word);
-  check(SCOREMOD_DRIVER(cuLaunchKernel)(static_cast<CUfunction>(kernel), static_cast<unsigned>(grid[0]),
-                                        static_cast<unsigned>(grid[1]), static_cast<unsigned>(grid[2]),
-                                        static_cast<unsigned>(threads), 1, 1, 0, static_cast<CUstream>(stream),
-                                        const_cast<void**>(pointers.data()), nullptr),
-        "cuLaunchKernel");
+  check_driver(SCOREMOD_DRIVER(cuLaunchKernel)(static_cast<CUfunction>(kernel), static_cast<unsigned>(grid[0]),
+                                               static_cast<unsigned>(grid[1]), static_cast<unsigned>(grid[2]),
+                                               static_cast<unsigned>(threads), 1, 1, 0, static_cast<CUstream>(stream),
+                                               const_cast<void**>(pointers.data()), nullptr),
+               "cuLaunchKernel");
 }
 
 }  // namespace scoremod::backend::cuda

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/context.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
@@ -57,18 +57,18 @@ void check(Status status, const char* call) {
   if (status != kSuccess) fail_environment(call, ": ", blas().text(status));
 }
 
-/// A thread's handles, one for each device. Destroyed on the thread that made them.
+/// A thread's handles, one for each CUDA context. Destroyed on the thread that made them.
 struct Handles {
-  std::map<int, void*> by_device;
+  std::map<std::uint64_t, void*> by_context;
   ~Handles() {
-    for (const auto& [device, handle] : by_device) blas().destroy(handle);
+    for (const auto& [context, handle] : by_context) blas().destroy(handle);
   }
 };
 
 void* thread_handle() {
   blas();  // before the handles, so that it is there when they are destroyed
   thread_local Handles handles;
-  void*& handle = handles.by_device[current_device_ordinal()];
+  void*& handle = handles.by_context[current_context()];
   if (handle == nullptr) {
     const RelaxedCapture relaxed;
     check(blas().create(&handle), "cublasCreate");

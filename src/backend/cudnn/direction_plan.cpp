@@ -1,5 +1,6 @@
 #include "backend/cudnn/direction_plan.hpp"
 
+#include "backend/cuda/context.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/cudnn/handle.hpp"
 #include "base/fail.hpp"
@@ -21,7 +22,10 @@ std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& c
 
 DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction direction, LoweredModifier modifier,
                              std::shared_ptr<const EnginePlan> engine)
-    : takes_offsets_(problem.problem.index_offsets), modifier_(std::move(modifier)), engine_(std::move(engine)) {
+    : context_(cuda::current_context()),
+      takes_offsets_(problem.problem.index_offsets),
+      modifier_(std::move(modifier)),
+      engine_(std::move(engine)) {
   const Program& program = direction == Direction::kForward ? problem.program : *problem.derivative;
   const std::vector<cuda::NodeTensor> computed = node_tensors(modifier_.computed);
   if (!computed.empty()) kernel_ = cuda::ComputeKernel::build(problem.problem, program, computed);
@@ -69,6 +73,11 @@ void DirectionPlan::compute_operands(const CallPointers& call, const CallParamet
 
 void DirectionPlan::execute(const CallPointers& call, const CallParameters& parameters,
                             std::span<std::byte> workspace) const {
+  if (cuda::current_context() != context_) {
+    fail_argument(
+        "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
+        "compile once for each context");
+  }
   if (!takes_offsets_ && parameters.offsets != IndexOffsets{}) {
     fail_argument(
         "index offsets were given, and this attention was compiled without: set AttentionProblem::index_offsets before "

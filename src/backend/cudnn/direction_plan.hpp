@@ -21,7 +21,7 @@ struct CallPointers {
   std::span<const void* const> operands;
 };
 
-/// One direction of one problem, ready to run on the device that was current when it was made. Immutable.
+/// One direction of one problem, ready to run in the CUDA context that was current when it was made. Immutable.
 class DirectionPlan {
  public:
   DirectionPlan(const compiler::CompiledProblem& problem, Direction direction, LoweredModifier modifier,
@@ -33,7 +33,8 @@ class DirectionPlan {
   std::size_t computed_bytes() const { return computed_bytes_; }
 
   /// Enqueues the computed operands' kernel and cuDNN's plan. Where no stats pointer is given, the LSE goes into the
-  /// workspace, which is aligned to 256 bytes. The device that the plan was made on must be current.
+  /// workspace, which is aligned to 256 bytes. Throws Error(kInvalidArgument) in another context
+  /// than the one that the plan was made in.
   void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
 
  private:
@@ -51,6 +52,7 @@ class DirectionPlan {
   Source source_of(std::int64_t uid) const;
   std::size_t place_in_workspace(std::size_t bytes);
 
+  std::uint64_t context_ = 0;  ///< that the plan and its kernels were loaded in
   bool takes_offsets_ = false;
   LoweredModifier modifier_;
   std::shared_ptr<const EnginePlan> engine_;

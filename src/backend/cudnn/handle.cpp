@@ -1,10 +1,11 @@
 #include "backend/cudnn/handle.hpp"
 
+#include <cstdint>
 #include <cudnn.h>
 #include <dlfcn.h>
 #include <map>
 
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/library.hpp"
 #include "base/fail.hpp"
@@ -19,21 +20,21 @@ Function cudnn_function(const char* name) {
   return reinterpret_cast<Function>(symbol);
 }
 
-using HandlesByDevice = std::map<int, cudnnHandle_t>;
+using HandlesByContext = std::map<std::uint64_t, cudnnHandle_t>;
 
-/// A thread's handles, one for each device. Destroyed on the thread that made them.
+/// A thread's handles, one for each CUDA context. Destroyed on the thread that made them.
 struct Handles {
-  HandlesByDevice by_device;
+  HandlesByContext by_context;
   ~Handles() {
     const std::lock_guard lock(construction_turns());
-    for (const auto& [device, handle] : by_device) cudnn_function<decltype(&::cudnnDestroy)>("cudnnDestroy")(handle);
+    for (const auto& [context, handle] : by_context) cudnn_function<decltype(&::cudnnDestroy)>("cudnnDestroy")(handle);
   }
 };
 
-/// The current device's, made where there is none yet.
-void* handle_in(HandlesByDevice& handles) {
+/// The current context's, made where there is none yet.
+void* handle_in(HandlesByContext& handles) {
   if (!library().available) fail_environment(library().reason);
-  cudnnHandle_t& handle = handles[cuda::current_device_ordinal()];
+  cudnnHandle_t& handle = handles[cuda::current_context()];
   if (handle != nullptr) return handle;
   // It may be a thread's first call that is being captured.
   const cuda::RelaxedCapture relaxed;
@@ -52,14 +53,14 @@ std::mutex& construction_turns() {
 
 void* thread_handle() {
   thread_local Handles handles;
-  return handle_in(handles.by_device);
+  return handle_in(handles.by_context);
 }
 
 void* builder_handle() {
   static std::mutex mutex;
-  static auto* const by_device = new HandlesByDevice;  // lives until the process ends
+  static auto* const by_context = new HandlesByContext;  // lives until the process ends
   const std::lock_guard lock(mutex);
-  return handle_in(*by_device);
+  return handle_in(*by_context);
 }
 
 void* thread_handle(void* stream) {

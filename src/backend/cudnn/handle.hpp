@@ -9,14 +9,14 @@ namespace scoremod::backend::cudnn {
 /// letting builds run side by side would not be enough. A plan that was built before runs meanwhile.
 std::mutex& construction_turns();
 
-/// The calling thread's cuDNN handle of its current device: made at first use, destroyed with the thread. One policy
-/// for the whole library: plans never make handles of their own. For execution only.
+/// The calling thread's cuDNN handle of its current CUDA context: made at first use, destroyed with the thread. One
+/// policy for the whole library: plans never make handles of their own. For execution only.
 void* thread_handle();
 
 /// The same handle, set to enqueue on a stream; null is the default stream.
 void* thread_handle(void* stream);
 
-/// The handle with which plans are built, loaded and described on the current device: one for the whole process, never
+/// The handle with which plans are built, loaded and described in the current context: one for the whole process, never
 /// destroyed, because a plan refers to the handle that it was built with for as long as it lives, and threads end
 /// before. Only what holds construction_turns() uses it.
 void* builder_handle();

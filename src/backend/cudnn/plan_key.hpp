@@ -48,7 +48,7 @@ struct PlanKey {
 struct LoadedPlanKey {
   PlanKey plan;
   int device_ordinal = 0;
-  std::uint64_t context = 0;  ///< an id that the process gives to no other context; 0 where only primary ones are used
+  std::uint64_t context = 0;  ///< cuda::current_context()
 
   bool operator==(const LoadedPlanKey&) const = default;
 };

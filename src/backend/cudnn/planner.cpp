@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
@@ -62,6 +63,7 @@ std::shared_ptr<const EnginePlan> engine_for(AttentionGraph graph, const DeviceT
   key.plan.device = target.device;
   key.plan.cudnn_version = library().cudnn_version;
   key.device_ordinal = target.ordinal;
+  key.context = cuda::current_context();
   const auto entry = engine_cache().get(canonical_bytes(key), [&] { return load_or_build(key.plan, target); });
   if (!entry.plan) throw NoCandidate{concat("cuDNN refused the graph: ", entry.refusal)};
   return entry.plan;
