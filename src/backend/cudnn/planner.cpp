@@ -101,6 +101,7 @@ std::string objection(const FormTable& table, const DeviceTarget& target) {
 std::string describe(const DirectionPlan& plan) {
   std::string text = concat(plan.modifier().graph.nodes.size(), " modifier nodes");
   for (const std::string& form : plan.modifier().forms) text += concat(text.ends_with("nodes") ? ": " : ", ", form);
+  text += concat("; workspace ", plan.workspace_bytes(), " bytes");
   if (const std::size_t bytes = plan.computed_bytes(); bytes > 0) {
     text += concat("; ", plan.modifier().computed.size(),
                    " score-free parts are computed beforehand by a kernel of scoremod's, into ", bytes,

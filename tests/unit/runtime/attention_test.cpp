@@ -233,6 +233,18 @@ TEST(Attention, EveryBackendAnswersSupport) {
   for (const Support& answer : answers) EXPECT_EQ(answer.supported, answer.reasons.empty());
 }
 
+TEST(Attention, SupportGivesItsReasonsAsValuesAndPrintsNothing) {
+  AttentionProblem problem = test_problem();
+  problem.dtype = DType::kBF16;
+  ::testing::internal::CaptureStdout();
+  const std::vector<Support> first = support(problem), again = support(problem);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].supported, first[i].reasons.empty()) << first[i].backend;
+    EXPECT_EQ(first[i].reasons, again[i].reasons) << first[i].backend;
+  }
+}
+
 TEST(Attention, ScaleOfTheCallOverridesTheProblems) {
   AttentionProblem problem = test_problem();
   const Attention attention = Attention::compile(problem, on_reference());
