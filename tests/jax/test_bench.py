@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_report(tmp_path):
     path = tmp_path / "report.json"
     options = "--batch 1 --heads 2 --seq 32 --dim 16 --calls 1 --dtype float32 --case causal --case soft_cap".split()
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "SCOREMOD_COMMIT": "some"}
+    paths = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "SCOREMOD_COMMIT": "some"}
     subprocess.run([sys.executable, ROOT / "bench" / "jax" / "flex_attention.py", path, *options], env=environment, check=True)
     report = json.loads(path.read_text())
     assert report["commit"] == "some" and report["versions"]["jax"] and report["call_overhead"]["addition"]["ms"] > 0

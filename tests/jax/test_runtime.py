@@ -91,7 +91,8 @@ q = jnp.asarray(np.load(Path(sys.argv[1]) / "q.npy"))
 modifier = lambda score, b, h, q_idx, kv_idx: score * 0.5 + 0.1 * (q_idx - kv_idx)
 """
     np.save(folder / "q.npy", Q)
-    variables = os.environ | {"PYTHONPATH": str(PAGE.parents[1] / "python")} | environment
+    paths = os.pathsep.join([str(PAGE.parents[1] / "python"), os.environ.get("PYTHONPATH", "")])
+    variables = os.environ | {"PYTHONPATH": paths} | environment
     command = [sys.executable, "-c", prelude + script, str(folder), *arguments]
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -66,6 +66,14 @@ def test_library_functions_are_one_op():
         assert op in got.program
 
 
+def test_functions_that_are_primitives_in_some_versions_of_jax():
+    def score_mod(score, *_):
+        return jnp.log2(1 + score * score) + jax.grad(jnp.tanh)(score)
+
+    q = 3 * jax.random.normal(jax.random.key(0), Q.shape)
+    np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
+
+
 def test_calls_are_looked_into():
     double = jax.jit(lambda x: x * 2.0)
     got = explained(lambda score, *_: jax.checkpoint(jax.jit(lambda x: double(jnp.tanh(x)) + 1.0))(score))

@@ -113,6 +113,17 @@ def _integer_pow(builder, params, x):
     return builder.op("reciprocal", power) if builder.type(x) == "f32" else None
 
 
+def _one_minus_square(builder, params, x):
+    """JAX 0.11's primitive in the derivative of tanh; computed as there, exact where |x| is near 1."""
+    one = builder.constant(1, builder.type(x))
+    return builder.op("mul", builder.op("add", one, x), builder.op("sub", one, x))
+
+
+def _log2(builder, params, x):
+    """A primitive from JAX 0.11 on; before, jnp.log2 was this."""
+    return builder.op("div", builder.op("log", x), builder.constant(np.log(2), "f32")) if builder.type(x) == "f32" else None
+
+
 def _round(builder, params, x):
     return builder.op("round", x) if params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN else None
 
@@ -169,6 +180,7 @@ RULES = {
     "pow": _pow,
     "integer_pow": _integer_pow,
     "square": lambda builder, params, x: builder.op("mul", x, x),
+    "one_minus_square": _one_minus_square,
     "min": _numeric("min"),
     "max": _numeric("max"),
     "clamp": _clamp,
@@ -183,6 +195,7 @@ RULES = {
     "expm1": _float("expm1"),
     "log": _float("log"),
     "log1p": _float("log1p"),
+    "log2": _log2,
     "sqrt": _float("sqrt"),
     "rsqrt": _float("rsqrt"),
     "sin": _float("sin"),
