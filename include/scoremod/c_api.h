@@ -167,7 +167,8 @@ SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const 
 /* Sets *statistics_json to counts and limits; the caller frees it:
  * {"plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
  *            "limits": {"plans", "bytes"}},
- *  "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"}} */
+ *  "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"},
+ *  "builds": {"count", "milliseconds"}, "loads": {...}, "trials": {...}} */
 SCOREMOD_C_API scoremod_status scoremod_cache_statistics(char** statistics_json, char** message);
 
 /* Limits of the plans in memory, for each backend; 0 keeps none. What is over them is dropped at once. An attention

@@ -42,9 +42,18 @@ struct PlanStoreStatistics {
   std::uint64_t failed_writes = 0;
 };
 
+/// One kind of work that making plans takes, since the process began.
+struct PlanWork {
+  std::uint64_t count = 0;
+  double milliseconds = 0;  ///< summed over threads
+};
+
 struct CacheStatistics {
   PlanCacheStatistics plans;  ///< summed over the backends
   PlanStoreStatistics store;
+  PlanWork builds;  ///< plans and kernels that were compiled
+  PlanWork loads;   ///< those that came from the store instead
+  PlanWork trials;  ///< runs that decide whether a lowering is used, each with its own plan and its comparison
 };
 
 SCOREMOD_API CacheStatistics cache_statistics();

@@ -1,5 +1,6 @@
 #include "backend/memory_space.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -35,7 +36,28 @@ class HostMemory final : public MemorySpace {
   std::string objection(const void*) const override { return {}; }
 };
 
+class HostStopwatch final : public Stopwatch {
+ public:
+  explicit HostStopwatch(const MemorySpace& space) : space_(space) {}
+
+  void start() override {
+    space_.wait(nullptr);
+    start_ = std::chrono::steady_clock::now();
+  }
+
+  double stop() override {
+    space_.wait(nullptr);
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  const MemorySpace& space_;
+  std::chrono::steady_clock::time_point start_;
+};
+
 }  // namespace
+
+std::unique_ptr<Stopwatch> MemorySpace::stopwatch() const { return std::make_unique<HostStopwatch>(*this); }
 
 const MemorySpace& host_memory() {
   static const HostMemory memory;

@@ -1,12 +1,22 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "scoremod/attention.hpp"
 
 namespace scoremod::backend {
+
+/// Measures the time of what is enqueued between start() and stop(). Both may throw Error(kEnvironment).
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+  virtual void start() = 0;
+  /// Milliseconds, once everything since start() is done.
+  virtual double stop() = 0;
+};
 
 /// The memory in which a backend's calls find their tensors and their workspace. Every function may throw
 /// Error(kEnvironment) with the device's own text.
@@ -25,6 +35,8 @@ class MemorySpace {
   virtual void copy_out(void* host, const void* from, std::size_t bytes) const = 0;
   /// Waits for what was enqueued on a stream; null is the default stream.
   virtual void wait(void* stream) const = 0;
+  /// Of work on the default stream. By default it goes by the host's clock, and waits for the stream.
+  virtual std::unique_ptr<Stopwatch> stopwatch() const;
 
   /// The ordinal of the device that the calling thread's calls go to; the host has one device, 0.
   virtual int current_device() const = 0;

@@ -24,6 +24,8 @@ Json json_of(const PlanStoreStatistics& statistics) {
       {"hits", hits}, {"misses", misses}, {"rejected", rejected}, {"writes", writes}, {"failed_writes", failed_writes}};
 }
 
+Json json_of(const PlanWork& work) { return {{"count", work.count}, {"milliseconds", work.milliseconds}}; }
+
 Json json_of(const StoredFile& file) {
   const auto& [name, bytes, last_used, damage, kind, library, engine, architecture, label] = file;
   return {{"name", name},       {"bytes", bytes},   {"last_used", last_used},       {"damage", damage}, {"kind", kind},
@@ -40,7 +42,11 @@ Json statistics_json() {
   Json store = json_of(statistics.store);
   store["directory"] = plan_store_directory();
   store["limit_bytes"] = plan_store_limit();
-  return {{"plans", std::move(plans)}, {"store", std::move(store)}};
+  return {{"plans", std::move(plans)},
+          {"store", std::move(store)},
+          {"builds", json_of(statistics.builds)},
+          {"loads", json_of(statistics.loads)},
+          {"trials", json_of(statistics.trials)}};
 }
 
 void give_json(const Json& json, char** destination) {

@@ -5,6 +5,7 @@
 
 #include "plans/erased_plan_cache.hpp"
 #include "plans/plan_store.hpp"
+#include "plans/plan_work.hpp"
 #include "plans/store_settings.hpp"
 
 namespace scoremod {
@@ -38,7 +39,11 @@ std::shared_ptr<PlanStore> plan_store() {
 
 using plans::plan_store;
 
-CacheStatistics cache_statistics() { return {plans::plan_cache_statistics(), plan_store()->statistics()}; }
+CacheStatistics cache_statistics() {
+  using plans::WorkKind;
+  return {plans::plan_cache_statistics(), plan_store()->statistics(), plans::plan_work(WorkKind::kBuild),
+          plans::plan_work(WorkKind::kLoad), plans::plan_work(WorkKind::kTrial)};
+}
 
 std::string plan_store_directory() { return plan_store()->directory().string(); }
 

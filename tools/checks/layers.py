@@ -52,6 +52,7 @@ PUBLIC_HEADERS = {
     "cache.hpp": "plans",
     "attention.hpp": "backend",
     "staging.hpp": "runtime",
+    "call_timer.hpp": "runtime",
     "compile_ahead.hpp": "runtime",
     "inputs.hpp": "backend",
     "check.hpp": "check",
@@ -72,7 +73,7 @@ USER_FOLDERS = ["tools", "bench", "examples", "bindings"]
 THIRD_PARTY = {
     "cblas.h": ["bench"],
     "hwy/": ["backend/cpu"],
-    "cudnn_frontend": ["backend/cudnn"],
+    "cudnn_frontend": ["backend/cudnn", "bench"],
     "cudnn": ["backend/cudnn"],
     "cuda": ["backend/cuda", "backend/cudnn"],
     "CLI/": ["tools", "bench"],

@@ -9,6 +9,15 @@ namespace {
 
 constexpr std::size_t kTensorAlignment = 16;
 
+class EventStopwatch final : public Stopwatch {
+ public:
+  void start() override { timer_.start(); }
+  double stop() override { return timer_.stop(); }
+
+ private:
+  DeviceTimer timer_;
+};
+
 class CudaMemory final : public MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }
@@ -41,6 +50,8 @@ class CudaMemory final : public MemorySpace {
   void wait(void* stream) const override {
     check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   }
+
+  std::unique_ptr<Stopwatch> stopwatch() const override { return std::make_unique<EventStopwatch>(); }
 
   int current_device() const override { return current_device_ordinal(); }
 

@@ -38,7 +38,7 @@ class DeviceMemory {
 /// Waits for everything that was enqueued on the current device.
 void synchronize();
 
-/// Measures device time on the default stream between construction and stop().
+/// Measures device time on the default stream between start() and stop().
 class DeviceTimer {
  public:
   DeviceTimer();

@@ -11,6 +11,7 @@
 #include "backend/cudnn/trial_run.hpp"
 #include "base/fail.hpp"
 #include "plans/plan_store.hpp"
+#include "plans/plan_work.hpp"
 
 namespace scoremod::embedded {
 // The verdicts of admitted/, made a constant of the library by CMake.
@@ -164,6 +165,7 @@ AdmissionVerdict admission(const compiler::CompiledProblem& problem, Direction d
   AdmissionVerdict verdict;
   if (verdicts.find(key, verdict)) return verdict;
   if (mode == AdmissionMode::kAlways || !find_stored(key, verdict)) {
+    const plans::CountedWork work(plans::WorkKind::kTrial);
     const compiler::CompiledProblem trial = trial_problem(problem);
     verdict = judge(trial_run(trial, direction, *make_plan(trial)), direction);
     store(key, verdict, target, concat("trial of a ", modifier.graph.nodes.size(), "-node modifier"));

@@ -14,6 +14,7 @@
 #include "base/fail.hpp"
 #include "plans/plan_cache.hpp"
 #include "plans/plan_store.hpp"
+#include "plans/plan_work.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -40,11 +41,13 @@ plans::PlanOrRefusal<EnginePlan> load_or_build(const PlanKey& key, const DeviceT
   const Bytes bytes = canonical_bytes(key);
   if (const auto stored = store->load(plans::RecordKind::kPlan, bytes)) {
     try {
+      const plans::CountedWork load(plans::WorkKind::kLoad);
       return kept(load_plan(*stored, builder_handle()));
     } catch (const Error&) {
       store->forget(plans::RecordKind::kPlan, bytes);
     }
   }
+  const plans::CountedWork build(plans::WorkKind::kBuild);
   BuildOutcome built = build_plan(key.graph, builder_handle());
   if (built.status == BuildStatus::kRefused) {
     std::string refusal = short_refusal(built.text);
