@@ -1,15 +1,59 @@
 #include "blas_products.hpp"
 
+#include <dlfcn.h>
+
 #include <cblas.h>
+
+#include "scoremod/error.hpp"
 
 namespace scoremod::bench {
 namespace {
 
+/// OpenBLAS, loaded when it is first needed: a machine with a GPU may have none.
+struct OpenBlas {
+  decltype(&cblas_sgemm) sgemm = nullptr;
+  decltype(&openblas_set_num_threads) set_num_threads = nullptr;
+  decltype(&openblas_get_config) config = nullptr;
+  decltype(&openblas_get_corename) core_name = nullptr;
+  std::string missing;  ///< the loader's text; empty when all is there
+};
+
+template <class Function>
+void find(void* library, const char* name, Function& function, std::string& missing) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) missing = dlerror();
+}
+
+OpenBlas load() {
+  OpenBlas blas;
+  void* library = dlopen("libopenblas.so.0", RTLD_NOW);
+  if (library == nullptr) {
+    blas.missing = dlerror();
+    return blas;
+  }
+  find(library, "cblas_sgemm", blas.sgemm, blas.missing);
+  find(library, "openblas_set_num_threads", blas.set_num_threads, blas.missing);
+  find(library, "openblas_get_config", blas.config, blas.missing);
+  find(library, "openblas_get_corename", blas.core_name, blas.missing);
+  return blas;
+}
+
+const OpenBlas& loaded() {
+  static const OpenBlas blas = load();
+  return blas;
+}
+
+const OpenBlas& openblas() {
+  if (loaded().missing.empty()) return loaded();
+  throw Error(ErrorCode::kEnvironment, "no OpenBLAS: " + loaded().missing);
+}
+
 /// C = op(A) op(B), all row-major and dense.
 void multiply(bool a_transposed, bool b_transposed, int rows, int columns, int depth, const float* a, const float* b,
               float* c) {
-  cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, rows,
-              columns, depth, 1, a, a_transposed ? rows : depth, b, b_transposed ? depth : columns, 0, c, columns);
+  openblas().sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
+                   rows, columns, depth, 1, a, a_transposed ? rows : depth, b, b_transposed ? depth : columns, 0, c,
+                   columns);
 }
 
 std::vector<float> filled(std::int64_t rows, std::int64_t columns) {
@@ -59,9 +103,10 @@ void BlasProducts::run() {
 }
 
 std::string BlasProducts::version() {
-  return std::string(openblas_get_config()) + ", kernels " + openblas_get_corename();
+  if (!loaded().missing.empty()) return "none";
+  return std::string(loaded().config()) + ", kernels " + loaded().core_name();
 }
 
-void BlasProducts::set_threads(int threads) { openblas_set_num_threads(threads); }
+void BlasProducts::set_threads(int threads) { openblas().set_num_threads(threads); }
 
 }  // namespace scoremod::bench

@@ -7,6 +7,9 @@
 
 namespace scoremod::bench {
 
+using measure::BenchCase;
+using measure::Direction;
+
 /// OpenBLAS doing a case's matrix products and nothing else, whole [seq_q, seq_kv] products in float32 for one head
 /// after the other: Q K^T and P V forward; Q K^T, dO V^T, P^T dO, dS^T Q and dS K backward.
 class BlasProducts {
@@ -14,8 +17,9 @@ class BlasProducts {
   explicit BlasProducts(const BenchCase& bench_case);
   void run();
 
-  /// OpenBLAS's own description: version, build and the kernels in use.
+  /// OpenBLAS's own description: version, build and the kernels in use; "none" where it is not there.
   static std::string version();
+  /// Throws Error(kEnvironment) where it is not there.
   static void set_threads(int threads);
 
  private:

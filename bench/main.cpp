@@ -1,44 +1,105 @@
-// Measures scoremod on the cases of a file, each beside OpenBLAS doing the same matrix products alone.
+// Measures scoremod on the cases of a file, each beside a reference: on the host OpenBLAS doing the same matrix
+// products alone, on a GPU the same attention by hand with cudnn-frontend.
 
-#include <algorithm>
+#include <fstream>
 #include <iostream>
+#include <iterator>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
 #include "scoremod/error.hpp"
 
-#include "measurement.hpp"
+#include "blas_reference.hpp"
 #include "peak_memory.hpp"
-#include "report.hpp"
+#include "promises.hpp"
+#ifdef SCOREMOD_HAS_CUDNN
+#include "cudnn_reference.hpp"
+#endif
 
 namespace scoremod::bench {
 namespace {
 
 struct Arguments {
-  std::string cases = "bench/cases.json";
-  std::string output = "bench/results/cpu.json";
-  std::vector<std::string> only;
-  bool forward_only = false;
+  measure::BenchmarkArguments benchmark;
   bool no_memory = false;
   std::int64_t peak_memory_child = 0;
-  MeasurementOptions measurement;
+  std::string device;
 };
 
-void run(const Arguments& arguments) {
-  if (arguments.peak_memory_child > 0)
-    return print_peak_memory(arguments.peak_memory_child, arguments.measurement.threads);
-  std::vector<BenchCase> cases = load_cases(arguments.cases, !arguments.forward_only);
-  if (!arguments.only.empty()) {
-    std::erase_if(cases, [&](const BenchCase& one) {
-      return std::ranges::find(arguments.only, one.name) == arguments.only.end();
-    });
+std::unique_ptr<measure::Reference> make_reference(const BenchCase& bench_case, measure::AttentionRun& run,
+                                                   int threads) {
+  if (!run.on_device()) return std::make_unique<BlasReference>(bench_case, threads);
+#ifdef SCOREMOD_HAS_CUDNN
+  return cudnn_reference(bench_case, run);
+#else
+  return nullptr;
+#endif
+}
+
+/// Builds the references of all cases for a device that need not be there; returns an exit code.
+int build_references(const Arguments& arguments) {
+  constexpr int kSkipped = 77;
+  int status = 0;
+#ifdef SCOREMOD_HAS_CUDNN
+  if (cudnn_version() == "none") {
+    std::cerr << "skipped: there is no cuDNN 9\n";
+    return kSkipped;
   }
-  if (cases.empty())
-    throw Error(ErrorCode::kInvalidArgument, "no case of " + arguments.cases + " has a name that was asked for");
-  const auto memory = arguments.no_memory ? std::nullopt : measure_peak_memory(32768, arguments.measurement.threads);
-  const std::vector<Measurement> results = measure(cases, arguments.measurement);
-  print_table(results, memory);
-  if (!arguments.output.empty()) write_json(arguments.output, results, memory, arguments.measurement);
+  std::ifstream file(arguments.device, std::ios::binary);
+  const std::string device{std::istreambuf_iterator<char>(file), {}};
+  for (const std::string& cases : arguments.benchmark.files) {
+    for (const BenchCase& bench_case : measure::load_cases(cases, true)) {
+      std::cout << bench_case.name << ' ' << to_string(bench_case.direction) << ": ";
+      try {
+        const auto form = reference_form(bench_case);
+        if (!form) {
+          std::cout << "no reference" << std::endl;
+          continue;
+        }
+        std::cout << "built, workspace " << CudnnGraph::build(bench_case, *form, device)->workspace_bytes() << " bytes"
+                  << std::endl;
+      } catch (const Error& error) {
+        std::cout << to_string(error.code()) << ": " << error.what() << std::endl;
+        status = 1;
+      }
+    }
+  }
+#else
+  std::cerr << "built without the headers of cuDNN\n";
+  status = kSkipped;
+#endif
+  return status;
+}
+
+int run(Arguments& arguments) {
+  if (arguments.peak_memory_child > 0) {
+    print_peak_memory(arguments.peak_memory_child, arguments.benchmark.measurement.compile.threads);
+    return 0;
+  }
+  if (!arguments.device.empty()) return build_references(arguments);
+  measure::BenchmarkArguments& benchmark = arguments.benchmark;
+  const int threads = benchmark.measurement.compile.threads;
+  benchmark.origin.versions = {{"openblas", BlasProducts::version()}, {"compiler", "g++ " __VERSION__}};
+#ifdef SCOREMOD_HAS_CUDNN
+  benchmark.origin.versions["cudnn"] = cudnn_version();
+  benchmark.origin.versions["cudnn_frontend"] = cudnn_frontend_version();
+#endif
+  const measure::BenchmarkResult result = measure::run_benchmark(
+      benchmark,
+      [&](const BenchCase& bench_case, measure::AttentionRun& run) { return make_reference(bench_case, run, threads); },
+      [](const std::string& line) { std::cout << line << std::flush; });
+  std::optional<PeakMemory> memory;
+  const bool on_host = !result.plans.on_device && result.first_error() == nullptr;
+  if (on_host && !arguments.no_memory) memory = measure_peak_memory(32768, threads);
+  if (!benchmark.json.empty()) {
+    nlohmann::ordered_json report = report_json(result, benchmark);
+    if (memory) report["memory"] = to_json(*memory);
+    measure::write_report(benchmark.json, report);
+  }
+  std::cout << (result.plans.on_device ? device_promises(result) : host_promises(result, memory));
+  const bool all_loaded = result.plans.filled_store_builds.value_or(0) == 0;
+  return result.fine() && all_loaded && result.plans.error.empty() ? 0 : 1;
 }
 
 }  // namespace
@@ -46,27 +107,24 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   scoremod::bench::Arguments arguments;
-  CLI::App app("Measures scoremod beside OpenBLAS doing the same matrix products alone");
-  app.add_option("--cases", arguments.cases, "The cases: a JSON array of {name, problem}")->capture_default_str();
-  app.add_option("--output", arguments.output, "Where the results go as JSON; empty for nowhere")
+  arguments.benchmark.files = {"bench/cases.json"};
+  arguments.benchmark.json = "bench/results/cpu.json";
+  arguments.benchmark.measurement.compile.threads = 2;
+  CLI::App app("Measures scoremod beside OpenBLAS's matrix products, or on a GPU beside cudnn-frontend used by hand");
+  app.add_option("--cases", arguments.benchmark.files, "Lists of cases: JSON arrays of {name, problem, ...}")
       ->capture_default_str();
-  app.add_option("--only", arguments.only, "Names of the cases to run");
-  app.add_flag("--forward-only", arguments.forward_only, "Leave out the backward passes");
+  app.add_option("--output", arguments.benchmark.json, "Where the results go as JSON; empty for nowhere")
+      ->capture_default_str();
   app.add_flag("--no-memory", arguments.no_memory, "Leave out the measurement of memory");
-  app.add_option("--backend", arguments.measurement.backend, "As in CompileOptions; empty for the first that fits");
-  app.add_option("--threads", arguments.measurement.threads, "Threads of scoremod and of OpenBLAS")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--repetitions", arguments.measurement.repetitions)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
+  app.add_option("--build-references", arguments.device,
+                 "Only build the references of cuDNN, for the device with the properties in this file");
   app.add_option(scoremod::bench::kPeakMemoryOption, arguments.peak_memory_child)->group("");
+  scoremod::measure::add_options(app, arguments.benchmark);
   CLI11_PARSE(app, argc, argv);
   try {
-    scoremod::bench::run(arguments);
+    return scoremod::bench::run(arguments);
   } catch (const scoremod::Error& error) {
     std::cerr << "scoremod_bench: " << to_string(error.code()) << " error: " << error.what() << '\n';
     return error.code() == scoremod::ErrorCode::kInvalidArgument ? 2 : 1;
   }
-  return 0;
 }

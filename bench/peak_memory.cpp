@@ -29,6 +29,16 @@ std::string this_executable() {
 
 }  // namespace
 
+nlohmann::ordered_json to_json(const PeakMemory& memory) {
+  return {{"batch", memory.batch},
+          {"heads", memory.heads},
+          {"seq", memory.seq},
+          {"dim", memory.dim},
+          {"input_output_bytes", memory.input_output_bytes},
+          {"added_bytes", memory.added_bytes},
+          {"workspace_bytes", memory.workspace_bytes}};
+}
+
 void print_peak_memory(std::int64_t seq, int threads) {
   PeakMemory result;
   result.seq = seq;
@@ -55,11 +65,7 @@ void print_peak_memory(std::int64_t seq, int threads) {
   args.lse = {lse.data(), lse.size() * sizeof(float)};
   attention.forward(args);
   result.added_bytes = peak_resident_bytes() - before;
-  const nlohmann::json json{{"seq", result.seq},
-                            {"input_output_bytes", result.input_output_bytes},
-                            {"added_bytes", result.added_bytes},
-                            {"workspace_bytes", result.workspace_bytes}};
-  std::cout << json.dump() << '\n';
+  std::cout << to_json(result).dump() << '\n';
 }
 
 std::optional<PeakMemory> measure_peak_memory(std::int64_t seq, int threads) {

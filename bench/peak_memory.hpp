@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 namespace scoremod::bench {
 
 /// What one forward call at a long sequence adds to a process that already holds its inputs and outputs, every page
@@ -14,6 +16,8 @@ struct PeakMemory {
   std::int64_t added_bytes = 0;      ///< growth of the peak resident set: workspace, threads, everything
   std::int64_t workspace_bytes = 0;  ///< the part that the plan reports
 };
+
+nlohmann::ordered_json to_json(const PeakMemory& memory);
 
 /// The option by which this executable runs as the child of measure_peak_memory.
 inline constexpr const char* kPeakMemoryOption = "--peak-memory-child";

@@ -13,6 +13,7 @@ using Action = std::function<int()>;
 void add_explain(CLI::App& app, Action* action);
 void add_run(CLI::App& app, Action* action);
 void add_check(CLI::App& app, Action* action);
+void add_bench(CLI::App& app, Action* action);
 void add_zoo(CLI::App& app, Action* action);
 void add_compile(CLI::App& app, Action* action);
 void add_device(CLI::App& app, Action* action);

@@ -50,6 +50,7 @@ int main_of(int argc, char** argv) {
   add_explain(app, &action);
   add_run(app, &action);
   add_check(app, &action);
+  add_bench(app, &action);
   add_zoo(app, &action);
   add_compile(app, &action);
   add_device(app, &action);

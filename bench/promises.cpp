@@ -1,0 +1,93 @@
+#include "promises.hpp"
+
+#include <array>
+#include <cstdio>
+
+namespace scoremod::bench {
+namespace {
+
+using measure::Direction;
+using measure::Measurement;
+
+constexpr double kMostTimeOverReference = 1.03;
+constexpr double kMostHostTimeOverReference = 1.2;
+constexpr double kMostLoadMs = 10;
+
+const Measurement* forward_of(const measure::BenchmarkResult& result, const std::string& name) {
+  for (const Measurement& one : result.results) {
+    const bool found = one.bench_case.name == name && one.bench_case.direction == Direction::kForward;
+    if (found && one.error.empty()) return &one;
+  }
+  return nullptr;
+}
+
+std::string promise(const std::string& what, double found, const char* relation, double promised, bool kept) {
+  std::array<char, 256> line{};
+  std::snprintf(line.data(), line.size(), "%-58s %8.3f  (promised: %s %.2f)%s\n", what.c_str(), found, relation,
+                promised, kept ? "" : "  MISSED");
+  return line.data();
+}
+
+std::string at_most(const std::string& what, double found, double promised) {
+  return promise(what, found, "at most", promised, found <= promised);
+}
+
+std::string name_of(const Measurement& one) { return one.bench_case.name + " " + to_string(one.bench_case.direction); }
+
+/// The largest value of all cases, and whose it is.
+struct Largest {
+  double value = 0;
+  std::string name;
+
+  void take(double other, const Measurement& of) {
+    if (name.empty() || other > value) *this = {other, name_of(of)};
+  }
+};
+
+}  // namespace
+
+std::string host_promises(const measure::BenchmarkResult& result, const std::optional<PeakMemory>& memory) {
+  std::string text = "\n";
+  if (const Measurement* full = forward_of(result, "full"); full != nullptr && full->reference_ms) {
+    const double rate = *full->reference_ms / full->ms;
+    text += promise("full, part of OpenBLAS's rate", rate, "at least", 0.5, rate >= 0.5);
+    if (const Measurement* causal = forward_of(result, "causal")) {
+      text += at_most("causal, time over full", causal->ms / full->ms, 0.6);
+    }
+    if (const Measurement* cap = forward_of(result, "soft_cap")) {
+      text += at_most("soft_cap, time over full", cap->ms / full->ms, 1.6);
+    }
+  }
+  if (memory) {
+    const double added = static_cast<double>(memory->added_bytes) / (1 << 20);
+    text += promise("memory beyond inputs and outputs, B1 H1 S32768 D64, MiB", added, "below", 64, added < 64);
+  }
+  return text;
+}
+
+std::string device_promises(const measure::BenchmarkResult& result) {
+  Largest ratio, host, load;
+  std::string missed;
+  for (const Measurement& one : result.results) {
+    if (!one.error.empty()) continue;
+    if (one.ratio()) ratio.take(*one.ratio(), one);
+    if (one.ratio() && *one.ratio() > kMostTimeOverReference) {
+      missed += at_most("  " + name_of(one) + ", time", *one.ratio(), kMostTimeOverReference);
+    }
+    if (one.host_us && one.reference_host_us) host.take(*one.host_us / *one.reference_host_us, one);
+    if (one.plan.load_ms) load.take(*one.plan.load_ms, one);
+  }
+  std::string text = "\n";
+  if (!ratio.name.empty())
+    text += at_most("time over the graph by hand: " + ratio.name, ratio.value, kMostTimeOverReference);
+  text += missed;
+  if (!host.name.empty()) {
+    text += at_most("host time over the graph by hand: " + host.name, host.value, kMostHostTimeOverReference);
+  }
+  if (!load.name.empty()) text += at_most("loading a stored plan, ms: " + load.name, load.value, kMostLoadMs);
+  if (result.plans.filled_store_builds)
+    text += at_most("built with a filled store", *result.plans.filled_store_builds, 0);
+  return text;
+}
+
+}  // namespace scoremod::bench

@@ -1,0 +1,126 @@
+"""scoremod bench: what it measures on the CPU, what it writes, and what it says of bad input; and the plot of that."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from built_command import ROOT
+
+SMALL = {"batch": 1, "heads_q": 2, "seq_q": 96, "dim_qk": 16}
+CASES = [
+    {"name": "full", "problem": SMALL},
+    {"name": "documents", "problem": {**SMALL, "program": {"mask_mod": ["documents", "causal"]}},
+     "same_inputs": {"key_documents": "query_documents"}},
+    {"name": "slopes", "problem": {**SMALL, "program": {"score_mod": ["alibi"]}}, "operand_gradients": False},
+]
+FIELDS = {"case", "direction", "batch", "heads", "sequence", "head_dim", "ms", "tflops", "reference_ms", "ratio", "build_ms",
+          "load_ms", "admission_ms", "host_us", "reference_host_us", "workspace_bytes"}
+
+
+def write(folder, value, name="cases.json"):
+    path = folder / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def test_every_case_is_measured_in_both_directions(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, CASES), "--repetitions", 3, "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert {"machine", "versions", "commit", "results"} <= report.keys()
+    rows = report["results"]
+    measured = [(row["case"], row["direction"]) for row in rows]
+    assert measured == [(case["name"], direction) for case in CASES for direction in ("forward", "backward")]
+    for row in rows:
+        assert FIELDS <= row.keys()
+        assert row["ms"] > 0 and row["tflops"] > 0 and row["backend"] == "cpu" and row["error"] is None
+        # Of a device, and of a program that measures another implementation beside.
+        assert all(row[key] is None for key in ("reference_ms", "ratio", "build_ms", "load_ms", "admission_ms", "host_us"))
+        assert f"{row['case']} " in done.stdout and f"{row['ms']:.3f}" in done.stdout
+    pairs = 96 * 96 * 2
+    assert rows[0]["tflops"] == pytest.approx(4 * pairs * 16 / rows[0]["ms"] / 1e9)
+    assert rows[1]["tflops"] == pytest.approx(10 * pairs * 16 / rows[1]["ms"] / 1e9)
+
+
+def test_a_problem_file_is_a_case(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, {**SMALL, "backward": True}, "mine.json"), "--forward-only")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [["mine", "forward"]]
+
+
+def test_only_some_cases(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, CASES), "--only", "slopes", "--repetitions", 1)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["slopes", "slopes"]
+
+
+def test_a_case_that_no_backend_runs_leaves_the_others(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, CASES), "--backend", "cudnn", "--json", "out.json")
+    if done.returncode == 0:
+        pytest.skip("there is a device")
+    assert done.returncode == 3, done.stderr
+    rows = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
+    assert len(rows) == 6
+    for row in rows:
+        assert row["ms"] is None and "cudnn" in row["error"]
+
+
+@pytest.mark.parametrize("cases, said", [
+    ("[", "JSON"),
+    ("3", "list of cases"),
+    ([{"name": "x"}], '"name" and "problem"'),
+    ([{"name": 1, "problem": SMALL}], "name"),
+    ([{"name": "x", "problem": {**SMALL, "batch": 0}}], "batch"),
+    ([{"name": "x", "problem": SMALL, "refernce": 1}], "refernce"),
+    ([{"name": "x", "problem": SMALL, "operand_gradients": 1}], "operand_gradients"),
+    ([{"name": "x", "problem": SMALL, "same_inputs": {"a": "b"}}], "same_inputs"),
+    ([{"name": "x", "problem": SMALL}, {"name": "x", "problem": SMALL}], "two cases"),
+    ([], "no case"),
+])
+def test_mistakes_in_files(scoremod, tmp_path, cases, said):
+    done = scoremod("bench", write(tmp_path, cases))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+
+
+def test_inputs_from_files_are_refused(scoremod, tmp_path):
+    problem = {**SMALL, "inputs": {"q": {"npy": "q.npy"}}}
+    done = scoremod("bench", write(tmp_path, [{"name": "x", "problem": problem}]))
+    assert done.returncode == 2 and "takes no files" in done.stdout
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("missing.json",), "missing.json"),
+    ((), "CASES"),
+    (("cases.json", "--repetitions", "0"), "repetitions"),
+    (("cases.json", "--only", "nothing"), "nothing"),
+    (("cases.json", "--backend", "gpu"), "gpu"),
+])
+def test_mistakes_in_the_command_line(scoremod, tmp_path, arguments, said):
+    write(tmp_path, CASES)
+    done = scoremod("bench", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr + done.stdout
+
+
+def test_a_report_that_cannot_be_written_is_an_error(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, CASES[:1]), "--repetitions", 1, "--json", "no/such/folder.json")
+    assert done.returncode == 4 and "folder.json" in done.stderr
+
+
+def test_results_are_drawn(tmp_path):
+    row = {"case": "causal", "direction": "forward", "ms": 0.5, "reference_ms": 0.48, "ratio": 1.04, "host_us": 7.0,
+           "reference_host_us": 6.5}
+    rows = [row, {**row, "direction": "backward", "reference_ms": None, "ratio": None, "reference_host_us": None},
+            {**row, "case": "refused", "ms": None}]
+    report = {"machine": {"processor": "p", "cores": 2, "device": "GPU"}, "versions": {"cudnn": "9"}, "commit": "abc",
+              "results": rows}
+    picture = tmp_path / "picture.png"
+    command = [sys.executable, ROOT / "bench" / "plot.py", write(tmp_path, report), picture]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if "No module named 'matplotlib'" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10000

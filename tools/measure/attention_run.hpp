@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/staging.hpp"
+#include "scoremod/tensors.hpp"
+
+#include "bench_case.hpp"
+#include "case_inputs.hpp"
+
+namespace scoremod::measure {
+
+/// A tensor that a call writes.
+struct RunOutput {
+  std::string name;  ///< "o" and "lse", or "dq", "dk", "dv", then "d_" and an operand's name
+  TensorInfo tensor;
+  std::vector<std::byte> bytes;
+};
+
+/// A case with everything that calls need, where the attention wants it, so that run() is the call alone. On a device
+/// there are several sets of the same tensors: calls that take them in turn find nothing of theirs in its caches. A
+/// backward case has run its forward in every set.
+class AttentionRun {
+ public:
+  AttentionRun(const BenchCase& bench_case, const CompileOptions& options, CaseInputs inputs);
+
+  const BenchCase& bench_case() const { return case_; }
+  const Attention& attention() const { return attention_; }
+  bool on_device() const { return attention_.memory() != MemoryKind::kHost; }
+  std::size_t sets() const { return sets_.size(); }
+  std::size_t workspace_bytes() const;
+
+  /// Runs the call, or enqueues it on the default stream of a device.
+  void run(std::size_t set);
+  void wait() { sets_.front().staging.wait(); }
+
+  /// The arguments of a set's call, in the attention's memory; those of the case's direction are complete.
+  const ForwardArgs& forward_args(std::size_t set) const { return sets_[set].forward; }
+  const BackwardArgs& backward_args(std::size_t set) const { return sets_[set].backward; }
+  /// More scratch memory there.
+  Buffer scratch(std::size_t bytes) { return sets_.front().staging.workspace(bytes); }
+
+  /// What a set's outputs hold; before the first call each is NaN. Valid until the next call of this function, or of
+  /// run() on the host.
+  const std::vector<RunOutput>& fetch(std::size_t set);
+
+ private:
+  struct Set {
+    explicit Set(const Attention& attention) : staging(attention) {}
+    Staging staging;
+    ForwardArgs forward;
+    BackwardArgs backward;
+    Buffer workspace;
+  };
+
+  void make_outputs();
+  void add_set();
+  std::size_t set_bytes() const;
+  Buffer output(const std::string& name);
+  ForwardArgs host_forward();
+  BackwardArgs host_backward();
+
+  BenchCase case_;
+  Attention attention_;
+  CaseInputs inputs_;
+  std::vector<RunOutput> outputs_;          ///< of the call
+  std::vector<RunOutput> forward_outputs_;  ///< of a backward case's forward
+  std::vector<Set> sets_;
+};
+
+}  // namespace scoremod::measure

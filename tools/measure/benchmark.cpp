@@ -1,0 +1,101 @@
+#include "benchmark.hpp"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "scoremod/cache.hpp"
+#include "scoremod/error.hpp"
+
+#include "store_folder.hpp"
+
+namespace scoremod::measure {
+namespace {
+
+std::vector<BenchCase> chosen_cases(const BenchmarkArguments& arguments) {
+  std::vector<BenchCase> cases;
+  std::set<std::string> names;
+  for (const std::string& file : arguments.files) {
+    for (BenchCase& bench_case : load_cases(file, !arguments.forward_only)) {
+      names.insert(bench_case.name);
+      const bool wanted =
+          arguments.only.empty() || std::ranges::find(arguments.only, bench_case.name) != arguments.only.end();
+      if (wanted) cases.push_back(std::move(bench_case));
+    }
+  }
+  for (const std::string& name : arguments.only) {
+    if (!names.contains(name)) throw Error(ErrorCode::kInvalidArgument, "--only: no case is called '" + name + "'");
+  }
+  if (cases.empty()) throw Error(ErrorCode::kInvalidArgument, "there is no case to measure");
+  return cases;
+}
+
+/// Gives the process its plan store back.
+class StoreInUse {
+ public:
+  StoreInUse() : before_(plan_store_directory()) {}
+  ~StoreInUse() { set_plan_store_directory(before_); }
+  StoreInUse(const StoreInUse&) = delete;
+  StoreInUse& operator=(const StoreInUse&) = delete;
+
+ private:
+  std::string before_;
+};
+
+std::string plans_text(const PlanReport& plans) {
+  std::ostringstream out;
+  if (!plans.error.empty()) out << "plans: no times, " << plans.error << "\n";
+  if (!plans.on_device || !plans.start_ms) return out.str();
+  out << "plans: with a filled store " << *plans.filled_store_builds << " were built; the process's first compile took "
+      << *plans.start_ms << " ms\n";
+  return out.str();
+}
+
+}  // namespace
+
+void add_options(CLI::App& command, BenchmarkArguments& arguments) {
+  MeasurementOptions& measurement = arguments.measurement;
+  command.add_option("--only", arguments.only, "Names of the cases to measure; all if left out");
+  command.add_flag("--forward-only", arguments.forward_only, "Leave out the backward passes");
+  command.add_option("--backend", measurement.compile.backend, "Backend to run on; the first that fits if left out");
+  command.add_option("--threads", measurement.compile.threads, "CPU threads; 0 means one for each core")
+      ->check(CLI::Range(0, 1024));
+  command.add_option("--repetitions", measurement.repetitions, "Times whose median is reported")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  command.add_option("--machine", arguments.origin.machine, "What the report says of the machine");
+  command.add_option("--commit", arguments.origin.commit,
+                     "What the report says was measured; git's answer if left out");
+}
+
+bool BenchmarkResult::fine() const {
+  return std::ranges::all_of(results,
+                             [](const Measurement& one) { return one.error.empty() && one.differing.empty(); });
+}
+
+const Measurement* BenchmarkResult::first_error() const {
+  const auto found = std::ranges::find_if(results, [](const Measurement& one) { return !one.error.empty(); });
+  return found == results.end() ? nullptr : &*found;
+}
+
+BenchmarkResult run_benchmark(const BenchmarkArguments& arguments, const MakeReference& make_reference,
+                              const std::function<void(const std::string&)>& print) {
+  const std::vector<BenchCase> cases = chosen_cases(arguments);
+  BenchmarkResult result;
+  const StoreInUse store;
+  const StoreFolder folder;
+  result.plans = plan_times(cases, arguments.measurement.compile, folder.path());
+  print(table_head());
+  result.results = measure_all(cases, arguments.measurement, result.plans, make_reference,
+                               [&](const Measurement& one) { print(table_line(one)); });
+  print(plans_text(result.plans));
+  return result;
+}
+
+nlohmann::ordered_json report_json(const BenchmarkResult& result, const BenchmarkArguments& arguments) {
+  return report_json(result.results, result.plans, arguments.measurement, arguments.origin);
+}
+
+}  // namespace scoremod::measure

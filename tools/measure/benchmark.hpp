@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+#include "measurement.hpp"
+#include "report.hpp"
+
+namespace scoremod::measure {
+
+/// What a benchmark is told on the command line.
+struct BenchmarkArguments {
+  std::vector<std::string> files;  ///< as load_cases() takes them
+  std::vector<std::string> only;   ///< names of cases; empty for all
+  bool forward_only = false;
+  std::string json;  ///< file for the report, which write_report() writes; empty for none
+  MeasurementOptions measurement;
+  ReportOrigin origin;
+};
+
+/// Adds the options that fill everything but `files` and `json`.
+void add_options(CLI::App& command, BenchmarkArguments& arguments);
+
+struct BenchmarkResult {
+  std::vector<Measurement> results;
+  PlanReport plans;
+
+  /// Whether every case was measured, and computes what its reference computes.
+  bool fine() const;
+  /// The error of the first case that was not measured; none when fine() is for another reason false.
+  const Measurement* first_error() const;
+};
+
+/// Loads the cases, measures them, and gives the table to `print`, line by line. Throws Error(kInvalidArgument) for a
+/// mistake in the arguments or files.
+BenchmarkResult run_benchmark(const BenchmarkArguments& arguments, const MakeReference& make_reference,
+                              const std::function<void(const std::string&)>& print);
+
+nlohmann::ordered_json report_json(const BenchmarkResult& result, const BenchmarkArguments& arguments);
+
+}  // namespace scoremod::measure

@@ -1,0 +1,202 @@
+#include "measurement.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "scoremod/call_timer.hpp"
+#include "scoremod/error.hpp"
+
+#include "output_difference.hpp"
+
+namespace scoremod::measure {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Device time between two events: long beside what events and a first launch take.
+constexpr double kBlockMs = 4;
+constexpr int kMostCallsInBlock = 64;
+/// Calls that are enqueued in a row to see what each costs the host; a device's queue holds more.
+constexpr int kHostCalls = 48;
+
+double quantile(std::vector<double> values, double part) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+/// One implementation of a case and its times.
+struct Timed {
+  std::function<void(std::size_t)> call;  ///< with the number of a set
+  int calls_in_block = 1;
+  std::vector<double> ms, host_us;
+};
+
+class Running {
+ public:
+  Running(const BenchCase& bench_case, const CompileOptions& options, InputMaker& inputs,
+          const MakeReference& make_reference)
+      : run_(bench_case, options, inputs.make(bench_case)), timer_(run_.attention()) {
+    own_.call = [this](std::size_t set) { run_.run(set); };
+    own_.call(0);
+    run_.wait();
+    make_reference_of(bench_case, make_reference);
+    if (!run_.on_device()) return;
+    compare();
+    choose_block(own_);
+    if (reference_) choose_block(other_);
+  }
+
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  void time_once() {
+    if (reference_) reference_->rest();
+    time_block(own_);
+    if (reference_) time_block(other_);
+  }
+
+  void time_host() {
+    if (!run_.on_device()) return;
+    time_host(own_);
+    if (reference_) time_host(other_);
+  }
+
+  Measurement result() const {
+    Measurement result;
+    result.bench_case = run_.bench_case();
+    result.backend = run_.attention().backend();
+    result.ms = quantile(own_.ms, 0.5);
+    result.spread_ms = quantile(own_.ms, 0.75) - quantile(own_.ms, 0.25);
+    result.flops = product_flops(result.bench_case);
+    result.workspace_bytes = run_.workspace_bytes();
+    if (!own_.host_us.empty()) result.host_us = quantile(own_.host_us, 0.5);
+    if (!reference_) return result;
+    result.reference_ms = quantile(other_.ms, 0.5);
+    if (!other_.host_us.empty()) result.reference_host_us = quantile(other_.host_us, 0.5);
+    if (!differences_.empty()) note_difference(result);
+    return result;
+  }
+
+ private:
+  void make_reference_of(const BenchCase& bench_case, const MakeReference& make_reference) {
+    if (!make_reference) return;
+    try {
+      reference_ = make_reference(bench_case, run_);
+      if (!reference_) return;
+      other_.call = [this](std::size_t set) { reference_->run(set); };
+      other_.call(run_.sets() - 1);
+      run_.wait();
+    } catch (const Error& error) {
+      throw Error(error.code(), std::string("reference: ") + error.what());
+    }
+  }
+
+  /// Both have run once: scoremod in the first set, the reference in the last.
+  void compare() {
+    if (!reference_ || !reference_->writes_outputs()) return;
+    const std::vector<RunOutput> own = run_.fetch(0);
+    differences_ = output_differences(run_.fetch(run_.sets() - 1), own);
+  }
+
+  void choose_block(Timed& timed) {
+    const double once = block_ms(timed);
+    timed.calls_in_block = std::clamp(static_cast<int>(kBlockMs / once) + 1, 1, kMostCallsInBlock);
+  }
+
+  std::size_t next_set() { return set_ = (set_ + 1) % run_.sets(); }
+
+  double block_ms(Timed& timed) {
+    // After a pause clocks are low and caches cold; and a device then has work while the rest is enqueued.
+    timed.call(next_set());
+    timer_.start();
+    for (int i = 0; i < timed.calls_in_block; ++i) timed.call(next_set());
+    return timer_.stop() / timed.calls_in_block;
+  }
+
+  void time_block(Timed& timed) { timed.ms.push_back(block_ms(timed)); }
+
+  void time_host(Timed& timed) {
+    run_.wait();
+    for (int i = 0; i < kHostCalls; ++i) {
+      const std::size_t set = next_set();
+      const auto start = Clock::now();
+      timed.call(set);
+      timed.host_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    }
+    run_.wait();
+  }
+
+  void note_difference(Measurement& result) const {
+    const auto share = [](const OutputDifference& one) { return one.relative / one.tolerance; };
+    const auto worst = std::ranges::max_element(differences_, {}, share);
+    result.difference = worst->relative;
+    result.tolerance = worst->tolerance;
+    if (share(*worst) > 1) result.differing = worst->output;
+  }
+
+  AttentionRun run_;
+  CallTimer timer_;
+  std::unique_ptr<Reference> reference_;
+  Timed own_, other_;
+  std::vector<OutputDifference> differences_;
+  std::size_t set_ = 0;
+};
+
+Measurement failed(const BenchCase& bench_case, const Error& error) {
+  Measurement result;
+  result.bench_case = bench_case;
+  result.error = std::string(to_string(error.code())) + ": " + error.what();
+  result.error_code = error.code();
+  return result;
+}
+
+/// Measures cases in turn.
+std::vector<Measurement> measure(std::span<const BenchCase> cases, const MeasurementOptions& options,
+                                 InputMaker& inputs, const MakeReference& make_reference) {
+  std::vector<Measurement> results(cases.size());
+  std::vector<std::unique_ptr<Running>> running(cases.size());
+  // Runs body for each case that has not failed yet.
+  const auto for_each = [&](const auto& body) {
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      if (!results[i].error.empty()) continue;
+      try {
+        body(i);
+      } catch (const Error& error) {
+        results[i] = failed(cases[i], error);
+        running[i] = nullptr;
+      }
+    }
+  };
+  for_each([&](std::size_t i) {
+    running[i] = std::make_unique<Running>(cases[i], options.compile, inputs, make_reference);
+  });
+  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+    for_each([&](std::size_t i) { running[i]->time_once(); });
+  }
+  for_each([&](std::size_t i) {
+    running[i]->time_host();
+    results[i] = running[i]->result();
+  });
+  return results;
+}
+
+}  // namespace
+
+std::vector<Measurement> measure_all(std::span<const BenchCase> cases, const MeasurementOptions& options,
+                                     const PlanReport& plans, const MakeReference& make_reference,
+                                     const std::function<void(const Measurement&)>& on_result) {
+  InputMaker inputs;
+  std::vector<Measurement> results;
+  const std::size_t at_once = plans.on_device ? 1 : cases.size();
+  for (std::size_t begin = 0; begin < cases.size(); begin += at_once) {
+    for (Measurement& result : measure(cases.subspan(begin, at_once), options, inputs, make_reference)) {
+      result.plan = plans.times[results.size()];
+      on_result(result);
+      results.push_back(std::move(result));
+    }
+  }
+  return results;
+}
+
+}  // namespace scoremod::measure

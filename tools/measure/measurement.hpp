@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scoremod/error.hpp"
+
+#include "plan_times.hpp"
+#include "reference.hpp"
+
+namespace scoremod::measure {
+
+struct MeasurementOptions {
+  CompileOptions compile;
+  int repetitions = 9;
+};
+
+/// What was found of one case. What is not known is absent.
+struct Measurement {
+  BenchCase bench_case;
+  std::string error;  ///< why it could not be measured; when not empty, nothing below is known
+  ErrorCode error_code = ErrorCode::kInvalidArgument;
+  std::string backend;
+  double ms = 0;         ///< of one call: the median
+  double spread_ms = 0;  ///< between the quartiles
+  double flops = 0;      ///< product_flops()
+  std::optional<double> reference_ms;
+  /// The largest relative distance, in the Euclidean norm, between an output of the reference and of scoremod, and how
+  /// large it may be where both compute the same.
+  std::optional<double> difference, tolerance;
+  std::string differing;  ///< the output that is over the tolerance
+  std::optional<double> host_us, reference_host_us;
+  std::size_t workspace_bytes = 0;
+  PlanTimes plan;
+
+  double tflops() const { return flops / ms / 1e9; }
+  /// Time over the reference's time: below 1 is faster.
+  std::optional<double> ratio() const { return reference_ms ? std::optional(ms / *reference_ms) : std::nullopt; }
+};
+
+/// Measures cases beside their references: on the host all in turn, on a device one after the other, because all at
+/// once may not fit. Each is made and run once to warm up, then timed `repetitions` times over in turn with the
+/// reference, so that a change of the machine's speed meets both alike. On a device a time is that of several calls
+/// between two events, behind a call that is not timed, so that the device is busy while they are enqueued; what a call
+/// costs the host is measured apart.
+///
+/// Errors of a case are put into its measurement ("reference: " is before the text of a reference's), and the other
+/// cases are measured. `on_result` is called as results come.
+std::vector<Measurement> measure_all(std::span<const BenchCase> cases, const MeasurementOptions& options,
+                                     const PlanReport& plans, const MakeReference& make_reference,
+                                     const std::function<void(const Measurement&)>& on_result);
+
+}  // namespace scoremod::measure

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+
+#include "bench_case.hpp"
+
+namespace scoremod::measure {
+
+/// What making the plan of a case takes, in milliseconds. Absent where plans are not kept (on the host) or not known.
+struct PlanTimes {
+  std::optional<double> build_ms;  ///< building it, where nothing is stored
+  std::optional<double>
+      admission_ms;  ///< running it on a small problem before it is used; 0 where that was known to be right
+  std::optional<double> load_ms;     ///< loading it from the store in another process
+  std::optional<double> compile_ms;  ///< the whole of Attention::compile() there, with what it loads
+};
+
+/// What two processes found, one after the other, with a plan store of their own.
+struct PlanReport {
+  bool on_device = false;
+  std::vector<PlanTimes> times;            ///< one for each case
+  std::optional<double> start_ms;          ///< the second's first compile(), which loads the device's libraries
+  std::optional<int> filled_store_builds;  ///< what the second one built although the store was filled: 0 is expected
+  std::string error;                       ///< why a process gave no times
+};
+
+/// Compiles the cases in a process with an empty store, then in another one with the store that this left. Call it
+/// before anything else looks for a device: a process that has is not to be forked. Afterwards this process uses the
+/// store in `directory`, too, an empty folder.
+PlanReport plan_times(std::span<const BenchCase> cases, const CompileOptions& options, const std::string& directory);
+
+}  // namespace scoremod::measure

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "measurement.hpp"
+
+namespace scoremod::measure {
+
+/// Where and of what a report was made.
+struct ReportOrigin {
+  std::string machine;  ///< in the words of the command line
+  std::string commit;   ///< empty: what git says of the current folder
+  /// Of libraries beside scoremod itself, by name.
+  nlohmann::ordered_json versions = nlohmann::ordered_json::object();
+};
+
+/// The head of the table, and a line of it.
+std::string table_head();
+std::string table_line(const Measurement& result);
+
+/// {machine, versions, commit, options, plans, results}, described in docs/performance.md.
+nlohmann::ordered_json report_json(std::span<const Measurement> results, const PlanReport& plans,
+                                   const MeasurementOptions& options, const ReportOrigin& origin);
+
+/// Throws Error(kEnvironment) when the file cannot be written.
+void write_report(const std::string& path, const nlohmann::ordered_json& report);
+
+}  // namespace scoremod::measure
