@@ -72,6 +72,15 @@ int build_references(const Arguments& arguments) {
   return status;
 }
 
+nlohmann::ordered_json versions() {
+  nlohmann::ordered_json versions{{"openblas", BlasProducts::version()}, {"compiler", "g++ " __VERSION__}};
+#ifdef SCOREMOD_HAS_CUDNN
+  versions["cudnn"] = cudnn_version();
+  versions["cudnn_frontend"] = cudnn_frontend_version();
+#endif
+  return versions;
+}
+
 int run(Arguments& arguments) {
   if (arguments.peak_memory_child > 0) {
     print_peak_memory(arguments.peak_memory_child, arguments.benchmark.measurement.compile.threads);
@@ -80,11 +89,6 @@ int run(Arguments& arguments) {
   if (!arguments.device.empty()) return build_references(arguments);
   measure::BenchmarkArguments& benchmark = arguments.benchmark;
   const int threads = benchmark.measurement.compile.threads;
-  benchmark.origin.versions = {{"openblas", BlasProducts::version()}, {"compiler", "g++ " __VERSION__}};
-#ifdef SCOREMOD_HAS_CUDNN
-  benchmark.origin.versions["cudnn"] = cudnn_version();
-  benchmark.origin.versions["cudnn_frontend"] = cudnn_frontend_version();
-#endif
   const measure::BenchmarkResult result = measure::run_benchmark(
       benchmark,
       [&](const BenchCase& bench_case, measure::AttentionRun& run) { return make_reference(bench_case, run, threads); },
@@ -92,6 +96,8 @@ int run(Arguments& arguments) {
   std::optional<PeakMemory> memory;
   const bool on_host = !result.plans.on_device && result.first_error() == nullptr;
   if (on_host && !arguments.no_memory) memory = measure_peak_memory(32768, threads);
+  // Not before: what compiles the cases elsewhere must come before anything of CUDA's is loaded.
+  benchmark.origin.versions = versions();
   if (!benchmark.json.empty()) {
     nlohmann::ordered_json report = report_json(result, benchmark);
     if (memory) report["memory"] = to_json(*memory);

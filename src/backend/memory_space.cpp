@@ -33,7 +33,7 @@ class HostMemory final : public MemorySpace {
   void make_current(int device) const override {
     if (device != 0) fail_argument("device: expected 0, the host, found ", device);
   }
-  std::string objection(const void*) const override { return {}; }
+  std::string objection(const void*, int) const override { return {}; }
 };
 
 class HostStopwatch final : public Stopwatch {

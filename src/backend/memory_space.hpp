@@ -43,8 +43,9 @@ class MemorySpace {
   /// Throws Error(kInvalidArgument) when there is no such device.
   virtual void make_current(int device) const = 0;
 
-  /// What of a pointer makes it unfit for a call: "memory of the host", say. Empty when nothing is known against it.
-  virtual std::string objection(const void* data) const = 0;
+  /// What of a pointer makes it unfit for a call on the current device, whose ordinal is `device`: "memory of the
+  /// host", say. Empty when nothing is known against it. Every call asks it of every pointer.
+  virtual std::string objection(const void* data, int device) const = 0;
 };
 
 const MemorySpace& host_memory();

@@ -32,6 +32,12 @@ CountedWork::~CountedWork() {
   sum_of(kind_).nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
 }
 
+void CountedWork::forget() {
+  if (!outermost_) return;
+  outermost_ = false;
+  at_work = false;
+}
+
 PlanWork plan_work(WorkKind kind) {
   const Sum& sum = sum_of(kind);
   return {sum.count, static_cast<double>(sum.nanoseconds) * 1e-6};

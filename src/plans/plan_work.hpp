@@ -18,6 +18,9 @@ class CountedWork {
   CountedWork(const CountedWork&) = delete;
   CountedWork& operator=(const CountedWork&) = delete;
 
+  /// There was nothing to do: it is not counted, and what follows is not part of it.
+  void forget();
+
  private:
   WorkKind kind_;
   bool outermost_;

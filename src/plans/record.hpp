@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,9 +12,12 @@ namespace scoremod::plans {
 enum class RecordKind : std::uint8_t {
   kPlan,       ///< a serialized plan
   kAdmission,  ///< the verdict of a trial run of a lowering on a device
+  kKernels,    ///< kernels that were compiled for a program
 };
 
-/// "plan" or "admission"; also the beginning of its files' names.
+inline constexpr std::array kRecordKinds{RecordKind::kPlan, RecordKind::kAdmission, RecordKind::kKernels};
+
+/// "plan", "admission" or "kernels"; also the beginning of its files' names.
 const char* to_string(RecordKind kind);
 
 /// Something to be kept in a file, to be found by its kind and key.

@@ -31,7 +31,7 @@ std::uint64_t number_at(std::span<const std::byte> bytes, std::size_t place, std
 }
 
 std::optional<RecordKind> parse_kind(std::string_view name) {
-  for (const RecordKind kind : {RecordKind::kPlan, RecordKind::kAdmission}) {
+  for (const RecordKind kind : kRecordKinds) {
     if (name == to_string(kind)) return kind;
   }
   return std::nullopt;
@@ -82,6 +82,7 @@ const char* to_string(RecordKind kind) {
   switch (kind) {
     case RecordKind::kPlan: return "plan";
     case RecordKind::kAdmission: return "admission";
+    case RecordKind::kKernels: return "kernels";
   }
   return "unknown";
 }

@@ -29,7 +29,7 @@ bool is_hexadecimal(std::string_view text) {
 }
 
 bool is_record_name(std::string_view name) {
-  for (const RecordKind kind : {RecordKind::kPlan, RecordKind::kAdmission}) {
+  for (const RecordKind kind : kRecordKinds) {
     const std::string prefix = concat(to_string(kind), "-");
     if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) continue;
     if (name.size() != prefix.size() + kHashDigits + kSuffix.size()) continue;

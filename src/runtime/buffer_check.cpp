@@ -1,30 +1,34 @@
 #include "runtime/buffer_check.hpp"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "base/fail.hpp"
 
 namespace scoremod::runtime {
 namespace {
 
-void check_memory(const TensorUse& tensor, const backend::MemorySpace& memory) {
-  const std::size_t needed = tensor.needed_bytes();
+std::string name_of(const TensorUse& tensor) { return concat("'", tensor.before_name, tensor.name, "'"); }
+
+void check_memory(const TensorUse& tensor, std::size_t needed, const backend::MemorySpace& memory,
+                  std::size_t space_alignment, int device) {
   if (tensor.data == nullptr) {
-    fail_argument("'", tensor.name, "' is missing: expected ", needed, " bytes of memory, found a null pointer");
+    fail_argument(name_of(tensor), " is missing: expected ", needed, " bytes of memory, found a null pointer");
   }
   if (tensor.bytes < needed) {
-    fail_argument("'", tensor.name, "' is too small: expected at least ", needed, " bytes, found ", tensor.bytes,
+    fail_argument(name_of(tensor), " is too small: expected at least ", needed, " bytes, found ", tensor.bytes,
                   "; give it memory for every element that the problem describes");
   }
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  const std::size_t alignment = std::max(tensor.alignment, memory.alignment());
+  const std::size_t alignment = std::max(tensor.alignment, space_alignment);
   if (address % alignment != 0) {
-    fail_argument("'", tensor.name, "' is misaligned: expected an address that is a multiple of ", alignment,
+    fail_argument(name_of(tensor), " is misaligned: expected an address that is a multiple of ", alignment,
                   ", found one that leaves ", address % alignment);
   }
-  if (const std::string objection = memory.objection(tensor.data); !objection.empty()) {
-    fail_argument("'", tensor.name, "' lies in the wrong memory: expected ", to_string(memory.kind()),
-                  " memory, found ", objection);
+  if (const std::string objection = memory.objection(tensor.data, device); !objection.empty()) {
+    fail_argument(name_of(tensor), " lies in the wrong memory: expected ", to_string(memory.kind()), " memory, found ",
+                  objection);
   }
 }
 
@@ -33,16 +37,20 @@ struct ByteRange {
   std::uintptr_t begin = 0, end = 0;
 };
 
-ByteRange range_of(const TensorUse& tensor) {
+ByteRange range_of(const TensorUse& tensor, std::size_t needed) {
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);
-  return {begin, begin + tensor.needed_bytes()};
+  return {begin, begin + needed};
+}
+
+ByteRange common_of(const ByteRange& a, const ByteRange& b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
 
 /// Calls body(address) for every element until it returns true; returns whether it did.
 template <class Body>
 bool any_element(const TensorUse& tensor, const Body& body) {
-  const std::size_t rank = tensor.shape.size();
-  std::vector<std::int64_t> index(rank, 0);
+  const std::size_t rank = tensor.rank;
+  std::array<std::int64_t, kMaxTableRank> index{};
   const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);
   std::int64_t offset = 0;
   while (true) {
@@ -61,12 +69,8 @@ bool any_element(const TensorUse& tensor, const Body& body) {
 }
 
 /// Whether two tensors have a byte in common. Exact, so that tensors which interleave in one allocation are told from
-/// tensors that overlap; memory of one bit for each byte that both extents cover is used only when they do.
-bool share_bytes(const TensorUse& x, const TensorUse& y) {
-  const ByteRange a = range_of(x);
-  const ByteRange b = range_of(y);
-  const ByteRange common{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  if (common.begin >= common.end) return false;
+/// tensors that overlap; takes a bit of memory for each byte of `common`, which both extents cover.
+bool share_bytes(const TensorUse& x, const TensorUse& y, const ByteRange& common) {
   std::vector<bool> taken(common.end - common.begin);
   const auto clip = [&](std::uintptr_t address, const TensorUse& tensor) {
     return ByteRange{std::max(address, common.begin), std::min(address + tensor.element_bytes, common.end)};
@@ -89,20 +93,29 @@ bool share_bytes(const TensorUse& x, const TensorUse& y) {
 
 std::size_t TensorUse::needed_bytes() const {
   std::int64_t last = 0;
-  for (std::size_t d = 0; d < shape.size(); ++d) last += (shape[d] - 1) * strides[d];
+  for (std::size_t d = 0; d < rank; ++d) last += (shape[d] - 1) * strides[d];
   return (static_cast<std::size_t>(last) + 1) * element_bytes;
 }
 
 void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpace& memory) {
-  for (const TensorUse& tensor : tensors) check_memory(tensor, memory);
+  const int device = memory.current_device();
+  const std::size_t alignment = memory.alignment();
+  std::vector<ByteRange> ranges;
+  ranges.reserve(tensors.size());
+  for (const TensorUse& tensor : tensors) {
+    const std::size_t needed = tensor.needed_bytes();
+    check_memory(tensor, needed, memory, alignment, device);
+    ranges.push_back(range_of(tensor, needed));
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (std::size_t j = i + 1; j < tensors.size(); ++j) {
-      const bool written = tensors[i].written || tensors[j].written;
-      if (!written || !share_bytes(tensors[i], tensors[j])) continue;
+      const ByteRange common = common_of(ranges[i], ranges[j]);
+      if (common.begin >= common.end || !(tensors[i].written || tensors[j].written)) continue;
+      if (!share_bytes(tensors[i], tensors[j], common)) continue;
       const TensorUse& output = tensors[j].written ? tensors[j] : tensors[i];
       const TensorUse& other = tensors[j].written ? tensors[i] : tensors[j];
-      fail_argument("'", output.name, "' overlaps '", other.name,
-                    "': expected memory of its own for everything that is written");
+      fail_argument(name_of(output), " overlaps ", name_of(other),
+                    ": expected memory of its own for everything that is written");
     }
   }
 }

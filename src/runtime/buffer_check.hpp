@@ -1,9 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "scoremod/attention.hpp"
 #include "scoremod/problem.hpp"
@@ -12,16 +12,19 @@
 
 namespace scoremod::runtime {
 
-/// One tensor of a call: what the problem says of it, and the memory that the caller gave.
+/// One tensor of a call: what the problem says of it, and the memory that the caller gave. Every call makes a dozen, so
+/// that they own no memory.
 struct TensorUse {
-  std::string name;  ///< for messages
+  std::string_view name;  ///< for messages
   const void* data = nullptr;
   std::size_t bytes = 0;  ///< given
   bool written = false;
   std::size_t element_bytes = 1;
   std::size_t alignment = 1;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;  ///< in elements
+  std::size_t rank = 0;
+  std::array<std::int64_t, kMaxTableRank> shape{};
+  std::array<std::int64_t, kMaxTableRank> strides{};  ///< in elements
+  const char* before_name = "";                       ///< "gradient of ", for messages
 
   /// From the first element to the end of the last.
   std::size_t needed_bytes() const;

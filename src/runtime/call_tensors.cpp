@@ -14,6 +14,9 @@ namespace {
 
 using problem::TensorRole;
 
+/// At most, without operands and their gradients: those of a backward call, and the workspace.
+constexpr std::size_t kTensorsOfACall = 10;
+
 TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole role, const void* data,
                  std::size_t bytes, bool written) {
   const problem::TensorShape shape = problem::shape_of(problem, role);
@@ -25,6 +28,7 @@ TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole r
           written,
           size,
           size,
+          4,
           {shape.batch, shape.heads, shape.sequence, shape.dim},
           {strides.batch, strides.head, strides.sequence, strides.dim}};
 }
@@ -44,15 +48,16 @@ TensorUse lse_use(const AttentionProblem& problem, const void* data, std::size_t
           written,
           sizeof(float),
           alignof(float),
+          3,
           {problem.batch, problem.heads_q, problem.seq_q},
           {problem.heads_q * problem.seq_q, problem.seq_q, 1}};
 }
 
-TensorUse operand_use(const std::string& name, const OperandSpec& spec, const void* data, std::size_t bytes,
-                      bool written) {
-  const auto strides = problem::strides_of(spec);
+TensorUse operand_use(const OperandSpec& spec, const void* data, std::size_t bytes, bool written) {
   const std::size_t size = size_of(spec.dtype);
-  return {name, data, bytes, written, size, size, spec.shape, {strides.begin(), strides.begin() + spec.shape.size()}};
+  TensorUse use{spec.name, data, bytes, written, size, size, spec.shape.size(), {}, problem::strides_of(spec)};
+  std::ranges::copy(spec.shape, use.shape.begin());
+  return use;
 }
 
 std::string declared_names(const AttentionProblem& problem) {
@@ -86,7 +91,7 @@ std::vector<const void*> bind_operands(const AttentionProblem& problem, const st
     seen[i] = true;
     data[i] = operand.buffer.data;
     const OperandSpec& spec = problem::spec_of(problem, static_cast<std::uint32_t>(i));
-    uses.push_back(operand_use(operand.name, spec, operand.buffer.data, operand.buffer.bytes, false));
+    uses.push_back(operand_use(spec, operand.buffer.data, operand.buffer.bytes, false));
   }
   for (std::size_t i = 0; i < decls.size(); ++i) {
     if (!seen[i])
@@ -109,8 +114,8 @@ std::vector<void*> bind_gradients(const AttentionProblem& problem, const std::ve
     if (seen[i]) fail_argument("the gradient of operand '", gradient.name, "' is wanted twice: expected it once");
     seen[i] = true;
     data[i] = gradient.buffer.data;
-    uses.push_back(
-        operand_use("gradient of " + gradient.name, spec, gradient.buffer.data, gradient.buffer.bytes, true));
+    uses.push_back(operand_use(spec, gradient.buffer.data, gradient.buffer.bytes, true));
+    uses.back().before_name = "gradient of ";
   }
   return data;
 }
@@ -144,6 +149,7 @@ void add_workspace(Buffer workspace, std::size_t needed, std::vector<TensorUse>&
                   true,
                   1,
                   kWorkspaceAlignment,
+                  1,
                   {static_cast<std::int64_t>(needed)},
                   {1}});
 }
@@ -152,8 +158,11 @@ void add_workspace(Buffer workspace, std::size_t needed, std::vector<TensorUse>&
 
 ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args, Buffer workspace,
                        std::size_t workspace_bytes, const backend::MemorySpace& memory) {
-  std::vector<TensorUse> uses{input("q", problem, TensorRole::kQ, args.q), input("k", problem, TensorRole::kK, args.k),
-                              input("v", problem, TensorRole::kV, args.v)};
+  std::vector<TensorUse> uses;
+  uses.reserve(kTensorsOfACall + args.operands.size());
+  uses.push_back(input("q", problem, TensorRole::kQ, args.q));
+  uses.push_back(input("k", problem, TensorRole::kK, args.k));
+  uses.push_back(input("v", problem, TensorRole::kV, args.v));
   ForwardCall call;
   call.operands = bind_operands(problem, args.operands, uses);
   uses.push_back(output("o", problem, TensorRole::kO, args.o));
@@ -169,12 +178,14 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
 
 BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& args, Buffer workspace,
                         std::size_t workspace_bytes, const backend::MemorySpace& memory) {
-  std::vector<TensorUse> uses{input("q", problem, TensorRole::kQ, args.q),
-                              input("k", problem, TensorRole::kK, args.k),
-                              input("v", problem, TensorRole::kV, args.v),
-                              input("o", problem, TensorRole::kO, args.o),
-                              lse_use(problem, args.lse.data, args.lse.bytes, false),
-                              input("d_o", problem, TensorRole::kO, args.d_o)};
+  std::vector<TensorUse> uses;
+  uses.reserve(kTensorsOfACall + args.operands.size() + args.d_operands.size());
+  uses.push_back(input("q", problem, TensorRole::kQ, args.q));
+  uses.push_back(input("k", problem, TensorRole::kK, args.k));
+  uses.push_back(input("v", problem, TensorRole::kV, args.v));
+  uses.push_back(input("o", problem, TensorRole::kO, args.o));
+  uses.push_back(lse_use(problem, args.lse.data, args.lse.bytes, false));
+  uses.push_back(input("d_o", problem, TensorRole::kO, args.d_o));
   BackwardCall call;
   call.operands = bind_operands(problem, args.operands, uses);
   uses.push_back(output("dq", problem, TensorRole::kQ, args.dq));

@@ -30,7 +30,7 @@ USES = {
     "backend": ["compiler"],
     "backend/reference": ["backend"],
     "backend/cpu": ["backend"],
-    "backend/cuda": ["backend"],
+    "backend/cuda": ["backend", "plans"],
     "backend/cudnn": ["backend/cuda", "backend/reference", "plans"],
     "runtime": ["backend", "plans"],
     "check": ["runtime", "backend/reference"],

@@ -3,10 +3,9 @@
 #include <algorithm>
 
 #include "backend/cuda/compute_source.hpp"
-#include "backend/cuda/device.hpp"
+#include "backend/cuda/kept_kernels.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/program_source.hpp"
-#include "backend/cuda/runtime_compiler.hpp"
 #include "base/fail.hpp"
 #include "passes/dependence.hpp"
 
@@ -21,7 +20,7 @@ constexpr std::int64_t kMaxBlocks = 2048;
 class GeneratedComputeKernel final : public ComputeKernel {
  public:
   GeneratedComputeKernel(const ComputeSource& source, std::int64_t largest, std::size_t tensors)
-      : module_(compile_kernels(source.text, current_device().compute_capability)),
+      : module_(kept_kernels(source.text)),
         kernel_(module_.kernel("compute")),
         operands_(source.operands),
         grid_{std::min((largest + kComputeThreads - 1) / kComputeThreads, kMaxBlocks),

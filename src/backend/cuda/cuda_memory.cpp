@@ -1,5 +1,8 @@
 #include "backend/cuda/cuda_memory.hpp"
 
+#include <array>
+#include <cstdint>
+
 #include "backend/cuda/device.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
@@ -16,6 +19,33 @@ class EventStopwatch final : public Stopwatch {
 
  private:
   DeviceTimer timer_;
+};
+
+/// Pointers that were last seen to be memory of a device. Asking CUDA about every pointer would be a large part of what
+/// a call costs the host. CUDA keeps the addresses of devices and of the host apart, so that an address which was freed
+/// since does not become memory of the host.
+class KnownPointers {
+ public:
+  bool contains(const void* data, int device) const {
+    const Entry& entry = entries_[place_of(data)];
+    return entry.data == data && entry.device == device;
+  }
+  void add(const void* data, int device) { entries_[place_of(data)] = {data, device}; }
+
+ private:
+  struct Entry {
+    const void* data = nullptr;
+    int device = -1;
+  };
+  static constexpr std::size_t kBits = 8;
+
+  /// Allocations begin at multiples of large powers of two: their differences are in high bits.
+  static std::size_t place_of(const void* data) {
+    const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(data));
+    return static_cast<std::size_t>(address * 0x9e3779b97f4a7c15u >> (64 - kBits));
+  }
+
+  std::array<Entry, std::size_t{1} << kBits> entries_{};
 };
 
 class CudaMemory final : public MemorySpace {
@@ -64,7 +94,9 @@ class CudaMemory final : public MemorySpace {
     check_runtime(SCOREMOD_CUDART(cudaSetDevice)(device), "cudaSetDevice");
   }
 
-  std::string objection(const void* data) const override {
+  std::string objection(const void* data, int device) const override {
+    static thread_local KnownPointers known;
+    if (known.contains(data, device)) return {};
     cudaPointerAttributes attributes{};
     check_runtime(SCOREMOD_CUDART(cudaPointerGetAttributes)(&attributes, data), "cudaPointerGetAttributes");
     switch (attributes.type) {
@@ -72,9 +104,11 @@ class CudaMemory final : public MemorySpace {
       case cudaMemoryTypeManaged: return {};
       default: return "memory of the host";
     }
-    const int expected = current_device_ordinal();
-    if (attributes.device == expected) return {};
-    return concat("memory of device ", attributes.device, " where device ", expected, " runs the call");
+    if (attributes.device != device) {
+      return concat("memory of device ", attributes.device, " where device ", device, " runs the call");
+    }
+    known.add(data, device);
+    return {};
   }
 };
 

@@ -11,15 +11,20 @@ int current_device_ordinal() {
   return device;
 }
 
+int current_compute_capability() {
+  const int ordinal = current_device_ordinal();
+  int major = 0, minor = 0;
+  check_runtime(SCOREMOD_CUDART(cudaDeviceGetAttribute)(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+                "cudaDeviceGetAttribute");
+  check_runtime(SCOREMOD_CUDART(cudaDeviceGetAttribute)(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
+                "cudaDeviceGetAttribute");
+  return major * 10 + minor;
+}
+
 DeviceInfo current_device() {
   DeviceInfo info;
   info.ordinal = current_device_ordinal();
-  int major = 0, minor = 0;
-  check_runtime(SCOREMOD_CUDART(cudaDeviceGetAttribute)(&major, cudaDevAttrComputeCapabilityMajor, info.ordinal),
-                "cudaDeviceGetAttribute");
-  check_runtime(SCOREMOD_CUDART(cudaDeviceGetAttribute)(&minor, cudaDevAttrComputeCapabilityMinor, info.ordinal),
-                "cudaDeviceGetAttribute");
-  info.compute_capability = major * 10 + minor;
+  info.compute_capability = current_compute_capability();
   cudaDeviceProp properties{};
   check_runtime(SCOREMOD_CUDART(cudaGetDeviceProperties)(&properties, info.ordinal), "cudaGetDeviceProperties");
   info.name = properties.name;

@@ -15,6 +15,8 @@ struct DeviceInfo {
 /// The calling thread's current device.
 DeviceInfo current_device();
 int current_device_ordinal();
+/// 90 for sm_90. Much cheaper than current_device().
+int current_compute_capability();
 
 /// Device memory, freed on destruction.
 class DeviceMemory {

@@ -39,14 +39,15 @@ plans::PlanOrRefusal<EnginePlan> kept(std::shared_ptr<const EnginePlan> plan) {
 plans::PlanOrRefusal<EnginePlan> load_or_build(const PlanKey& key, const DeviceTarget& target) {
   const std::shared_ptr<plans::PlanStore> store = plans::plan_store();
   const Bytes bytes = canonical_bytes(key);
+  plans::CountedWork load(plans::WorkKind::kLoad);
   if (const auto stored = store->load(plans::RecordKind::kPlan, bytes)) {
     try {
-      const plans::CountedWork load(plans::WorkKind::kLoad);
       return kept(load_plan(*stored, builder_handle()));
     } catch (const Error&) {
       store->forget(plans::RecordKind::kPlan, bytes);
     }
   }
+  load.forget();
   const plans::CountedWork build(plans::WorkKind::kBuild);
   BuildOutcome built = build_plan(key.graph, builder_handle());
   if (built.status == BuildStatus::kRefused) {

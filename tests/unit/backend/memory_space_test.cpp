@@ -23,7 +23,7 @@ class ThreeDevices final : public MemorySpace {
     current = device;
     ++changes;
   }
-  std::string objection(const void*) const override { return {}; }
+  std::string objection(const void*, int) const override { return {}; }
 
   mutable int current = 1;
   mutable int changes = 0;

@@ -105,9 +105,12 @@ TEST(PlanStore, FindsWhatItSaved) {
 TEST(PlanStore, IsFoundAgainByAnother) {
   const ScratchFolder folder;
   Record record = record_of(1);
-  record.kind = RecordKind::kAdmission;
-  PlanStore(folder.path()).save(record);
-  EXPECT_EQ(PlanStore(folder.path()).load(record.kind, record.key), record.payload);
+  for (const RecordKind kind : kRecordKinds) {
+    record.kind = kind;
+    PlanStore(folder.path()).save(record);
+    EXPECT_EQ(PlanStore(folder.path()).load(kind, record.key), record.payload);
+  }
+  EXPECT_EQ(PlanStore(folder.path()).list().size(), kRecordKinds.size()) << "and each is known to be the store's";
 }
 
 TEST(PlanStore, StaysWhereItIs) {

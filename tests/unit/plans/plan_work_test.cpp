@@ -35,5 +35,17 @@ TEST(PlanWork, WithinOtherWorkIsPartOfThat) {
   EXPECT_EQ(plan_work(WorkKind::kBuild).count, builds + 2) << "what comes after is counted again";
 }
 
+TEST(PlanWork, ThatIsForgottenIsNotCounted) {
+  const std::uint64_t loads = plan_work(WorkKind::kLoad).count;
+  const std::uint64_t builds = plan_work(WorkKind::kBuild).count;
+  {
+    CountedWork load(WorkKind::kLoad);
+    load.forget();
+    const CountedWork build(WorkKind::kBuild);
+  }
+  EXPECT_EQ(plan_work(WorkKind::kLoad).count, loads);
+  EXPECT_EQ(plan_work(WorkKind::kBuild).count, builds + 1);
+}
+
 }  // namespace
 }  // namespace scoremod::plans

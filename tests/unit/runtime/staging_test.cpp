@@ -29,13 +29,13 @@ class PretendedDevice final : public backend::MemorySpace {
   void wait(void*) const override {}
   int current_device() const override { return 0; }
   void make_current(int) const override {}
-  std::string objection(const void* data) const override { return data == forbidden ? "memory of the host" : ""; }
+  std::string objection(const void* data, int) const override { return data == forbidden ? "memory of the host" : ""; }
 
   const void* forbidden = nullptr;
 };
 
 runtime::TensorUse use_of(const std::vector<float>& memory, std::size_t first) {
-  return {"q", memory.data() + first, (memory.size() - first) * sizeof(float), false, 4, 4, {2}, {1}};
+  return {"q", memory.data() + first, (memory.size() - first) * sizeof(float), false, 4, 4, 1, {2}, {1}};
 }
 
 TEST(BufferCheck, HoldsTensorsToTheMemoryThatTheBackendTakes) {
