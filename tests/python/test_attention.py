@@ -1,6 +1,6 @@
 """The bindings compute what the definition says, forward and backward. The shapes are small and of no round size."""
 
-import dense_attention as dense
+import dense_definition as dense
 import numpy as np
 import pytest
 
