@@ -94,7 +94,8 @@ struct AttentionProblem {
 
   bool operator==(const AttentionProblem&) const = default;
 
-  float effective_scale() const;
+  /// The factor of Q K^T: scale, or 1 / sqrt(dim_qk) without one.
+  SCOREMOD_API float effective_scale() const;
 };
 
 /// Checks every size, stride, dtype and operand, before anything is allocated or run. Throws Error(kInvalidArgument)

@@ -1,6 +1,7 @@
 #include "backend/cudnn/lower_program.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "backend/cudnn/lower_op.hpp"
@@ -223,7 +224,9 @@ Value ProgramLowering::write(const Node& node) {
     case ir::Signature::kNumberUnary: return lower_unary(writer_, node.op, arg(0));
     case ir::Signature::kFloatBinary:
     case ir::Signature::kNumberBinary:
-    case ir::Signature::kIntBinary: return lower_binary(writer_, node.op, arg(0), arg(1));
+    case ir::Signature::kIntBinary:
+      if (const auto factor = factor_for_division(node)) return lower_binary(writer_, Op::kMul, arg(0), *factor);
+      return lower_binary(writer_, node.op, arg(0), arg(1));
     case ir::Signature::kEquality:
     case ir::Signature::kOrdering: return lower_comparison(writer_, node.op, arg(0), arg(1), difference_may_wrap(node));
     case ir::Signature::kBoolBinary: return lower_boolean(writer_, node.op, arg(0), arg(1));
@@ -239,6 +242,17 @@ bool ProgramLowering::difference_may_wrap(const Node& node) const {
   const passes::ValueRange &x = ranges_[node.args[0]], &y = ranges_[node.args[1]];
   using Limits = std::numeric_limits<std::int32_t>;
   return x.lo - y.hi < Limits::min() || x.hi - y.lo > Limits::max();
+}
+
+/// 1 / c where the node is a score divided by a constant: a GPU divides in several instructions, and a score is no more
+/// exact than the product. Of what does not depend on the score, such as whole numbers made of indices, the quotient
+/// may have to be exact.
+std::optional<Value> ProgramLowering::factor_for_division(const Node& node) const {
+  if (node.op != Op::kDiv || !dependence_[node.args[0]].score) return std::nullopt;
+  const Node& divisor = program_.nodes()[node.args[1]];
+  if (divisor.op != Op::kConstant) return std::nullopt;
+  const float factor = 1 / ir::constant_f32(divisor);
+  return std::isnormal(factor) ? std::optional(GraphWriter::constant(factor)) : std::nullopt;
 }
 
 Value ProgramLowering::leaf(const Node& node) {

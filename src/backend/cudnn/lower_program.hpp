@@ -56,6 +56,7 @@ class ProgramLowering {
   bool belongs_to_computed(NodeId id) const;
   Value write(const Node& node);
   bool difference_may_wrap(const Node& node) const;
+  std::optional<Value> factor_for_division(const Node& node) const;
   Value leaf(const Node& node);
   Value index(Axis axis);
   Value operand(std::uint32_t number);

@@ -55,7 +55,7 @@ std::string text_of(const LoweringResult& result) {
 
 TEST(CudnnLower, PutsTheBandLastWhereItIsRecognised) {
   EXPECT_EQ(text_of(lowered("value = 50.0 * tanh(score / 50.0)\nkeep = q_idx >= kv_idx & q_idx - kv_idx < 100")),
-            "n0 = div.f32 score 50f\n"
+            "n0 = mul.f32 score 0.02f\n"
             "n1 = tanh.f32 n0\n"
             "n2 = mul.f32 n1 50f\n"
             "n3 = band.f32 n2 right 0\n"
@@ -255,6 +255,13 @@ TEST(CudnnLower, ComparesTheQueryIndexWithAnOperandByTheLargerOfTheTwo) {
             "n3 = cmp_neq.i32->bool n2 0\n"
             "n4 = binary_select.f32 score 0f n3\n"
             "value = n4\n");
+}
+
+TEST(CudnnLower, MultipliesAScoreByTheReciprocalOfAConstantAndDividesIndices) {
+  EXPECT_NE(text_of(lowered("value = tanh(score / 8.0)")).find("mul.f32 score 0.125f"), std::string::npos);
+  EXPECT_NE(text_of(lowered("value = score + floor(f32(q_idx - kv_idx) / 3.0)")).find("div.f32"), std::string::npos);
+  // Its reciprocal is no normal number.
+  EXPECT_NE(text_of(lowered("value = score / 3e38")).find("div.f32"), std::string::npos);
 }
 
 TEST(CudnnLower, MasksEverythingWhereNoKeyIsKept) {
