@@ -1,9 +1,7 @@
 // Measures scoremod on the cases of a file, each beside a reference: on the host OpenBLAS doing the same matrix
 // products alone, on a GPU the same attention by hand with cudnn-frontend.
 
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +11,7 @@
 #include "blas_reference.hpp"
 #include "peak_memory.hpp"
 #include "promises.hpp"
+#include "text_file.hpp"
 #ifdef SCOREMOD_HAS_CUDNN
 #include "cudnn_reference.hpp"
 #endif
@@ -46,8 +45,7 @@ int build_references(const Arguments& arguments) {
     std::cerr << "skipped: there is no cuDNN 9\n";
     return kSkipped;
   }
-  std::ifstream file(arguments.device, std::ios::binary);
-  const std::string device{std::istreambuf_iterator<char>(file), {}};
+  const std::string device = input::read_text(arguments.device, "a device's properties");
   for (const std::string& cases : arguments.benchmark.files) {
     for (const BenchCase& bench_case : measure::load_cases(cases, true)) {
       std::cout << bench_case.name << ' ' << to_string(bench_case.direction) << ": ";
@@ -88,6 +86,7 @@ int run(Arguments& arguments) {
   }
   if (!arguments.device.empty()) return build_references(arguments);
   measure::BenchmarkArguments& benchmark = arguments.benchmark;
+  if (!benchmark.out.empty()) measure::expect_writable(benchmark.out);
   const int threads = benchmark.measurement.compile.threads;
   const measure::BenchmarkResult result = measure::run_benchmark(
       benchmark,
@@ -98,10 +97,10 @@ int run(Arguments& arguments) {
   if (on_host && !arguments.no_memory) memory = measure_peak_memory(32768, threads);
   // Not before: what compiles the cases elsewhere must come before anything of CUDA's is loaded.
   benchmark.origin.versions = versions();
-  if (!benchmark.json.empty()) {
+  if (!benchmark.out.empty()) {
     nlohmann::ordered_json report = report_json(result, benchmark);
     if (memory) report["memory"] = to_json(*memory);
-    measure::write_report(benchmark.json, report);
+    measure::write_report(benchmark.out, report);
   }
   std::cout << (result.plans.on_device ? device_promises(result) : host_promises(result, memory));
   const bool all_loaded = result.plans.filled_store_builds.value_or(0) == 0;
@@ -114,12 +113,12 @@ int run(Arguments& arguments) {
 int main(int argc, char** argv) {
   scoremod::bench::Arguments arguments;
   arguments.benchmark.files = {"bench/cases.json"};
-  arguments.benchmark.json = "bench/results/cpu.json";
+  arguments.benchmark.out = "bench/results/cpu.json";
   arguments.benchmark.measurement.compile.threads = 2;
   CLI::App app("Measures scoremod beside OpenBLAS's matrix products, or on a GPU beside cudnn-frontend used by hand");
   app.add_option("--cases", arguments.benchmark.files, "Lists of cases: JSON arrays of {name, problem, ...}")
       ->capture_default_str();
-  app.add_option("--output", arguments.benchmark.json, "Where the results go as JSON; empty for nowhere")
+  app.add_option("--output", arguments.benchmark.out, "Where the results go as JSON; empty for nowhere")
       ->capture_default_str();
   app.add_flag("--no-memory", arguments.no_memory, "Leave out the measurement of memory");
   app.add_option("--build-references", arguments.device,

@@ -26,7 +26,7 @@ def write(folder, value, name="cases.json"):
 
 
 def test_every_case_is_measured_in_both_directions(scoremod, tmp_path):
-    done = scoremod("bench", write(tmp_path, CASES), "--repetitions", 3, "--json", "out.json")
+    done = scoremod("bench", write(tmp_path, CASES), "--repetitions", 3, "--out", "out.json")
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert {"machine", "versions", "commit", "results"} <= report.keys()
@@ -57,7 +57,7 @@ def test_only_some_cases(scoremod, tmp_path):
 
 
 def test_a_case_that_no_backend_runs_leaves_the_others(scoremod, tmp_path):
-    done = scoremod("bench", write(tmp_path, CASES), "--backend", "cudnn", "--json", "out.json")
+    done = scoremod("bench", write(tmp_path, CASES), "--backend", "cudnn", "--out", "out.json")
     if done.returncode == 0:
         pytest.skip("there is a device")
     assert done.returncode == 3, done.stderr
@@ -77,7 +77,7 @@ def test_a_case_that_no_backend_runs_leaves_the_others(scoremod, tmp_path):
     ([{"name": "x", "problem": SMALL, "operand_gradients": 1}], "operand_gradients"),
     ([{"name": "x", "problem": SMALL, "same_inputs": {"a": "b"}}], "same_inputs"),
     ([{"name": "x", "problem": SMALL}, {"name": "x", "problem": SMALL}], "two cases"),
-    ([], "no case"),
+    ([], "at least one case"),
 ])
 def test_mistakes_in_files(scoremod, tmp_path, cases, said):
     done = scoremod("bench", write(tmp_path, cases))
@@ -94,8 +94,10 @@ def test_inputs_from_files_are_refused(scoremod, tmp_path):
 @pytest.mark.parametrize("arguments, said", [
     (("missing.json",), "missing.json"),
     ((), "CASES"),
+    ((".",), "Is a directory"),
+    (("/dev/zero",), "expected JSON"),
     (("cases.json", "--repetitions", "0"), "repetitions"),
-    (("cases.json", "--only", "nothing"), "nothing"),
+    (("cases.json", "--only", "nothing"), "expected names of cases (documents, full, slopes), found 'nothing'"),
     (("cases.json", "--backend", "gpu"), "gpu"),
 ])
 def test_mistakes_in_the_command_line(scoremod, tmp_path, arguments, said):
@@ -106,8 +108,16 @@ def test_mistakes_in_the_command_line(scoremod, tmp_path, arguments, said):
 
 
 def test_a_report_that_cannot_be_written_is_an_error(scoremod, tmp_path):
-    done = scoremod("bench", write(tmp_path, CASES[:1]), "--repetitions", 1, "--json", "no/such/folder.json")
+    done = scoremod("bench", write(tmp_path, CASES[:1]), "--repetitions", 1, "--out", "no/such/folder.json")
     assert done.returncode == 4 and "folder.json" in done.stderr
+    assert done.stdout == "", "nothing is measured that can't be written"
+
+
+def test_json_takes_the_place_of_the_table(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, CASES[:1]), "--repetitions", 1, "--json", "--out", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (tmp_path / "out.json").read_text(encoding="utf-8")
+    assert [row["case"] for row in json.loads(done.stdout)["results"]] == ["full", "full"]
 
 
 def test_results_are_drawn(tmp_path):

@@ -52,37 +52,46 @@ def test_bad_files(scoremod, tmp_path, command, name):
     assert_mistake(scoremod(command, "-", input=contents), fragment)
 
 
-@pytest.mark.parametrize("path", ["none.json", "", ".", "none/none.json"])
-def test_files_that_cannot_be_read(scoremod, path):
-    assert_mistake(scoremod("explain", path), "")
+@pytest.mark.parametrize("path, said", [
+    ("none.json", "No such file"), ("", "No such file"), (".", "Is a directory"), ("none/none.json", "No such file"),
+    ("/dev/zero", "at most"),
+])
+def test_files_that_cannot_be_read(scoremod, path, said):
+    assert_mistake(scoremod("explain", path), said)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "arguments, said",
     [
-        [],
-        ["fly"],
-        ["run"],
-        ["run", "a", "b"],
-        ["run", "-", "--colour"],
-        ["run", "-", "--repeat", "0"],
-        ["run", "-", "--repeat", "x"],
-        ["run", "-", "--threads", "-1"],
-        ["run", "-", "--seed", "-1"],
-        ["run", "-", "--backend", "gpu"],
-        ["check", "-", "--backend", "gpu"],
-        ["explain", "-", "--backend", "gpu"],
-        ["explain", "-", "--disable", "no_such_step"],
-        ["zoo", "no_such_modifier"],
-        ["zoo", "soft_cap", "cap"],
-        ["zoo", "soft_cap", "cup=3"],
-        ["zoo", "soft_cap", "cap=-3"],
-        ["zoo", "soft_cap", "cap=x"],
+        ([], "subcommand"),
+        (["fly"], "expected one of explain, run, check, bench, zoo, compile, device, cache; found 'fly'"),
+        (["cache", "fly"], "expected one of list, verify, prune, clear; found 'fly'"),
+        (["run"], "PROBLEM is required"),
+        (["run", "a", "b"], "b"),
+        (["run", "-", "--colour"], "--colour"),
+        (["run", "-", "--repeat", "0"], "--repeat: expected an integer from 1 to 1000000, found '0'"),
+        (["run", "-", "--repeat", "x"], "found 'x'"),
+        (["run", "-", "--repeat", "1.5"], "found '1.5'"),
+        (["run", "-", "--threads", "-1"], "--threads: expected an integer from 0 to 1024, found '-1'"),
+        (["run", "-", "--threads", "99999999999999999999"], "found '99999999999999999999'"),
+        (["run", "-", "--seed", "-1"], "--seed: expected an integer from 0 to 18446744073709551615, found '-1'"),
+        (["run", "-", "--backend", "gpu"], "gpu"),
+        (["check", "-", "--backend", "gpu"], "gpu"),
+        (["explain", "-", "--backend", "gpu"], "gpu"),
+        (["explain", "-", "--disable", "no_such_step"], "no_such_step"),
+        (["explain", "-", "--device", "."], ".: cannot be read: Is a directory"),
+        (["explain", "-", "--device", "none.json"], "none.json: cannot be read: No such file"),
+        (["compile", "-", "--device", ".", "-o", "plans"], ".: cannot be read: Is a directory"),
+        (["zoo", "no_such_modifier"], "no_such_modifier"),
+        (["zoo", "soft_cap", "cap"], "NAME=VALUE"),
+        (["zoo", "soft_cap", "cup=3"], "cup"),
+        (["zoo", "soft_cap", "cap=-3"], "-3"),
+        (["zoo", "soft_cap", "cap=x"], "'x'"),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_command_lines(scoremod, arguments):
-    assert_mistake(scoremod(*arguments, input=json.dumps(SMALL)), "")
+def test_bad_command_lines(scoremod, arguments, said):
+    assert_mistake(scoremod(*arguments, input=json.dumps(SMALL)), said)
 
 
 def test_mutated_files_never_crash(scoremod, tmp_path):

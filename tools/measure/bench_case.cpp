@@ -1,13 +1,14 @@
 #include "bench_case.hpp"
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "scoremod/error.hpp"
 #include "scoremod/explain.hpp"
+
+#include "text_file.hpp"
 
 namespace scoremod::measure {
 namespace {
@@ -17,14 +18,12 @@ using Json = nlohmann::json;
 [[noreturn]] void fail(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
 
 Json read_json(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
-    fail(path + ": expected a list of cases or a problem file, found no file that can be read");
-  }
+  const std::string text = input::read_text(path, "a list of cases or a problem file");
   try {
-    return Json::parse(file);
+    return Json::parse(text);
   } catch (const Json::exception& error) {
-    fail(path + ": expected JSON: " + error.what());
+    const std::string what = error.what();  // begins with the exception's name in brackets
+    fail(path + ": expected JSON: " + what.substr(what.find(']') + 2));
   }
 }
 

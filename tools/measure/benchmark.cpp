@@ -9,6 +9,7 @@
 #include "scoremod/cache.hpp"
 #include "scoremod/error.hpp"
 
+#include "integer_range.hpp"
 #include "store_folder.hpp"
 
 namespace scoremod::measure {
@@ -26,9 +27,13 @@ std::vector<BenchCase> chosen_cases(const BenchmarkArguments& arguments) {
     }
   }
   for (const std::string& name : arguments.only) {
-    if (!names.contains(name)) throw Error(ErrorCode::kInvalidArgument, "--only: no case is called '" + name + "'");
+    if (names.contains(name)) continue;
+    std::string known;
+    for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
+    throw Error(ErrorCode::kInvalidArgument, "--only: expected names of cases (" + known + "), found '" + name + "'");
   }
-  if (cases.empty()) throw Error(ErrorCode::kInvalidArgument, "there is no case to measure");
+  if (cases.empty())
+    throw Error(ErrorCode::kInvalidArgument, "expected at least one case to measure, found none in the files");
   return cases;
 }
 
@@ -60,11 +65,10 @@ void add_options(CLI::App& command, BenchmarkArguments& arguments) {
   command.add_option("--only", arguments.only, "Names of the cases to measure; all if left out");
   command.add_flag("--forward-only", arguments.forward_only, "Leave out the backward passes");
   command.add_option("--backend", measurement.compile.backend, "Backend to run on; the first that fits if left out");
-  command.add_option("--threads", measurement.compile.threads, "CPU threads; 0 means one for each core")
-      ->check(CLI::Range(0, 1024));
+  input::add_threads(command, measurement.compile.threads);
   command.add_option("--repetitions", measurement.repetitions, "Times whose median is reported")
       ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
+      ->check(input::integer_range(1, 100000));
   command.add_option("--machine", arguments.origin.machine, "What the report says of the machine");
   command.add_option("--commit", arguments.origin.commit,
                      "What the report says was measured; git's answer if left out");

@@ -16,12 +16,12 @@ struct BenchmarkArguments {
   std::vector<std::string> files;  ///< as load_cases() takes them
   std::vector<std::string> only;   ///< names of cases; empty for all
   bool forward_only = false;
-  std::string json;  ///< file for the report, which write_report() writes; empty for none
+  std::string out;  ///< file for the report, which write_report() writes; empty for none
   MeasurementOptions measurement;
   ReportOrigin origin;
 };
 
-/// Adds the options that fill everything but `files` and `json`.
+/// Adds the options that fill everything but `files` and `out`.
 void add_options(CLI::App& command, BenchmarkArguments& arguments);
 
 struct BenchmarkResult {

@@ -8,10 +8,22 @@
 namespace scoremod::cli {
 namespace {
 
-int run(measure::BenchmarkArguments& arguments) {
-  arguments.origin.versions["scoremod"] = SCOREMOD_VERSION;
-  const measure::BenchmarkResult result = measure::run_benchmark(arguments, {}, write_output);
-  if (!arguments.json.empty()) measure::write_report(arguments.json, report_json(result, arguments));
+struct Arguments {
+  measure::BenchmarkArguments benchmark;
+  bool json = false;
+};
+
+int run(Arguments& arguments) {
+  measure::BenchmarkArguments& benchmark = arguments.benchmark;
+  benchmark.origin.versions["scoremod"] = SCOREMOD_VERSION;
+  if (!benchmark.out.empty()) measure::expect_writable(benchmark.out);
+  const bool table = !arguments.json;
+  const measure::BenchmarkResult result = measure::run_benchmark(benchmark, {}, [&](const std::string& line) {
+    if (table) write_output(line);
+  });
+  const auto report = report_json(result, benchmark);
+  if (!benchmark.out.empty()) measure::write_report(benchmark.out, report);
+  if (arguments.json) write_output(measure::report_text(report));
   const measure::Measurement* failed = result.first_error();
   return failed == nullptr ? kFine : exit_code_of(failed->error_code);
 }
@@ -19,11 +31,12 @@ int run(measure::BenchmarkArguments& arguments) {
 }  // namespace
 
 void add_bench(CLI::App& app, Action* action) {
-  const auto arguments = std::make_shared<measure::BenchmarkArguments>();
+  const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("bench", "Measure how fast problems run");
-  command->add_option("CASES", arguments->files, "JSON files: lists of cases, or problems")->required();
-  command->add_option("--json", arguments->json, "File to write the results to");
-  measure::add_options(*command, *arguments);
+  command->add_option("CASES", arguments->benchmark.files, "JSON files: lists of cases, or problems")->required();
+  command->add_option("--out", arguments->benchmark.out, "File to write the results to, as JSON");
+  command->add_flag("--json", arguments->json, "Print JSON instead of the table");
+  measure::add_options(*command, arguments->benchmark);
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });
 }
 

@@ -2,6 +2,7 @@
 #include <ctime>
 #include <functional>
 #include <iomanip>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -15,6 +16,7 @@
 #include "commands.hpp"
 #include "exit_code.hpp"
 #include "fail.hpp"
+#include "integer_range.hpp"
 #include "standard_output.hpp"
 
 namespace scoremod::cli {
@@ -139,7 +141,7 @@ void add_cache(CLI::App& app, Action* action) {
       ->add_flag("--remove", arguments->remove, "Delete the damaged ones");
   add("prune", "Delete the least recently used files over a limit, and what interrupted writes have left", prune)
       ->add_option("--max-bytes", arguments->max_bytes, "The limit; the store's own if left out")
-      ->check(CLI::NonNegativeNumber);
+      ->check(input::integer_range(0, std::numeric_limits<std::uint64_t>::max()));
   add("clear", "Delete every file of the store", clear);
 }
 

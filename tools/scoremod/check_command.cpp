@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <iomanip>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -10,6 +12,7 @@
 #include "commands.hpp"
 #include "exit_code.hpp"
 #include "fail.hpp"
+#include "integer_range.hpp"
 #include "load_inputs.hpp"
 #include "problem_source.hpp"
 #include "progress_bar.hpp"
@@ -113,16 +116,13 @@ void add_check(CLI::App& app, Action* action) {
       app.add_subcommand("check", "Compare a backend's outputs and gradients with the float64 oracle's");
   CLI::Option* problem = command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input");
   command->add_option("--backend", arguments->compile.backend, "Backend to check; the first that fits if left out");
-  command
-      ->add_option("--threads", arguments->compile.threads,
-                   "CPU threads; 0 means one for each core. With --suite, problems at a time")
-      ->check(CLI::NonNegativeNumber);
+  input::add_threads(*command, arguments->compile.threads, ". With --suite, problems at a time");
   CLI::Option* forward_only =
       command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");
   command
       ->add_option("--seed", arguments->seed,
                    "Seed of the random inputs, instead of the file's; with --suite 0 if left out")
-      ->check(CLI::NonNegativeNumber);
+      ->check(input::integer_range(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_flag("--json", arguments->json, "Print JSON");
   add_suite_options(*command, arguments->suite)->excludes(problem, forward_only);
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });

@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "device_file.hpp"
 #include "exit_code.hpp"
+#include "integer_range.hpp"
 #include "problem_source.hpp"
 #include "standard_output.hpp"
 
@@ -40,8 +41,7 @@ void add_explain(CLI::App& app, Action* action) {
       "--device", arguments->device,
       "Explain cuDNN's forms for the device of this file, which `scoremod device` wrote; the current one if "
       "left out");
-  command->add_option("--threads", compile.threads, "CPU threads; 0 means one for each core")
-      ->check(CLI::NonNegativeNumber);
+  input::add_threads(*command, compile.threads);
   command->add_option("--disable", compile.disabled_passes, "Compiler step to leave out; may be repeated");
   command->add_flag("--steps", arguments->options.step_programs, "Show the program after each compiler step");
   command->add_flag("--json", arguments->json, "Print JSON");

@@ -2,6 +2,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -40,6 +41,18 @@ int run_action(const Action& action) {
   }
 }
 
+/// CLI11 says that a subcommand is missing where it does not know the one that it was given.
+std::string words_of(const CLI::ParseError& error, const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const auto known = command->get_subcommands([](const CLI::App*) { return true; });
+  const std::vector<std::string> unknown = command->remaining();
+  if (known.empty() || unknown.empty() || unknown.front().starts_with('-')) return error.what();
+  std::string names;
+  for (const CLI::App* each : known) names += (names.empty() ? "" : ", ") + each->get_name();
+  return "expected one of " + names + "; found '" + unknown.front() + "'";
+}
+
 int main_of(int argc, char** argv) {
   prepare_standard_streams();
   CLI::App app("Fused attention with programmable scores.", "scoremod");
@@ -64,7 +77,7 @@ int main_of(int argc, char** argv) {
       return kFine;
     });
   } catch (const CLI::ParseError& error) {
-    return complain(std::string(error.what()) + "; see scoremod --help", kMistake);
+    return complain(words_of(error, app) + "; see scoremod --help", kMistake);
   }
   return run_action(action);
 }

@@ -18,6 +18,7 @@
 #include "commands.hpp"
 #include "exit_code.hpp"
 #include "fail.hpp"
+#include "integer_range.hpp"
 #include "load_inputs.hpp"
 #include "npy.hpp"
 #include "problem_source.hpp"
@@ -273,14 +274,13 @@ void add_run(CLI::App& app, Action* action) {
   CLI::App* command = app.add_subcommand("run", "Run a problem and print the time that it takes");
   command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
   command->add_option("--backend", arguments->compile.backend, "Backend to run on; the first that fits if left out");
-  command->add_option("--threads", arguments->compile.threads, "CPU threads; 0 means one for each core")
-      ->check(CLI::NonNegativeNumber);
+  input::add_threads(*command, arguments->compile.threads);
   command->add_flag("--backward", arguments->backward,
                     "Run the backward pass too, even if the file does not ask for it");
   command->add_option("--seed", arguments->seed, "Seed of the random inputs, instead of the file's")
-      ->check(CLI::NonNegativeNumber);
+      ->check(input::integer_range(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_option("--repeat", arguments->repeat, "Calls whose median time is printed, after one that is not timed")
-      ->check(CLI::Range(1, 1000000));
+      ->check(input::integer_range(1, 1000000));
   command->add_option("--out", arguments->out, "Folder to write the outputs to as .npy files; made if it is not there");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });

@@ -8,6 +8,7 @@
 
 #include "exit_code.hpp"
 #include "fail.hpp"
+#include "integer_range.hpp"
 #include "output_file.hpp"
 #include "progress_bar.hpp"
 #include "standard_output.hpp"
@@ -47,12 +48,12 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
     return command.add_option(name, value, help)->needs(suite)->group("With --suite");
   };
   add("--random", arguments.options.random_problems, "How many random problems")
-      ->check(CLI::NonNegativeNumber)
+      ->check(input::integer_range(0))
       ->capture_default_str();
   add("--filter", arguments.options.filter, "Only problems whose name contains this: zoo/causal/, random/7");
-  add("--parts", arguments.options.parts, "Processes that share the suite")->check(CLI::PositiveNumber);
+  add("--parts", arguments.options.parts, "Processes that share the suite")->check(input::integer_range(1));
   add("--part", arguments.options.part, "Which of the --parts this process runs, from 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(input::integer_range(0));
   add("--dtype", arguments.dtypes, "f32, f16 or bf16, several if given again; f16 and bf16 if left out");
   add("--out", arguments.out, "File to write the report to, as JSON");
   command.add_flag("--verbose", arguments.verbose, "Say on the standard error which problem begins and which is done")
