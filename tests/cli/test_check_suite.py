@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import jsonschema
 import pytest
@@ -69,6 +70,28 @@ def test_the_seed_decides_and_the_number_of_threads_does_not(scoremod):
     assert results("--seed", "3")[2:] != results("--seed", "4")[2:]
     # Random problem 1 of seed 3 has the seed of random problem 0 of seed 4.
     assert results("--seed", "3")[2]["program"] == results("--seed", "4")[0]["program"]
+
+
+@pytest.mark.parametrize("backend, code", [("cpu", 0), ("cudnn", 1)])
+def test_parts_make_the_report_of_the_whole(scoremod, tmp_path, backend, code):
+    suite = ("check", "--suite", "--backend", backend, "--random", "4", "--filter", "/shard/" if backend == "cpu" else "random/")
+    whole = report_of(scoremod(*suite, "--json"))
+    if backend == "cudnn" and whole["summary"]["refused"] != len(whole["results"]):
+        pytest.skip("there is a device")
+    for part in range(3):
+        scoremod(*suite, "--parts", 3, "--part", part, "--out", f"{part}.json")
+    command = [sys.executable, ROOT / "tools" / "device" / "merge_check_reports.py", "merged.json"]
+    done = subprocess.run([*command, "0.json", "1.json", "2.json"], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == code
+    merged = json.loads((tmp_path / "merged.json").read_text(encoding="utf-8"))
+    VALIDATOR.validate(merged)
+    by_problem = lambda report: sorted(report["results"], key=lambda result: (result["problem"], result["direction"]))
+    assert by_problem(merged) == by_problem(whole)
+    for report in (merged, whole):
+        del report["results"], report["summary"]["seconds"]
+    ratio = whole["summary"]["plain_attention"].pop("median_ratio")
+    assert merged["summary"]["plain_attention"].pop("median_ratio") == pytest.approx(ratio, rel=1e-3)
+    assert merged == whole
 
 
 def test_dtypes_are_those_asked_for(scoremod):

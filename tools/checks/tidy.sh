@@ -1,7 +1,7 @@
 #!/bin/bash
 # usage: tidy.sh BUILD_FOLDER [--names] [FILES]
 # Runs clang-tidy on FILES, or on every source file that BUILD_FOLDER's compile_commands.json knows how to compile.
-# With --names only the naming rules, and without the tests: that takes seconds, not minutes, and so is part of the tests.
+# With --names only the naming rules, and without the tests: that takes a fraction of the time, and so is part of the tests.
 set -uo pipefail
 build=$(cd "$1" && pwd) || exit 1
 shift

@@ -1,4 +1,4 @@
-"""Makes one report of those of the processes that shared a check suite, and prints what matters of it.
+"""Makes one report (docs/check_suite.md) of those of the processes that shared a check suite, and prints what matters of it.
 
 usage: merge_check_reports.py REPORT PART...
 
@@ -6,44 +6,48 @@ Exits 1 when a result is wrong or an error, or when nothing was right.
 """
 
 import json
-import statistics
+import re
 import sys
 from collections import Counter
 
+VERDICTS = ("right", "wrong", "refused", "error")
 
-def summarize(results, seconds):
+
+def merge_refusals(summaries):
+    """Reasons that differ in numbers only are one, as they are within a part."""
+    merged = {}
+    for entry in (entry for summary in summaries for entry in summary["refused_by_reason"]):
+        first = merged.setdefault(re.sub(r"\d+", "#", entry["reason"]), {**entry, "count": 0})
+        first["count"] += entry["count"]
+    return sorted(merged.values(), key=lambda entry: -entry["count"])
+
+
+def summarize(results, summaries):
     verdicts = Counter(result["verdict"] for result in results)
     outputs = [output for result in results for output in result["outputs"].values()]
-    ratios = [output["ratio_to_plain_attention"] for output in outputs if output["ratio_to_plain_attention"] is not None]
-    reasons = {}
-    for result in results:
-        for reason in result["reasons"] if result["verdict"] == "refused" else []:
-            entry = reasons.setdefault(reason, {"count": 0, "reason": reason, "example": result["problem"]})
-            entry["count"] += 1
+    ratios = sorted(x for output in outputs if (x := output["ratio_to_plain_attention"]) is not None)
     return {
-        **{verdict: verdicts[verdict] for verdict in ("right", "wrong", "refused", "error")},
-        "seconds": seconds,
+        **{verdict: verdicts[verdict] for verdict in VERDICTS},
+        "seconds": max(summary["seconds"] for summary in summaries),
         "plain_attention": {
             "outputs": len(ratios),
-            "median_ratio": round(statistics.median(ratios), 4) if ratios else None,
-            "above_two": sum(ratio > 2 for ratio in ratios),
-            "largest_ratio": max(ratios, default=None),
+            "beyond_twice_and_band": sum(summary["plain_attention"]["beyond_twice_and_band"] for summary in summaries),
+            "median_ratio": ratios[len(ratios) // 2] if ratios else 0,
+            "largest_ratio": ratios[-1] if ratios else 0,
         },
-        "refused_by_reason": sorted(reasons.values(), key=lambda entry: -entry["count"]),
+        "refused_by_reason": merge_refusals(summaries),
     }
 
 
-def main(report_path, part_paths):
-    parts = [json.load(open(path)) for path in part_paths]
-    results = sorted((result for part in parts for result in part["results"]), key=lambda result: result["problem"])
-    head = {key: parts[0][key] for key in ("machine", "versions", "commit", "backend", "seed")}
-    summary = summarize(results, max(part["summary"]["seconds"] for part in parts))
+def write_report(path, head, summary, results):
     text = json.dumps({**head, "summary": summary}, indent=2)[:-2]
-    with open(report_path, "w") as report:
+    with open(path, "w", encoding="utf-8") as report:
         report.write(text + ',\n  "results": [\n')
         report.write(",\n".join(json.dumps(result) for result in results))
         report.write("\n  ]\n}\n")
 
+
+def print_what_matters(summary, results):
     print(json.dumps({key: value for key, value in summary.items() if key != "refused_by_reason"}))
     for entry in summary["refused_by_reason"][:25]:
         print(f"refused {entry['count']}: {entry['reason'][:400]} ({entry['example']})")
@@ -51,6 +55,18 @@ def main(report_path, part_paths):
         if result["verdict"] in ("wrong", "error"):
             print(result["verdict"], result["problem"], result["direction"], result["sizes"], result["reasons"][:2])
             print("   ", result["program"].replace("\n", "; ")[:300])
+
+
+def main(report_path, part_paths):
+    parts = []
+    for path in part_paths:
+        with open(path, encoding="utf-8") as part:
+            parts.append(json.load(part))
+    results = sorted((result for part in parts for result in part["results"]), key=lambda result: result["problem"])
+    summary = summarize(results, [part["summary"] for part in parts])
+    head = {key: parts[0][key] for key in ("machine", "versions", "commit", "backend", "seed")}
+    write_report(report_path, head, summary, results)
+    print_what_matters(summary, results)
     return 1 if summary["wrong"] + summary["error"] > 0 or summary["right"] == 0 else 0
 
 
