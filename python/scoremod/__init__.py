@@ -1,9 +1,10 @@
 """scoremod: attention with a programmable score. docs/python.md is a walk through it."""
 
 from scoremod import cache
-from scoremod.attention import Attention, Gradients, Offsets, attention, explain, support
+from scoremod.attention import Attention, Gradients, Offsets, explain, support
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
 from scoremod.library import load as _load
+from scoremod.one_call import attention
 
 __all__ = [
     "Attention",

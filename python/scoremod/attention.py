@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from scoremod import library
+from scoremod.arguments import check_names, compile_options, encode, finite, int32, mapping, problem_text
 from scoremod.errors import InvalidArgumentError
-from scoremod.tensors import dtype_name, operand_specs, tensor_specs
+from scoremod.tensors import operand_specs, tensor_specs
 
 
 class Offsets(NamedTuple):
@@ -50,10 +51,10 @@ class Attention:
     """
 
     def __init__(self, problem, *, backend=None, threads=0, disabled_passes=(), device=None):
-        self._arguments = (_problem_text(problem), backend, threads, tuple(disabled_passes), device)
-        options = _compile_options(*self._arguments[1:])
+        self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device)
+        options = compile_options(*self._arguments[1:])
         handle = ctypes.c_void_p()
-        text = _encode(self._arguments[0], "problem")
+        text = encode(self._arguments[0], "problem")
         library.call("scoremod_attention_create", text, options, ctypes.byref(handle))
         self._handle = handle
         weakref.finalize(self, library.load().scoremod_attention_destroy, handle)
@@ -137,10 +138,12 @@ class _Call:
     def __init__(self, tensors, scale, offsets):
         self._tensors = tensors
         self._kept = []
+        if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
+            raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
         self._options = library.CallOptions(
             has_scale=scale is not None,
-            scale=0.0 if scale is None else float(scale),
-            **{f"{axis}_offset": _int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()},
+            scale=0.0 if scale is None else finite(scale, "scale"),
+            **{f"{axis}_offset": int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()},
         )
 
     def args(self, kind, **arrays):
@@ -156,8 +159,8 @@ class _Call:
         return array
 
     def operands(self, specs, given):
-        given = {} if given is None else given
-        _check_names("operands", given, specs)
+        given = mapping({} if given is None else given, "operands", "array")
+        check_names("operands", given, specs)
         for name in specs:
             if name not in given:
                 raise InvalidArgumentError(f"operands: expected an array for '{name}', which the program reads; found none")
@@ -166,7 +169,7 @@ class _Call:
     def operand_gradients(self, specs, given, wanted):
         floats = [name for name, spec in specs.items() if spec.dtype in ("f32", "f16", "bf16")]
         wanted = floats if wanted is None else list(wanted)
-        _check_names("d_operands", wanted, floats)
+        check_names("d_operands", wanted, floats)
         made = {name: specs[name].allocate(np.asarray(given[name]).dtype) for name in wanted}
         return made, *self._named({name: specs[name].buffer(array) for name, array in made.items()})
 
@@ -182,38 +185,6 @@ class _Call:
             entry.name, entry.buffer = name.encode(), buffer
         self._kept.append(array)
         return ctypes.cast(array, ctypes.POINTER(library.NamedBuffer)), len(buffers)
-
-
-def attention(
-    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False
-):
-    """Attention in one call, forward only: compiles, runs once and forgets. Keep an Attention to call it again.
-
-    q, k, v: arrays in the order that layout names; copied when they aren't contiguous. heads of k and v may be fewer.
-    score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
-    mask_mod: whether this query may look at this key: "q_idx >= kv_idx".
-    operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for
-    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]".
-
-        attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
-    """
-    arrays = {name: np.ascontiguousarray(array) for name, array in {"q": q, "k": k, "v": v}.items()}
-    given = {name: (axes, np.array(array, order="C", ndmin=0)) for name, (axes, array) in (operands or {}).items()}
-    lines = [_declaration(name, axes, array) for name, (axes, array) in given.items()] + [f"value = {score_mod}"]
-    problem = {
-        **_sizes(layout, **arrays),
-        "dtype": dtype_name(arrays["q"].dtype),
-        "layout": layout,
-        "program": lines + ([] if mask_mod is None else [f"keep = {mask_mod}"]),
-        "operands": [
-            {"name": name, "dtype": dtype_name(array.dtype), "shape": list(array.shape)} for name, (_, array) in given.items()
-        ],
-    }
-    if scale is not None:
-        problem["scale"] = float(scale)
-    compiled = Attention(problem, backend=backend)
-    operand_arrays = {name: array for name, (_, array) in given.items()}
-    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse)
 
 
 def support(problem, *, backend=None, device=None):
@@ -233,75 +204,10 @@ def explain(problem, *, backend=None, disabled_passes=()):
 
 def _ask(function, problem, backend, disabled_passes, device):
     answer = ctypes.c_void_p()
-    text = _encode(_problem_text(problem), "problem")
-    library.call(function, text, _compile_options(backend, 0, disabled_passes, device), ctypes.byref(answer))
+    text = encode(problem_text(problem), "problem")
+    library.call(function, text, compile_options(backend, 0, disabled_passes, device), ctypes.byref(answer))
     return json.loads(library.take_text(answer))
-
-
-def _sizes(layout, q, k, v):
-    if sorted(layout) != sorted("BSHD") or any(array.ndim != 4 for array in (q, k, v)):
-        raise InvalidArgumentError(
-            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, "
-            f"{k.shape}, {v.shape} in layout {layout!r}"
-        )
-    size = {name: dict(zip(layout, array.shape)) for name, array in {"q": q, "k": k, "v": v}.items()}
-    return {
-        "batch": size["q"]["B"],
-        "heads_q": size["q"]["H"],
-        "heads_kv": size["k"]["H"],
-        "seq_q": size["q"]["S"],
-        "seq_kv": size["k"]["S"],
-        "dim_qk": size["q"]["D"],
-        "dim_v": size["v"]["D"],
-    }
-
-
-def _declaration(name, axes, array):
-    kind = {"i32": "i32", "bool": "bool"}.get(dtype_name(array.dtype), "f32")
-    return f"table {name}: {kind} rank {array.ndim}" if axes == "table" else f"operand {name}: {kind} [{axes}]"
-
-
-def _problem_text(problem):
-    if isinstance(problem, str):
-        return problem
-    try:
-        # NumPy's numbers come in when sizes are taken from arrays.
-        return json.dumps(problem, allow_nan=False, default=lambda value: value.item())
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgumentError(f"problem: expected JSON text, or a dict that JSON can hold; found: {error}") from None
-
-
-def _compile_options(backend, threads, disabled_passes, device):
-    passes = [_encode(name, "disabled_passes") for name in disabled_passes]
-    return library.CompileOptions(
-        backend=None if backend is None else _encode(backend, "backend"),
-        disabled_passes=(ctypes.c_char_p * len(passes))(*passes),
-        disabled_pass_count=len(passes),
-        threads=_int32(threads, "threads"),
-        has_device=device is not None,
-        device=0 if device is None else _int32(device, "device"),
-    )
 
 
 def _compile_again(problem, backend, threads, disabled_passes, device):
     return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes, device=device)
-
-
-def _encode(text, name):
-    if not isinstance(text, str) or "\0" in text:
-        raise InvalidArgumentError(f"{name}: expected a text without NUL characters, found {text!r}")
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _int32(value, name):
-    # ctypes would keep the low 32 bits of anything larger.
-    if not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
-        raise InvalidArgumentError(f"{name}: expected an integer that 32 bits hold, found {value!r}")
-    return int(value)
-
-
-def _check_names(what, given, known):
-    for name in given:
-        if name not in known:
-            names = ", ".join(known) or "none"
-            raise InvalidArgumentError(f"{what}: expected names among those the program has ({names}), found {name!r}")

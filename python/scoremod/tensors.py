@@ -24,13 +24,14 @@ DTYPES = {
 }
 
 
-def dtype_name(dtype):
-    """"f32", "f16", "bf16", "i32" or "bool" for a NumPy dtype. Plain uint16 is nobody's: only a problem can say what it is."""
-    for name, dtypes in DTYPES.items():
+def dtype_name(dtype, name):
+    """"f32", "f16", "bf16", "i32" or "bool" for a NumPy dtype. Plain uint16 is nobody's: only a problem can say what it is.
+    name: of the array, for the message."""
+    for known, dtypes in DTYPES.items():
         if dtype == dtypes[0] and dtype != np.uint16:
-            return name
+            return known
     raise InvalidArgumentError(
-        f"expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; convert it"
+        f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; convert it"
     )
 
 

@@ -46,7 +46,13 @@ def operands():
         (dict(operands={"slope": np.ones(2, np.float32), "n": np.ones(1, np.int64)}), ["operand 'n'", "int32", "int64"]),
         (dict(operands={"slope": np.ones(3, np.float32), "n": np.ones(1, np.int32)}), ["operand 'slope'", "(2,)", "(3,)"]),
         (dict(operands={"slope": 1, "n": 1, "m": 1}), ["'m'", "slope, n"]),
-        (dict(scale=float("nan")), ["scale"]),
+        (dict(operands=[1.0]), ["operands:", "dict", "list"]),
+        (dict(scale=float("nan")), ["scale", "nan"]),
+        (dict(scale="1"), ["scale", "'1'"]),
+        (dict(scale=10**400), ["scale"]),
+        (dict(scale=1e300), ["scale"]),
+        (dict(offsets={"query": 1}), ["offsets:", "scoremod.Offsets"]),
+        (dict(offsets=(1, 2, 3, 4, 5)), ["offsets:", "scoremod.Offsets"]),
         (dict(offsets=(0, 0, 0, 2**31)), ["offsets.key", "32 bits"]),
         (dict(offsets=(0, 0.5, 0, 0)), ["offsets.head", "integer"]),
     ],
@@ -133,6 +139,37 @@ def test_one_call_attention_checks_too(inputs):
         scoremod.attention(inputs["q"][0], inputs["k"], inputs["v"])
     with pytest.raises(scoremod.InvalidArgumentError, match="v: expected shape"):
         scoremod.attention(inputs["q"], inputs["k"], inputs["v"][:, :2])
+
+
+SLOPES = np.ones(2, np.float32)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(q=None), ["q:", "NumPy array", "NoneType"]),
+        (dict(k=[[1.0]]), ["k:", "NumPy array", "list"]),
+        (dict(q=np.ones(SHAPE)), ["q:", "float32", "float64"]),
+        (dict(score_mod=2.0), ["score_mod:", "text", "float"]),
+        (dict(score_mod=lambda score, *indices: score), ["score_mod:", "text", "function", "scoremod.jax"]),
+        (dict(mask_mod=True), ["mask_mod:", "text", "bool"]),
+        (dict(operands={"slopes": SLOPES}), ["'slopes'", "pair", "ndarray"]),
+        (dict(operands={"slopes": (SLOPES, "h")}), ["'slopes'", "pair"]),
+        (dict(operands={"slopes": ("h", 1.0)}), ["'slopes'", "NumPy array", "float"]),
+        (dict(operands={"slopes": ("h", np.ones(2))}), ["slopes:", "float32", "float64"]),
+        (dict(operands=[SLOPES]), ["operands:", "dict", "list"]),
+        (dict(scale="1"), ["scale", "'1'"]),
+        (dict(scale=float("inf")), ["scale", "inf"]),
+        (dict(layout=None), ["layout None"]),
+        (dict(layout="BSHH"), ["layout 'BSHH'"]),
+        (dict(q=np.ones((1, 0, 2, 4), np.float32)), ["seq_q", "found 0"]),
+    ],
+)
+def test_one_call_says_what_is_wrong(inputs, change, words):
+    with pytest.raises(scoremod.InvalidArgumentError) as caught:
+        scoremod.attention(**{**inputs, **change})
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_kinds_of_errors():

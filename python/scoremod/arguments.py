@@ -1,0 +1,73 @@
+"""What callers pass, as the C interface takes it: each is checked here, or ctypes would convert or cut it silently."""
+
+import ctypes
+import json
+import math
+import numbers
+from collections.abc import Mapping
+
+import numpy as np
+
+from scoremod import library
+from scoremod.errors import InvalidArgumentError
+
+
+def problem_text(problem):
+    """The JSON text of a problem that is a dict, or a text already."""
+    if isinstance(problem, str):
+        return problem
+    try:
+        # NumPy's numbers come in when sizes are taken from arrays.
+        return json.dumps(problem, allow_nan=False, default=lambda value: value.item())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"problem: expected JSON text, or a dict that JSON can hold; found: {error}") from None
+
+
+def compile_options(backend, threads, disabled_passes, device):
+    passes = [encode(name, "disabled_passes") for name in disabled_passes]
+    return library.CompileOptions(
+        backend=None if backend is None else encode(backend, "backend"),
+        disabled_passes=(ctypes.c_char_p * len(passes))(*passes),
+        disabled_pass_count=len(passes),
+        threads=int32(threads, "threads"),
+        has_device=device is not None,
+        device=0 if device is None else int32(device, "device"),
+    )
+
+
+def encode(text, name):
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidArgumentError(f"{name}: expected a text without NUL characters, found {text!r}")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def int32(value, name):
+    # ctypes would keep the low 32 bits of anything larger.
+    if not isinstance(value, (int, np.integer)) or not -(2**31) <= value < 2**31:
+        raise InvalidArgumentError(f"{name}: expected an integer that 32 bits hold, found {value!r}")
+    return int(value)
+
+
+def check_names(what, given, known):
+    for name in given:
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise InvalidArgumentError(f"{what}: expected names among those the program has ({names}), found {name!r}")
+
+
+def finite(value, name):
+    """The number as a float. One beyond float32 is left to the library, which knows its range."""
+    try:
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:  # an integer beyond every float
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidArgumentError(f"{name}: expected a finite number, found {value!r}")
+    return number
+
+
+def mapping(value, name, what):
+    """The value, which must be a dict or the like of names and `what`."""
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{name}: expected a dict of name: {what}, found {type(value).__name__}")
+    return value

@@ -1,0 +1,90 @@
+"""Attention in one call."""
+
+import numpy as np
+
+from scoremod.arguments import finite, mapping
+from scoremod.attention import Attention
+from scoremod.errors import InvalidArgumentError
+from scoremod.tensors import dtype_name
+
+
+def attention(
+    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False
+):
+    """Attention in one call, forward only: compiles, runs once and forgets. Keep an Attention to call it again.
+
+    q, k, v: arrays in the order that layout names; copied when they aren't contiguous. heads of k and v may be fewer.
+    score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
+    mask_mod: whether this query may look at this key: "q_idx >= kv_idx".
+    operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for
+    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]".
+
+        attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
+    """
+    arrays = {name: _array(array, name) for name, array in {"q": q, "k": k, "v": v}.items()}
+    given = {name: _operand(name, operand) for name, operand in mapping(operands or {}, "operands", "(axes, array)").items()}
+    lines = [_declaration(name, axes, array) for name, (axes, array) in given.items()]
+    lines.append(f"value = {_expression(score_mod, 'score_mod')}")
+    problem = {
+        **_sizes(layout, **arrays),
+        "dtype": dtype_name(arrays["q"].dtype, "q"),
+        "layout": layout,
+        "program": lines + ([] if mask_mod is None else [f"keep = {_expression(mask_mod, 'mask_mod')}"]),
+        "operands": [
+            {"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()
+        ],
+    }
+    if scale is not None:
+        problem["scale"] = finite(scale, "scale")
+    compiled = Attention(problem, backend=backend)
+    operand_arrays = {name: array for name, (_, array) in given.items()}
+    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse)
+
+
+def _array(value, name):
+    """The array in C order, copied if it lies otherwise."""
+    if not hasattr(value, "__array__"):  # a list's dtype would be a guess
+        raise InvalidArgumentError(f"{name}: expected a NumPy array, found {type(value).__name__}")
+    # A scalar stays one: ascontiguousarray() would give it a dimension.
+    return np.asarray(value, order="C")
+
+
+def _operand(name, value):
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], str):
+        raise InvalidArgumentError(
+            f"operands: expected for '{name}' a pair of axes and array, such as ('h, kv_idx', array) or ('table', array); "
+            f"found {type(value).__name__}"
+        )
+    return value[0], _array(value[1], f"operand '{name}'")
+
+
+def _expression(value, name):
+    if not isinstance(value, str):
+        raise InvalidArgumentError(
+            f"{name}: expected a text such as 'score * 2.0' or 'q_idx >= kv_idx', found {type(value).__name__}; functions of "
+            "Python are for scoremod.jax"
+        )
+    return value
+
+
+def _sizes(layout, q, k, v):
+    if not isinstance(layout, str) or sorted(layout) != sorted("BSHD") or any(array.ndim != 4 for array in (q, k, v)):
+        raise InvalidArgumentError(
+            f"expected q, k and v with 4 dimensions in a layout of the letters B, S, H and D, found shapes {q.shape}, "
+            f"{k.shape}, {v.shape} in layout {layout!r}"
+        )
+    size = {name: dict(zip(layout, array.shape)) for name, array in {"q": q, "k": k, "v": v}.items()}
+    return {
+        "batch": size["q"]["B"],
+        "heads_q": size["q"]["H"],
+        "heads_kv": size["k"]["H"],
+        "seq_q": size["q"]["S"],
+        "seq_kv": size["k"]["S"],
+        "dim_qk": size["q"]["D"],
+        "dim_v": size["v"]["D"],
+    }
+
+
+def _declaration(name, axes, array):
+    kind = {"i32": "i32", "bool": "bool"}.get(dtype_name(array.dtype, name), "f32")
+    return f"table {name}: {kind} rank {array.ndim}" if axes == "table" else f"operand {name}: {kind} [{axes}]"
