@@ -7,6 +7,7 @@
 
 #include "backend/cudnn/candidates.hpp"
 #include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/fused_gradient.hpp"
 #include "backend/cudnn/refusal.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -52,10 +53,16 @@ std::vector<Cell> cells() {
       for (const std::string& device : devices()) all.push_back({entry.name, direction, device});
     }
   }
+  for (const std::string& device : devices()) all.push_back({"full_bias", Direction::kBackward, device, true});
   return all;
 }
 
-AttentionProblem problem_of(const std::string& modifier) {
+std::string direction_text(const Cell& cell) {
+  if (cell.operand_gradient) return "backward and operand gradient";
+  return cell.direction == Direction::kForward ? "forward" : "backward";
+}
+
+AttentionProblem problem_of(const Cell& cell) {
   AttentionProblem problem;
   problem.batch = 2;
   problem.heads_q = problem.heads_kv = 4;
@@ -64,18 +71,21 @@ AttentionProblem problem_of(const std::string& modifier) {
   problem.dtype = DType::kBF16;
   problem.backward = problem.stats = true;
   const zoo::Sizes sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  const zoo::Combination made = zoo::combine(std::array{zoo::make(modifier, parameters_of(modifier), sizes)});
+  const zoo::Combination made = zoo::combine(std::array{zoo::make(cell.modifier, parameters_of(cell.modifier), sizes)});
   problem.program = made.program;
-  for (const zoo::OperandNeed& need : made.operands)
-    problem.operands.push_back({need.name, need.dtype, need.shape, {}});
+  for (const zoo::OperandNeed& need : made.operands) {
+    problem.operands.push_back({need.name, cell.operand_gradient ? problem.dtype : need.dtype, need.shape, {}});
+  }
   return problem;
 }
 
 CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& forms_version) {
   const auto device = cudnn::DeviceProperties::parse(device_json);
-  const auto problem = compiler::compile(problem_of(cell.modifier), {});
+  const auto problem = compiler::compile(problem_of(cell), {});
   const auto table = cudnn::shipped_form_table(device.architecture(), forms_version, cudnn::row_class(problem.problem));
-  const auto candidates = cudnn::candidates(problem, cell.direction, cudnn::right_forms(table, cell.direction));
+  cudnn::PlanTask task = cell.direction;
+  if (cell.operand_gradient) task.operand_gradient = cudnn::fused_gradient_operand(problem).value();
+  const auto candidates = cudnn::candidates(problem, task, cudnn::right_forms(table, cell.direction));
   CellResult result{"not_lowered", "", 0};
   for (const cudnn::Candidate& candidate : candidates.found) {
     const cudnn::BuildOutcome built = cudnn::build_plan(candidate.graph, device);

@@ -12,7 +12,8 @@ namespace scoremod::acceptance {
 struct Cell {
   std::string modifier;
   backend::Direction direction = backend::Direction::kForward;
-  std::string device;  ///< its file in src/backend/cudnn/devices, without ".json"
+  std::string device;             ///< its file in src/backend/cudnn/devices, without ".json"
+  bool operand_gradient = false;  ///< the gradient of its operand too, which is bf16 then
 };
 
 struct CellResult {
@@ -24,12 +25,15 @@ struct CellResult {
 /// The devices that the table has columns for, one of each architecture.
 const std::vector<std::string>& devices();
 
-/// Every ready-made modifier, in both directions, for every device.
+/// Every ready-made modifier, in both directions, for every device; and a full bias with its gradient.
 std::vector<Cell> cells();
 
-/// The problem that a modifier is put into: batch 2, heads 4, sequence 512, head dim 128, bf16, BSHD, with windows and
+/// "forward", "backward" or "backward and operand gradient".
+std::string direction_text(const Cell& cell);
+
+/// The problem that a cell's modifier is put into: batch 2, heads 4, sequence 512, head dim 128, bf16, BSHD, with windows and
 /// prefixes that matter at that length.
-AttentionProblem problem_of(const std::string& modifier);
+AttentionProblem problem_of(const Cell& cell);
 
 /// Lowers with the forms known for `forms_version` ("9.19.0"), whatever cuDNN is loaded, and builds a plan for the
 /// device of `device_json`. May crash: call it in a child process. Throws Error where the machine lacks something.

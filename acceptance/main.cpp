@@ -89,7 +89,7 @@ Table build_all(const Options& options) {
     if (!is_wanted(all[i], options)) continue;
     numbers.push_back(i);
     rows[i] = {{"modifier", all[i].modifier},
-               {"direction", all[i].direction == scoremod::backend::Direction::kForward ? "forward" : "backward"},
+               {"direction", acceptance::direction_text(all[i])},
                {"architecture", cudnn::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
   }
   const std::vector<std::string> command{"/proc/self/exe", "--worker",        "--devices",

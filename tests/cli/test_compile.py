@@ -44,6 +44,19 @@ def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
     assert sorted(labels) == sorted(row["label"] for row in rows)
 
 
+def test_a_bias_has_a_backward_more_that_writes_its_gradient(scoremod, problem, tmp_path):
+    store = tmp_path / "plans"
+    bias = {"score_mod": [{"name": "full_bias", "axes": "h, q_idx, kv_idx"}]}
+    for dtype, backwards in ("bf16", 2), ("f32", 1):
+        operands = [{"name": "bias", "dtype": dtype}]
+        problem.write_text(json.dumps({**PROBLEM, "program": bias, "operands": operands}), encoding="utf-8")
+        done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", store, "--json")
+        assert done.returncode == 0, done.stderr + done.stdout
+        rows = json.loads(done.stdout)
+        assert [row["direction"] for row in rows] == ["forward"] * 2 + ["backward"] * 2 * backwards
+        assert ("writes the gradient of 'bias' too" in sum((row["notes"] for row in rows), [])) == (backwards == 2)
+
+
 def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_path):
     # On sm_80 cuDNN's backward takes no operand along the rows beside its own two: tests/golden/cudnn_acceptance.
     one_token = {**PROBLEM, "seq_q": 1, "seq_kv": 1, "program": {"mask_mod": ["padding"]}}

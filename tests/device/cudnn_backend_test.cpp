@@ -13,6 +13,7 @@
 
 #include "backend/cuda/driver_call.hpp"
 #include "backend/cuda/runtime_call.hpp"
+#include "backend/cudnn/gradient_ways.hpp"
 #include "backend/cudnn/library.hpp"
 #include "backend/cudnn/planner.hpp"
 #include "backend/cudnn/trial_run.hpp"
@@ -130,6 +131,64 @@ TEST_F(CudnnBackend, HasNoPlanWhereEveryCandidateIsWrong) {
   EXPECT_FALSE(answer.plan);
   ASSERT_FALSE(answer.reasons.empty());
   EXPECT_NE(answer.reasons[0].find("relative error"), std::string::npos) << answer.reasons[0];
+}
+
+/// As the axes of the bias, what follows it, and whether its rows have a gap between them.
+struct BiasCase {
+  const char* axes;
+  const char* keep;
+  DType dtype;
+  bool gap;
+};
+
+TEST_F(CudnnBackend, WritesTheGradientOfABiasBesideTheOthers) {
+  for (const BiasCase& bias :
+       {BiasCase{"q_idx, kv_idx", "", DType::kBF16, false}, BiasCase{"h, q_idx, kv_idx", "", DType::kBF16, false},
+        BiasCase{"b, q_idx, kv_idx", "", DType::kF16, false}, BiasCase{"b, h, q_idx, kv_idx", "", DType::kBF16, true},
+        BiasCase{"h, q_idx, kv_idx", "\nkeep = kv_idx <= q_idx", DType::kBF16, false},
+        BiasCase{"h, q_idx, kv_idx", "\nkeep = (q_idx + kv_idx) % 3 != 0", DType::kF16, true}}) {
+    AttentionProblem problem = problem_of(
+        concat("operand bias: f32 [", bias.axes, "]\nvalue = score + f32(q_idx - kv_idx) * 0.01 + bias", bias.keep),
+        true);
+    problem.dtype = problem.operands[0].dtype = bias.dtype;
+    if (bias.gap) {
+      auto& strides = problem.operands[0].strides;
+      std::int64_t stride = 1;
+      for (const std::int64_t extent :
+           std::vector(problem.operands[0].shape.rbegin(), problem.operands[0].shape.rend())) {
+        strides.insert(strides.begin(), stride);
+        stride *= stride == 1 ? extent + 11 : extent;
+      }
+    }
+    const std::string name = concat("bias ", bias.axes, bias.keep, bias.gap ? " with gaps" : "");
+    SCOPED_TRACE(name);
+    const auto ways = backend::cudnn::gradient_ways(compiler::compile(problem));
+    EXPECT_TRUE(ways.fused) << (ways.notes.empty() ? "" : ways.notes[0]);
+    CheckOptions options;
+    options.backend = "cudnn";
+    test::record(name, "fused gradient", check(problem, options), "d");
+  }
+}
+
+TEST_F(CudnnBackend, SumsTheGradientOfABiasItselfWhereAnotherIsAskedForOrTheWorkspaceIsTooLarge) {
+  AttentionProblem problem = problem_of(
+      "operand bias: f32 [h, q_idx, kv_idx]\noperand slope: f32 [h]\n"
+      "value = score + f32(q_idx - kv_idx) * slope + bias",
+      true);
+  problem.operands[0].dtype = DType::kBF16;
+  const auto ways = backend::cudnn::gradient_ways(compiler::compile(problem));
+  EXPECT_TRUE(ways.fused) << (ways.notes.empty() ? "" : ways.notes[0]);
+  EXPECT_TRUE(ways.needs_pass());
+  CheckOptions options;
+  options.backend = "cudnn";
+  test::record("bias and slope", "gradients by the pass", check(problem, options), "d_");
+  problem = problem_of("operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias", true);
+  problem.operands[0].dtype = DType::kBF16;
+  ASSERT_EQ(setenv("SCOREMOD_MAX_WORKSPACE", "1000000", 1), 0);
+  const auto limited = backend::cudnn::gradient_ways(compiler::compile(problem));
+  unsetenv("SCOREMOD_MAX_WORKSPACE");
+  EXPECT_FALSE(limited.fused);
+  EXPECT_NE(limited.notes.at(0).find("SCOREMOD_MAX_WORKSPACE"), std::string::npos) << limited.notes[0];
 }
 
 TEST_F(CudnnBackend, ReplaysACapturedCallBitForBit) {

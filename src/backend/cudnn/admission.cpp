@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/cudnn/fused_gradient.hpp"
 #include "backend/cudnn/trial_run.hpp"
 #include "base/fail.hpp"
 #include "plans/plan_store.hpp"
@@ -53,6 +54,15 @@ ModifierGraph structure_of(ModifierGraph graph) {
 }
 
 const char* relation(std::int64_t x, std::int64_t y) { return x == y ? "=" : x < y ? "<" : ">"; }
+/// Of a bias's gradient: its dtype, and for each dimension whether it is summed over and is the densest.
+std::string gradient_text(const BiasGradient& gradient) {
+  std::string text = concat(" with the gradient of a ", to_string(gradient.dtype), " bias ");
+  for (std::size_t i = 0; i < gradient.tensor.dims.size(); ++i) {
+    text += gradient.tensor.dims[i] == 1 ? "1" : gradient.tensor.strides[i] == 1 ? "d" : "n";
+  }
+  return text;
+}
+
 const char* count(std::int64_t n) { return n == 1 ? "1" : "n"; }
 
 /// The verdicts that ship with the library: keys that were seen to be right.
@@ -137,8 +147,9 @@ AdmissionMode admission_mode() {
   fail_argument("SCOREMOD_ADMISSION: expected first_use, always or never, found '", mode, "'");
 }
 
-std::string admission_key(const LoweredModifier& modifier, const AttentionProblem& problem, Direction direction,
+std::string admission_key(const LoweredModifier& modifier, const AttentionProblem& problem, const PlanTask& task,
                           const DeviceTarget& target) {
+  const Direction direction = task.direction;
   std::string computed;
   for (const ComputedOperand& operand : modifier.computed) {
     computed += concat(" ", to_string(operand.type), "[");
@@ -148,26 +159,27 @@ std::string admission_key(const LoweredModifier& modifier, const AttentionProble
   return concat("revision ", kAdmissionRevision, ", ", kPlanRevision, "; ", target.architecture, "; cudnn ",
                 target.cudnn_version, "; ", direction == Direction::kForward ? "forward" : "backward", " ",
                 to_string(problem.dtype),
-                direction == Direction::kBackward && problem.deterministic ? " deterministic" : "", "; dims ",
+                direction == Direction::kBackward && problem.deterministic ? " deterministic" : "",
+                task.operand_gradient ? gradient_text(bias_gradient(problem, *task.operand_gradient)) : "", "; dims ",
                 problem.dim_qk, " ", problem.dim_v, "; batch ", count(problem.batch), " heads ",
                 count(problem.heads_kv), " group ", count(problem.heads_q / problem.heads_kv), "; rows ",
                 count(problem.seq_q), " ", relation(problem.seq_q, problem.seq_kv), " keys; computed", computed, "\n",
                 to_string(structure_of(modifier.graph)));
 }
 
-AdmissionVerdict admission(const compiler::CompiledProblem& problem, Direction direction,
+AdmissionVerdict admission(const compiler::CompiledProblem& problem, const PlanTask& task,
                            const LoweredModifier& modifier, const DeviceTarget& target,
                            const MakeTrialPlan& make_plan) {
   const AdmissionMode mode = admission_mode();
   if (mode == AdmissionMode::kNever) return {};
   static Verdicts verdicts;
-  const std::string key = admission_key(modifier, problem.problem, direction, target);
+  const std::string key = admission_key(modifier, problem.problem, task, target);
   AdmissionVerdict verdict;
   if (verdicts.find(key, verdict)) return verdict;
   if (mode == AdmissionMode::kAlways || !find_stored(key, verdict)) {
     const plans::CountedWork work(plans::WorkKind::kTrial);
     const compiler::CompiledProblem trial = trial_problem(problem);
-    verdict = judge(trial_run(trial, direction, *make_plan(trial)), direction);
+    verdict = judge(trial_run(trial, task, *make_plan(trial)), task.direction);
     store(key, verdict, target, concat("trial of a ", modifier.graph.nodes.size(), "-node modifier"));
   }
   verdicts.put(key, verdict);

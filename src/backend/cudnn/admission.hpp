@@ -34,9 +34,9 @@ struct AdmissionVerdict {
 compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem);
 
 /// The text that two lowerings share when a trial of one speaks for the other: nodes, tensors by the axes that they
-/// extend and repeat along, constants by their sign, direction, dtype, determinism, head dims, and which of batch,
+/// extend and repeat along, constants by their sign, the task, dtype, determinism, head dims, and which of batch,
 /// heads and lengths are one, equal or unequal; architecture and cuDNN version.
-std::string admission_key(const LoweredModifier& modifier, const AttentionProblem& problem, Direction direction,
+std::string admission_key(const LoweredModifier& modifier, const AttentionProblem& problem, const PlanTask& task,
                           const DeviceTarget& target);
 
 /// Makes a plan of the same candidate lowering for the trial problem; throws Error where that fails.
@@ -44,7 +44,7 @@ using MakeTrialPlan = std::function<std::unique_ptr<const DirectionPlan>(const c
 
 /// Whether a lowering may be used on the current device: from this process's memory, from the verdicts that ship with
 /// the library, from the store, or from a trial, whose verdict is then stored.
-AdmissionVerdict admission(const compiler::CompiledProblem& problem, Direction direction,
+AdmissionVerdict admission(const compiler::CompiledProblem& problem, const PlanTask& task,
                            const LoweredModifier& modifier, const DeviceTarget& target, const MakeTrialPlan& make_plan);
 
 }  // namespace scoremod::backend::cudnn

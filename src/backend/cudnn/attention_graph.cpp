@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "backend/cudnn/fused_gradient.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -16,9 +17,9 @@ AttentionTensor tensor_of(const AttentionProblem& problem, problem::TensorRole r
 
 }  // namespace
 
-AttentionGraph attention_graph(const AttentionProblem& problem, Direction direction, ModifierGraph modifier) {
+AttentionGraph attention_graph(const AttentionProblem& problem, const PlanTask& task, ModifierGraph modifier) {
   AttentionGraph graph;
-  graph.direction = direction;
+  graph.direction = task.direction;
   graph.dtype = problem.dtype;
   graph.q = tensor_of(problem, problem::TensorRole::kQ);
   graph.k = tensor_of(problem, problem::TensorRole::kK);
@@ -26,7 +27,8 @@ AttentionGraph attention_graph(const AttentionProblem& problem, Direction direct
   graph.o = tensor_of(problem, problem::TensorRole::kO);
   // Always, so that one plan serves inference and training: the LSE is a few bytes for each row.
   graph.stats = true;
-  graph.deterministic = direction == Direction::kBackward && problem.deterministic;
+  graph.deterministic = task.direction == Direction::kBackward && problem.deterministic;
+  if (task.operand_gradient) graph.bias_gradient = bias_gradient(problem, *task.operand_gradient);
   graph.modifier = std::move(modifier);
   return graph;
 }

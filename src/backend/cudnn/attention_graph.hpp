@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "backend/backend.hpp"
 #include "backend/cudnn/modifier_graph.hpp"
@@ -16,21 +17,40 @@ struct AttentionTensor {
   bool operator==(const AttentionTensor&) const = default;
 };
 
+/// The gradient of what a modifier adds to the scores, which cuDNN sums over the dimensions of size 1.
+struct BiasGradient {
+  AttentionTensor tensor;      ///< dims (batch or 1, heads or 1, seq_q, seq_kv)
+  DType dtype = DType::kBF16;  ///< f16 or bf16
+
+  bool operator==(const BiasGradient&) const = default;
+};
+
 /// The graph builder's only argument: everything that decides which plan is built, and nothing else. Pointers, the
 /// scale, scalars and offsets are bound at execution.
 struct AttentionGraph {
   Direction direction = Direction::kForward;
-  DType dtype = DType::kBF16;  ///< of q, k, v, o and their gradients
-  AttentionTensor q, k, v, o;  ///< each gradient lies as its tensor does
-  bool stats = true;           ///< forward: write the LSE, f32 [b, h, q, 1] dense
-  bool deterministic = false;  ///< backward
+  DType dtype = DType::kBF16;                 ///< of q, k, v, o and their gradients
+  AttentionTensor q, k, v, o;                 ///< each gradient lies as its tensor does
+  bool stats = true;                          ///< forward: write the LSE, f32 [b, h, q, 1] dense
+  bool deterministic = false;                 ///< backward
+  std::optional<BiasGradient> bias_gradient;  ///< backward: written beside dq, dk and dv
   ModifierGraph modifier;
 
   bool operator==(const AttentionGraph&) const = default;
 };
 
-/// The graph of one direction of a problem.
-AttentionGraph attention_graph(const AttentionProblem& problem, Direction direction, ModifierGraph modifier);
+/// What one plan computes of a problem.
+struct PlanTask {
+  // NOLINTNEXTLINE(google-explicit-constructor): most tasks are a direction and no more
+  PlanTask(Direction of, std::optional<std::uint32_t> gradient = std::nullopt)
+      : direction(of), operand_gradient(gradient) {}
+
+  Direction direction = Direction::kForward;
+  std::optional<std::uint32_t> operand_gradient;  ///< backward: an operand of fused_gradient.hpp, whose gradient too
+};
+
+/// The graph of a task.
+AttentionGraph attention_graph(const AttentionProblem& problem, const PlanTask& task, ModifierGraph modifier);
 
 /// The uids under which execute() binds pointers.
 enum Uid : std::int64_t {
@@ -43,7 +63,8 @@ enum Uid : std::int64_t {
   kUidDQ = 7,
   kUidDK = 8,
   kUidDV = 9,
-  kUidScale = 10,
+  kUidDBias = 10,  ///< the last that is a tensor of the call's
+  kUidScale = 11,
   kUidModifierTensor = 1000,  ///< plus the tensor's number
 };
 

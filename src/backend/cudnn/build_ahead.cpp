@@ -9,6 +9,7 @@
 #include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
 #include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/fused_gradient.hpp"
 #include "backend/cudnn/library.hpp"
 #include "backend/cudnn/plan_key.hpp"
 #include "backend/cudnn/problem_rules.hpp"
@@ -64,21 +65,21 @@ bool build_candidate(const Candidate& candidate, const DeviceProperties& device,
 
 /// The plan of the small problem whose run on the device admits the candidate; nothing where there is none: the device
 /// then says why.
-void build_trial(const compiler::CompiledProblem& problem, Direction direction, const FormFilter& allowed,
+void build_trial(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed,
                  std::size_t groups_left_out, const DeviceProperties& device, std::vector<AheadPlan>& plans) {
   const compiler::CompiledProblem trial = trial_problem(problem);
   std::vector<std::string> reasons;
-  const auto same = candidate(trial, direction, allowed, groups_left_out, reasons);
+  const auto same = candidate(trial, task, allowed, groups_left_out, reasons);
   AheadPlan ahead;
-  ahead.direction = direction;
+  ahead.direction = task.direction;
   ahead.trial = true;
   if (same && build_candidate(*same, device, ahead)) plans.push_back(std::move(ahead));
 }
 
-void build_direction(const compiler::CompiledProblem& problem, Direction direction, const DeviceProperties& device,
-                     std::vector<AheadPlan>& plans) {
+void build_task(const compiler::CompiledProblem& problem, const PlanTask& task, const DeviceProperties& device,
+                std::vector<AheadPlan>& plans) {
   AheadPlan ahead;
-  ahead.direction = direction;
+  ahead.direction = task.direction;
   ahead.reasons = problem_objections(problem.problem, device.compute_capability);
   const std::string version = version_text(library().cudnn_version);
   const FormTable table = shipped_form_table(device.architecture(), version, row_class(problem.problem));
@@ -87,17 +88,23 @@ void build_direction(const compiler::CompiledProblem& problem, Direction directi
                                    ": use a version that docs/cudnn_forms.md names, or explore this one"));
   }
   if (!ahead.reasons.empty()) return plans.push_back(std::move(ahead));
-  const FormFilter allowed = right_forms(table, direction);
-  const Candidates found = candidates(problem, direction, allowed);
+  const FormFilter allowed = right_forms(table, task.direction);
+  const Candidates found = candidates(problem, task, allowed);
   if (found.found.empty()) ahead.reasons = found.reasons;
   const auto built =
       std::ranges::find_if(found.found, [&](const Candidate& next) { return build_candidate(next, device, ahead); });
+  // Where cuDNN does not write the gradient of an operand, a pass of scoremod's own does.
+  if (!ahead.built && task.operand_gradient) return;
+  if (task.operand_gradient) {
+    const std::string& name = problem.program.operands()[*task.operand_gradient].name;
+    ahead.notes.push_back(concat("writes the gradient of '", name, "' too"));
+  }
   if (ahead.built && !table.verified()) {
     ahead.notes.push_back(concat("its forms were not verified on ", device.architecture(),
                                  ": a trial on the device decides whether it is used"));
   }
   plans.push_back(std::move(ahead));
-  if (built != found.found.end()) build_trial(problem, direction, allowed, built->groups_left_out, device, plans);
+  if (built != found.found.end()) build_trial(problem, task, allowed, built->groups_left_out, device, plans);
 }
 
 }  // namespace
@@ -107,8 +114,11 @@ std::vector<AheadPlan> build_ahead(const compiler::CompiledProblem& problem, std
   cuda::load_stand_in_driver();
   if (!library().available) fail_environment(library().reason);
   std::vector<AheadPlan> plans;
-  build_direction(problem, Direction::kForward, device, plans);
-  if (problem.derivative) build_direction(problem, Direction::kBackward, device, plans);
+  build_task(problem, Direction::kForward, device, plans);
+  if (problem.derivative) build_task(problem, Direction::kBackward, device, plans);
+  if (const auto operand = fused_gradient_operand(problem)) {
+    build_task(problem, {Direction::kBackward, operand}, device, plans);
+  }
   return plans;
 }
 

@@ -21,11 +21,11 @@ bool replaceable(std::string_view form, std::size_t groups) {
 
 }  // namespace
 
-std::optional<Candidate> candidate(const compiler::CompiledProblem& problem, Direction direction,
+std::optional<Candidate> candidate(const compiler::CompiledProblem& problem, const PlanTask& task,
                                    const FormFilter& allowed, std::size_t groups_left_out,
                                    std::vector<std::string>& reasons) {
   LoweringOptions options;
-  options.backward = direction == Direction::kBackward;
+  options.backward = task.direction == Direction::kBackward;
   options.with_offsets = problem.problem.index_offsets;
   options.allowed = [&](std::string_view form) { return !replaceable(form, groups_left_out) && allowed(form); };
   LoweringResult lowering = lower(problem, options);
@@ -33,14 +33,14 @@ std::optional<Candidate> candidate(const compiler::CompiledProblem& problem, Dir
     if (std::ranges::find(reasons, reason) == reasons.end()) reasons.push_back(std::move(reason));
   }
   if (!lowering.lowered) return std::nullopt;
-  AttentionGraph graph = attention_graph(problem.problem, direction, lowering.lowered->graph);
+  AttentionGraph graph = attention_graph(problem.problem, task, lowering.lowered->graph);
   return Candidate{std::move(*lowering.lowered), std::move(graph), groups_left_out};
 }
 
-Candidates candidates(const compiler::CompiledProblem& problem, Direction direction, const FormFilter& allowed) {
+Candidates candidates(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed) {
   Candidates result;
   for (std::size_t groups = 0; groups <= kReplaceable.size(); ++groups) {
-    std::optional<Candidate> next = candidate(problem, direction, allowed, groups, result.reasons);
+    std::optional<Candidate> next = candidate(problem, task, allowed, groups, result.reasons);
     const auto same = [&](const Candidate& other) { return other.graph == next->graph; };
     if (next && std::ranges::none_of(result.found, same)) result.found.push_back(std::move(*next));
   }

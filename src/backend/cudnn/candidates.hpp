@@ -11,7 +11,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// One way to say one direction of a problem to cuDNN.
+/// One way to say a task to cuDNN.
 struct Candidate {
   LoweredModifier modifier;
   AttentionGraph graph;
@@ -25,11 +25,11 @@ struct Candidates {
 
 /// Every lowering worth trying: with all forms that `allowed` admits, and then without those that a slower form can
 /// take the place of. What is built here, ahead of time, and for a test is built of this list.
-Candidates candidates(const compiler::CompiledProblem& problem, Direction direction, const FormFilter& allowed);
+Candidates candidates(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed);
 
 /// The lowering with this many groups of forms left out; else the reasons for which there is none. A candidate's is
 /// that of another problem with its groups_left_out.
-std::optional<Candidate> candidate(const compiler::CompiledProblem& problem, Direction direction,
+std::optional<Candidate> candidate(const compiler::CompiledProblem& problem, const PlanTask& task,
                                    const FormFilter& allowed, std::size_t groups_left_out,
                                    std::vector<std::string>& reasons);
 

@@ -8,11 +8,11 @@
 #include "backend/cuda/operand_gradients.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/cudnn/device_target.hpp"
+#include "backend/cudnn/gradient_ways.hpp"
 #include "backend/cudnn/planner.hpp"
 #include "backend/cudnn/predicted_workspace.hpp"
 #include "backend/cudnn/problem_rules.hpp"
 #include "base/fail.hpp"
-#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -45,13 +45,14 @@ class CudnnForwardPlan final : public ForwardPlan {
 
 class CudnnBackwardPlan final : public BackwardPlan {
  public:
-  CudnnBackwardPlan(std::shared_ptr<const cudnn::DirectionPlan> plan,
-                    std::unique_ptr<const cuda::OperandGradients> gradients)
-      : plan_(std::move(plan)), gradients_(std::move(gradients)) {}
+  CudnnBackwardPlan(std::shared_ptr<const cudnn::DirectionPlan> plan, cudnn::GradientWays ways,
+                    std::unique_ptr<const cuda::OperandGradients> pass)
+      : plan_(std::move(plan)), ways_(std::move(ways)), pass_(std::move(pass)) {}
 
-  /// Both run on one stream, one after the other.
+  /// All run on one stream, one after the other.
   std::size_t workspace_bytes() const override {
-    return cuda::with_room_to_align(std::max(plan_->workspace_bytes(), gradients_ ? gradients_->workspace_bytes() : 0));
+    return cuda::with_room_to_align(std::max({plan_->workspace_bytes(), ways_.plan ? ways_.plan->workspace_bytes() : 0,
+                                              pass_ ? pass_->workspace_bytes() : 0}));
   }
 
   void execute(const BackwardTensors& tensors, const CallParameters& parameters,
@@ -67,24 +68,20 @@ class CudnnBackwardPlan final : public BackwardPlan {
     call.attention[cudnn::kUidDK] = tensors.dk;
     call.attention[cudnn::kUidDV] = tensors.dv;
     call.operands = tensors.operands;
+    if (ways_.is_fused(tensors.d_operands)) {
+      call.attention[cudnn::kUidDBias] = tensors.d_operands[*ways_.fused];
+      return ways_.plan->execute(call, parameters, cuda::aligned(workspace));
+    }
     plan_->execute(call, parameters, cuda::aligned(workspace));
     const bool wanted = std::ranges::any_of(tensors.d_operands, [](const void* data) { return data != nullptr; });
-    if (wanted) gradients_->execute(tensors, parameters, cuda::aligned(workspace));
+    if (wanted) pass_->execute(tensors, parameters, cuda::aligned(workspace));
   }
 
  private:
   std::shared_ptr<const cudnn::DirectionPlan> plan_;
-  std::unique_ptr<const cuda::OperandGradients> gradients_;  ///< null when no operand has a gradient
+  cudnn::GradientWays ways_;
+  std::unique_ptr<const cuda::OperandGradients> pass_;  ///< null when no call needs it
 };
-
-/// The operands that a gradient may be asked for.
-std::vector<std::uint32_t> float_operands(const CompiledProblem& problem) {
-  std::vector<std::uint32_t> operands;
-  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    if (is_floating(scoremod::problem::spec_of(problem.problem, i).dtype)) operands.push_back(i);
-  }
-  return operands;
-}
 
 /// What the plans themselves say is held to the limit too: a prediction may be off, and says nothing of what scoremod
 /// adds. Nothing has been allocated yet.
@@ -123,10 +120,11 @@ class CudnnBackend final : public Backend {
   }
 
   std::unique_ptr<BackwardPlan> plan_backward(const CompiledProblem& problem, const PlanOptions&) const override {
-    const std::vector<std::uint32_t> operands = float_operands(problem);
-    std::unique_ptr<const cuda::OperandGradients> gradients;
-    if (!operands.empty()) gradients = cuda::OperandGradients::build(problem, operands);
-    return std::make_unique<CudnnBackwardPlan>(plan(problem, Direction::kBackward), std::move(gradients));
+    auto backward = plan(problem, Direction::kBackward);
+    cudnn::GradientWays ways = cudnn::gradient_ways(problem);
+    std::unique_ptr<const cuda::OperandGradients> pass;
+    if (ways.needs_pass()) pass = cuda::OperandGradients::build(problem, ways.operands);
+    return std::make_unique<CudnnBackwardPlan>(std::move(backward), std::move(ways), std::move(pass));
   }
 
  private:
@@ -142,13 +140,18 @@ class CudnnBackend final : public Backend {
     add(verdict.reasons, "backward", backward.reasons);
     add(verdict.notes, "backward", backward.notes);
     if (backward.plan) object_to_workspace(problem, "backward", backward.plan->workspace_bytes(), verdict);
-    const std::vector<std::uint32_t> operands = float_operands(problem);
-    if (operands.empty()) return;
+    if (verdict.reasons.empty()) judge_operand_gradients(problem, verdict);
+  }
+
+  static void judge_operand_gradients(const CompiledProblem& problem, Verdict& verdict) {
+    const cudnn::GradientWays ways = cudnn::gradient_ways(problem);
+    verdict.notes.insert(verdict.notes.end(), ways.notes.begin(), ways.notes.end());
+    if (!ways.needs_pass()) return;
     add(verdict.reasons, "operand gradients", cuda::OperandGradients::unsupported_reasons(problem));
     if (!verdict.reasons.empty()) return;
-    const std::size_t bytes = cuda::OperandGradients::cost(problem, operands).workspace_bytes;
+    const std::size_t bytes = cuda::OperandGradients::cost(problem, ways.operands).workspace_bytes;
     object_to_workspace(problem, "pass for the gradients of operands", bytes, verdict);
-    verdict.notes.push_back(cuda::describe(problem, operands));
+    verdict.notes.push_back(cuda::describe(problem, ways.operands));
   }
 
   static std::shared_ptr<const cudnn::DirectionPlan> plan(const CompiledProblem& problem, Direction direction) {

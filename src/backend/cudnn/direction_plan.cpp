@@ -52,7 +52,7 @@ std::size_t DirectionPlan::place_in_workspace(std::size_t bytes) {
 }
 
 DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid) const {
-  if (uid <= kUidDV) return {Source::Kind::kAttention, static_cast<std::size_t>(uid)};
+  if (uid <= kUidDBias) return {Source::Kind::kAttention, static_cast<std::size_t>(uid)};
   if (uid == kUidScale) return {Source::Kind::kScale, 0};
   const TensorBinding& binding = modifier_.bindings.at(static_cast<std::size_t>(uid - kUidModifierTensor));
   switch (binding.kind) {

@@ -15,9 +15,10 @@
 
 namespace scoremod::backend::cudnn {
 
-/// The device pointers of one call: q, k, v and so on by their Uid, operands in the order of the declarations.
+/// The device pointers of one call: q, k, v and so on by their Uid (up to kUidDBias), operands in the order of the
+/// declarations.
 struct CallPointers {
-  std::array<void*, kUidDV + 1> attention{};
+  std::array<void*, kUidDBias + 1> attention{};
   std::span<const void* const> operands;
 };
 

@@ -227,6 +227,12 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
     attributes.set_score_mod_bprop(
         [modifier](std::shared_ptr<Graph> g, Tensor dp) { return modifier->backward(*g, dp); });
   }
+  if (spec.bias_gradient) {
+    // Of what the modifier adds: the frontend sums the gradient of its result. cuDNN needs no bias input for that.
+    const Tensor gradient = attention_tensor(graph, spec.bias_gradient->tensor, kUidDBias);
+    gradient->set_data_type(data_type(spec.bias_gradient->dtype));
+    attributes.set_dbias(gradient);
+  }
   const Tensor stats = attention_tensor(graph, stats_tensor(spec), kUidStats);
   stats->set_data_type(fe::DataType_t::FLOAT);
   auto [dq, dk, dv] =

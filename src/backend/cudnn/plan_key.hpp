@@ -12,7 +12,7 @@ namespace scoremod::backend::cudnn {
 
 /// To be raised with every change of how an AttentionGraph becomes cuDNN's graph (engine.cpp): plans that were stored
 /// before then compute something else.
-inline constexpr int kPlanRevision = 1;
+inline constexpr int kPlanRevision = 2;
 
 /// What of a device decides which plans are built for it and run on it. It is the same for every device of one model,
 /// so that a plan built elsewhere is found; parts of a device (MIG) differ in their multiprocessors.

@@ -73,20 +73,21 @@ std::shared_ptr<const EnginePlan> engine_for(AttentionGraph graph, const DeviceT
   return entry.plan;
 }
 
-std::unique_ptr<const DirectionPlan> make_plan(const compiler::CompiledProblem& problem, Direction direction,
+std::unique_ptr<const DirectionPlan> make_plan(const compiler::CompiledProblem& problem, const PlanTask& task,
                                                Candidate candidate, const DeviceTarget& target) {
   auto engine = engine_for(std::move(candidate.graph), target);
-  return std::make_unique<const DirectionPlan>(problem, direction, std::move(candidate.modifier), std::move(engine));
+  return std::make_unique<const DirectionPlan>(problem, task.direction, std::move(candidate.modifier),
+                                               std::move(engine));
 }
 
 /// The same candidate's plan of a trial problem.
-std::unique_ptr<const DirectionPlan> make_trial_plan(const compiler::CompiledProblem& trial, Direction direction,
+std::unique_ptr<const DirectionPlan> make_trial_plan(const compiler::CompiledProblem& trial, const PlanTask& task,
                                                      const FormFilter& allowed, std::size_t groups_left_out,
                                                      const DeviceTarget& target) {
   std::vector<std::string> reasons;
-  std::optional<Candidate> same = candidate(trial, direction, allowed, groups_left_out, reasons);
+  std::optional<Candidate> same = candidate(trial, task, allowed, groups_left_out, reasons);
   if (!same) throw NoCandidate{concat("the trial problem has no lowering: ", reasons.empty() ? "" : reasons[0])};
-  return make_plan(trial, direction, std::move(*same), target);
+  return make_plan(trial, task, std::move(*same), target);
 }
 
 /// Why no lowering may be used here, whatever the problem.
@@ -116,23 +117,23 @@ std::string describe(const DirectionPlan& plan) {
 
 }  // namespace
 
-DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, Direction direction,
+DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, const PlanTask& task,
                                const PlannerOptions& options) {
   const DeviceTarget& target = current_target();
   // Plans are loaded and tried on streams that nobody captures, while other threads may capture theirs.
   const cuda::RelaxedCapture relaxed;
   const FormTable& table = target.forms(row_class(problem.problem));
   if (std::string reason = objection(table, target); !reason.empty() && !options.allowed) return {{}, {reason}, {}};
-  const FormFilter allowed = options.allowed ? options.allowed : right_forms(table, direction);
-  Candidates found = candidates(problem, direction, allowed);
+  const FormFilter allowed = options.allowed ? options.allowed : right_forms(table, task.direction);
+  Candidates found = candidates(problem, task, allowed);
   DirectionAnswer answer;
   for (Candidate& next : found.found) {
     const std::size_t groups = next.groups_left_out;
     try {
-      auto plan = make_plan(problem, direction, std::move(next), target);
+      auto plan = make_plan(problem, task, std::move(next), target);
       const AdmissionVerdict verdict =
-          admission(problem, direction, plan->modifier(), target, [&](const compiler::CompiledProblem& trial) {
-            return make_trial_plan(trial, direction, allowed, groups, target);
+          admission(problem, task, plan->modifier(), target, [&](const compiler::CompiledProblem& trial) {
+            return make_trial_plan(trial, task, allowed, groups, target);
           });
       if (!verdict.admitted) throw NoCandidate{verdict.reason};
       answer.plan = std::move(plan);

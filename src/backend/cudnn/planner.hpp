@@ -8,7 +8,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What there is for one direction of a problem: a plan, or every reason why there is none.
+/// What there is for a task: a plan, or every reason why there is none.
 struct DirectionAnswer {
   std::shared_ptr<const DirectionPlan> plan;
   std::vector<std::string> reasons;
@@ -24,7 +24,7 @@ struct PlannerOptions {
 /// current device. Candidates are the fastest forms first, then the same without the forms that a slower one can take
 /// the place of. Throws Error(kEnvironment) when there is no device or the build fails for another reason than that
 /// cuDNN does not support it.
-DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, Direction direction,
+DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, const PlanTask& task,
                                const PlannerOptions& options = {});
 
 }  // namespace scoremod::backend::cudnn

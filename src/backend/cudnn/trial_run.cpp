@@ -1,6 +1,7 @@
 #include "backend/cudnn/trial_run.hpp"
 
 #include <map>
+#include <optional>
 
 #include "scoremod/inputs.hpp"
 
@@ -8,6 +9,7 @@
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "base/element.hpp"
+#include "base/fail.hpp"
 #include "problem/strided_tensor.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -42,7 +44,7 @@ class Trial {
             lse_error(lse_found(), truth_.lse, plain.lse, problem_.dtype)};
   }
 
-  std::vector<OutputError> backward(const DirectionPlan& plan) {
+  std::vector<OutputError> backward(const DirectionPlan& plan, std::optional<std::uint32_t> operand) {
     // The forward's true results: an error of the forward must not show here.
     std::vector<std::byte> o(problem::bytes_of(problem_, TensorRole::kO));
     reference::store_dense(problem_, TensorRole::kO, truth_.o, o.data());
@@ -56,12 +58,15 @@ class Trial {
     output(kUidDQ, problem::bytes_of(problem_, TensorRole::kQ));
     output(kUidDK, problem::bytes_of(problem_, TensorRole::kK));
     output(kUidDV, problem::bytes_of(problem_, TensorRole::kV));
+    if (operand) output(kUidDBias, problem::bytes_of(problem::spec_of(problem_, *operand)));
     run(plan);
     const auto truth = reference::backward<double>(compiled_, host_tensors(), parameters());
     const auto plain = reference::backward<float>(compiled_, host_tensors(), parameters());
-    return {judge("dq", kUidDQ, TensorRole::kQ, truth.dq, plain.dq),
-            judge("dk", kUidDK, TensorRole::kK, truth.dk, plain.dk),
-            judge("dv", kUidDV, TensorRole::kV, truth.dv, plain.dv)};
+    std::vector<OutputError> errors{judge("dq", kUidDQ, TensorRole::kQ, truth.dq, plain.dq),
+                                    judge("dk", kUidDK, TensorRole::kK, truth.dk, plain.dk),
+                                    judge("dv", kUidDV, TensorRole::kV, truth.dv, plain.dv)};
+    if (operand) errors.push_back(judge_gradient(*operand, truth.d_operands[*operand], plain.d_operands[*operand]));
+    return errors;
   }
 
  private:
@@ -114,6 +119,17 @@ class Trial {
                         problem_.dtype);
   }
 
+  OutputError judge_gradient(std::uint32_t operand, const std::vector<double>& truth,
+                             const std::vector<float>& plain) const {
+    const OperandSpec& spec = problem::spec_of(problem_, operand);
+    const std::vector<std::byte> bytes = download(kUidDBias);
+    std::vector<double> found(truth.size());
+    problem::tensor_of(spec.name, spec).for_each_offset([&](std::int64_t number, std::int64_t offset) {
+      found[static_cast<std::size_t>(number)] = load_element<double>(bytes.data(), spec.dtype, offset);
+    });
+    return output_error(concat("gradient of '", spec.name, "'"), found, truth, plain, spec.dtype);
+  }
+
   const compiler::CompiledProblem& compiled_;
   const AttentionProblem& problem_;
   const ProblemInputs inputs_;
@@ -127,10 +143,10 @@ class Trial {
 
 }  // namespace
 
-std::vector<OutputError> trial_run(const compiler::CompiledProblem& problem, Direction direction,
+std::vector<OutputError> trial_run(const compiler::CompiledProblem& problem, const PlanTask& task,
                                    const DirectionPlan& plan) {
   Trial trial(problem);
-  return direction == Direction::kForward ? trial.forward(plan) : trial.backward(plan);
+  return task.direction == Direction::kForward ? trial.forward(plan) : trial.backward(plan, task.operand_gradient);
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -120,13 +120,23 @@ Changes<AttentionTensor> changes_of(const AttentionTensor& whole) {
   return changes;
 }
 
+Changes<BiasGradient> changes_of(const BiasGradient& whole) {
+  [[maybe_unused]] const auto& [tensor, dtype] = whole;
+  Changes<BiasGradient> changes{{"dtype", [](BiasGradient& gradient) { gradient.dtype = DType::kF16; }}};
+  add(changes, SCOREMOD_MEMBER(tensor));
+  return changes;
+}
+
 Changes<AttentionGraph> changes_of(const AttentionGraph& whole) {
-  [[maybe_unused]] const auto& [direction, dtype, q, k, v, o, stats, deterministic, modifier] = whole;
+  [[maybe_unused]] const auto& [direction, dtype, q, k, v, o, stats, deterministic, bias_gradient, modifier] = whole;
   Changes<AttentionGraph> changes{
       {"direction", [](AttentionGraph& graph) { graph.direction = Direction::kBackward; }},
       {"dtype", [](AttentionGraph& graph) { graph.dtype = DType::kF16; }},
       {"stats", [](AttentionGraph& graph) { graph.stats = !graph.stats; }},
-      {"deterministic", [](AttentionGraph& graph) { graph.deterministic = !graph.deterministic; }}};
+      {"deterministic", [](AttentionGraph& graph) { graph.deterministic = !graph.deterministic; }},
+      {"no bias_gradient", [](AttentionGraph& graph) { graph.bias_gradient.reset(); }}};
+  add(changes, "bias_gradient", changes_of(*whole.bias_gradient),
+      [](AttentionGraph& graph) -> BiasGradient& { return *graph.bias_gradient; });
   add(changes, SCOREMOD_MEMBER(q));
   add(changes, SCOREMOD_MEMBER(k));
   add(changes, SCOREMOD_MEMBER(v));
@@ -172,6 +182,7 @@ PlanKey example() {
   graph.q = {{2, 4, 256, 64}, {65536, 64, 256, 1}};
   graph.k = graph.v = {{2, 2, 320, 64}, {40960, 64, 128, 1}};
   graph.o = graph.q;
+  graph.bias_gradient = BiasGradient{{{1, 4, 256, 320}, {327680, 81920, 320, 1}}, DType::kBF16};
   ModifierTensor slopes{{1, 4, 1, 1}, {4, 1, 1, 1}, DType::kF32, false};
   ModifierTensor offset{{1, 1, 1, 1}, {1, 1, 1, 1}, DType::kI32, true};
   graph.modifier.tensors = {slopes, offset};
@@ -266,7 +277,7 @@ TEST(PlanKey, TakesFromADeviceWhatDecidesPlans) {
 
 TEST(PlanKey, DescribesItselfToPeople) {
   EXPECT_EQ(architecture_text(example().device), "sm_90 NVIDIA H200");
-  EXPECT_EQ(plan_label(example().graph), "forward bf16 b2 h4/2 s256x320 d64/64, 3 modifier nodes");
+  EXPECT_EQ(plan_label(example().graph), "forward bf16 b2 h4/2 s256x320 d64/64, 3 modifier nodes, gradient of a bias");
 }
 
 }  // namespace

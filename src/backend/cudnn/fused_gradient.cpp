@@ -1,0 +1,66 @@
+#include "backend/cudnn/fused_gradient.hpp"
+
+#include <array>
+
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+bool repeats(const OperandSpec& spec) {
+  const auto strides = problem::strides_of(spec);
+  for (std::size_t i = 0; i < spec.shape.size(); ++i) {
+    if (spec.shape[i] > 1 && strides[i] == 0) return true;
+  }
+  return false;
+}
+
+bool is_full_matrix(const OperandDecl& decl) {
+  return !decl.is_table() && decl.axes[static_cast<std::size_t>(Axis::kQuery)] &&
+         decl.axes[static_cast<std::size_t>(Axis::kKey)];
+}
+
+/// Whether all that reaches the operand is the gradient of the value, once.
+bool is_added(const Program& derivative, std::uint32_t operand) {
+  int reads = 0;
+  for (const Root& root : derivative.roots()) {
+    if (root.kind != RootKind::kOperandAdjoint || root.operand != operand) continue;
+    if (derivative.nodes()[root.node].op != Op::kUpstream) return false;
+    ++reads;
+  }
+  return reads == 1;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProblem& problem) {
+  if (!problem.derivative || problem.problem.deterministic) return std::nullopt;
+  const auto& operands = problem.program.operands();
+  for (std::uint32_t i = 0; i < operands.size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(problem.problem, i);
+    const bool is_half = spec.dtype == DType::kF16 || spec.dtype == DType::kBF16;
+    if (is_half && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i)) return i;
+  }
+  return std::nullopt;
+}
+
+BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operand) {
+  const OperandDecl& decl = problem.program.operands()[operand];
+  const OperandSpec& spec = problem::spec_of(problem, operand);
+  const auto strides = problem::strides_of(spec);
+  BiasGradient gradient;
+  gradient.dtype = spec.dtype;
+  gradient.tensor.dims = {1, 1, problem.seq_q, problem.seq_kv};
+  // What a dimension of size 1 has for a stride moves nothing; cuDNN asks that it be positive.
+  gradient.tensor.strides.fill(problem.seq_q * problem.seq_kv);
+  std::size_t dimension = 0;
+  for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+    if (!decl.axes[axis]) continue;
+    gradient.tensor.dims[axis] = spec.shape[dimension];
+    if (spec.shape[dimension] > 1) gradient.tensor.strides[axis] = strides[dimension];
+    ++dimension;
+  }
+  return gradient;
+}
+
+}  // namespace scoremod::backend::cudnn
