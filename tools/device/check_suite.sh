@@ -4,8 +4,7 @@
 #   usage: tools/device/check_suite.sh COMMAND REPORT.json [CHECK ARGUMENTS]
 #
 # COMMAND is build/release/bin/scoremod, which may have been built on another machine; it is built when it is not there. Without
-# CHECK ARGUMENTS they are `--backend cudnn --random 500`. cuDNN and the CUDA runtime are taken from the loader's path or, where
-# Python has them, from its `nvidia` packages. cuDNN builds one plan at a time in a process, so that processes, not threads, share
+# CHECK ARGUMENTS they are `--backend cudnn --random 500`. cuDNN builds one plan at a time in a process, so that processes, not threads, share
 # the suite: SCOREMOD_PROCESSES of them (the number of cores). REPORT.log says which problems began and were done, and which were
 # under way in a process that crashed. The exit code is 0 when nothing was wrong and no process failed.
 set -euo pipefail
@@ -18,16 +17,9 @@ shift 2
 root=$(dirname "${BASH_SOURCE[0]}")/../..
 [[ -x $command ]] || "$root/dev" build release
 
-packages=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
-if [[ -n $packages ]]; then
-  export LD_LIBRARY_PATH=$packages/cudnn/lib:$packages/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-fi
-
-gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cudnn=$(python3 -c 'import importlib.metadata as m; print(", cuDNN", m.version("nvidia-cudnn-cu13"))' 2>/dev/null || true)
 machine="${gpu:-no GPU}$cudnn, $(nproc) cores"
-# A copy of the tree without its history says nothing; SCOREMOD_COMMIT does then.
-commit=${SCOREMOD_COMMIT:-$(git -C "$root" describe --always --dirty 2>/dev/null || true)}
 parts=${SCOREMOD_PROCESSES:-$(nproc)}
 mkdir -p "$(dirname "$report")"
 log=${report%.json}.log
