@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string_view>
 
@@ -17,6 +18,9 @@ using problem::StridedTensor;
 /// The standard deviation of scaled scores: large enough that a soft cap or a relative bias changes the result by far
 /// more than rounding does, small enough that a softmax still mixes several keys.
 constexpr double kScoreDeviation = 4;
+
+constexpr double kLowestInteger = std::numeric_limits<std::int32_t>::min();
+constexpr double kHighestInteger = std::numeric_limits<std::int32_t>::max();
 
 /// Values from the bits of the generator itself: the distributions of the standard library differ between
 /// implementations.
@@ -84,10 +88,34 @@ std::vector<std::int32_t> segment_ids(Source& source, std::int64_t size, double 
   return ids;
 }
 
-void fill_segments(Source& source, const StridedTensor& tensor, double count, std::vector<std::byte>& bytes) {
-  if (tensor.dtype != DType::kI32 || tensor.shape.empty()) {
-    fail_argument("'", tensor.name, "' cannot hold segment ids: expected an i32 tensor with a dimension");
+/// What a default never is: numbers that the tensor cannot hold, or no numbers at all.
+void check_override(const StridedTensor& tensor, const Fill& fill) {
+  const auto refuse = [&](const auto&... expected) {
+    fail_argument("the fill of '", tensor.name, "': expected ", expected..., "; found low ", fill.low, " and high ",
+                  fill.high, " for a tensor of ", to_string(tensor.dtype));
+  };
+  if (!std::isfinite(fill.low) || !std::isfinite(fill.high)) refuse("finite numbers");
+  switch (fill.kind) {
+    case FillKind::kNormal:
+      if (!is_floating(tensor.dtype)) refuse("a tensor of floats for kNormal");
+      if (fill.high < 0) refuse("a standard deviation of at least 0 in high");
+      break;
+    case FillKind::kSegments:
+      if (tensor.dtype != DType::kI32 || tensor.shape.empty()) refuse("an i32 tensor with a dimension for kSegments");
+      if (fill.high < 1 || fill.high > static_cast<double>(tensor.shape.back())) {
+        refuse("a count from 1 to ", tensor.shape.back(), ", the size of the last dimension, in high");
+      }
+      break;
+    case FillKind::kUniform:
+      if (fill.low > fill.high) refuse("low <= high");
+      if (tensor.dtype == DType::kI32 &&
+          (fill.low < kLowestInteger || fill.high > kHighestInteger || std::ceil(fill.low) > std::floor(fill.high))) {
+        refuse("bounds within i32 with an integer between them");
+      }
   }
+}
+
+void fill_segments(Source& source, const StridedTensor& tensor, double count, std::vector<std::byte>& bytes) {
   const std::int64_t length = tensor.shape.back();
   std::vector<std::int32_t> ids;
   tensor.for_each_offset([&](std::int64_t index, std::int64_t offset) {
@@ -146,7 +174,9 @@ ProblemInputs random_inputs(const AttentionProblem& problem, const RandomInputOp
   const auto make = [&](const StridedTensor& tensor) {
     Fill fill = default_fill(problem, tensor.name);
     for (const FillOverride& entry : options.overrides) {
-      if (entry.tensor == tensor.name) fill = entry.fill;
+      if (entry.tensor != tensor.name) continue;
+      check_override(tensor, entry.fill);
+      fill = entry.fill;
     }
     return fill_tensor(tensor, fill, options.seed);
   };

@@ -35,7 +35,8 @@ void check_options(const CheckSuiteOptions& options) {
   }
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
   if (options.parts < 1 || options.part < 0 || options.part >= options.parts) {
-    fail_argument("expected a part below the number of parts, found part ", options.part, " of ", options.parts);
+    fail_argument("expected at least one part, and a part from 0 to below their number; found part ", options.part,
+                  " of ", options.parts);
   }
   for (const DType dtype : options.dtypes) {
     if (!is_floating(dtype)) fail_argument("expected dtypes among f32, f16 and bf16, found ", to_string(dtype));

@@ -151,7 +151,7 @@ void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
 
 void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
   if (state_->backward == nullptr) {
-    fail_argument("this problem was compiled for the forward only: set AttentionProblem::backward before compile");
+    fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
   with_memory("backward", [&] {
     const backend::DeviceScope current(*state_->memory, state_->device);

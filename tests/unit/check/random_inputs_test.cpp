@@ -1,5 +1,8 @@
 #include <cmath>
+#include <limits>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -9,6 +12,7 @@
 
 #include "base/element.hpp"
 #include "problem/strided_tensor.hpp"
+#include "support/refusal.hpp"
 
 namespace scoremod {
 namespace {
@@ -120,7 +124,27 @@ TEST(RandomInputs, OverridesReplaceTheDefault) {
   for (const double length : values_of(problem, inputs, "length")) EXPECT_EQ(length, 5);
   for (const double bias : values_of(problem, inputs, "bias")) EXPECT_TRUE(bias >= -2 && bias <= -1);
   EXPECT_THROW(random_inputs(problem, {0, {{"nothing", {}}}}), Error);
-  EXPECT_THROW(random_inputs(problem, {0, {{"q", {FillKind::kSegments, 0, 3}}}}), Error);
+}
+
+TEST(RandomInputs, OverridesThatATensorCannotHoldAreRefused) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<std::pair<FillOverride, std::string>> cases{
+      {{"q", {FillKind::kSegments, 0, 3}}, "i32 tensor"},
+      {{"q", {FillKind::kNormal, 0, -1}}, "standard deviation"},
+      {{"q", {FillKind::kNormal, std::nan(""), 1}}, "finite"},
+      {{"bias", {FillKind::kUniform, 3, 1}}, "low <= high"},
+      {{"length", {FillKind::kNormal, 0, 1}}, "floats"},
+      {{"length", {FillKind::kUniform, 0, 1e10}}, "within i32"},
+      {{"length", {FillKind::kUniform, 0.2, 0.8}}, "an integer between"},
+      {{"length", {FillKind::kUniform, -inf, inf}}, "finite"},
+      {{"ids", {FillKind::kSegments, 0, 1e30}}, "from 1 to 60"},
+      {{"ids", {FillKind::kSegments, 0, 0}}, "from 1 to 60"},
+  };
+  for (const auto& [entry, said] : cases) {
+    const std::string message = test::refusal([&] { random_inputs(test_problem(), {0, {entry}}); });
+    EXPECT_NE(message.find(said), std::string::npos) << message;
+    EXPECT_NE(message.find("'" + entry.tensor + "'"), std::string::npos) << message;
+  }
 }
 
 }  // namespace

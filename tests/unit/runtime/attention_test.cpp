@@ -9,13 +9,15 @@
 
 #include <gtest/gtest.h>
 
-#include "scoremod/error.hpp"
 #include "scoremod/inputs.hpp"
 
 #include "problem/tensor_view.hpp"
+#include "support/refusal.hpp"
 
 namespace scoremod {
 namespace {
+
+using test::expect_refusal;
 
 using problem::TensorRole;
 
@@ -87,17 +89,6 @@ bool untouched(const std::vector<std::byte>& bytes) {
 }
 
 bool is_slope(const OperandBuffer& operand) { return operand.name == "slope"; }
-
-/// Runs body and expects the caller's mistake with this in its message.
-void expect_refusal(const std::string& part, const std::function<void()>& body) {
-  try {
-    body();
-    ADD_FAILURE() << "expected an error with '" << part << "'";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
-}
 
 TEST(Attention, RunsBothDirectionsAndWritesEverything) {
   const AttentionProblem problem = test_problem();
@@ -180,7 +171,7 @@ TEST(Attention, BackwardNeedsAProblemThatHasIt) {
   problem.backward = false;
   const Attention attention = Attention::compile(problem, on_reference());
   Call call(problem);
-  expect_refusal("set AttentionProblem::backward", [&] { attention.backward(call.backward); });
+  expect_refusal("set its field backward", [&] { attention.backward(call.backward); });
 }
 
 TEST(Attention, LseIsWrittenOnlyWhenGivenOrWanted) {
