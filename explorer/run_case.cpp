@@ -31,10 +31,6 @@ namespace reference = backend::reference;
 
 constexpr std::int64_t kTableExtent = 32;
 
-DType dtype_of(Type type, DType of_f32) {
-  return type == Type::kF32 ? of_f32 : type == Type::kI32 ? DType::kI32 : DType::kBool;
-}
-
 /// The last dimension outermost, and room for another element after each.
 std::vector<std::int64_t> strides_with_gaps(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides;
@@ -68,15 +64,11 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
       Program::parse(replaced(replaced(form.program, "{shift}", s.seq_kv - s.seq_q), "{length}", s.seq_kv));
   problem.backward = true;
   problem.stats = true;
-  const std::array<std::int64_t, kAxisCount> sizes{s.batch, s.heads_q, s.seq_q, s.seq_kv};
   for (const OperandDecl& decl : problem.program.operands()) {
-    OperandSpec spec{decl.name, dtype_of(decl.type, form.operand_dtype), {}, {}};
+    OperandSpec& spec = problem.operands.emplace_back(problem::default_spec(problem, decl));
+    if (decl.type == Type::kF32) spec.dtype = form.operand_dtype;
     if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), kTableExtent);
-    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-      if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
-    }
     if (form.layout == OperandLayout::kStrided) spec.strides = strides_with_gaps(spec.shape);
-    problem.operands.push_back(std::move(spec));
   }
   return problem;
 }

@@ -1,7 +1,6 @@
 // What the compiler makes of the programs in golden/passes/*.txt, step by step, as text. Each file is an input and the
 // expected text after each step that changes it; SCOREMOD_UPDATE_GOLDEN=1 writes what is found into the files.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,6 +11,7 @@
 
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
+#include "support/committed_file.hpp"
 #include "support/problem_for.hpp"
 
 namespace scoremod {
@@ -85,14 +85,7 @@ class GoldenPasses : public testing::TestWithParam<std::filesystem::path> {};
 TEST_P(GoldenPasses, AreAsExpected) {
   const std::string expected = read(GetParam());
   ASSERT_FALSE(input_of(expected).empty()) << GetParam() << ": expected '== input' and a program below it";
-  const std::string found = found_for(expected);
-  const char* update = std::getenv("SCOREMOD_UPDATE_GOLDEN");
-  if (update != nullptr && std::string(update) == "1") {
-    std::ofstream(GetParam()) << found;
-    return;
-  }
-  EXPECT_EQ(found, expected) << GetParam()
-                             << ": if the change is meant, run again with SCOREMOD_UPDATE_GOLDEN=1 and read the diff";
+  test::expect_committed(GetParam(), found_for(expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, GoldenPasses, testing::ValuesIn(golden_files()),

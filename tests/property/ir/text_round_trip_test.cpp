@@ -1,3 +1,4 @@
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -6,23 +7,11 @@
 #include "scoremod/error.hpp"
 #include "scoremod/program.hpp"
 
-#include "check/random_program.hpp"
+#include "support/any_program.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::test {
 namespace {
-
-/// Programs of every shape: small and large, tame and wild, with and without adjoint roots.
-Program any_program(std::uint64_t seed) {
-  checking::RandomProgramOptions options;
-  options.continuity = checking::Continuity::kAny;
-  options.tame = seed % 2 == 0;
-  options.adjoint_roots = seed % 3 == 0;
-  options.infinity_mask_probability = 0.2;
-  options.max_nodes = seed % 5 == 0 ? 400 : 40;
-  std::mt19937_64 random(seed);
-  return checking::random_program(random, options);
-}
 
 TEST(TextRoundTrip, ParsingWhatWasPrintedGivesTheProgramBack) {
   for (int i = 0; i < 2000; ++i) {

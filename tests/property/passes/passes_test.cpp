@@ -9,6 +9,7 @@
 #include "ir/verify.hpp"
 #include "passes/share.hpp"
 #include "passes/simplify.hpp"
+#include "support/any_program.hpp"
 #include "support/program_equivalence.hpp"
 #include "support/test_seed.hpp"
 
@@ -18,18 +19,6 @@ namespace {
 constexpr int kPrograms = 1500;
 /// Elements at which two programs are compared.
 constexpr std::uint64_t kElements = 24;
-
-/// Programs of every shape: small and large, tame and wild, of users and of derivatives.
-Program any_program(std::uint64_t seed) {
-  checking::RandomProgramOptions options;
-  options.continuity = checking::Continuity::kAny;
-  options.tame = seed % 2 == 0;
-  options.adjoint_roots = seed % 3 == 0;
-  options.infinity_mask_probability = 0.2;
-  options.max_nodes = seed % 7 == 0 ? 300 : 40;
-  std::mt19937_64 random(seed);
-  return checking::random_program(random, options);
-}
 
 /// Constants cost nothing, and a fold may need a new one.
 std::size_t operation_count(const Program& program) {

@@ -1,28 +1,18 @@
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "scoremod/dsl.hpp"
-#include "scoremod/error.hpp"
+
+#include "support/refusal.hpp"
 
 namespace scoremod {
 namespace {
 
-/// The message of the Error(kInvalidArgument) that `action` must throw.
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return "";
-}
+using test::refusal;
 
 struct Twin {
   const char* name;

@@ -9,19 +9,12 @@
 
 #include "scoremod/error.hpp"
 
+#include "support/refusal.hpp"
+
 namespace scoremod::ir {
 namespace {
 
-std::string refusal(const std::function<void()>& action, ErrorCode code = ErrorCode::kInvalidArgument) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return "";
-}
+using test::refusal;
 
 void expect_part(const std::string& message, const char* part) {
   EXPECT_NE(message.find(part), std::string::npos) << message;

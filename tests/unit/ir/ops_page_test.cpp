@@ -1,11 +1,10 @@
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "ir/op_table.hpp"
+#include "support/committed_file.hpp"
 
 namespace scoremod::ir {
 namespace {
@@ -87,13 +86,7 @@ std::string page() {
   return out.str();
 }
 
-TEST(OpsPage, IsTheOpTable) {
-  if (std::getenv("SCOREMOD_UPDATE_GOLDEN") != nullptr) std::ofstream(kPage) << page();
-  std::ifstream file(kPage);
-  std::ostringstream found;
-  found << file.rdbuf();
-  EXPECT_EQ(found.str(), page()) << kPage << ": run this test with SCOREMOD_UPDATE_GOLDEN=1 and read the difference";
-}
+TEST(OpsPage, IsTheOpTable) { test::expect_committed(kPage, page()); }
 
 }  // namespace
 }  // namespace scoremod::ir

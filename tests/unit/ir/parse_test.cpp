@@ -4,22 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include "scoremod/error.hpp"
 #include "scoremod/program.hpp"
+
+#include "support/refusal.hpp"
 
 namespace scoremod {
 namespace {
 
 /// The message for a bad text; its first line, unless `whole`.
 std::string refusal(const std::string& text, bool whole = false) {
-  try {
-    Program::parse(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    const std::string message = error.what();
-    return whole ? message : message.substr(0, message.find('\n'));
-  }
-  return "accepted";
+  const std::string message = test::refusal([&] { Program::parse(text); });
+  return whole ? message : message.substr(0, message.find('\n'));
 }
 
 struct Bad {

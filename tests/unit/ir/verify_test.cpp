@@ -7,6 +7,8 @@
 
 #include "scoremod/error.hpp"
 
+#include "support/refusal.hpp"
+
 namespace scoremod::ir {
 namespace {
 
@@ -22,13 +24,7 @@ std::string bug(const std::function<void(Program::Data&)>& damage) {
   data->roots = sound.roots();
   EXPECT_NO_THROW(verify(Program(data)));
   damage(*data);
-  try {
-    verify(Program(data));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kBug) << error.what();
-    return error.what();
-  }
-  return "accepted";
+  return test::refusal([&] { verify(Program(data)); }, ErrorCode::kBug);
 }
 
 Node& first(Program::Data& data, Op op) {

@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "scoremod/error.hpp"
 #include "scoremod/problem_file.hpp"
+
+#include "support/refusal.hpp"
 
 namespace scoremod {
 namespace {
@@ -51,13 +52,7 @@ std::string replaced(const std::string& from, const std::string& to) {
 }
 
 std::string refusal(const std::string& text) {
-  try {
-    parse_problem_file(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  return "";
+  return test::refusal([&] { parse_problem_file(text); });
 }
 
 TEST(ParseProblem, ReadsEveryField) {

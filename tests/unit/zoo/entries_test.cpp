@@ -1,12 +1,12 @@
 #include <cmath>
-#include <functional>
 #include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "scoremod/error.hpp"
 #include "scoremod/zoo.hpp"
+
+#include "support/refusal.hpp"
 
 namespace scoremod {
 namespace {
@@ -17,16 +17,7 @@ using Shape = std::vector<std::int64_t>;
 
 constexpr zoo::Sizes kSizes{2, 3, 9, 11};
 
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an Error";
-  return "";
-}
+using test::refusal;
 
 /// Valid parameters for the required ones of each entry.
 Parameters required(const zoo::Entry& entry) {

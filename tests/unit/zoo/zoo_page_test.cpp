@@ -1,11 +1,11 @@
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "scoremod/zoo.hpp"
+
+#include "support/committed_file.hpp"
 
 namespace scoremod::zoo {
 namespace {
@@ -70,13 +70,7 @@ std::string page() {
   return text;
 }
 
-TEST(ZooPage, IsTheListOfEntries) {
-  if (std::getenv("SCOREMOD_UPDATE_GOLDEN") != nullptr) std::ofstream(kPage) << page();
-  std::ifstream file(kPage);
-  std::ostringstream found;
-  found << file.rdbuf();
-  EXPECT_EQ(found.str(), page()) << kPage << ": run this test with SCOREMOD_UPDATE_GOLDEN=1 and read the difference";
-}
+TEST(ZooPage, IsTheListOfEntries) { test::expect_committed(kPage, page()); }
 
 }  // namespace
 }  // namespace scoremod::zoo

@@ -13,6 +13,7 @@
 #include "base/element.hpp"
 #include "problem/strided_tensor.hpp"
 #include "support/dense_attention.hpp"
+#include "support/problem_for.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -24,14 +25,7 @@ using test::DenseModifier;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 AttentionProblem small_problem(const std::string& program) {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = 5;
-  problem.seq_kv = 7;
-  problem.dim_qk = 8;
-  problem.dim_v = 6;
+  AttentionProblem problem = test::small_problem();
   problem.program = Program::parse(program);
   problem.backward = true;
   problem.stats = true;
