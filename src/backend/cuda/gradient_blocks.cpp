@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/cuda/gradient_source.hpp"
+
 namespace scoremod::backend::cuda {
 namespace {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "backend/cuda/gradient_source.hpp"
+#include "backend/cuda/gradient_target.hpp"
 
 namespace scoremod::backend::cuda {
 

@@ -1,44 +1,13 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "compiler/compiled_problem.hpp"
+#include "backend/cuda/gradient_target.hpp"
 
 namespace scoremod::backend::cuda {
-
-/// How the gradient of one operand is summed.
-enum class GradientSum : std::uint8_t {
-  kZero,     ///< nothing contributes: the value does not depend on the operand
-  kStored,   ///< each entry gets one contribution, which the kernel writes where it belongs
-  kBlock,    ///< varies along queries and keys, and is summed over batches or heads: sums of one block at a time
-  kReduced,  ///< varies along queries or keys or neither: sums of all entries, to which blocks of threads add
-  kTable,    ///< scattered: sums of all entries
-};
-
-/// The gradient of one operand.
-struct GradientTarget {
-  std::uint32_t operand = 0;
-  GradientSum sum = GradientSum::kZero;
-  /// Of the sums, dense in the order b, h, q, kv: 1 along axes that the operand lacks. A table's own extents.
-  std::array<std::int64_t, kAxisCount> extents{1, 1, 1, 1};
-
-  /// The sums are exact ones (exact_sum.hpp), which come out the same in whatever order blocks of threads add to them;
-  /// else of float32. Of a deterministic problem, where several blocks of threads of one launch add to a sum.
-  bool exact = false;
-
-  std::int64_t sum_bytes() const;
-  std::int64_t entries() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
-  bool has(Axis axis) const { return axes[static_cast<std::size_t>(axis)]; }
-  std::array<bool, kAxisCount> axes{};
-};
-
-/// One for each of `operands`, float operands of the problem's program.
-std::vector<GradientTarget> gradient_targets(const compiler::CompiledProblem& problem,
-                                             std::span<const std::uint32_t> operands);
 
 inline constexpr int kGradientThreads = 256;
 /// Queries and keys that one block of threads of "gradients" takes.
