@@ -128,14 +128,8 @@ class Worker {
       }
       return;
     }
-    MatrixProduct product(count, kPanelColumns, shape_.dim_qk, {q_ + row * shape_.padded_qk, shape_.padded_qk},
-                          {k_panels_, kPanelColumns}, {scores_, scores_stride_});
-    product.overwrite = true;
-    for (std::size_t done = 0; done < columns; done += kPanelColumns) {
-      product.b = k_panels_ + (column + done) * shape_.dim_qk;
-      product.c = scores_ + done;
-      matrix_product(product);
-    }
+    matrix_product(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, {k_panels_, shape_.dim_qk, column, columns},
+                   {scores_, scores_stride_});
   }
 
   /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be

@@ -150,6 +150,16 @@ void matrix_product(const MatrixProduct& product) {
   if (product.rows != 0 && product.columns != 0) HWY_DYNAMIC_DISPATCH(multiply)(product);
 }
 
+void matrix_product(std::size_t rows, Rows<const float> a, const PanelColumns& b, Rows<float> c) {
+  MatrixProduct product(rows, kPanelColumns, b.depth, a, {b.panels, kPanelColumns}, c);
+  product.overwrite = true;
+  for (std::size_t done = 0; done < b.count; done += kPanelColumns) {
+    product.b = b.panels + (b.first + done) * b.depth;
+    product.c = c.data + done;
+    matrix_product(product);
+  }
+}
+
 void matrix_product_of_weighted(const MatrixProduct& p, const float* weights) {
   const auto columns = static_cast<std::ptrdiff_t>(p.columns);
   for (std::ptrdiff_t row = 0; row < static_cast<std::ptrdiff_t>(p.rows); ++row) {

@@ -49,6 +49,17 @@ struct MatrixProduct {
 
 void matrix_product(const MatrixProduct& product);
 
+/// Columns of a matrix that is packed in panels of kPanelColumns columns: transpose_to_panels().
+struct PanelColumns {
+  const float* panels = nullptr;
+  std::size_t depth = 0;  ///< rows of the matrix
+  std::size_t first = 0;  ///< a multiple of kPanelColumns
+  std::size_t count = 0;
+};
+
+/// C = A B. Writes C up to the end of the last panel.
+void matrix_product(std::size_t rows, Rows<const float> a, const PanelColumns& b, Rows<float> c);
+
 /// As matrix_product, without the terms for which `weights`, laid out as A is, holds 0: for a B that is not finite
 /// everywhere, because 0 * inf is NaN. Slow.
 void matrix_product_of_weighted(const MatrixProduct& product, const float* weights);

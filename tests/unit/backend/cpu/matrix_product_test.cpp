@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cpu/pack.hpp"
+
 namespace scoremod::backend::cpu {
 namespace {
 
@@ -53,6 +55,29 @@ void check(const Sizes& sizes, void (*multiply)(const MatrixProduct&) = matrix_p
       // The bound of a sum of depth + 1 rounded terms.
       ASSERT_NEAR(c[i * c_stride + j], exact, magnitude * static_cast<double>(sizes.depth + 2) * 6e-8)
           << sizes.rows << " x " << sizes.columns << " x " << sizes.depth << " at " << i << ", " << j;
+    }
+  }
+}
+
+TEST(MatrixProduct, OfPanelsWritesTheColumnsAskedFor) {
+  constexpr std::size_t kRows = 5, kDepth = 7, kColumns = 3 * kPanelColumns, kUntouched = 4;
+  const auto a = random_numbers(kRows * kDepth, 1);
+  const auto columns = random_numbers(kColumns * kDepth, 2);  // each as a row
+  std::vector<float> panels(kColumns * kDepth);
+  transpose_to_panels(columns.data(), kColumns, kDepth, kDepth, panels.data());
+  for (const std::size_t first : {std::size_t{0}, kPanelColumns, 2 * kPanelColumns}) {
+    const std::size_t count = kColumns - first - 3;
+    const std::size_t stride = kColumns - first + kUntouched;
+    std::vector<float> c(kRows * stride, 9);
+    matrix_product(kRows, {a.data(), kDepth}, {panels.data(), kDepth, first, count}, {c.data(), stride});
+    for (std::size_t i = 0; i < kRows; ++i) {
+      for (std::size_t j = 0; j < count; ++j) {
+        double exact = 0;
+        for (std::size_t k = 0; k < kDepth; ++k) exact += double{a[i * kDepth + k]} * columns[(first + j) * kDepth + k];
+        // The bound of a sum of kDepth rounded terms of magnitude 1.
+        ASSERT_NEAR(c[i * stride + j], exact, kDepth * (kDepth + 1) * 6e-8) << first << " at " << i << ", " << j;
+      }
+      for (std::size_t j = stride - kUntouched; j < stride; ++j) ASSERT_EQ(c[i * stride + j], 9);
     }
   }
 }

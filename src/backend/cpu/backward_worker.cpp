@@ -1,0 +1,234 @@
+#include "backend/cpu/backward_worker.hpp"
+
+#include <algorithm>
+
+#include "backend/cpu/mask_tiles.hpp"
+#include "backend/cpu/row_kernels.hpp"
+#include "backend/cpu/tile_program.hpp"
+
+namespace scoremod::backend::cpu {
+namespace {
+
+/// Queries of one block: enough that the sums over queries of dK and dV are worth loading and storing, few enough that
+/// the three score tiles of a block stay in the second-level cache.
+constexpr std::size_t kBlockRows = 4 * kRowBlock;
+
+class Worker {
+ public:
+  Worker(BackwardCall& call, Scratch& scratch)
+      : call_(call),
+        shape_(call.shape),
+        mask_(call.compiled, call.analyzer, call.operands, call.parameters.offsets),
+        program_(call.program, call.operands, call.parameters.offsets, kBlockRows, call.keys, scratch),
+        operand_gradients_(call.operand_gradients, call.program, shape_.group, kBlockRows, call.keys, scratch),
+        k_(scratch.take<float>(call.keys * shape_.padded_qk)),
+        k_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_qk)),
+        v_(scratch.take<float>(call.keys * shape_.padded_v)),
+        v_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_v)),
+        dk_(scratch.take<float>(call.keys * shape_.padded_qk)),
+        dv_(scratch.take<float>(call.keys * shape_.padded_v)),
+        q_(scratch.take<float>(kBlockRows * shape_.padded_qk)),
+        o_(scratch.take<float>(kBlockRows * shape_.padded_v)),
+        d_o_(scratch.take<float>(kBlockRows * shape_.padded_v)),
+        dq_(scratch.take<float>(kBlockRows * shape_.padded_qk)),
+        stride_(round_up(call.keys, kPanelColumns) + kLanePadding),
+        scores_(scratch.take<float>(kBlockRows * stride_)),
+        probabilities_(scratch.take<float>(kBlockRows * stride_)),
+        adjoints_(scratch.take<float>(kBlockRows * stride_)) {}
+
+  void run() {
+    const std::int64_t units = shape_.batch * shape_.heads_kv * call_.tiles;
+    for (;;) {
+      unit_ = call_.next_unit.fetch_add(1, std::memory_order_relaxed);
+      if (unit_ >= units || !run_unit()) return;
+    }
+  }
+
+ private:
+  /// False when the call was cancelled.
+  bool run_unit() {
+    const std::int64_t pair = unit_ / call_.tiles;
+    batch_ = pair / shape_.heads_kv;
+    head_kv_ = pair % shape_.heads_kv;
+    tile_ = unit_ % call_.tiles;
+    first_key_ = tile_ * static_cast<std::int64_t>(call_.keys);
+    end_key_ = std::min(first_key_ + static_cast<std::int64_t>(call_.keys), shape_.seq_kv);
+    begin_unit();
+    std::int64_t block = 0;
+    for (std::int64_t query = 0; query < shape_.seq_q; query += kBlockRows, ++block) {
+      const auto rows = static_cast<std::size_t>(std::min<std::int64_t>(kBlockRows, shape_.seq_q - query));
+      for (std::int64_t g = 0; g < shape_.group; ++g) {
+        if (!run_block({batch_, head_kv_ * shape_.group + g, query, first_key_, rows, columns()}, block)) return false;
+      }
+      call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
+    }
+    store_rows(dk_, shape_.padded_qk, shape_.rows(call_.tensors.dk, shape_.k, batch_, head_kv_, shape_.dim_qk));
+    store_rows(dv_, shape_.padded_v, shape_.rows(call_.tensors.dv, shape_.v, batch_, head_kv_, shape_.dim_v));
+    if (!call_.finished.wait(unit_, call_.cancelled)) return false;
+    operand_gradients_.commit_unit(batch_, head_kv_, first_key_, columns());
+    call_.finished.raise(unit_ + 1);
+    return true;
+  }
+
+  std::size_t columns() const { return static_cast<std::size_t>(end_key_ - first_key_); }
+
+  void begin_unit() {
+    const RowSource k = shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv_, shape_.dim_qk);
+    const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv_, shape_.dim_v);
+    k_finite_ = pack_rows(k, first_key_, columns(), 1, k_, shape_.padded_qk);
+    pack_rows(v, first_key_, columns(), 1, v_, shape_.padded_v);
+    transpose_to_panels(k_, columns(), shape_.dim_qk, shape_.padded_qk, k_panels_);
+    transpose_to_panels(v_, columns(), shape_.dim_v, shape_.padded_v, v_panels_);
+    std::fill_n(dk_, columns() * shape_.padded_qk, 0.0f);
+    std::fill_n(dv_, columns() * shape_.padded_v, 0.0f);
+    operand_gradients_.begin_unit();
+    head_ = -1;
+  }
+
+  bool run_block(const GradientTile& tile, std::int64_t block) {
+    begin_head(tile.head);
+    const IndexSpan queries{tile.query, tile.query + static_cast<std::int64_t>(tile.rows)};
+    const NeededKeys needed = mask_.needed(queries, {first_key_, end_key_});
+    const bool any = !needed.keys.empty();
+    if (any) compute_block(tile, needed.keys, needed.masked && call_.program.keep_root);
+    const bool chained = tile_ > 0 || (call_.heads_share_rows && unit_ > 0);
+    if (chained && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(block + 1, call_.cancelled)) return false;
+    add_dq(tile, any);
+    if (any) operand_gradients_.commit_block(tile);
+    return true;
+  }
+
+  void begin_head(std::int64_t head) {
+    if (head == head_) return;
+    head_ = head;
+    mask_.begin_head(batch_, head);
+    program_.begin_head(batch_, head);
+    program_.begin_columns(first_key_, columns());
+  }
+
+  /// Adds to dk, dv and the unit's operand gradients, and leaves the block's part of dq in dq_.
+  void compute_block(const GradientTile& tile, IndexSpan keys, bool masked) {
+    program_.begin_rows(tile.query, tile.rows);
+    operand_gradients_.begin_block();
+    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
+    const RowSource o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_, shape_.dim_v);
+    const RowSource d_o = shape_.rows(call_.tensors.d_o, shape_.o, batch_, head_, shape_.dim_v);
+    const bool q_finite = pack_rows(q, tile.query, tile.rows, call_.parameters.scale, q_, shape_.padded_qk);
+    pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
+    const bool d_o_finite = pack_rows(d_o, tile.query, tile.rows, 1, d_o_, shape_.padded_v);
+
+    const auto column = static_cast<std::size_t>(keys.first - first_key_);
+    const auto count = static_cast<std::size_t>(keys.last - keys.first);
+    matrix_product(tile.rows, {q_, shape_.padded_qk}, {k_panels_, shape_.dim_qk, column, count}, {scores_, stride_});
+    matrix_product(tile.rows, {d_o_, shape_.padded_v}, {v_panels_, shape_.dim_v, column, count}, {adjoints_, stride_});
+    for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
+
+    add_over_queries(probabilities_, d_o_, shape_.padded_v, d_o_finite, tile.rows, count,
+                     dv_ + column * shape_.padded_v);
+    add_over_queries(adjoints_, q_, shape_.padded_qk, q_finite, tile.rows, count, dk_ + column * shape_.padded_qk);
+    multiply_ds_k(tile.rows, column, count);
+  }
+
+  /// From one row of scores and of dO V^T: the probabilities, and d loss / d score in place of dO V^T.
+  void differentiate_row(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count,
+                         bool masked) {
+    float* scores = scores_ + row * stride_;
+    float* p = probabilities_ + row * stride_;
+    float* adjoint = adjoints_ + row * stride_;
+    const VectorProgram& program = call_.program;
+    const std::int64_t query = tile.query + static_cast<std::int64_t>(row);
+    program_.evaluate_row(row, column, count, scores, masked);
+    const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
+    const float lse = call_.tensors.lse[shape_.query_row(batch_, tile.head, query)];
+    probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count, lse, p);
+    const float mean = dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
+    softmax_adjoint(p, mean, count, adjoint);
+    program_.evaluate_adjoints(adjoint);
+    operand_gradients_.add_row(program_, tile, row, column, count, p);
+    // The identity's adjoint is upstream, which is in place already.
+    const LaneSource score_adjoint = program_.at(*program.score_adjoint);
+    if (score_adjoint.data != adjoint) keep_where_probable(score_adjoint, p, count, adjoint);
+  }
+
+  /// out += coefficients^T rows.
+  void add_over_queries(const float* coefficients, const float* rows, std::size_t stride, bool finite,
+                        std::size_t count, std::size_t keys, float* out) const {
+    MatrixProduct product(keys, stride, count, {coefficients, stride_}, {rows, stride}, {out, stride});
+    product.a_transposed = true;
+    multiply(product, finite);
+  }
+
+  void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count) const {
+    const std::size_t stride = shape_.padded_qk;
+    MatrixProduct product(rows, stride, count, {adjoints_, stride_}, {k_ + column * stride, stride}, {dq_, stride});
+    product.overwrite = true;
+    multiply(product, k_finite_);
+  }
+
+  /// Without what has no probability when B is not finite.
+  void multiply(const MatrixProduct& product, bool finite) const {
+    if (finite) {
+      matrix_product(product);
+    } else {
+      matrix_product_of_weighted(product, probabilities_);
+    }
+  }
+
+  /// Adds the block's part to dq; the first tile of keys writes, and the last one leaves the result.
+  void add_dq(const GradientTile& tile, bool any) const {
+    const RowTarget dq = shape_.rows(call_.tensors.dq, shape_.q, batch_, tile.head, shape_.dim_qk);
+    const float scale = call_.parameters.scale;
+    const bool first = tile_ == 0, last = tile_ + 1 == call_.tiles;
+    if (!any) std::fill_n(dq_, first ? tile.rows * shape_.padded_qk : 0, 0.0f);
+    for (std::size_t r = 0; r < tile.rows; ++r) {
+      const float* part = dq_ + r * shape_.padded_qk;
+      const std::int64_t query = tile.query + static_cast<std::int64_t>(r);
+      if (call_.dq_sums != nullptr) {
+        float* sums =
+            call_.dq_sums + shape_.query_row(batch_, tile.head, query) * static_cast<std::int64_t>(shape_.padded_qk);
+        if (first)
+          std::copy_n(part, shape_.padded_qk, sums);
+        else if (any)
+          add_to(part, shape_.padded_qk, sums);
+        if (last) store_row(sums, scale, dq, query);
+      } else if (first) {
+        store_row(part, scale, dq, query);
+      } else if (any) {
+        auto* out = static_cast<float*>(dq.data) + query * dq.row_stride;
+        for (std::size_t d = 0; d < shape_.dim_qk; ++d)
+          out[static_cast<std::int64_t>(d) * dq.dim_stride] += scale * part[d];
+      }
+    }
+  }
+
+  void store_rows(const float* rows, std::size_t stride, const RowTarget& target) const {
+    for (std::size_t r = 0; r < columns(); ++r)
+      store_row(rows + r * stride, 1, target, first_key_ + static_cast<std::int64_t>(r));
+  }
+
+  BackwardCall& call_;
+  const AttentionShape& shape_;
+  MaskTiles mask_;
+  TileProgram program_;
+  OperandGradientWorker operand_gradients_;
+  float *k_, *k_panels_, *v_, *v_panels_, *dk_, *dv_;
+  float *q_, *o_, *d_o_, *dq_;
+  std::size_t stride_;
+  float *scores_, *probabilities_, *adjoints_;
+
+  std::int64_t unit_ = 0, batch_ = 0, head_kv_ = 0, tile_ = 0, head_ = -1;
+  std::int64_t first_key_ = 0, end_key_ = 0;
+  bool k_finite_ = true;
+};
+
+}  // namespace
+
+std::size_t backward_worker_bytes(BackwardCall& call) {
+  Scratch scratch;
+  const Worker worker(call, scratch);
+  return scratch.used();
+}
+
+void run_backward_worker(BackwardCall& call, Scratch& scratch) { Worker(call, scratch).run(); }
+
+}  // namespace scoremod::backend::cpu
