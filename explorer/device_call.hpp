@@ -20,6 +20,7 @@ struct PreparedCall {
   backend::cudnn::LoweredModifier modifier;
   backend::Direction direction = backend::Direction::kForward;
   IndexOffsets offsets;
+  std::optional<std::uint32_t> operand_gradient{};  ///< as in backend::cudnn::PlanTask
   bool zero_computed = false;  ///< leave computed operands zero: for times, which do not depend on them
 };
 

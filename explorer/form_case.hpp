@@ -43,8 +43,9 @@ struct FormCase {
   OperandLayout layout = OperandLayout::kDense;
   /// A whole program, written in those forms only that were right by themselves: what the lowering makes of it.
   bool in_right_forms = false;
-  int node_budget = 0;     ///< of the lowering; 0 for its own
-  IndexOffsets offsets{};  ///< of the call; the lowering adds them where one is not 0
+  bool operand_gradient = false;  ///< backward alone, in which cuDNN writes the gradient of an operand too
+  int node_budget = 0;            ///< of the lowering; 0 for its own
+  IndexOffsets offsets{};         ///< of the call; the lowering adds them where one is not 0
 };
 
 /// Every candidate form: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the forms

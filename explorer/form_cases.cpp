@@ -195,6 +195,31 @@ void add_operands(std::vector<FormCase>& cases) {
   }
 }
 
+/// A bias whose gradient cuDNN writes, under a band, beside other terms, and behind what is no term.
+void add_operand_gradients(std::vector<FormCase>& cases) {
+  const char* const values[] = {"value = score + x", "value = score + x\nkeep = q_idx >= kv_idx",
+                                "value = x + score + f32(kv_idx - q_idx) * 0.05\nkeep = (q_idx + kv_idx) % 3 != 0"};
+  for (unsigned batch_and_head = 0; batch_and_head < 4; ++batch_and_head) {
+    const AxesText axes = axes_text(12u | batch_and_head);
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const OperandLayout layout : {OperandLayout::kDense, OperandLayout::kStrided}) {
+        for (const char* value : values) {
+          FormCase made{.layout = layout, .operand_gradient = true};
+          made.form = concat("operand_gradient.", axes.key, ".", to_string(dtype),
+                             layout == OperandLayout::kStrided ? ".strided" : "");
+          made.program = concat("operand x: f32 ", axes.list, "\n", value);
+          made.operand_dtype = dtype;
+          cases.push_back(std::move(made));
+        }
+      }
+    }
+  }
+  cases.push_back({.form = "operand_gradient.after_cap",
+                   .program = "operand x: f32 [h, q_idx, kv_idx]\nvalue = 5.0 * tanh(score / 5.0) + x",
+                   .operand_dtype = DType::kBF16,
+                   .operand_gradient = true});
+}
+
 /// Ways of writing that the lowering avoids; among them every one that cuDNN 9.19 was seen to get wrong or to crash on.
 void add_avoided(std::vector<FormCase>& cases) {
   const std::pair<const char*, const char*> direct[] = {{"gt_q_kv", "q_idx > kv_idx"},  {"lt_q_kv", "q_idx < kv_idx"},
@@ -276,6 +301,7 @@ std::vector<FormCase> form_cases() {
   add_compositions(cases);
   add_masks(cases);
   add_operands(cases);
+  add_operand_gradients(cases);
   add_avoided(cases);
   for (FormCase& program : program_cases()) cases.push_back(std::move(program));
   for (FormCase& zoo : zoo_cases()) {

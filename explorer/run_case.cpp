@@ -10,6 +10,7 @@
 
 #include "backend/cuda/device.hpp"
 #include "backend/cudnn/engine.hpp"
+#include "backend/cudnn/fused_gradient.hpp"
 #include "backend/cudnn/handle.hpp"
 #include "backend/cudnn/node_budget.hpp"
 #include "backend/reference/dense_tensor.hpp"
@@ -18,6 +19,7 @@
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "explorer/device_call.hpp"
+#include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::explorer {
@@ -97,6 +99,14 @@ std::vector<double> dense(const AttentionProblem& problem, TensorRole role, cons
   return reference::load_dense<double>(problem, role, bytes.data());
 }
 
+std::vector<double> dense(const OperandSpec& spec, const std::vector<std::byte>& bytes) {
+  std::vector<double> values;
+  problem::tensor_of(spec.name, spec).for_each_offset([&](std::int64_t, std::int64_t offset) {
+    values.push_back(load_element<double>(bytes.data(), spec.dtype, offset));
+  });
+  return values;
+}
+
 std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
   std::vector<double> values(bytes.size() / sizeof(float));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -110,7 +120,12 @@ std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting
                                     const cudnn::FormFilter& allowed, std::string* why) {
   compiler::PipelineOptions passes;
   if (form.as_written) passes.disabled = compiler::step_names();
-  PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, form.offsets, false};
+  PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, form.offsets};
+  if (form.operand_gradient) {
+    prepared.operand_gradient = cudnn::fused_gradient_operand(prepared.compiled);
+    if (!prepared.operand_gradient)
+      fail_bug("the case ", form.form, " has no operand whose gradient cuDNN could write");
+  }
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
   options.with_offsets = form.offsets != IndexOffsets{};
@@ -126,6 +141,12 @@ std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting
   prepared.modifier = std::move(*result.lowered);
   if (form.mutation) form.mutation(prepared.modifier.graph);
   return prepared;
+}
+
+cudnn::BuildOutcome build(const PreparedCall& prepared) {
+  const cudnn::PlanTask task{prepared.direction, prepared.operand_gradient};
+  const auto graph = cudnn::attention_graph(prepared.compiled.problem, task, prepared.modifier.graph);
+  return cudnn::build_plan(graph, cudnn::thread_handle());
 }
 
 reference::InputTensors input_tensors(const ProblemInputs& inputs, const std::vector<const void*>& operands) {
@@ -163,13 +184,25 @@ std::vector<OutputError> run_backward(const PreparedCall& prepared, const Proble
   call.output(cudnn::kUidDQ, problem::bytes_of(problem, TensorRole::kQ));
   call.output(cudnn::kUidDK, problem::bytes_of(problem, TensorRole::kK));
   call.output(cudnn::kUidDV, problem::bytes_of(problem, TensorRole::kV));
+  if (const auto operand = prepared.operand_gradient) {
+    call.output(cudnn::kUidDBias, problem::bytes_of(problem::spec_of(problem, *operand)));
+  }
   call.execute(plan);
   cuda::synchronize();
   const auto truth = reference::backward<double>(prepared.compiled, tensors, parameters);
   const auto plain = reference::backward<float>(prepared.compiled, tensors, parameters);
-  return {judge("dq", dense(problem, TensorRole::kQ, call.download(cudnn::kUidDQ)), truth.dq, plain.dq, problem.dtype),
-          judge("dk", dense(problem, TensorRole::kK, call.download(cudnn::kUidDK)), truth.dk, plain.dk, problem.dtype),
-          judge("dv", dense(problem, TensorRole::kV, call.download(cudnn::kUidDV)), truth.dv, plain.dv, problem.dtype)};
+  const auto judged = [&](const char* name, cudnn::Uid uid, TensorRole role, const auto& right, const auto& rounded) {
+    return judge(name, dense(problem, role, call.download(uid)), right, rounded, problem.dtype);
+  };
+  std::vector<OutputError> errors{judged("dq", cudnn::kUidDQ, TensorRole::kQ, truth.dq, plain.dq),
+                                  judged("dk", cudnn::kUidDK, TensorRole::kK, truth.dk, plain.dk),
+                                  judged("dv", cudnn::kUidDV, TensorRole::kV, truth.dv, plain.dv)};
+  if (const auto operand = prepared.operand_gradient) {
+    const OperandSpec& spec = problem::spec_of(problem, *operand);
+    errors.push_back(judge("d_operand", dense(spec, call.download(cudnn::kUidDBias)), truth.d_operands[*operand],
+                           plain.d_operands[*operand], spec.dtype));
+  }
+  return errors;
 }
 
 constexpr double kNotTimed = 0;
@@ -219,8 +252,7 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
   result.nodes = cudnn::node_count(prepared->modifier.graph);
   const AttentionProblem& problem = prepared->compiled.problem;
   const auto start = std::chrono::steady_clock::now();
-  const cudnn::BuildOutcome built =
-      cudnn::build_plan(cudnn::attention_graph(problem, direction, prepared->modifier.graph), cudnn::thread_handle());
+  const cudnn::BuildOutcome built = build(*prepared);
   result.build_ms = milliseconds_since(start);
   if (built.status != cudnn::BuildStatus::kBuilt) {
     result.verdict = "refused";
@@ -251,8 +283,7 @@ double time_case(const FormCase& form, Direction direction, const cudnn::FormFil
   const AttentionProblem& problem = prepared->compiled.problem;
   const ProblemInputs inputs = patterned_inputs(problem);
   if (inputs.q.empty()) return kNotTimed;
-  const auto built =
-      cudnn::build_plan(cudnn::attention_graph(problem, direction, prepared->modifier.graph), cudnn::thread_handle());
+  const cudnn::BuildOutcome built = build(*prepared);
   if (!built.plan) return kNotTimed;
   DeviceCall call(*prepared, inputs);
   call.upload(cudnn::kUidO, inputs.q);
@@ -263,6 +294,8 @@ double time_case(const FormCase& form, Direction direction, const cudnn::FormFil
   call.output(cudnn::kUidDQ, inputs.q.size());
   call.output(cudnn::kUidDK, inputs.k.size());
   call.output(cudnn::kUidDV, inputs.v.size());
+  if (const auto operand = prepared->operand_gradient)
+    call.output(cudnn::kUidDBias, inputs.operands[*operand].bytes.size());
   std::vector<double> times;
   cuda::DeviceTimer timer;
   for (int repeat = 0; repeat < kTimedRepeats; ++repeat) {

@@ -88,12 +88,16 @@ void build_task(const compiler::CompiledProblem& problem, const PlanTask& task, 
                                    ": use a version that docs/cudnn_forms.md names, or explore this one"));
   }
   if (!ahead.reasons.empty()) return plans.push_back(std::move(ahead));
+  // Where cuDNN does not write the gradient of an operand, a pass of scoremod's own does.
+  if (task.operand_gradient &&
+      !gradient_objection(table, bias_gradient(problem.problem, *task.operand_gradient)).empty()) {
+    return;
+  }
   const FormFilter allowed = right_forms(table, task.direction);
   const Candidates found = candidates(problem, task, allowed);
   if (found.found.empty()) ahead.reasons = found.reasons;
   const auto built =
       std::ranges::find_if(found.found, [&](const Candidate& next) { return build_candidate(next, device, ahead); });
-  // Where cuDNN does not write the gradient of an operand, a pass of scoremod's own does.
   if (!ahead.built && task.operand_gradient) return;
   if (task.operand_gradient) {
     const std::string& name = problem.program.operands()[*task.operand_gradient].name;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -18,6 +19,21 @@ bool repeats(const OperandSpec& spec) {
 bool is_full_matrix(const OperandDecl& decl) {
   return !decl.is_table() && decl.axes[static_cast<std::size_t>(Axis::kQuery)] &&
          decl.axes[static_cast<std::size_t>(Axis::kKey)];
+}
+
+/// "1hqk.bf16", and ".strided" where it is not dense: as the explorer names it.
+std::string form_key(const BiasGradient& gradient) {
+  std::string key;
+  std::int64_t dense = 1;
+  bool is_dense = true;
+  for (std::size_t axis = kAxisCount; axis-- > 0;) {
+    const std::int64_t extent = gradient.tensor.dims[axis];
+    const bool summed = axis < static_cast<std::size_t>(Axis::kQuery) && extent == 1;
+    key.insert(key.begin(), summed ? '1' : "bhqk"[axis]);
+    is_dense = is_dense && (extent == 1 || gradient.tensor.strides[axis] == dense);
+    dense *= extent;
+  }
+  return concat(key, ".", to_string(gradient.dtype), is_dense ? "" : ".strided");
 }
 
 /// Whether all that reaches the operand is the gradient of the value, once.
@@ -61,6 +77,13 @@ BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operan
     ++dimension;
   }
   return gradient;
+}
+
+std::string gradient_objection(const FormTable& table, const BiasGradient& gradient) {
+  const std::string form = concat("operand_gradient.", form_key(gradient));
+  const FormVerdict verdict = table.find(form, Direction::kBackward);
+  if (verdict == FormVerdict::kRight || verdict == FormVerdict::kUnknown) return {};
+  return concat("the form ", form, " was ", to_string(verdict), " on a device");
 }
 
 }  // namespace scoremod::backend::cudnn

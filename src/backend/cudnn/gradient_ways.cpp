@@ -1,5 +1,7 @@
 #include "backend/cudnn/gradient_ways.hpp"
 
+#include "backend/cudnn/candidates.hpp"
+#include "backend/cudnn/device_target.hpp"
 #include "backend/cudnn/fused_gradient.hpp"
 #include "backend/cudnn/planner.hpp"
 #include "backend/cudnn/predicted_workspace.hpp"
@@ -32,11 +34,17 @@ GradientWays gradient_ways(const compiler::CompiledProblem& problem) {
   ways.operands = float_operands(problem);
   const std::optional<std::uint32_t> operand = fused_gradient_operand(problem);
   if (!operand) return ways;
-  DirectionAnswer answer = plan_direction(problem, {Direction::kBackward, operand});
   const std::string subject = concat("gradient of '", problem.program.operands()[*operand].name, "' ");
+  const FormTable& table = current_target().forms(row_class(problem.problem));
+  DirectionAnswer answer;
+  std::string objection = gradient_objection(table, bias_gradient(problem.problem, *operand));
+  if (objection.empty())
+    answer = plan_direction(problem, {Direction::kBackward, operand});
+  else
+    answer.reasons.push_back(std::move(objection));
   if (answer.plan) {
     const std::size_t bytes = answer.plan->workspace_bytes();
-    std::string objection = workspace_objection(problem.problem, "backward that writes it", bytes);
+    objection = workspace_objection(problem.problem, "backward that writes it", bytes);
     if (objection.empty()) {
       ways.notes.push_back(concat(subject, "by cuDNN beside dq, dk and dv, where no other operand's is asked for: ",
                                   "workspace ", bytes, " bytes"));
