@@ -129,7 +129,8 @@ scoremod_status scoremod_explain(const char* problem_json, const scoremod_compil
   return guard(message, [&] {
     require(problem_json, "problem_json");
     require(explanation_json, "explanation_json");
-    const scoremod::ExplainOptions explain_options{convert(options), false};
+    scoremod::ExplainOptions explain_options;
+    explain_options.compile = convert(options);
     const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
     give(to_json(scoremod::explain(problem, explain_options)), explanation_json);
   });

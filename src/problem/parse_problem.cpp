@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "scoremod/problem_file.hpp"
@@ -16,11 +17,13 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-DType parse_dtype_field(const Json& value, const std::string& path) {
+const std::array<std::string, 5> kDTypes{"f32", "f16", "bf16", "i32", "bool"};
+constexpr std::size_t kFloats = 3;  ///< of these, at the front
+
+/// One of `known`, which are names of dtypes.
+DType parse_dtype_field(const Json& value, const std::string& path, std::span<const std::string> known) {
   const std::string& name = as_string(value, path);
-  const auto dtype = parse_dtype(name);
-  if (dtype) return *dtype;
-  const std::array<std::string, 5> known{"f32", "f16", "bf16", "i32", "bool"};
+  if (std::ranges::find(known, name) != known.end()) return *parse_dtype(name);
   fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
 }
 
@@ -93,7 +96,8 @@ OperandSpec parse_operand(const Json& value, const std::string& path, const std:
   spec.name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
   const auto found = std::ranges::find(defaults, spec.name, &OperandSpec::name);
   if (found != defaults.end()) spec = *found;
-  if (const Json* dtype = fields.find("dtype")) spec.dtype = parse_dtype_field(*dtype, fields.path_of("dtype"));
+  if (const Json* dtype = fields.find("dtype"))
+    spec.dtype = parse_dtype_field(*dtype, fields.path_of("dtype"), kDTypes);
   if (const Json* shape = fields.find("shape")) spec.shape = as_integers(*shape, fields.path_of("shape"));
   if (const Json* strides = fields.find("strides")) spec.strides = as_integers(*strides, fields.path_of("strides"));
   return spec;
@@ -131,7 +135,8 @@ AttentionProblem parse_fields(const Fields& file) {
   AttentionProblem problem;
   parse_sizes(file, &problem);
   validate_sizes(problem);
-  if (const Json* dtype = file.find("dtype")) problem.dtype = parse_dtype_field(*dtype, "dtype");
+  if (const Json* dtype = file.find("dtype"))
+    problem.dtype = parse_dtype_field(*dtype, "dtype", std::span(kDTypes).first(kFloats));
   parse_layouts(file, &problem);
   if (const Json* scale = file.find("scale")) problem.scale = as_float(*scale, "scale");
   ParsedProgram parsed;

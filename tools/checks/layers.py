@@ -83,7 +83,7 @@ THIRD_PARTY = {
 C_STANDARD_HEADERS = {"assert.h", "float.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h"}
 
 CHECKED_FOLDERS = ["include", "src", *USER_FOLDERS]
-SIZED_FOLDERS = [*CHECKED_FOLDERS, "explorer", "tests", "python"]
+SIZED_FOLDERS = [*CHECKED_FOLDERS, "acceptance", "explorer", "tests", "python"]
 CPP_SUFFIXES = {".c", ".cpp", ".h", ".hpp", ".inl"}
 SIZED_SUFFIXES = CPP_SUFFIXES | {".py"}
 MAX_LINES = 600

@@ -12,9 +12,15 @@ using namespace scoremod;
 
 namespace {
 
+CompileOptions on(const char* backend) {
+  CompileOptions options;
+  options.backend = backend;
+  return options;
+}
+
 /// The output of one call, from and to the host's memory.
 std::vector<std::byte> run(const AttentionProblem& problem, const ProblemInputs& inputs, const char* backend) {
-  const Attention attention = Attention::compile(problem, {.backend = backend});
+  const Attention attention = Attention::compile(problem, on(backend));
   std::vector<std::byte> o(inputs.q.size());
   ForwardArgs args;
   args.q = {inputs.q.data(), inputs.q.size()};
@@ -55,7 +61,7 @@ int main() {
   }
   const ProblemInputs inputs = random_inputs(problem);
   const std::vector<std::byte> on_cpu = run(problem, inputs, "cpu");
-  if (!support(problem, {.backend = "cudnn"}).front().supported) return 0;
+  if (!support(problem, on("cudnn")).front().supported) return 0;
 
   const std::vector<std::byte> on_gpu = run(problem, inputs, "cudnn");
   double difference = 0, norm = 0;
