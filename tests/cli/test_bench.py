@@ -85,6 +85,17 @@ def test_mistakes_in_files(scoremod, tmp_path, cases, said):
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("before, depth, after", [
+    ("", 1_000_000, ""),
+    ('[{"name": ', 1_000_000, ', "problem": {}}]'),
+    ('[{"name": "x", "problem": {"program": ', 40, "}}]"),
+], ids=["alone", "name", "program"])
+def test_json_that_is_nested_too_deep(scoremod, tmp_path, before, depth, after):
+    done = scoremod("bench", write(tmp_path, before + "[" * depth + "]" * depth + after))
+    assert done.returncode == 2, done.returncode
+    assert "nested at most 34 deep" in done.stderr and len(done.stderr) < 1000
+
+
 def test_inputs_from_files_are_refused(scoremod, tmp_path):
     problem = {**SMALL, "inputs": {"q": {"npy": "q.npy"}}}
     done = scoremod("bench", write(tmp_path, [{"name": "x", "problem": problem}]))

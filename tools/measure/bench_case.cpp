@@ -18,9 +18,17 @@ using Json = nlohmann::json;
 [[noreturn]] void fail(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
 
 Json read_json(const std::string& path) {
+  // Of a problem within an entry of the list. More would take the stack when it is printed or freed.
+  constexpr int kMaxDepth = 34;
   const std::string text = input::read_text(path, "a list of cases or a problem file");
+  const auto limit_depth = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kMaxDepth) {
+      fail(path + ": expected JSON nested at most " + std::to_string(kMaxDepth) + " deep, found more");
+    }
+    return true;
+  };
   try {
-    return Json::parse(text);
+    return Json::parse(text, limit_depth);
   } catch (const Json::exception& error) {
     const std::string what = error.what();  // begins with the exception's name in brackets
     fail(path + ": expected JSON: " + what.substr(what.find(']') + 2));
