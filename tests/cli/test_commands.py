@@ -3,12 +3,13 @@
 import json
 import os
 import pty
+import re
 import subprocess
 
 import numpy as np
 import pytest
 
-from built_command import PROBLEMS, find_command
+from built_command import PROBLEMS, ROOT, find_command
 
 SMALL = {"batch": 2, "heads_q": 4, "heads_kv": 2, "seq_q": 5, "seq_kv": 7, "dim_qk": 8, "dim_v": 6}
 
@@ -153,6 +154,19 @@ def seen_on_a_terminal(problem, *arguments, until):
         process.kill()
     os.close(ours)
     return written.decode()
+
+
+COMMANDS = ["explain", "run", "check", "bench", "zoo", "compile", "device", "cache list", "cache verify", "cache prune", "cache clear"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_documented(scoremod, command):
+    help_text = scoremod(*command.split(), "--help").stdout
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_text)) - {"--help"}
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert f"scoremod {command.split()[0]}" in page
+    missing = {option for option in options if not re.search(rf"{option}(?![\w-])", page)}
+    assert not missing and (options or command == "device")
 
 
 def test_progress_is_for_long_runs_on_terminals():
