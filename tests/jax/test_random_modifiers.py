@@ -6,6 +6,7 @@ import dense_reference as dense
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -84,29 +85,55 @@ def _function(tree, leaves):
     seed=st.integers(0, 1000),
 )
 def test_random_modifiers(tree, mask, batch, heads, s_q, s_kv, dims, dtype, layout, seed):
-    random = np.random.default_rng(seed)
-
-    def array(*shape, of=dtype):
-        return jnp.asarray(random.normal(size=shape), of)
-
-    def tensor(sequence, heads, dim):
-        return jnp.transpose(array(batch, heads, sequence, dim), ["BHSD".index(letter) for letter in layout])
-
-    q, k, v = tensor(s_q, heads[0], dims[0]), tensor(s_kv, heads[1], dims[0]), tensor(s_kv, heads[1], dims[1])
-    d_o = tensor(s_q, heads[0], dims[1])
-    arrays = array(heads[0], of="float32"), array(s_q + s_kv - 1, of="float32"), array(batch, s_kv, of="float32")
-
-    def results(attention, d_o, *given):
-        def loss(q, k, v, *arrays):
-            o = attention(q, k, v, _function(tree, _leaves(arrays, s_q, s_kv)), _MASKS[mask], layout=layout)
-            return (o.astype(jnp.promote_types(o.dtype, jnp.float32)) * d_o).sum(), o
-
-        gradients, o = jax.grad(loss, argnums=range(6), has_aux=True)(*given)
-        return o, gradients
-
-    given = (d_o, q, k, v, *arrays)
-    plain = jax.jit(lambda *x: results(dense.attention, *x))(*given)
-    truth = dense.in_float64(lambda *x: results(dense.attention, *x), *given)
+    case = _Case(tree, mask, batch, heads, s_q, s_kv, dims, dtype, layout, seed)
     for backend in ("cpu", "xla"):
-        result = jax.jit(functools.partial(results, functools.partial(flex_attention, backend=backend)))(*given)
-        dense.assert_close(result, plain, truth, captured=3, scores=batch * heads[0] * s_q * s_kv, common_scale=True)
+        case.check(case.results(functools.partial(flex_attention, return_lse=True, backend=backend)))
+
+
+def test_an_output_of_zeros_fails():
+    # score + score * tanh(slopes[h]) + (table[...] + bias[b, k]), so that every array matters.
+    case = _Case((0, (2, 0, 2), (0, 3, 4)), 1, 2, (4, 2), 12, 14, (16, 8), "float32", "BSHD", 5)
+    right, tree = jax.tree.flatten(case.results(functools.partial(flex_attention, return_lse=True)))
+    case.check(tree.unflatten(right))
+    for i in range(len(right)):
+        wrong = [jnp.zeros_like(x) if i == j else x for j, x in enumerate(right)]
+        with pytest.raises(AssertionError, match=f"output {i}"):
+            case.check(tree.unflatten(wrong))
+
+
+class _Case:
+    """One draw: its arrays, and what the dense computation makes of them."""
+
+    def __init__(self, tree, mask, batch, heads, s_q, s_kv, dims, dtype, layout, seed):
+        random = np.random.default_rng(seed)
+
+        def array(*shape, of=dtype):
+            return jnp.asarray(random.normal(size=shape), of)
+
+        def tensor(sequence, heads, dim):
+            return jnp.transpose(array(batch, heads, sequence, dim), ["BHSD".index(letter) for letter in layout])
+
+        q, k, v = tensor(s_q, heads[0], dims[0]), tensor(s_kv, heads[1], dims[0]), tensor(s_kv, heads[1], dims[1])
+        d_o = tensor(s_q, heads[0], dims[1])
+        arrays = array(heads[0], of="float32"), array(s_q + s_kv - 1, of="float32"), array(batch, s_kv, of="float32")
+        self._given = (d_o, q, k, v, *arrays)
+        self._mods = lambda arrays: (_function(tree, _leaves(arrays, s_q, s_kv)), _MASKS[mask])
+        self._layout, self._scores = layout, batch * heads[0] * s_q * s_kv
+        self._plain = self.results(dense.attention_and_lse)
+        self._truth = dense.in_float64(lambda *x: self._compute(dense.attention_and_lse, *x), *self._given)
+
+    def results(self, attention):
+        return jax.jit(functools.partial(self._compute, attention))(*self._given)
+
+    def check(self, results):
+        dense.assert_close(results, self._plain, self._truth, captured=3, scores=self._scores, common_scale=True)
+
+    def _compute(self, attention, d_o, *given):
+        """(o, lse, gradients of q, k, v and the captured arrays)."""
+
+        def loss(q, k, v, *arrays):
+            o, lse = attention(q, k, v, *self._mods(arrays), layout=self._layout)
+            return (o.astype(jnp.promote_types(o.dtype, jnp.float32)) * d_o).sum(), (o, lse)
+
+        gradients, (o, lse) = jax.grad(loss, argnums=range(6), has_aux=True)(*given)
+        return o, lse, gradients
