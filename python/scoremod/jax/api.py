@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
-from scoremod.jax.differentiate import attention, attention_and_lse
+from scoremod.jax.differentiate import attend
+from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -60,9 +61,11 @@ def flex_attention(
             if fallback is None:
                 raise
         else:
-            compute = attention_and_lse if return_lse else attention
-            arrays = vary_alike([query, key, value, *(source.array() for source in traced.sources)])
-            return compute(traced.call, *arrays[:3], tuple(arrays[3:]))
+            operands = [source.array() for source in traced.sources]
+            if explicit_axes(query):
+                return attend_on_shards(traced.call, query, key, value, operands, with_lse=bool(return_lse))
+            query, key, value, *operands = vary_alike([query, key, value, *operands])
+            return attend(traced.call, query, key, value, tuple(operands), with_lse=bool(return_lse))
     o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
     return (o, lse) if return_lse else o
 

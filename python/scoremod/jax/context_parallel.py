@@ -14,7 +14,7 @@ from jax import lax
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
-from scoremod.jax.differentiate import attention
+from scoremod.jax.differentiate import attend
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
 
@@ -68,7 +68,7 @@ def context_parallel_attention(
     check_runs(problem, backend, query, key, value)
     query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
     if gathered:
-        return attention(call, query, key, value, tuple(operands))
+        return attend(call, query, key, value, tuple(operands), with_lse=False)
     return _ring(_Ring(call, axis_name, places), query, key, value, tuple(operands))
 
 

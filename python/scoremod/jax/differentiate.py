@@ -10,6 +10,15 @@ from jax.custom_derivatives import SymbolicZero
 from scoremod.jax.attention_primitives import backward, forward
 
 
+def attend(call, q, k, v, operands, *, with_lse):
+    """The output, or (output, lse) if with_lse, all differentiable; operands are arrays, one for each operand of call.program."""
+    compute = attention_and_lse if with_lse else attention
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.
+        compute = _JITTED[compute]
+    return compute(call, q, k, v, operands)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(call, q, k, v, operands):
     """The output; operands are arrays, one for each operand of call.program."""
@@ -92,3 +101,4 @@ def _with_lse_column(call, v, o, d_o, d_lse):
 
 attention.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 attention_and_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)
+_JITTED = {compute: jax.jit(compute, static_argnums=0) for compute in (attention, attention_and_lse)}

@@ -18,6 +18,11 @@ def vary_alike(arrays):
     return [lax.pcast(x, tuple(axes - varying_axes(x)), to="varying") if axes - varying_axes(x) else x for x in arrays]
 
 
+def vary_as(array, like):
+    """An array that varies along fewer axes of the mesh than another, marked as varying along all of that one's."""
+    return vary_alike([array, like])[0]
+
+
 def type_like(source, shape, dtype):
     """A type of this shape and dtype that varies along the same axes as another type."""
     if not varying_axes(source):

@@ -9,6 +9,7 @@ import math
 
 import jax.numpy as jnp
 from jax import lax
+from jax._src.mesh import get_concrete_mesh
 from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
@@ -26,31 +27,34 @@ def partitioned(tensors, results_of, bind):
     tensors: what the arrays before the operands are. results_of(option): what the results are; an int is that operand's gradient.
     """
 
-    def whole(call, option, *arrays):
+    def whole(call, option, context, *arrays):
         return tuple(bind(call, option, *arrays))
 
-    function = custom_partitioning(whole, static_argnums=(0, 1))
+    function = custom_partitioning(whole, static_argnums=(0, 1, 2))
 
-    def partition(call, option, mesh, arguments, results):
-        shards = _Shards(call, mesh, arguments)
-        in_letters, out_letters = _letters(call, tensors, results_of(option))
+    # JAX gives the mesh that the program's arguments lie on. Where none is on a mesh, and only constraints within the program
+    # shard, that one is empty: the one of jax.set_mesh then is `context`.
+    def partition(call, option, context, mesh, arguments, results):
+        mesh = context if mesh.empty else mesh
+        shards = Shards.of_arguments(call, mesh, arguments)
+        in_letters, out_letters = letters_of(call, tensors, results_of(option))
         lower = functools.partial(shards.run, bind, option, tensors, results_of(option))
         return mesh, lower, tuple(map(shards.sharding, out_letters)), tuple(map(shards.sharding, in_letters))
 
-    def infer(call, option, mesh, arguments, results):
-        shards = _Shards(call, mesh, arguments)
-        return tuple(map(shards.sharding, _letters(call, tensors, results_of(option))[1]))
+    def infer(call, option, context, mesh, arguments, results):
+        shards = Shards.of_arguments(call, context if mesh.empty else mesh, arguments)
+        return tuple(map(shards.sharding, letters_of(call, tensors, results_of(option))[1]))
 
-    def rule(call, option, mesh, argument_types, result_types):
-        in_letters, out_letters = _letters(call, tensors, results_of(option))
+    def rule(call, option, context, mesh, argument_types, result_types):
+        in_letters, out_letters = letters_of(call, tensors, results_of(option))
         return _sharding_rule(in_letters, out_letters, [tuple(type.shape) for type in argument_types])
 
     # Shardings are decoded here: with grouped heads Shardy may propose one of k that has no PartitionSpec.
     function.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule, decode_shardings=False)
-    return function
+    return lambda call, option, *arrays: function(call, option, get_concrete_mesh(), *arrays)
 
 
-def _letters(call, tensors, results):
+def letters_of(call, tensors, results):
     """For each array and result a string with a letter for each dimension: B, H (heads of q), K (heads of k and v), S and T (queries and
     keys), and others for dimensions that are never sharded."""
     q, k = call.layout, call.layout.replace("H", "K").replace("S", "T")
@@ -88,18 +92,24 @@ def _sharding_rule(inputs, outputs, shapes):
     return text, {"need_replication_factors": tuple(dict.fromkeys(kept)), **factor_sizes}
 
 
-class _Shards:
+class Shards:
     """How one call is cut: which axes of the mesh its batches and its heads are sharded over."""
 
-    def __init__(self, call, mesh, arguments):
-        self._call, self._mesh = call, mesh
-        q, k = arguments[0], arguments[1]
-        self._axes = {"B": self._dividing(q, call.axis("B")), "H": self._dividing(q, call.axis("H"))}
-        heads_kv, count = k.shape[call.axis("H")], self._count("H")
+    def __init__(self, call, mesh, axes, heads_kv):
+        """axes: for "B" and "H" the axes that divide them, a tuple each."""
+        self._call, self._mesh, self._axes = call, mesh, axes
+        count = self._count("H")
         # With fewer key heads than shards, every shard has all of them and reads one.
         self._reads_one_head = heads_kv % count != 0
         if self._reads_one_head and count % heads_kv != 0:
-            self._axes["H"], self._reads_one_head = (), False
+            self._axes, self._reads_one_head = {**axes, "H": ()}, False
+
+    @classmethod
+    def of_arguments(cls, call, mesh, arguments):
+        """As the partitioner gives them, q and k first."""
+        q, k = arguments[0], arguments[1]
+        axes = {letter: _dividing(q, call.axis(letter), mesh) for letter in "BH"}
+        return cls(call, mesh, axes, k.shape[call.axis("H")])
 
     def sharding(self, letters):
         axes = {**self._axes, "K": () if self._reads_one_head else self._axes["H"]}
@@ -108,14 +118,15 @@ class _Shards:
     def run(self, bind, option, tensors, results, *arrays):
         """One shard's computation."""
         count = len(tensors)
-        tensors = [self._own_head(name, array) for name, array in zip(tensors, arrays)]
+        tensors = [self.own_head(name, array) for name, array in zip(tensors, arrays)]
         operands = list(arrays[count:])
-        call, order, offsets = self._with_global_indices(tensors[0])
+        call, order, offsets = self.with_global_indices(tensors[0])
         operands = [(operands + offsets)[number] for number in order]
         outputs = bind(call, _renumbered(option, order), *tensors, *operands)
         return tuple(self._combined(result, output, arrays[1]) for result, output in zip(results, outputs))
 
-    def _own_head(self, name, array):
+    def own_head(self, name, array):
+        """The one head of k or v that a shard reads, where every shard has all of them; any other tensor as it is."""
         if name not in ("k", "v") or not self._reads_one_head:
             return array
         return lax.dynamic_slice_in_dim(array, self._head_read(array), 1, self._call.axis("H"))
@@ -137,7 +148,7 @@ class _Shards:
         axes = self._summed_over(result)
         return lax.psum(output.astype(jnp.float32), axes).astype(output.dtype) if axes else output
 
-    def _with_global_indices(self, q):
+    def with_global_indices(self, q):
         """(call, order, offsets): the call of a shard, whose operand i is number order[i] of the call's operands and the offsets."""
         program, offsets, added = self._call.program, [], {}
         builder = Builder()
@@ -165,16 +176,20 @@ class _Shards:
         letters = _operand_letters(self._call.program.operands[result])
         return tuple(axis for letter, axes in self._axes.items() if letter not in letters for axis in axes)
 
-    def _dividing(self, array, dim):
-        """The axes that a dimension is sharded over, if they divide it."""
-        spec = parse_flatten_op_sharding(array.sharding._to_xla_hlo_sharding(len(array.shape)), self._mesh)[0]
-        axes = spec[dim] if dim < len(spec) else None
-        axes = () if axes is None else axes if isinstance(axes, tuple) else (axes,)
-        count = math.prod(self._mesh.shape[axis] for axis in axes)
-        return axes if array.shape[dim] % count == 0 else ()
-
     def _count(self, letter):
         return math.prod(self._mesh.shape[axis] for axis in self._axes[letter])
+
+
+def _dividing(array, dim, mesh):
+    """The axes that a dimension is sharded over, if they divide it."""
+    spec = parse_flatten_op_sharding(array.sharding._to_xla_hlo_sharding(len(array.shape)), mesh)[0]
+    axes = as_axes(spec[dim]) if dim < len(spec) else ()
+    return axes if array.shape[dim] % math.prod(mesh.shape[axis] for axis in axes) == 0 else ()
+
+
+def as_axes(entry):
+    """An entry of a PartitionSpec as a tuple."""
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
 def _renumbered(option, order):

@@ -1,5 +1,9 @@
 """From a Python function of one score to a score program."""
 
+import functools
+import math
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +13,7 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax import values
 from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
 from scoremod.jax.jaxprs import closed
+from scoremod.jax.manual_axes import type_like
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, called_jaxpr, library_rule, select_case
 from scoremod.jax.program import AXES, Builder
@@ -23,14 +28,31 @@ _SIGNATURES = {
     "mask_mod": ([_INDEX] * 4, np.dtype(np.bool_), "whether the key is kept as bool"),
 }
 
+# What JAX raises where Python or NumPy asks a tracer for its value.
+_NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)
 
-def jaxpr_of(name, function):
-    """The closed jaxpr of a user's "score_mod" or "mask_mod"; its constants are the arrays that the function captures."""
+
+def jaxpr_of(name, function, like=None):
+    """The closed jaxpr of a user's "score_mod" or "mask_mod"; its constants are the arrays that the function captures.
+
+    like: an array; scores and indices then vary over the same axes of a mesh.
+    """
     if not callable(function):
         raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
     avals, dtype, meaning = _SIGNATURES[name]
-    # JAX remembers what a function object was traced to, which a changed global or default makes wrong. A new object is traced anew.
-    jaxpr = jax.make_jaxpr(lambda *arguments: function(*arguments))(*avals)
+    if like is not None:
+        avals = [type_like(jax.typeof(like), (), aval.dtype) for aval in avals]
+    # JAX remembers what a function object was traced to, which a changed global or default makes wrong. A new object is traced anew, and
+    # as a wrapper it leaves JAX's messages the function's own name, line and parameters.
+    anew = functools.wraps(function, updated=())(lambda *arguments: function(*arguments))
+    try:
+        jaxpr = jax.make_jaxpr(anew)(*avals)
+    except _NEEDS_VALUES as error:
+        error.add_note(
+            f"{name} is called once with tracers, not with numbers: choose with jnp.where, compute with jax.numpy, and index jnp.asarray(a) "
+            "instead of a NumPy array or a list a"
+        )
+        raise
     results = jaxpr.out_avals
     if len(results) != 1 or results[0].shape != ():
         found = ", ".join(str(aval) for aval in results) or "nothing"
@@ -61,7 +83,27 @@ def trace(score_mod, mask_mod, sizes, scale=None, positions=None):
     if mask_mod is not None:
         keep = tracer.root("mask_mod", mask_mod, tracer.indices)
     program, order = tracer.builder.finish(value, keep)
+    _warn_of_finite_masks(program)
     return program, [tracer.operands.sources[number] for number in order]
+
+
+# From here on a float32 log-sum-exp is off by more than 1 / 1024.
+_MASK_LIKE = -(2.0**15)
+
+
+def _warn_of_finite_masks(program):
+    """Where every score of a row is -1e9, its log-sum-exp has no digit left of the number of keys, and its gradients are wrong."""
+    for node in program.nodes:
+        cases = [program.nodes[arg] for arg in node.args[1:]] if node.op == "select" and node.type == "f32" else ()
+        found = [case.payload for case in cases if case.op == "constant" and -math.inf < float(case.payload) <= _MASK_LIKE]
+        if found:
+            warnings.warn(
+                f"score_mod chooses {found[0]} for some scores. If that is to mask them, write -jnp.inf or use mask_mod, which also skips "
+                "their work: where a whole row has such scores, its gradients are wrong, for the float32 log-sum-exp that the backward pass "
+                "starts from is too coarse",
+                stacklevel=5,
+            )
+            return
 
 
 class Tracer:

@@ -1,7 +1,7 @@
 """Attention as a composition of XLA operations: any score function, any dtype and device, memory linear in the sequence length.
 
 Forward is an online softmax over blocks of keys. Backward goes over the blocks again and differentiates the user's function with jax.vjp,
-so that custom rules, higher derivatives and forward mode are JAX's own.
+so that custom rules and higher derivatives (in reverse mode) are JAX's own.
 """
 
 import functools
@@ -13,7 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from scoremod.errors import UnsupportedError
+from scoremod.jax.call import split_scale
+from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
+from scoremod.jax.manual_axes import vary_alike, vary_as, varying_axes
 from scoremod.jax.trace import jaxpr_of
 
 # Keys that are looked at together: one block of scores is [batch, heads, seq_q, this].
@@ -30,52 +34,79 @@ class _Functions(NamedTuple):
 
 def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
     """(o, lse) of arrays in a layout; scale is a number or a scalar array."""
+    if explicit_axes(q):
+        raise UnsupportedError(
+            "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "
+            f"{explicit_axes(q)}; call it in a function that jax.sharding.auto_axes wraps, which takes the captured arrays as arguments, too"
+        )
     order = [layout.index(letter) for letter in "BHSD"]
     q, k, v = (jnp.transpose(x, order) for x in (q, k, v))
-    score = None if score_mod is None else jaxpr_of("score_mod", score_mod)
-    mask = None if mask_mod is None else jaxpr_of("mask_mod", mask_mod)
-    arrays = [jnp.asarray(array) for jaxpr in (score, mask) if jaxpr is not None for array in jaxpr.consts]
+    number, array = split_scale(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    scale = jnp.float32(number) if array is None else array
+    named = {name: function for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)) if function is not None}
+    jaxprs, arrays = _traced(named)
+    q, k, v, scale = vary_alike([q, k, v, scale, *arrays])[:4]
+    if varying_axes(q):
+        jaxprs, arrays = _traced(named, like=q)
+    score, mask = (jaxprs.get(name) for name in ("score_mod", "mask_mod"))
     functions = _Functions(
         *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts)
     )
-    scale = jnp.float32(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    o, lse = _attention(functions, q, k, v, scale, arrays)
+    o, top, total = _attention(functions, q, k, v, scale, arrays)
+    lse = jnp.where(total > 0, jnp.log(_nonzero(total)) + top, -jnp.inf)
     return jnp.transpose(o, ["BHSD".index(letter) for letter in layout]), lse
+
+
+def _traced(named, like=None):
+    """({name: jaxpr}, arrays that they capture), traced with scores and indices that vary over a mesh as `like` does."""
+    jaxprs = {name: jaxpr_of(name, function, like) for name, function in named.items()}
+    return jaxprs, [jnp.asarray(array) for jaxpr in jaxprs.values() for array in jaxpr.consts]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(functions, q, k, v, scale, arrays):
+    """(o, top, total): each row's largest score and its sum of exp(score - top). Their log-sum-exp alone would not do for the backward
+    pass: where all scores are near -1e9, which some write for -inf, it has no digit of log(total) left.
+
+    For derivatives top is a constant: neither o nor the log-sum-exp depends on what is subtracted.
+    """
     state = (jnp.full(q.shape[:3], -jnp.inf), jnp.zeros(q.shape[:3]), jnp.zeros((*q.shape[:3], v.shape[-1])))
 
     def step(state, first, k, v):
         top, total, sums = state
         scores = _scores(functions, q, k, scale, arrays, first)
         new_top = jnp.maximum(top, jnp.max(scores, axis=-1))
-        shift = jnp.where(jnp.isneginf(new_top), 0, new_top)  # rows without a kept key so far
+        shift = _finite(new_top)
         p = jnp.exp(scores - shift[..., None])
         old = jnp.exp(top - shift)
         sums = sums * old[..., None] + _over_keys(p.astype(v.dtype), v)
         return (new_top, total * old + p.sum(axis=-1), sums), None
 
-    (top, total, sums), _ = _over_blocks(step, state, k, v)
-    some = total > 0
-    o = sums / jnp.where(some, total, 1)[..., None]
-    lse = jnp.where(some, jnp.log(jnp.where(some, total, 1)) + top, -jnp.inf)
-    return o.astype(q.dtype), lse
+    (top, total, sums), _ = _over_blocks(step, tuple(vary_as(x, q) for x in state), k, v)
+    return (sums / _nonzero(total)[..., None]).astype(q.dtype), top, total
+
+
+def _finite(top):
+    """top, and 0 for rows without a kept key."""
+    return jnp.where(jnp.isneginf(top), 0, top)
+
+
+def _nonzero(total):
+    return jnp.where(total > 0, total, 1)
 
 
 def _forward_rule(functions, q, k, v, scale, arrays):
-    o, lse = _attention(functions, q, k, v, scale, arrays)
-    return (o, lse), (q, k, v, scale, arrays, o, lse)
+    results = _attention(functions, q, k, v, scale, arrays)
+    return results, (q, k, v, scale, arrays, *results)
 
 
 def _backward_rule(functions, kept, upstream):
-    q, k, v, scale, arrays, o, lse = kept
-    d_o, d_lse = upstream
+    q, k, v, scale, arrays, o, top, total = kept
+    d_o, _, d_total = upstream
     # What softmax's derivative takes from each row.
-    row = d_lse - jnp.sum(d_o.astype(jnp.float32) * o.astype(jnp.float32), axis=-1)
+    row = d_total * total - jnp.sum(d_o.astype(jnp.float32) * o.astype(jnp.float32), axis=-1)
     floats = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.floating)]
-    shift = jnp.where(jnp.isneginf(lse), 0, lse)
+    shift, divisor = _finite(top), _nonzero(total)
 
     def step(sums, first, k, v):
         def scores_of(q, k, scale, chosen):
@@ -85,14 +116,14 @@ def _backward_rule(functions, kept, upstream):
             return _scores(functions, q, k, scale, given, first)
 
         scores, pull_back = jax.vjp(scores_of, q, k, scale, [arrays[i] for i in floats])
-        p = jnp.exp(scores - shift[..., None])
+        p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
         d_p = _scores_of_product(d_o, v)
         d_q, d_k, d_scale, d_arrays = pull_back(jnp.where(jnp.isneginf(scores), 0, p * (d_p + row[..., None])))
         d_v = _over_queries(p.astype(d_o.dtype), d_o, v)
         sums = jax.tree.map(lambda sum, x: sum + x.astype(sum.dtype), sums, (d_q, d_scale, d_arrays))
         return sums, (d_k, d_v)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (q, scale, [arrays[i] for i in floats]))
+    zeros = jax.tree.map(lambda x: vary_as(jnp.zeros(x.shape, jnp.float32), x), (q, scale, [arrays[i] for i in floats]))
     (d_q, d_scale, d_floats), (d_k, d_v) = _over_blocks(step, zeros, k, v)
     d_arrays = [None] * len(arrays)
     for i, gradient in zip(floats, d_floats):
@@ -128,6 +159,7 @@ def _scores(functions, q, k, scale, arrays, first):
     scores = _scores_of_product(q, k) * scale
     indices = [jnp.arange(n, dtype=jnp.int32) for n in scores.shape]
     indices[3] = indices[3] + first
+    indices = [vary_as(index, q) for index in indices]
     count = functions.score_array_count
     if functions.score_mod is not None:
         scores = _over_scores(functions.score_mod, arrays[:count])(scores, *indices)
