@@ -146,6 +146,50 @@ def test_a_derivative_rule_of_the_users_is_not_ignored():
     assert (gradient(relu) != 0).all()
 
 
+LIST = [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda score, b, h, q_idx, kv_idx: score if q_idx > kv_idx else -score,
+        lambda score, b, h, q_idx, kv_idx: score + np.asarray(LIST)[h],
+        lambda score, b, h, q_idx, kv_idx: score + LIST[h],
+        lambda score, b, h, q_idx, kv_idx: np.tanh(score),
+    ],
+)
+def test_python_that_asks_for_values_is_told_what_to_write(score_mod):
+    with pytest.raises(TypeError) as caught:
+        explained(score_mod)
+    (note,) = [note for note in caught.value.__notes__ if note.startswith("score_mod")]
+    assert "jnp.where" in note and "jnp.asarray" in note
+    # JAX's own message is about the user's function.
+    assert f"test_trace.py:{score_mod.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_arithmetic_and_comparisons_of_conditions():
+    def score_mod(score, b, h, q_idx, kv_idx):
+        high, late, even = score > 0.3, kv_idx > 3, kv_idx % 2 == 0
+        chosen = (high < late) | (high * even) | (jnp.maximum(late, even) >= high) ^ (jnp.minimum(high, late) + even)
+        return jnp.where(chosen, score, 0.5 * score - 1)
+
+    q = 2 * jax.random.normal(jax.random.key(0), Q.shape)
+    np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
+
+
+@pytest.mark.parametrize("low", [-1e9, -65504.0, np.finfo(np.float32).min])
+def test_a_finite_number_that_stands_for_a_mask_is_warned_of(low):
+    with pytest.warns(UserWarning, match="use mask_mod"):
+        explained(lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, low))
+    with pytest.warns(UserWarning, match="use mask_mod"):
+        explained(lambda score, b, h, q_idx, kv_idx: score + jnp.where(q_idx >= kv_idx, 0.0, low))
+
+
+@pytest.mark.filterwarnings("error")
+def test_masks_that_are_none_are_not_warned_of():
+    explained(lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf) + jnp.where(kv_idx == 0, 1e4, -1e4))
+
+
 def test_fallback_and_support():
     q = jnp.ones((1, 4, 1, 8))
     with pytest.raises(scoremod.UnsupportedError):
@@ -174,7 +218,7 @@ def test_fallback_and_support():
         ({"score_mod": lambda *_: (1.0, 2.0)}, "expected it to return one scalar"),
         ({"mask_mod": lambda b, h, i, j: i - j}, "whether the key is kept as bool, found int32"),
         ({"score_mod": 3}, "expected a function, found 3"),
-        ({"scale": jnp.ones(3)}, "scale: expected a number"),
+        *(({"scale": scale, **on}, "scale: expected a finite number") for scale in (jnp.ones(3), np.nan, "1") for on in ({}, {"backend": "xla"})),
         ({"fallback": "cpu"}, "fallback: expected"),
     ],
 )

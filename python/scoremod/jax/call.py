@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import numbers
 from typing import NamedTuple
 
@@ -105,10 +106,10 @@ def split_scale(scale):
     """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
     if scale is None:
         return None, None
-    if isinstance(scale, numbers.Real):
+    if isinstance(scale, numbers.Real) and math.isfinite(scale):
         return float(scale), None
-    if jnp.shape(scale) != () or not jnp.issubdtype(jnp.result_type(scale), jnp.floating):
-        raise InvalidArgumentError(f"scale: expected a number or a scalar float array, found {scale!r}")
+    if not isinstance(scale, (jax.Array, np.ndarray)) or scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.floating):
+        raise InvalidArgumentError(f"scale: expected a finite number or a scalar float array, found {scale!r}")
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 

@@ -33,6 +33,15 @@ def _float(name):
     return _op(name, "f32")
 
 
+def _numeric_or_logical(name, logical):
+    """Of numbers the op of this name, of bool the logical one that JAX means by it."""
+
+    def rule(builder, params, x, y):
+        return builder.op(logical if builder.type(x) == "bool" else name, x, y)
+
+    return rule
+
+
 def _any(name):
     return _op(name, "f32", "i32", "bool")
 
@@ -155,6 +164,8 @@ def select_case(builder, which, cases):
 
 def _compare(name):
     def rule(builder, params, x, y):
+        if builder.type(x) == "bool" and name not in ("eq", "ne"):
+            x, y = builder.op("i32", x), builder.op("i32", y)
         # jnp's indexing asks whether an index is negative; the four indices never are.
         if name == "lt" and builder.constant_value(y) == 0 and builder.nodes[x].op in ("b", "h", "q_idx", "kv_idx"):
             return builder.constant(False, "bool")
@@ -171,18 +182,18 @@ def _convert(builder, params, x):
 
 
 RULES = {
-    "add": _numeric("add"),
+    "add": _numeric_or_logical("add", "or"),
     "add_any": _numeric("add"),
     "sub": _numeric("sub"),
-    "mul": _numeric("mul"),
+    "mul": _numeric_or_logical("mul", "and"),
     "div": _div,
     "rem": _rem,
     "pow": _pow,
     "integer_pow": _integer_pow,
     "square": lambda builder, params, x: builder.op("mul", x, x),
     "one_minus_square": _one_minus_square,
-    "min": _numeric("min"),
-    "max": _numeric("max"),
+    "min": _numeric_or_logical("min", "and"),
+    "max": _numeric_or_logical("max", "or"),
     "clamp": _clamp,
     "neg": _numeric("neg"),
     "abs": _numeric("abs"),
@@ -224,6 +235,7 @@ RULES = {
     "copy_p": _same,
     "name": _same,
     "optimization_barrier": _same,
+    "pvary": _same,
     "squeeze": _same,
     "reshape": _same,
     "broadcast_in_dim": _same,
