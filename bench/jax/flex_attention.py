@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from provenance import provenance
-from timing import milliseconds
+from timing import in_turns, milliseconds
 
 from scoremod.jax import flex_attention, zoo
 
@@ -85,21 +85,23 @@ def relative_error(results, truth):
 
 def measure_case(case, tensors, options):
     """[{"implementation", "direction", "ms", ...}]"""
-    truth = jax.jit(forward_and_backward(implementations(case, None)["dense"]))(*(x.astype(jnp.float32) for x in tensors))
+    with jax.default_matmul_precision("highest"):  # float32 products on a GPU are of fewer digits otherwise
+        truth = jax.jit(forward_and_backward(implementations(case, None)["dense"]))(*(x.astype(jnp.float32) for x in tensors))
     measured = []
-    for name, attention in implementations(case, options.backend).items():
-        for direction, function, given in (
-            ("forward", attention, tensors[:3]),
-            ("forward_and_backward", forward_and_backward(attention), tensors),
-        ):
+    for direction in ("forward", "forward_and_backward"):
+        given, true = (tensors[:3], truth[0]) if direction == "forward" else (tensors, truth)
+        ran = []
+        for name, attention in implementations(case, options.backend).items():
             entry = {"implementation": name, "direction": direction}
-            run = jax.jit(function)
+            run = jax.jit(attention if direction == "forward" else forward_and_backward(attention))
             try:
-                entry["relative_error"] = relative_error(run(*given), truth[0] if direction == "forward" else truth)
-                entry |= milliseconds(run, *given, calls=options.calls)
+                entry["relative_error"] = relative_error(run(*given), true)
+                ran.append((entry, run))
             except Exception as error:  # noqa: BLE001 (whatever an implementation says goes into the report)
                 entry["refused"] = f"{type(error).__name__}: {error}".splitlines()[0][:500]
             measured.append(entry)
+        for (entry, _), times in zip(ran, in_turns([run for _, run in ran], given, calls=options.calls)):
+            entry.update(times)
     return measured
 
 
@@ -136,20 +138,22 @@ def main():
     options = parser.parse_args()
     size = (options.batch, options.seq, options.heads, options.dim)
     tensors = [jnp.asarray(np.random.default_rng(i).standard_normal(size, np.float32), options.dtype) for i in range(4)]
-    results = []
-    for name, case in cases(options).items():
-        if options.case and name not in options.case:
-            continue
-        for entry in measure_case(case, tensors, options):
-            results.append({"case": name, **entry})
-            print(name, entry, flush=True)
     report = provenance() | {
         "options": {name: value for name, value in vars(options).items() if name != "output"},
         "call_overhead": call_overhead(options),
-        "results": with_ratios(results),
+        "results": [],
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(report, indent=1) + "\n")
+    for name, case in cases(options).items():
+        if options.case and name not in options.case:
+            continue
+        report["results"] += with_ratios([{"case": name, **entry} for entry in measure_case(case, tensors, options)])
+        print(*(entry for entry in report["results"] if entry["case"] == name), sep="\n", flush=True)
+        # After every case: a run that is cut off leaves what it had.
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    for entry in report["results"]:
+        if "ratio_to_jax_cudnn" in entry:
+            print(f"{entry['case']} {entry['direction']}: {entry['ms']:.3f} ms, {entry['ratio_to_jax_cudnn']:.3f} of jax_cudnn's")
 
 
 if __name__ == "__main__":

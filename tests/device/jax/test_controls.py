@@ -17,58 +17,70 @@ MODS = zoo.soft_cap(3.0), zoo.causal()
 
 
 def results_of(attention, *mods, **options):
-    """(o, gradients of q, k and v)."""
+    """(o, lse, gradients of q, k and v)."""
 
     def compute(q, k, v):
         def loss(*x):
-            o = attention(*x, *mods, **options)
-            return (o.astype(jnp.promote_types(o.dtype, jnp.float32)) ** 2).sum(), o
+            o, lse = attention(*x, *mods, **options)
+            return (o.astype(jnp.promote_types(o.dtype, jnp.float32)) ** 2).sum(), (o, lse)
 
-        (_, o), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
-        return o, gradients
+        gradients, (o, lse) = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(q, k, v)
+        return o, lse, gradients
 
     return compute
 
 
 def check(attention, arrays, **options):
-    plain = results_of(dense.attention, *MODS, **options)
+    plain = results_of(dense.attention_and_lse, *MODS, **options)
     dense.assert_close(jax.jit(results_of(attention, *MODS, **options))(*arrays), jax.jit(plain)(*arrays), dense.in_float64(plain, *arrays))
+
+
+def fused(*x, **options):
+    return flex_attention(*x, return_lse=True, **options)
 
 
 @pytest.mark.parametrize("heads_kv", [1, 2, test_cuda.H])
 def test_groups_of_heads(heads_kv):
-    check(flex_attention, test_cuda.qkv(heads_kv=heads_kv))
+    check(fused, test_cuda.qkv(heads_kv=heads_kv))
 
 
 @pytest.mark.parametrize("layout", ["SBHD", "BHSD"])
 def test_layouts(layout):
     order = ["BSHD".index(letter) for letter in layout]
-    check(flex_attention, [jnp.transpose(x, order) for x in test_cuda.qkv()], layout=layout)
+    check(fused, [jnp.transpose(x, order) for x in test_cuda.qkv()], layout=layout)
 
 
 def _without_score_mod(q, k, v, score_mod, mask_mod):
-    return flex_attention(q, k, v, None, mask_mod)
+    return fused(q, k, v, None, mask_mod)
 
 
 def _with_identity_backward(q, k, v, score_mod, mask_mod):
-    right, wrong = flex_attention(q, k, v, score_mod, mask_mod), flex_attention(q, k, v, None, mask_mod)
-    return wrong + jax.lax.stop_gradient(right - wrong)
+    right, wrong = fused(q, k, v, score_mod, mask_mod), fused(q, k, v, None, mask_mod)
+    return jax.tree.map(lambda x, y: y + jax.lax.stop_gradient(x - y), right, wrong)
 
 
 def _with_zero_output(q, k, v, score_mod, mask_mod):
-    right = flex_attention(q, k, v, score_mod, mask_mod)
-    return right - jax.lax.stop_gradient(right)
+    o, lse = fused(q, k, v, score_mod, mask_mod)
+    return o - jax.lax.stop_gradient(o), lse
+
+
+def _with_zero_lse(q, k, v, score_mod, mask_mod):
+    o, lse = fused(q, k, v, score_mod, mask_mod)
+    return o, jnp.zeros_like(lse)
 
 
 def _with_zero_gradient(which, q, k, v, score_mod, mask_mod):
     tensors = [jax.lax.stop_gradient(x) if i == which else x for i, x in enumerate((q, k, v))]
-    return flex_attention(*tensors, score_mod, mask_mod)
+    return fused(*tensors, score_mod, mask_mod)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [_without_score_mod, _with_identity_backward, _with_zero_output, *(functools.partial(_with_zero_gradient, i) for i in range(3))],
-    ids=["no modifier", "identity backward", "zero output", "zero dq", "zero dk", "zero dv"],
+    [
+        _without_score_mod, _with_identity_backward, _with_zero_output, _with_zero_lse,
+        *(functools.partial(_with_zero_gradient, i) for i in range(3)),
+    ],
+    ids=["no modifier", "identity backward", "zero output", "zero lse", "zero dq", "zero dk", "zero dv"],
 )
 def test_a_wrong_attention_fails(wrong):
     # Scores that the cap bends.
