@@ -3,7 +3,7 @@
 # they are: the backend asks them how many operations a graph holds.
 
 set(SCOREMOD_GRAPH_OPERATIONS 256)
-set(scoremod_frontend_copy "${CMAKE_BINARY_DIR}/cudnn_frontend/include")
+set(scoremod_frontend_copy "${PROJECT_BINARY_DIR}/cudnn_frontend/include")
 set(scoremod_frontend_array_headers cudnn_frontend_OperationGraph.h cudnn_frontend_Errata.h)
 
 set(scoremod_frontend_patched "")

@@ -10,16 +10,16 @@ if(SCOREMOD_CUDNN STREQUAL "OFF")
   return()
 endif()
 
-file(GLOB scoremod_pip_packages "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages")
+file(GLOB scoremod_pip_packages "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages")
 if(SKBUILD AND NOT scoremod_pip_packages)
   # `pip install .` of a plain source tree. These can't stand in pyproject.toml, whose packages bring their dependencies along: here
   # cuBLAS, which is hundreds of MB.
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
-  set(scoremod_pip_packages "${CMAKE_BINARY_DIR}/headers")
+  set(scoremod_pip_packages "${PROJECT_BINARY_DIR}/headers")
   message(STATUS "cuDNN backend: fetching its headers into ${scoremod_pip_packages}")
   execute_process(
     COMMAND "${Python3_EXECUTABLE}" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target
-            "${scoremod_pip_packages}" -r "${CMAKE_SOURCE_DIR}/requirements-cudnn-headers.txt"
+            "${scoremod_pip_packages}" -r "${PROJECT_SOURCE_DIR}/requirements-cudnn-headers.txt"
     RESULT_VARIABLE scoremod_fetch_status)
   if(scoremod_fetch_status)
     message(WARNING "cuDNN backend: its headers could not be fetched (pip's output is above)")
