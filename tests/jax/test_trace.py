@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 import scoremod
 from scoremod.jax import explain, flex_attention, support
@@ -228,6 +229,22 @@ def test_mistakes(arguments, message):
     arrays = {name: jnp.ones(shape, dtype) for name, shape in shapes.items()}
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
         flex_attention(**arrays, **arguments)
+
+
+def test_sizes_that_are_no_numbers():
+    (batch,) = export.symbolic_shape("batch")
+    q = jax.ShapeDtypeStruct((batch, S, H, D), jnp.float32)
+    with pytest.raises(scoremod.UnsupportedError, match="expected sizes that are numbers, found batch batch"):
+        export.export(jax.jit(flex_attention))(q, q, q)
+    exported = export.export(jax.jit(lambda *x: flex_attention(*x, fallback="xla")))(q, q, q)
+    arrays = [jax.random.normal(jax.random.key(i), Q.shape) for i in range(3)]
+    np.testing.assert_allclose(exported.call(*arrays), flex_attention(*arrays), atol=1e-5)
+
+
+def test_lowering_for_a_platform_without_a_device():
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(scoremod.EnvironmentError, match="expected a device of the platform 'cuda'"):
+        jax.jit(flex_attention).trace(q, q, q).lower(lowering_platforms=("cuda",))
 
 
 def test_an_unknown_backend():

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
+from scoremod.jax.call import Call, check_known, check_runs, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.manual_axes import vary_alike
@@ -81,6 +81,7 @@ def trace_call(query, key, value, score_mod, mask_mod, scale, layout, determinis
     """What flex_attention's arguments are traced to. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
+    check_known(sizes)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
     call = Call(program, layout, number, backend, bool(deterministic))
     operands = [jax.eval_shape(source.array) for source in sources]

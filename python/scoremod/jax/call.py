@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.attention import Attention, support
-from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
 from scoremod.jax.program import AXES, Program, operand_name
 
 LAYOUTS = ("BSHD", "SBHD", "BHSD")
@@ -93,6 +93,15 @@ def sizes_of(layout, q, k, v):
     )
 
 
+def check_known(sizes):
+    """Raises UnsupportedError for sizes that jax.export left open."""
+    if any(not isinstance(size, numbers.Integral) for size in sizes):
+        raise UnsupportedError(
+            f"expected sizes that are numbers, found {', '.join(f'{name} {size}' for name, size in sizes._asdict().items())}: an attention is "
+            'compiled for its sizes. Export one program for each, or use backend="xla"'
+        )
+
+
 def dtype_of(q, k, v):
     """The dtype of query, key and value."""
     dtypes = {"query": q.dtype, "key": k.dtype, "value": v.dtype}
@@ -161,8 +170,16 @@ def check_runs(problem, backend, *arrays):
 
 
 def local_device(platform):
-    """The CUDA ordinal of a device of this process; None on the CPU."""
-    return None if platform == "cpu" else jax.local_devices(backend=platform)[0].local_hardware_id
+    """The CUDA ordinal of a device of this process; None on the CPU. Raises EnvironmentError where there is none."""
+    if platform == "cpu":
+        return None
+    try:
+        return jax.local_devices(backend=platform)[0].local_hardware_id
+    except RuntimeError as error:
+        raise EnvironmentError(
+            f"expected a device of the platform {platform!r}, on which attention is to be compiled, in this process; found: {error}. Compile or "
+            "export on a machine that has one"
+        ) from None
 
 
 @functools.lru_cache(maxsize=256)
