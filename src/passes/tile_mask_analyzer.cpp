@@ -53,6 +53,14 @@ TileMaskAnalyzer::Scratch TileMaskAnalyzer::make_scratch() const {
   return scratch;
 }
 
+std::span<const ValueRange> TileMaskAnalyzer::argument_ranges(const Node& node, const Scratch& scratch,
+                                                              std::array<ValueRange, kMaxArgs>& ranges) {
+  // Never more than there are; the compiler, which does not know, would warn.
+  const std::size_t count = std::min<std::size_t>(node.arg_count, ranges.size());
+  for (std::size_t i = 0; i < count; ++i) ranges[i] = scratch.values_[node.args[i]].range;
+  return std::span(ranges).first(count);
+}
+
 ValueRange TileMaskAnalyzer::leaf_range(const Step& step, const IndexBox& tile, const OperandRanges& operands,
                                         const Scratch& scratch) const {
   const Node& node = step.node;
@@ -65,8 +73,7 @@ ValueRange TileMaskAnalyzer::leaf_range(const Step& step, const IndexBox& tile, 
     case Op::kOperand: return operands.broadcast(node.payload, node.type);
     case Op::kGather: {
       std::array<ValueRange, kMaxArgs> indices;
-      for (std::size_t i = 0; i < node.arg_count; ++i) indices[i] = scratch.values_[node.args[i]].range;
-      return operands.table(node.payload, node.type, std::span(indices.data(), node.arg_count));
+      return operands.table(node.payload, node.type, argument_ranges(node, scratch, indices));
     }
     default: return everything(node.type);  // the score
   }
@@ -95,8 +102,7 @@ void TileMaskAnalyzer::analyze_step(const Step& step, const IndexBox& tile, cons
     out.affine = false;
   }
   std::array<ValueRange, kMaxArgs> args;
-  for (std::size_t i = 0; i < node.arg_count; ++i) args[i] = scratch.values_[node.args[i]].range;
-  out.range = range_of_op(node, step.arg_type, std::span(args.data(), node.arg_count));
+  out.range = range_of_op(node, step.arg_type, argument_ranges(node, scratch, args));
 }
 
 TileMask TileMaskAnalyzer::analyze(const IndexBox& tile, const OperandRanges& operands, Scratch& scratch) const {

@@ -70,6 +70,9 @@ class TileMaskAnalyzer {
     std::int32_t form = -1;
   };
 
+  /// What is known of a node's arguments; `ranges` holds it.
+  static std::span<const ValueRange> argument_ranges(const Node& node, const Scratch& scratch,
+                                                     std::array<ValueRange, kMaxArgs>& ranges);
   ValueRange leaf_range(const Step& step, const IndexBox& tile, const OperandRanges& operands,
                         const Scratch& scratch) const;
   void analyze_step(const Step& step, const IndexBox& tile, const OperandRanges& operands, Scratch& scratch,

@@ -18,7 +18,11 @@ constexpr std::uint64_t kFormat = 1;
 constexpr std::size_t kPreludeBytes = 8 + 4 + 8 + 8;
 constexpr std::size_t kChecksumBytes = 8;
 
-void append(Bytes& bytes, std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); }
+void append(Bytes& bytes, std::span<const std::byte> more) {
+  const std::size_t end = bytes.size();
+  bytes.resize(end + more.size());
+  std::ranges::copy(more, bytes.begin() + static_cast<std::ptrdiff_t>(end));
+}
 
 void append_number(Bytes& bytes, std::uint64_t value, std::size_t width) {
   for (std::size_t i = 0; i < width; ++i) bytes.push_back(static_cast<std::byte>(value >> (8 * i) & 0xff));
