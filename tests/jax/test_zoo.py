@@ -21,12 +21,12 @@ SLOPES = np.asarray(zoo.alibi_slopes(H))
 # (name and parameters for the library, its operands, what the JAX zoo makes)
 SCORE_MODS = [
     ({"name": "soft_cap", "cap": 2.0}, {}, zoo.soft_cap(2.0)),
-    ({"name": "alibi"}, {"slopes": SLOPES}, zoo.alibi(jnp.asarray(SLOPES))),
+    ({"name": "alibi"}, {"slopes": SLOPES}, zoo.alibi(SLOPES.tolist())),
     ({"name": "alibi", "symmetric": True}, {"slopes": SLOPES}, zoo.alibi(jnp.asarray(SLOPES), symmetric=True)),
     ({"name": "relative_bias", "scale": 0.1}, {}, zoo.relative_bias(0.1)),
-    ({"name": "full_bias"}, {"bias": BIAS}, zoo.full_bias(jnp.asarray(BIAS))),
-    ({"name": "relative_table", "max_distance": 5}, {"relative_table": TABLE}, zoo.relative_table(jnp.asarray(TABLE))),
-    ({"name": "head_temperature"}, {"temperature": TEMPERATURE}, zoo.head_temperature(jnp.asarray(TEMPERATURE))),
+    ({"name": "full_bias"}, {"bias": BIAS}, zoo.full_bias(BIAS)),
+    ({"name": "relative_table", "max_distance": 5}, {"relative_table": TABLE}, zoo.relative_table(TABLE)),
+    ({"name": "head_temperature"}, {"temperature": TEMPERATURE}, zoo.head_temperature(TEMPERATURE)),
 ]
 MASK_MODS = [
     ({"name": "causal"}, {}, zoo.causal()),
@@ -34,13 +34,13 @@ MASK_MODS = [
     ({"name": "sliding_window", "window": 4}, {}, zoo.sliding_window(4)),
     ({"name": "causal_sliding_window", "window": 4}, {}, zoo.causal_sliding_window(4)),
     ({"name": "prefix_lm", "prefix": 5}, {}, zoo.prefix_lm(5)),
-    ({"name": "prefix_lm_per_batch"}, {"prefix_lengths": PREFIX}, zoo.prefix_lm(jnp.asarray(PREFIX))),
+    ({"name": "prefix_lm_per_batch"}, {"prefix_lengths": PREFIX}, zoo.prefix_lm(PREFIX)),
     (
         {"name": "documents"},
         {"query_documents": IDS_Q, "key_documents": IDS_K},
-        zoo.documents(jnp.asarray(IDS_Q), jnp.asarray(IDS_K)),
+        zoo.documents(IDS_Q, IDS_K.tolist()),
     ),
-    ({"name": "padding"}, {"lengths": PREFIX}, zoo.padding(jnp.asarray(PREFIX))),
+    ({"name": "padding"}, {"lengths": PREFIX}, zoo.padding(PREFIX.tolist())),
     ({"name": "dilated_window", "window": 3, "dilation": 2}, {}, zoo.dilated_window(3, 2)),
     ({"name": "global_window", "global_tokens": 2, "window": 3}, {}, zoo.global_window(2, 3)),
 ]
