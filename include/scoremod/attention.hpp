@@ -63,6 +63,8 @@ struct CallOptions {
   void* stream = nullptr;
 };
 
+/// What forward() reads and writes. Shapes in the order BSHD, each tensor in its own layout: q [batch, seq_q, heads_q,
+/// dim_qk], k [batch, seq_kv, heads_kv, dim_qk], v [batch, seq_kv, heads_kv, dim_v], o [batch, seq_q, heads_q, dim_v].
 struct ForwardArgs {
   ConstBuffer q, k, v;
   std::vector<OperandBuffer> operands;
@@ -71,6 +73,8 @@ struct ForwardArgs {
   CallOptions options;
 };
 
+/// What backward() reads and writes: o and lse as forward() left them, and d_o = d loss / d o, which lies as o does.
+/// dq, dk and dv lie as q, k and v do, and are overwritten.
 struct BackwardArgs {
   ConstBuffer q, k, v, o, lse, d_o;
   std::vector<OperandBuffer> operands;

@@ -17,6 +17,7 @@ namespace scoremod {
 enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD };
 /// "BSHD", "SBHD" or "BHSD".
 SCOREMOD_API const char* to_string(Layout layout);
+/// The inverse of to_string; empty when the name is not one of them.
 SCOREMOD_API std::optional<Layout> parse_layout(std::string_view name);
 
 /// Distances between neighbours along each dimension, in elements; none is negative. The dimensions nest: sorted by
@@ -105,7 +106,8 @@ SCOREMOD_API void validate(const AttentionProblem& problem);
 /// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. What the file says of
 /// inputs is checked and left out; problem_file.hpp has it. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
-/// The problem as JSON with every field spelled out; parse_problem(to_json(p)) == p for a valid p.
+/// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for
+/// a valid p.
 SCOREMOD_API std::string to_json(const AttentionProblem& problem);
 
 }  // namespace scoremod

@@ -13,6 +13,7 @@ namespace scoremod {
 
 /// The types of a program's values.
 enum class Type : std::uint8_t { kF32, kI32, kBool };
+/// "f32", "i32" or "bool".
 SCOREMOD_API const char* to_string(Type type);
 
 /// The axes of the score tensor, in the order of its dimensions.
@@ -66,7 +67,7 @@ struct OperandDecl {
 
   bool is_table() const { return table_rank > 0; }
   /// Number of dimensions of the tensor.
-  int rank() const;
+  SCOREMOD_API int rank() const;
   bool operator==(const OperandDecl&) const = default;
 };
 
