@@ -48,9 +48,13 @@ struct OperandSpec {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   /// In elements, one per dimension; empty means dense, last dimension innermost. The rules of Strides hold; any
-  /// dimension may have stride 0 where no gradient is written, that is for i32 and bool, and without backward.
+  /// dimension may have stride 0 where no gradient is written: unless has_gradient(), and without backward.
   std::vector<std::int64_t> strides;
+  /// Whether backward calls may ask for its gradient, if its dtype is a float's. What no call asks for is better
+  /// declared so: nothing is built for it, and no workspace kept.
+  bool gradient = true;
 
+  bool has_gradient() const { return gradient && is_floating(dtype); }
   bool operator==(const OperandSpec&) const = default;
 };
 

@@ -116,7 +116,7 @@ class Attention:
         """The Gradients, given what forward returned and the upstream gradient d_o, which lies as o does. The problem must have
         "backward": True. scale and offsets must be forward's.
 
-        d_operands: names of the operands whose gradients are wanted; every float operand's without it.
+        d_operands: names of the operands whose gradients are wanted; without it, those of every float operand that has one.
         """
         call = _Call(self._tensors, scale, offsets)
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
@@ -167,7 +167,7 @@ class _Call:
         return self._named({name: self._input(spec, given[name]) for name, spec in specs.items()})
 
     def operand_gradients(self, specs, given, wanted):
-        floats = [name for name, spec in specs.items() if spec.dtype in ("f32", "f16", "bf16")]
+        floats = [name for name, spec in specs.items() if spec.gradient and spec.dtype in ("f32", "f16", "bf16")]
         wanted = floats if wanted is None else list(wanted)
         check_names("d_operands", wanted, floats)
         made = {name: specs[name].allocate(np.asarray(given[name]).dtype) for name in wanted}

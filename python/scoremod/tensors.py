@@ -43,6 +43,7 @@ class TensorSpec:
     dtype: str
     shape: tuple
     strides: tuple
+    gradient: bool = True  # whether backward calls may ask for it, if its dtype is a float's
 
     def check(self, array):
         """The array itself when it is what the problem says; raises InvalidArgumentError otherwise."""
@@ -107,7 +108,9 @@ def operand_specs(problem):
     for operand in problem["operands"]:
         shape = tuple(operand["shape"])
         strides = tuple(operand.get("strides") or dense_strides(shape))
-        specs[operand["name"]] = TensorSpec(f"operand '{operand['name']}'", operand["dtype"], shape, strides)
+        specs[operand["name"]] = TensorSpec(
+            f"operand '{operand['name']}'", operand["dtype"], shape, strides, operand.get("gradient", True)
+        )
     return specs
 
 

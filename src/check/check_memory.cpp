@@ -44,6 +44,7 @@ CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& i
     operands.push_back(buffer_for(tensor_of(spec.name, spec), seed, space));
     operands.back().hold(find_input(inputs, spec.name).bytes);
     d_operands.push_back(buffer_for(tensor_of("d_" + spec.name, spec), seed, space));
+    if (spec.has_gradient()) with_gradient.push_back(i);
   }
 }
 
@@ -54,9 +55,8 @@ ForwardArgs CheckMemory::forward_args(const CallOptions& options) {
 BackwardArgs CheckMemory::backward_args(const CallOptions& options) {
   BackwardArgs args{in(q),          in(k),   in(v),   in(o),   in(lse), in(d_o),
                     operand_args(), out(dq), out(dk), out(dv), {},      options};
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    const StridedTensor& tensor = operands[i].tensor();
-    if (is_floating(tensor.dtype)) args.d_operands.push_back({tensor.name, out(d_operands[i])});
+  for (const std::size_t i : with_gradient) {
+    args.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
   }
   return args;
 }

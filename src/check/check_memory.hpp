@@ -18,7 +18,7 @@ struct CheckMemory {
               const backend::MemorySpace& space = backend::host_memory());
 
   ForwardArgs forward_args(const CallOptions& options);
-  /// Wants the gradient of every floating operand.
+  /// Wants every gradient that an operand has.
   BackwardArgs backward_args(const CallOptions& options);
   /// Valid until the next call.
   backend::reference::InputTensors reference_inputs();
@@ -29,6 +29,7 @@ struct CheckMemory {
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
+  std::vector<std::size_t> with_gradient;           ///< numbers of the operands that have one
 
  private:
   std::vector<OperandBuffer> operand_args() const;

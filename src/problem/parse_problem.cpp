@@ -91,7 +91,7 @@ std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const st
 }
 
 OperandSpec parse_operand(const Json& value, const std::string& path, const std::vector<OperandSpec>& defaults) {
-  const Fields fields(value, path, {"name", "dtype", "shape", "strides"});
+  const Fields fields(value, path, {"name", "dtype", "shape", "strides", "gradient"});
   OperandSpec spec;
   spec.name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
   const auto found = std::ranges::find(defaults, spec.name, &OperandSpec::name);
@@ -100,6 +100,7 @@ OperandSpec parse_operand(const Json& value, const std::string& path, const std:
     spec.dtype = parse_dtype_field(*dtype, fields.path_of("dtype"), kDTypes);
   if (const Json* shape = fields.find("shape")) spec.shape = as_integers(*shape, fields.path_of("shape"));
   if (const Json* strides = fields.find("strides")) spec.strides = as_integers(*strides, fields.path_of("strides"));
+  if (const Json* gradient = fields.find("gradient")) spec.gradient = as_bool(*gradient, fields.path_of("gradient"));
   return spec;
 }
 

@@ -56,7 +56,7 @@ TensorInfo operand_info(const AttentionProblem& problem, std::uint32_t number) {
           {strides.begin(), strides.begin() + rank},
           dimensions_of(problem.program.operands()[number]),
           bytes_of(spec),
-          problem.backward && is_floating(spec.dtype)};
+          problem.backward && spec.has_gradient()};
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ OrderedJson operand_json(const OperandSpec& spec) {
   json["dtype"] = to_string(spec.dtype);
   json["shape"] = spec.shape;
   if (!spec.strides.empty()) json["strides"] = spec.strides;
+  if (!spec.gradient) json["gradient"] = false;
   return json;
 }
 

@@ -166,7 +166,7 @@ void check_operand_strides(const AttentionProblem& problem, const std::string& f
   std::vector<std::string> names;
   for (std::size_t i = 0; i < spec.shape.size(); ++i) names.push_back(concat(field, ".strides[", i, "]"));
   std::string written;
-  if (problem.backward && is_floating(spec.dtype)) written = concat("the gradient of '", spec.name, "'");
+  if (problem.backward && spec.has_gradient()) written = concat("the gradient of '", spec.name, "'");
   const StridedTensor tensor{field, spec.shape, names, size_of(spec.dtype), written};
   check_dense_bytes(tensor);
   if (spec.strides.empty()) return;

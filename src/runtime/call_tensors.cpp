@@ -111,6 +111,11 @@ std::vector<void*> bind_gradients(const AttentionProblem& problem, const std::ve
       fail_argument("the gradient of operand '", gradient.name, "' is wanted, which is ", to_string(spec.dtype),
                     ": expected an f32, f16 or bf16 operand; leave it out");
     }
+    if (!spec.gradient) {
+      fail_argument(
+          "the gradient of operand '", gradient.name,
+          "' is wanted, which was compiled without: set OperandSpec::gradient before compile, or leave it out");
+    }
     if (seen[i]) fail_argument("the gradient of operand '", gradient.name, "' is wanted twice: expected it once");
     seen[i] = true;
     data[i] = gradient.buffer.data;

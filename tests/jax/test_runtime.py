@@ -35,6 +35,19 @@ def test_the_calls_are_custom_calls_of_xla_and_nothing_calls_python():
     assert "callback" not in text
 
 
+def test_a_captured_array_that_is_not_differentiated_has_no_gradient_in_the_backward():
+    def loss(q, slopes, shift):
+        return flex_attention(q, q, q, lambda score, b, h, i, j: score * slopes[h] + shift[h]).sum()
+
+    arrays = Q, dense.random_array(1, (2,)), dense.random_array(2, (2,))
+    found = {}
+    for wanted in (0,), (0, 2):
+        text = jax.jit(jax.grad(loss, argnums=wanted)).lower(*arrays).as_text()
+        backward = next(line for line in text.splitlines() if "scoremod_attention_backward" in line)
+        found[wanted] = [flag == "true" for flag in re.findall(r"gradient\S+ (true|false)", backward)]
+    assert found == {(0,): [False, False], (0, 2): [False, True]}
+
+
 def test_it_runs_while_python_does_not():
     """The interpreter's lock is held by this thread for the whole time that XLA computes in others."""
     long = dense.random_array(1, (2, 1024, 4, 32))

@@ -133,7 +133,8 @@ def test_backward_agrees_with_finite_differences(rng):
 
 def test_only_the_operand_gradients_that_are_wanted(rng):
     program = ["operand a: f32 [h]", "operand b2: f32 [h]", "operand n: i32 [b]", "value = score * a + b2", "keep = kv_idx < n"]
-    compiled = scoremod.Attention(problem_for(program, backward=True))
+    problem = problem_for(program, backward=True)
+    compiled = scoremod.Attention(problem)
     q, k, v = draw(rng)
     ones = np.ones(HEADS_Q, np.float32)
     operands = {"a": ones, "b2": ones, "n": np.array([7, 4], np.int32)}
@@ -143,6 +144,9 @@ def test_only_the_operand_gradients_that_are_wanted(rng):
     assert set(every.d_operands) == {"a", "b2"}
     assert set(one.d_operands) == {"a"}
     np.testing.assert_array_equal(one.d_operands["a"], every.d_operands["a"])
+    problem["operands"] = [{"name": "b2", "gradient": False}]
+    declared = scoremod.Attention(problem).backward(q, k, v, o, lse, o, operands)
+    assert set(declared.d_operands) == {"a"}
 
 
 @pytest.mark.parametrize("layout", ["BSHD", "SBHD", "BHSD"])

@@ -47,7 +47,7 @@ void AttentionRun::make_outputs() {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (i < 3)
       outputs_.push_back(make_output("d" + tensors[i].name, tensors[i]));
-    else if (tensors[i].has_gradient && case_.operand_gradients)
+    else if (tensors[i].has_gradient)
       outputs_.push_back(make_output("d_" + tensors[i].name, tensors[i]));
   }
 }

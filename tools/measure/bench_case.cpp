@@ -100,6 +100,9 @@ BenchCase forward_case(const Json& entry, const std::string& where) {
     fail(where + ".problem: " + error.what());
   }
   bench_case.problem = std::move(file.problem);
+  for (OperandSpec& operand : bench_case.problem.operands) {
+    operand.gradient = operand.gradient && bench_case.operand_gradients;
+  }
   bench_case.problem.stats = true;
   bench_case.problem.backward = false;
   bench_case.inputs = std::move(file.inputs);

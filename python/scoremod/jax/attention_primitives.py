@@ -60,7 +60,7 @@ def _lower_forward(platform, context, *arguments, call, with_lse):
 
 def _lower_backward(platform, context, *arguments, call, wanted):
     q, k, v, _, _, _, *operands = context.avals_in
-    problem = problem_text(call, q, k, v, operands, backward=True, stats=True)
+    problem = problem_text(call, q, k, v, operands, backward=True, stats=True, wanted=wanted)
     return _lower(ffi.BACKWARD, platform, context, arguments, call, problem, wanted=np.asarray(wanted, np.int64))
 
 

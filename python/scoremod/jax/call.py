@@ -122,15 +122,21 @@ def split_scale(scale):
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 
-def problem_text(call, q, k, v, operands, *, backward, stats):
-    """The problem of these arrays (or shapes) as JSON: docs/problem.md."""
+def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
+    """The problem of these arrays (or shapes) as JSON: docs/problem.md. `wanted`: the numbers of the operands whose gradients may be asked
+    for; None for all."""
     problem = {
         **sizes_of(call.layout, q, k, v)._asdict(),
         "dtype": _DTYPE_NAMES[np.dtype(q.dtype)],
         "layout": call.layout,
         "program": call.program.text(),
         "operands": [
-            {"name": operand_name(i), "dtype": _DTYPE_NAMES[np.dtype(operand.dtype)], "shape": list(operand.shape)}
+            {
+                "name": operand_name(i),
+                "dtype": _DTYPE_NAMES[np.dtype(operand.dtype)],
+                "shape": list(operand.shape),
+                "gradient": wanted is None or i in wanted,
+            }
             for i, operand in enumerate(operands)
         ],
         "backward": backward,

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/row_kernels.hpp"
 #include "base/element.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -74,7 +75,8 @@ std::int64_t at(const std::array<std::int64_t, kAxisCount>& strides, std::int64_
 OperandGradients::OperandGradients(const AttentionProblem& problem, std::span<const OperandView> views,
                                    std::span<void* const> data, Scratch& scratch) {
   for (std::uint32_t operand = 0; operand < views.size(); ++operand) {
-    if (!is_floating(views[operand].dtype) || (!data.empty() && data[operand] == nullptr)) continue;
+    if (!problem::spec_of(problem, operand).has_gradient()) continue;
+    if (!data.empty() && data[operand] == nullptr) continue;
     GradientTarget target = make_target(problem, operand, views[operand]);
     target.data = data.empty() ? nullptr : data[operand];
     const auto entries = static_cast<std::size_t>(target.entries);

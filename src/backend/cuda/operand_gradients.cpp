@@ -308,7 +308,7 @@ std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::C
   }
   for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
     const OperandSpec& spec = problem::spec_of(p, i);
-    if (!p.program.operands()[i].is_table() || !is_floating(spec.dtype)) continue;
+    if (!p.program.operands()[i].is_table() || !spec.has_gradient()) continue;
     std::int64_t entries = 1;
     for (const std::int64_t extent : spec.shape) entries *= extent;
     if (entries > std::numeric_limits<std::int32_t>::max()) {

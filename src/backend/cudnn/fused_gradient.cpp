@@ -55,7 +55,8 @@ std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProb
   for (std::uint32_t i = 0; i < operands.size(); ++i) {
     const OperandSpec& spec = problem::spec_of(problem.problem, i);
     const bool is_half = spec.dtype == DType::kF16 || spec.dtype == DType::kBF16;
-    if (is_half && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i)) return i;
+    if (spec.gradient && is_half && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i))
+      return i;
   }
   return std::nullopt;
 }

@@ -11,10 +11,10 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-std::vector<std::uint32_t> float_operands(const compiler::CompiledProblem& problem) {
+std::vector<std::uint32_t> operands_with_gradient(const compiler::CompiledProblem& problem) {
   std::vector<std::uint32_t> operands;
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    if (is_floating(problem::spec_of(problem.problem, i).dtype)) operands.push_back(i);
+    if (problem::spec_of(problem.problem, i).has_gradient()) operands.push_back(i);
   }
   return operands;
 }
@@ -31,7 +31,7 @@ bool GradientWays::is_fused(std::span<void* const> d_operands) const {
 
 GradientWays gradient_ways(const compiler::CompiledProblem& problem) {
   GradientWays ways;
-  ways.operands = float_operands(problem);
+  ways.operands = operands_with_gradient(problem);
   const std::optional<std::uint32_t> operand = fused_gradient_operand(problem);
   if (!operand) return ways;
   const std::string subject = concat("gradient of '", problem.program.operands()[*operand].name, "' ");

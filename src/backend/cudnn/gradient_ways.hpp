@@ -13,7 +13,7 @@ namespace scoremod::backend::cudnn {
 
 /// What makes the gradients of captured operands: cuDNN itself beside dq, dk and dv, or a pass of scoremod's own.
 struct GradientWays {
-  std::vector<std::uint32_t> operands;        ///< every float operand, in ascending order
+  std::vector<std::uint32_t> operands;        ///< that have one, in ascending order
   std::optional<std::uint32_t> fused;         ///< the one of them that cuDNN writes
   std::shared_ptr<const DirectionPlan> plan;  ///< a whole backward that writes it; null where `fused` is empty
   std::vector<std::string> notes;             ///< what cuDNN writes, or why not

@@ -25,7 +25,7 @@ const char* const kFull = R"({
               "table rel: f32 rank 2", "value = score + slopes + rel[h, q_idx]", "keep = allowed & doc == b"],
   "operands": [
     {"name": "rel", "dtype": "f16", "shape": [4, 9], "strides": [16, 1]},
-    {"name": "slopes", "dtype": "bf16"}
+    {"name": "slopes", "dtype": "bf16", "gradient": false}
   ],
   "backward": true,
   "stats": true,
@@ -73,7 +73,7 @@ TEST(ParseProblem, ReadsEveryField) {
   EXPECT_EQ(problem.scale, 0.25f);
   EXPECT_EQ(problem.program.operands().size(), 4u);
   const std::vector<OperandSpec> operands{{"rel", DType::kF16, {4, 9}, {16, 1}},
-                                          {"slopes", DType::kBF16, {4}, {}},
+                                          {"slopes", DType::kBF16, {4}, {}, false},
                                           {"doc", DType::kI32, {2, 7}, {}},
                                           {"allowed", DType::kBool, {5, 7}, {}}};
   EXPECT_EQ(problem.operands, operands);
@@ -261,8 +261,9 @@ const std::vector<BadFile>& bad_files() {
        {"operands[0].shape[1]: expected an integer, found the number 9.5"}},
       {"operand_shape_zero", replaced("[4, 9]", "[4, 0]"), {"operands[0].shape[1]: expected a size from 1"}},
       {"operand_dtype",
-       replaced("\"dtype\": \"bf16\"}", "\"dtype\": \"i32\"}"),
+       replaced("\"dtype\": \"bf16\", \"gradient\"", "\"dtype\": \"i32\", \"gradient\""),
        {"operands[1].dtype: expected f32, f16 or bf16"}},
+      {"gradient_number", replaced("\"gradient\": false", "\"gradient\": 0"), {"operands[1].gradient: expected"}},
       {"table_left_out",
        replaced(R"({"name": "rel", "dtype": "f16", "shape": [4, 9], "strides": [16, 1]},)", ""),
        {"operands: expected the shape of table 'rel'", "with 2 sizes"}},

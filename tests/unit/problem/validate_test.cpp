@@ -281,6 +281,11 @@ INSTANTIATE_TEST_SUITE_P(Table, ValidateAccepts,
                                                     p.backward = false;
                                                     p.operands[4].strides = {0, 1};
                                                   }},
+                                         Accepted{"float_operand_broadcast_without_its_gradient",
+                                                  [](auto& p) {
+                                                    p.operands[4].gradient = false;
+                                                    p.operands[4].strides = {0, 1};
+                                                  }},
                                          Accepted{"operands_in_another_order",
                                                   [](auto& p) { std::swap(p.operands[0], p.operands[4]); }}),
                          [](const auto& test) { return std::string(test.param.name); });

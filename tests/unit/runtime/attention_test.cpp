@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "scoremod/check.hpp"
 #include "scoremod/inputs.hpp"
 
 #include "problem/tensor_view.hpp"
@@ -104,6 +105,27 @@ TEST(Attention, RunsBothDirectionsAndWritesEverything) {
     const auto* values = reinterpret_cast<const float*>(bytes->data());
     for (std::size_t i = 0; i < bytes->size() / sizeof(float); ++i) EXPECT_TRUE(std::isfinite(values[i]));
   }
+}
+
+TEST(Attention, KeepsNothingForAGradientThatNoCallAsksFor) {
+  AttentionProblem problem = test_problem();
+  const auto slope = std::ranges::find(problem.operands, "slope", &OperandSpec::name);
+  CompileOptions options;
+  options.backend = "cpu";
+  const std::size_t with_gradient = Attention::compile(problem, options).backward_workspace_bytes();
+  slope->gradient = false;
+  const Attention attention = Attention::compile(problem, options);
+  EXPECT_LT(attention.backward_workspace_bytes(), with_gradient);
+  Call call(problem);
+  attention.forward(call.forward);
+  expect_refusal("'slope' is wanted, which was compiled without", [&] { attention.backward(call.backward); });
+  call.backward.d_operands.clear();
+  attention.backward(call.backward);
+  CheckOptions check_options;
+  check_options.backend = "cpu";
+  const CheckReport report = check(problem, check_options);
+  EXPECT_TRUE(report.passed());
+  EXPECT_TRUE(std::ranges::none_of(report.outputs, [](const OutputCheck& output) { return output.name == "d_slope"; }));
 }
 
 TEST(Attention, ForwardRefusesBadArgumentsBeforeWriting) {
