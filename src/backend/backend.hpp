@@ -86,6 +86,8 @@ class Backend {
   /// By how much the backend's exp, tanh, pow and the like may miss float32's own rounding, relative to the larger one
   /// of 1 and the result.
   virtual double function_error() const { return 0; }
+  /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding.
+  virtual bool backward_reads_lse() const { return true; }
   virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
   virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem,
                                                     const PlanOptions& options) const = 0;

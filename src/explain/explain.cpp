@@ -5,6 +5,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/form_choices.hpp"
+#include "backend/support_of.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "explain/work_estimate.hpp"
@@ -60,13 +61,8 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
 
 BackendExplanation explain_backend(const backend::Backend& backend, const compiler::CompiledProblem& compiled,
                                    const backend::PlanOptions& options) {
-  const backend::Verdict verdict = backend.support(compiled);
-  BackendExplanation explanation{
-      {backend.name(), verdict.supported, verdict.reasons, verdict.notes, backend.memory().kind()},
-      false,
-      std::nullopt,
-      std::nullopt};
-  if (!verdict.supported) return explanation;
+  BackendExplanation explanation{backend::support_of(backend, compiled), false, std::nullopt, std::nullopt};
+  if (!explanation.support.supported) return explanation;
   explanation.forward_workspace_bytes = backend.plan_forward(compiled, options)->workspace_bytes();
   if (compiled.problem.backward) {
     explanation.backward_workspace_bytes = backend.plan_backward(compiled, options)->workspace_bytes();

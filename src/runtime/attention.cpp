@@ -3,6 +3,7 @@
 #include <new>
 
 #include "backend/backend.hpp"
+#include "backend/support_of.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "runtime/call_tensors.hpp"
@@ -54,9 +55,7 @@ std::vector<Support> ask(const std::vector<const Backend*>& backends, const comp
   for (const Backend* candidate : backends) {
     std::optional<backend::DeviceScope> current;
     if (device) current.emplace(candidate->memory(), *device);
-    backend::Verdict verdict = candidate->support(compiled);
-    answers.push_back({candidate->name(), verdict.supported, std::move(verdict.reasons), std::move(verdict.notes),
-                       candidate->memory().kind()});
+    answers.push_back(backend::support_of(*candidate, compiled));
   }
   return answers;
 }

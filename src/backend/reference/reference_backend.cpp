@@ -58,6 +58,7 @@ class ReferenceBackward final : public BackwardPlan {
 class ReferenceBackend final : public Backend {
  public:
   const char* name() const override { return "reference"; }
+  bool backward_reads_lse() const override { return false; }
   Verdict support(const CompiledProblem&) const override { return {}; }
   std::unique_ptr<ForwardPlan> plan_forward(const CompiledProblem& problem, const PlanOptions&) const override {
     return std::make_unique<ReferenceForward>(problem);

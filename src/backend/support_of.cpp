@@ -1,0 +1,23 @@
+#include "backend/support_of.hpp"
+
+#include <utility>
+
+#include "base/fail.hpp"
+#include "passes/finite_mask.hpp"
+
+namespace scoremod::backend {
+
+Support support_of(const Backend& backend, const compiler::CompiledProblem& problem) {
+  Verdict verdict = backend.support(problem);
+  const auto mask = passes::finite_mask(problem.program);
+  if (verdict.supported && problem.problem.backward && backend.backward_reads_lse() && mask) {
+    verdict.notes.push_back(
+        concat("the value is chosen to be ", *mask,
+               " for some scores: in a row that has no other, gradients are wrong, because a float32 LSE of that size "
+               "has no digit of the number of keys; to mask, use keep, or -inf"));
+  }
+  return {backend.name(), verdict.supported, std::move(verdict.reasons), std::move(verdict.notes),
+          backend.memory().kind()};
+}
+
+}  // namespace scoremod::backend
