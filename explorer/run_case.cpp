@@ -100,11 +100,7 @@ std::vector<double> dense(const AttentionProblem& problem, TensorRole role, cons
 }
 
 std::vector<double> dense(const OperandSpec& spec, const std::vector<std::byte>& bytes) {
-  std::vector<double> values;
-  problem::tensor_of(spec.name, spec).for_each_offset([&](std::int64_t, std::int64_t offset) {
-    values.push_back(load_element<double>(bytes.data(), spec.dtype, offset));
-  });
-  return values;
+  return reference::load_dense<double>(problem::tensor_of(spec.name, spec), bytes.data());
 }
 
 std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {

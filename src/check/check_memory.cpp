@@ -34,7 +34,8 @@ CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& i
       lse(buffer_for(lse_tensor(problem), seed, space)),
       dq(buffer_for(tensor_of("dq", problem, TensorRole::kQ), seed, space)),
       dk(buffer_for(tensor_of("dk", problem, TensorRole::kK), seed, space)),
-      dv(buffer_for(tensor_of("dv", problem, TensorRole::kV), seed, space)) {
+      dv(buffer_for(tensor_of("dv", problem, TensorRole::kV), seed, space)),
+      with_gradient(problem::operands_with_gradient(problem)) {
   q.hold(inputs.q);
   k.hold(inputs.k);
   v.hold(inputs.v);
@@ -44,7 +45,6 @@ CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& i
     operands.push_back(buffer_for(tensor_of(spec.name, spec), seed, space));
     operands.back().hold(find_input(inputs, spec.name).bytes);
     d_operands.push_back(buffer_for(tensor_of("d_" + spec.name, spec), seed, space));
-    if (spec.has_gradient()) with_gradient.push_back(i);
   }
 }
 
@@ -55,7 +55,7 @@ ForwardArgs CheckMemory::forward_args(const CallOptions& options) {
 BackwardArgs CheckMemory::backward_args(const CallOptions& options) {
   BackwardArgs args{in(q),          in(k),   in(v),   in(o),   in(lse), in(d_o),
                     operand_args(), out(dq), out(dk), out(dv), {},      options};
-  for (const std::size_t i : with_gradient) {
+  for (const std::uint32_t i : with_gradient) {
     args.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
   }
   return args;

@@ -29,7 +29,7 @@ struct CheckMemory {
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
-  std::vector<std::size_t> with_gradient;           ///< numbers of the operands that have one
+  std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()
 
  private:
   std::vector<OperandBuffer> operand_args() const;

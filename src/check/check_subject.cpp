@@ -100,7 +100,7 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const Results<do
   compare(memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
   compare(memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);
   compare(memory.dv, oracle.backward.dv, plain.backward.dv, band.backward.dv);
-  for (const std::size_t i : memory.with_gradient) {
+  for (const std::uint32_t i : memory.with_gradient) {
     compare(memory.d_operands[i], oracle.backward.d_operands[i], plain.backward.d_operands[i],
             band.backward.d_operands[i]);
   }

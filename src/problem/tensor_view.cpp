@@ -97,6 +97,14 @@ const OperandSpec& spec_of(const AttentionProblem& problem, std::uint32_t operan
                 "', which is not among them; add it with its dtype and shape");
 }
 
+std::vector<std::uint32_t> operands_with_gradient(const AttentionProblem& problem) {
+  std::vector<std::uint32_t> operands;
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
+    if (spec_of(problem, i).has_gradient()) operands.push_back(i);
+  }
+  return operands;
+}
+
 OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl) {
   const DType dtype = decl.type == Type::kF32 ? DType::kF32 : decl.type == Type::kI32 ? DType::kI32 : DType::kBool;
   OperandSpec spec{decl.name, dtype, {}, {}};

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "scoremod/problem.hpp"
 
@@ -24,6 +25,8 @@ std::size_t bytes_of(const AttentionProblem& problem, TensorRole role);
 
 /// The spec that a program operand is bound to; throws Error(kInvalidArgument) when it is missing.
 const OperandSpec& spec_of(const AttentionProblem& problem, std::uint32_t operand);
+/// Numbers of the operands that have a gradient, in ascending order.
+std::vector<std::uint32_t> operands_with_gradient(const AttentionProblem& problem);
 /// What the program and the problem's sizes say of an operand: dense, in its type's own dtype (f32, i32 or bool), with
 /// the sizes along its axes. A table's shape stays empty.
 OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& decl);

@@ -137,14 +137,6 @@ std::vector<checking::CheckCase> timed_problems() {
   return tests;
 }
 
-std::vector<std::uint32_t> float_operands(const AttentionProblem& problem) {
-  std::vector<std::uint32_t> operands;
-  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    if (is_floating(problem::spec_of(problem, i).dtype)) operands.push_back(i);
-  }
-  return operands;
-}
-
 std::vector<backend::cuda::NodeTensor> score_free_tensors(const Program& program) {
   const std::vector<passes::Dependence> dependences = passes::dependences(program);
   std::vector<backend::cuda::NodeTensor> tensors;

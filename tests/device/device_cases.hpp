@@ -29,9 +29,6 @@ inline constexpr int kLongProblems = 4;
 /// Problems at the size at which the pass is timed: batch 4, heads 16, sequence 4096, head dim 128, bf16.
 std::vector<checking::CheckCase> timed_problems();
 
-/// The operands that have a gradient.
-std::vector<std::uint32_t> float_operands(const AttentionProblem& problem);
-
 /// Nodes of the program that depend neither on the score nor on the upstream gradient, as tensors over the axes that
 /// they vary along.
 std::vector<backend::cuda::NodeTensor> score_free_tensors(const Program& program);

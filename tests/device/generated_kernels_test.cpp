@@ -15,6 +15,7 @@
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
+#include "problem/tensor_view.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::cuda {
@@ -34,7 +35,7 @@ class GeneratedKernels : public ::testing::Test {
     const std::vector<NodeTensor> tensors = test::score_free_tensors(compiled.program);
     std::string text = compute_source(problem, compiled.program, tensors).text;
     if (compiled.derivative) {
-      const auto targets = gradient_targets(compiled, test::float_operands(problem));
+      const auto targets = gradient_targets(compiled, problem::operands_with_gradient(problem));
       const std::string gradients = gradient_source(compiled, targets).text;
       EXPECT_FALSE(compile_kernels(gradients, compute_capability).empty());
     }

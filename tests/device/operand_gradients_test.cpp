@@ -13,6 +13,7 @@
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
 #include "device/device_fixture.hpp"
+#include "problem/tensor_view.hpp"
 #include "support/faulty_subject.hpp"
 #include "support/test_seed.hpp"
 
@@ -122,7 +123,7 @@ checking::Subject subject_of(const compiler::CompiledProblem& compiled, Way way)
   checking::Subject subject = test::reference_subject(compiled);
   const auto reference = subject.backward;
   const std::shared_ptr<const OperandGradients> pass =
-      OperandGradients::build(compiled, test::float_operands(compiled.problem));
+      OperandGradients::build(compiled, problem::operands_with_gradient(compiled.problem));
   subject.backward = [=, problem = compiled.problem](const BackwardArgs& args, Buffer workspace) {
     BackwardArgs rest = args;
     rest.d_operands.clear();
@@ -159,7 +160,7 @@ TEST_P(ZooGradients, AreRight) {
     for (int dtype = 0; dtype < kDtypes; ++dtype) {
       if (dtype == 2 && shape > 0) continue;
       checking::CheckCase test = test::zoo_problem(entry.name, shape, kAllDtypes[static_cast<std::size_t>(dtype)]);
-      if (test::float_operands(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
+      if (problem::operands_with_gradient(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
       test.seed = static_cast<std::uint64_t>(shape * kDtypes + dtype);
       expect_right(test, "zoo", dtype == 0 ? Way::kGraph : Way::kDirect);
     }
@@ -169,7 +170,7 @@ TEST_P(ZooGradients, AreRight) {
 TEST_P(ZooGradients, AreTheSameBitsWhereTheProblemIsDeterministic) {
   const zoo::Entry& entry = zoo::entries()[static_cast<std::size_t>(GetParam())];
   checking::CheckCase test = test::zoo_problem(entry.name, 0, DType::kBF16);
-  if (test::float_operands(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
+  if (problem::operands_with_gradient(test.problem).empty()) GTEST_SKIP() << entry.name << " has no float operand";
   test.problem.deterministic = true;
   expect_right(test, "deterministic zoo", Way::kDirect);
 }
@@ -184,7 +185,7 @@ TEST_P(RandomGradients, AreRight) {
     checking::RandomProblemOptions options;
     options.backward_probability = 1;
     checking::CheckCase test = checking::random_problem(random, options);
-    if (!test.problem.backward || test::float_operands(test.problem).empty()) continue;
+    if (!test.problem.backward || problem::operands_with_gradient(test.problem).empty()) continue;
     if (!OperandGradients::unsupported_reasons(compiler::compile(test.problem)).empty()) continue;
     SCOPED_TRACE(seed);
     test.name = "seed " + std::to_string(seed);

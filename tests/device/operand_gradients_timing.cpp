@@ -33,7 +33,7 @@ DeviceMemory random_bf16(std::size_t bytes) {
 
 double milliseconds(const AttentionProblem& p, OperandGradientCost& cost) {
   const compiler::CompiledProblem compiled = compiler::compile(p);
-  const std::vector<std::uint32_t> operands = test::float_operands(p);
+  const std::vector<std::uint32_t> operands = problem::operands_with_gradient(p);
   cost = OperandGradients::cost(compiled, operands);
   const auto pass = OperandGradients::build(compiled, operands);
   const std::size_t tensor = problem::bytes_of(p, problem::TensorRole::kQ);

@@ -11,12 +11,20 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-std::vector<std::uint32_t> operands_with_gradient(const compiler::CompiledProblem& problem) {
-  std::vector<std::uint32_t> operands;
-  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    if (problem::spec_of(problem.problem, i).has_gradient()) operands.push_back(i);
+/// The backward that writes the operand's gradient; null where there is none, and then why.
+std::shared_ptr<const DirectionPlan> fused_plan(const compiler::CompiledProblem& problem, std::uint32_t operand,
+                                                std::vector<std::string>& reasons) {
+  const FormTable& table = current_target().forms(row_class(problem.problem));
+  std::string objection = gradient_objection(table, bias_gradient(problem.problem, operand));
+  if (objection.empty()) {
+    DirectionAnswer answer = plan_direction(problem, {Direction::kBackward, operand});
+    reasons = std::move(answer.reasons);
+    if (!answer.plan) return nullptr;
+    objection = workspace_objection(problem.problem, "backward that writes it", answer.plan->workspace_bytes());
+    if (objection.empty()) return std::move(answer.plan);
   }
-  return operands;
+  reasons.push_back(std::move(objection));
+  return nullptr;
 }
 
 }  // namespace
@@ -31,30 +39,18 @@ bool GradientWays::is_fused(std::span<void* const> d_operands) const {
 
 GradientWays gradient_ways(const compiler::CompiledProblem& problem) {
   GradientWays ways;
-  ways.operands = operands_with_gradient(problem);
+  ways.operands = problem::operands_with_gradient(problem.problem);
   const std::optional<std::uint32_t> operand = fused_gradient_operand(problem);
   if (!operand) return ways;
   const std::string subject = concat("gradient of '", problem.program.operands()[*operand].name, "' ");
-  const FormTable& table = current_target().forms(row_class(problem.problem));
-  DirectionAnswer answer;
-  std::string objection = gradient_objection(table, bias_gradient(problem.problem, *operand));
-  if (objection.empty())
-    answer = plan_direction(problem, {Direction::kBackward, operand});
-  else
-    answer.reasons.push_back(std::move(objection));
-  if (answer.plan) {
-    const std::size_t bytes = answer.plan->workspace_bytes();
-    objection = workspace_objection(problem.problem, "backward that writes it", bytes);
-    if (objection.empty()) {
-      ways.notes.push_back(concat(subject, "by cuDNN beside dq, dk and dv, where no other operand's is asked for: ",
-                                  "workspace ", bytes, " bytes"));
-      ways.fused = operand;
-      ways.plan = std::move(answer.plan);
-      return ways;
-    }
-    answer.reasons.push_back(std::move(objection));
+  std::vector<std::string> reasons;
+  ways.plan = fused_plan(problem, *operand, reasons);
+  if (ways.plan) {
+    ways.fused = operand;
+    ways.notes.push_back(concat(subject, "by cuDNN beside dq, dk and dv, where no other operand's is asked for: ",
+                                "workspace ", ways.plan->workspace_bytes(), " bytes"));
   }
-  for (const std::string& reason : answer.reasons) ways.notes.push_back(concat(subject, "not by cuDNN: ", reason));
+  for (const std::string& reason : reasons) ways.notes.push_back(concat(subject, "not by cuDNN: ", reason));
   return ways;
 }
 

@@ -123,10 +123,7 @@ class Trial {
                              const std::vector<float>& plain) const {
     const OperandSpec& spec = problem::spec_of(problem_, operand);
     const std::vector<std::byte> bytes = download(kUidDBias);
-    std::vector<double> found(truth.size());
-    problem::tensor_of(spec.name, spec).for_each_offset([&](std::int64_t number, std::int64_t offset) {
-      found[static_cast<std::size_t>(number)] = load_element<double>(bytes.data(), spec.dtype, offset);
-    });
+    const auto found = reference::load_dense<double>(problem::tensor_of(spec.name, spec), bytes.data());
     return output_error(concat("gradient of '", spec.name, "'"), found, truth, plain, spec.dtype);
   }
 

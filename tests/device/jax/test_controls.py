@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 import test_cuda
 from cuda_devices import cuda_devices
+from faulty_attention import fused, with_identity_backward, without_score_mod
 
-from scoremod.jax import flex_attention, zoo
+from scoremod.jax import zoo
 
 pytestmark = pytest.mark.skipif(not cuda_devices(), reason="no NVIDIA GPU")
 
@@ -35,10 +36,6 @@ def check(attention, arrays, **options):
     dense.assert_close(jax.jit(results_of(attention, *MODS, **options))(*arrays), jax.jit(plain)(*arrays), dense.in_float64(plain, *arrays))
 
 
-def fused(*x, **options):
-    return flex_attention(*x, return_lse=True, **options)
-
-
 @pytest.mark.parametrize("heads_kv", [1, 2, test_cuda.H])
 def test_groups_of_heads(heads_kv):
     check(fused, test_cuda.qkv(heads_kv=heads_kv))
@@ -48,15 +45,6 @@ def test_groups_of_heads(heads_kv):
 def test_layouts(layout):
     order = ["BSHD".index(letter) for letter in layout]
     check(fused, [jnp.transpose(x, order) for x in test_cuda.qkv()], layout=layout)
-
-
-def _without_score_mod(q, k, v, score_mod, mask_mod):
-    return fused(q, k, v, None, mask_mod)
-
-
-def _with_identity_backward(q, k, v, score_mod, mask_mod):
-    right, wrong = fused(q, k, v, score_mod, mask_mod), fused(q, k, v, None, mask_mod)
-    return jax.tree.map(lambda x, y: y + jax.lax.stop_gradient(x - y), right, wrong)
 
 
 def _with_zero_output(q, k, v, score_mod, mask_mod):
@@ -77,7 +65,7 @@ def _with_zero_gradient(which, q, k, v, score_mod, mask_mod):
 @pytest.mark.parametrize(
     "wrong",
     [
-        _without_score_mod, _with_identity_backward, _with_zero_output, _with_zero_lse,
+        without_score_mod, with_identity_backward, _with_zero_output, _with_zero_lse,
         *(functools.partial(_with_zero_gradient, i) for i in range(3)),
     ],
     ids=["no modifier", "identity backward", "zero output", "zero lse", "zero dq", "zero dk", "zero dv"],
