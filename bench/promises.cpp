@@ -70,9 +70,9 @@ std::string device_promises(const measure::BenchmarkResult& result) {
   std::string missed;
   for (const Measurement& one : result.results) {
     if (!one.error.empty()) continue;
-    if (one.ratio()) ratio.take(*one.ratio(), one);
-    if (one.ratio() && *one.ratio() > kMostTimeOverReference) {
-      missed += at_most("  " + name_of(one) + ", time", *one.ratio(), kMostTimeOverReference);
+    if (one.ratio) ratio.take(*one.ratio, one);
+    if (one.ratio && *one.ratio > kMostTimeOverReference) {
+      missed += at_most("  " + name_of(one) + ", time", *one.ratio, kMostTimeOverReference);
     }
     if (one.host_us && one.reference_host_us) host.take(*one.host_us / *one.reference_host_us, one);
     if (one.plan.load_ms) load.take(*one.plan.load_ms, one);

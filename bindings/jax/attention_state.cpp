@@ -28,9 +28,6 @@ class LiveAttentions {
 
 }  // namespace
 
-xla::ffi::TypeId AttentionState::id = {};
-const xla::ffi::TypeInfo AttentionState::kInfo = xla::ffi::MakeTypeInfo<AttentionState>();
-
 AttentionState::AttentionState(std::string problem, std::string backend, MemoryKind memory)
     : problem_(std::move(problem)),
       backend_(std::move(backend)),

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scoremod/attention.hpp"
@@ -18,10 +19,6 @@ namespace scoremod::jax {
 /// It is made before the program first runs on the device and never while it runs, when a CUDA graph may be recorded.
 class AttentionState {
  public:
-  /// Filled in by XLA when Python registers the type.
-  static xla::ffi::TypeId id;
-  static const xla::ffi::TypeInfo kInfo;
-
   /// `problem` is a problem's JSON, `backend` a backend's name or empty.
   AttentionState(std::string problem, std::string backend, MemoryKind memory);
 
@@ -42,6 +39,19 @@ class AttentionState {
   std::vector<TensorInfo> tensors_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
   std::map<int, std::shared_ptr<const Attention>> by_device_;
+};
+
+/// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA each have a registry of types,
+/// where one number means different types: a number that the one has given must not be shown to the other.
+template <MemoryKind kMemory>
+class PlatformState : public AttentionState {
+ public:
+  /// Filled in by XLA when Python registers the type.
+  inline static xla::ffi::TypeId id = {};
+  static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
+
+  PlatformState(std::string problem, std::string backend)
+      : AttentionState(std::move(problem), std::move(backend), kMemory) {}
 };
 
 }  // namespace scoremod::jax

@@ -18,6 +18,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
+using CpuState = PlatformState<MemoryKind::kHost>;
+using CudaState = PlatformState<MemoryKind::kCuda>;
+
 /// XLA numbers the devices that it makes of one CPU; to scoremod they are one.
 constexpr std::int32_t kHostDevice = 0;
 
@@ -53,63 +56,62 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   });
 }
 
-ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate(ffi::Dictionary attributes, MemoryKind memory,
-                                                          std::int32_t device) {
+template <class State>
+ffi::ErrorOr<std::unique_ptr<State>> instantiate(ffi::Dictionary attributes, std::int32_t device) {
   const auto problem = attributes.get<std::string_view>("problem");
   if (!problem) return ffi::Unexpected(problem.error());
   const auto backend = attributes.get<std::string_view>("backend");
   if (!backend) return ffi::Unexpected(backend.error());
-  std::unique_ptr<AttentionState> state;
+  std::unique_ptr<State> state;
   const ffi::Error error = guarded([&] {
-    state = std::make_unique<AttentionState>(std::string(*problem), std::string(*backend), memory);
+    state = std::make_unique<State>(std::string(*problem), std::string(*backend));
     state->prepare(device);
   });
   if (error.failure()) return ffi::Unexpected(error);
   return state;
 }
 
-ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate_on_cpu(ffi::Dictionary attributes) {
-  return instantiate(attributes, MemoryKind::kHost, kHostDevice);
+ffi::ErrorOr<std::unique_ptr<CpuState>> instantiate_on_cpu(ffi::Dictionary attributes) {
+  return instantiate<CpuState>(attributes, kHostDevice);
 }
 
-ffi::ErrorOr<std::unique_ptr<AttentionState>> instantiate_on_cuda(ffi::Dictionary attributes) {
-  return instantiate(attributes, MemoryKind::kCuda, first_cuda_device.load());
+ffi::ErrorOr<std::unique_ptr<CudaState>> instantiate_on_cuda(ffi::Dictionary attributes) {
+  return instantiate<CudaState>(attributes, first_cuda_device.load());
 }
 
 /// Before each run of a program, outside of what may be recorded.
-ffi::Error initialize_on_cuda(std::int32_t device, AttentionState* state) {
+ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state) {
   return guarded([&] { state->prepare(device); });
 }
 
-ffi::Error forward_on_cpu(AttentionState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                          ffi::Dictionary) {
+ffi::Error forward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Dictionary) {
   return run_forward({}, *state, arguments, results);
 }
 
-ffi::Error forward_on_cuda(std::int32_t device, void* stream, AttentionState* state, ffi::RemainingArgs arguments,
+ffi::Error forward_on_cuda(std::int32_t device, void* stream, CudaState* state, ffi::RemainingArgs arguments,
                            ffi::RemainingRets results, ffi::Dictionary) {
   return run_forward({device, stream}, *state, arguments, results);
 }
 
-ffi::Error backward_on_cpu(AttentionState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+ffi::Error backward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                            ffi::Dictionary attributes) {
   return run_backward({}, *state, arguments, results, attributes);
 }
 
-ffi::Error backward_on_cuda(std::int32_t device, void* stream, AttentionState* state, ffi::RemainingArgs arguments,
+ffi::Error backward_on_cuda(std::int32_t device, void* stream, CudaState* state, ffi::RemainingArgs arguments,
                             ffi::RemainingRets results, ffi::Dictionary attributes) {
   return run_backward({device, stream}, *state, arguments, results, attributes);
 }
 
 auto bind_on_cpu() {
-  return ffi::Ffi::BindExecute().Ctx<ffi::State<AttentionState>>().RemainingArgs().RemainingRets().Attrs();
+  return ffi::Ffi::BindExecute().Ctx<ffi::State<CpuState>>().RemainingArgs().RemainingRets().Attrs();
 }
 
 auto bind_on_cuda() {
   return ffi::Ffi::BindExecute()
       .Ctx<ffi::DeviceOrdinal>()
       .Ctx<ffi::PlatformStream<void*>>()
-      .Ctx<ffi::State<AttentionState>>()
+      .Ctx<ffi::State<CudaState>>()
       .RemainingArgs()
       .RemainingRets()
       .Attrs();
@@ -121,12 +123,16 @@ auto bind_on_cuda() {
 // NOLINTBEGIN(readability-identifier-naming): C symbols
 #define SCOREMOD_JAX_SYMBOL __attribute__((visibility("default")))
 
-extern "C" SCOREMOD_JAX_SYMBOL XLA_FFI_TypeId* scoremod_jax_state_type_id() {
-  return &scoremod::jax::AttentionState::id;
-}
-extern "C" SCOREMOD_JAX_SYMBOL const XLA_FFI_TypeInfo* scoremod_jax_state_type_info() {
-  return &scoremod::jax::AttentionState::kInfo;
-}
+#define SCOREMOD_JAX_STATE(ending, State)                                                          \
+  extern "C" SCOREMOD_JAX_SYMBOL XLA_FFI_TypeId* scoremod_jax_state_type_id_##ending() {           \
+    return &scoremod::jax::State::id;                                                              \
+  }                                                                                                \
+  extern "C" SCOREMOD_JAX_SYMBOL const XLA_FFI_TypeInfo* scoremod_jax_state_type_info_##ending() { \
+    return &scoremod::jax::State::kInfo;                                                           \
+  }
+
+SCOREMOD_JAX_STATE(cpu, CpuState)
+SCOREMOD_JAX_STATE(cuda, CudaState)
 
 /// Names a device of this process, by CUDA's ordinal.
 extern "C" SCOREMOD_JAX_SYMBOL void scoremod_jax_use_device(std::int32_t ordinal) {
@@ -139,10 +145,9 @@ extern "C" SCOREMOD_JAX_SYMBOL void scoremod_jax_use_device(std::int32_t ordinal
 
 SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cpu, instantiate_on_cpu, xla::ffi::Ffi::BindInstantiate().Attrs());
 SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cuda, instantiate_on_cuda, xla::ffi::Ffi::BindInstantiate().Attrs());
-SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_cuda, initialize_on_cuda,
-                     xla::ffi::Ffi::BindInitialize()
-                         .Ctx<xla::ffi::DeviceOrdinal>()
-                         .Ctx<xla::ffi::State<scoremod::jax::AttentionState>>());
+SCOREMOD_JAX_HANDLER(
+    scoremod_jax_initialize_cuda, initialize_on_cuda,
+    xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>().Ctx<xla::ffi::State<scoremod::jax::CudaState>>());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cpu, forward_on_cpu, scoremod::jax::bind_on_cpu());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda, scoremod::jax::bind_on_cuda(),
                      {xla::ffi::Traits::kCmdBufferCompatible});

@@ -141,7 +141,7 @@ struct BiasCase {
   bool gap;
 };
 
-TEST_F(CudnnBackend, WritesTheGradientOfABiasBesideTheOthers) {
+TEST_F(CudnnBackend, WritesTheGradientOfABiasWithDenseRowsBesideTheOthers) {
   for (const BiasCase& bias :
        {BiasCase{"q_idx, kv_idx", "", DType::kBF16, false}, BiasCase{"h, q_idx, kv_idx", "", DType::kBF16, false},
         BiasCase{"b, q_idx, kv_idx", "", DType::kF16, false}, BiasCase{"b, h, q_idx, kv_idx", "", DType::kBF16, true},
@@ -163,7 +163,8 @@ TEST_F(CudnnBackend, WritesTheGradientOfABiasBesideTheOthers) {
     const std::string name = concat("bias ", bias.axes, bias.keep, bias.gap ? " with gaps" : "");
     SCOPED_TRACE(name);
     const auto ways = backend::cudnn::gradient_ways(compiler::compile(problem));
-    EXPECT_TRUE(ways.fused) << (ways.notes.empty() ? "" : ways.notes[0]);
+    // cuDNN writes the gradient in dense rows only; with gaps between them it is summed by a pass.
+    EXPECT_EQ(ways.fused.has_value(), !bias.gap) << (ways.notes.empty() ? "" : ways.notes[0]);
     CheckOptions options;
     options.backend = "cudnn";
     test::record(name, "fused gradient", check(problem, options), "d");

@@ -17,8 +17,10 @@ using Clock = std::chrono::steady_clock;
 /// Device time between two events: long beside what events and a first launch take.
 constexpr double kBlockMs = 4;
 constexpr int kMostCallsInBlock = 64;
-/// Calls that are enqueued in a row to see what each costs the host; a device's queue holds more.
-constexpr int kHostCalls = 48;
+/// Calls whose cost to the host is seen, and how many are enqueued in a row: a device's queue holds the launches of
+/// more.
+constexpr int kHostCalls = 96;
+constexpr int kHostCallsInRow = 2;
 
 double quantile(std::vector<double> values, double part) {
   std::ranges::sort(values);
@@ -52,14 +54,16 @@ class Running {
 
   void time_once() {
     if (reference_) reference_->rest();
-    time_block(own_);
-    if (reference_) time_block(other_);
+    for_both([&](Timed& timed) { timed.ms.push_back(block_ms(timed)); });
   }
 
   void time_host() {
     if (!run_.on_device()) return;
-    time_host(own_);
-    if (reference_) time_host(other_);
+    for (int i = 0; i < kHostCalls; ++i) {
+      if (i % kHostCallsInRow == 0) run_.wait();
+      for_both([&](Timed& timed) { timed.host_us.push_back(host_us(timed)); });
+    }
+    run_.wait();
   }
 
   Measurement result() const {
@@ -73,6 +77,7 @@ class Running {
     if (!own_.host_us.empty()) result.host_us = quantile(own_.host_us, 0.5);
     if (!reference_) return result;
     result.reference_ms = quantile(other_.ms, 0.5);
+    result.ratio = median_ratio();
     if (!other_.host_us.empty()) result.reference_host_us = quantile(other_.host_us, 0.5);
     if (!differences_.empty()) note_difference(result);
     return result;
@@ -114,17 +119,27 @@ class Running {
     return timer_.stop() / timed.calls_in_block;
   }
 
-  void time_block(Timed& timed) { timed.ms.push_back(block_ms(timed)); }
+  /// On a device the one that is first changes each time, so that what the one leaves behind meets both alike. On the
+  /// host the reference's threads have to rest() before scoremod's turn.
+  template <class Body>
+  void for_both(const Body& body) {
+    own_first_ = !run_.on_device() || !own_first_;
+    if (!own_first_ && reference_) body(other_);
+    body(own_);
+    if (own_first_ && reference_) body(other_);
+  }
 
-  void time_host(Timed& timed) {
-    run_.wait();
-    for (int i = 0; i < kHostCalls; ++i) {
-      const std::size_t set = next_set();
-      const auto start = Clock::now();
-      timed.call(set);
-      timed.host_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    }
-    run_.wait();
+  double host_us(Timed& timed) {
+    const std::size_t set = next_set();
+    const auto start = Clock::now();
+    timed.call(set);
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  }
+
+  double median_ratio() const {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < own_.ms.size(); ++i) ratios.push_back(own_.ms[i] / other_.ms[i]);
+    return quantile(ratios, 0.5);
   }
 
   void note_difference(Measurement& result) const {
@@ -141,6 +156,7 @@ class Running {
   Timed own_, other_;
   std::vector<OutputDifference> differences_;
   std::size_t set_ = 0;
+  bool own_first_ = false;
 };
 
 Measurement failed(const BenchCase& bench_case, const Error& error) {

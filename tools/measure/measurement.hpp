@@ -29,6 +29,9 @@ struct Measurement {
   double spread_ms = 0;  ///< between the quartiles
   double flops = 0;      ///< product_flops()
   std::optional<double> reference_ms;
+  /// Time over the reference's time, below 1 is faster: the median over the repetitions, each with the times that were
+  /// taken one after the other. A device's clocks change by more than what is to be seen.
+  std::optional<double> ratio;
   /// The largest relative distance, in the Euclidean norm, between an output of the reference and of scoremod, and how
   /// large it may be where both compute the same.
   std::optional<double> difference, tolerance;
@@ -38,8 +41,6 @@ struct Measurement {
   PlanTimes plan;
 
   double tflops() const { return flops / ms / 1e9; }
-  /// Time over the reference's time: below 1 is faster.
-  std::optional<double> ratio() const { return reference_ms ? std::optional(ms / *reference_ms) : std::nullopt; }
 };
 
 /// Measures cases beside their references: on the host all in turn, on a device one after the other, because all at

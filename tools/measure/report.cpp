@@ -73,7 +73,7 @@ Json row_json(const Measurement& result) {
   row["spread_ms"] = known ? Json(result.spread_ms) : Json(nullptr);
   row["tflops"] = known ? Json(result.tflops()) : Json(nullptr);
   row["reference_ms"] = or_null(result.reference_ms);
-  row["ratio"] = or_null(result.ratio());
+  row["ratio"] = or_null(result.ratio);
   row["difference"] = or_null(result.difference);
   row["tolerance"] = or_null(result.tolerance);
   row["build_ms"] = or_null(result.plan.build_ms);
@@ -108,7 +108,7 @@ std::string table_line(const Measurement& result) {
                 to_string(result.bench_case.direction));
   if (!result.error.empty()) return std::string(name.data()) + "  not measured: " + result.error + "\n";
   std::string line = name.data() + cell(result.ms, " %10.3f") + cell(result.tflops(), " %8.3f") +
-                     cell(result.reference_ms, "   %12.3f") + cell(result.ratio(), " %6.3f") +
+                     cell(result.reference_ms, "   %12.3f") + cell(result.ratio, " %6.3f") +
                      cell(result.host_us, "  %7.2f") + cell(result.reference_host_us, "  %7.2f") +
                      cell(result.plan.build_ms, "  %9.1f") + cell(result.plan.admission_ms, "  %12.1f") +
                      cell(result.plan.load_ms, "  %7.2f") +

@@ -47,13 +47,8 @@ def use_device(ordinal):
 
 
 def _register_platform(handlers, platform, ending, shared_stages):
-    type_id, type_info = handlers.scoremod_jax_state_type_id, handlers.scoremod_jax_state_type_info
-    type_id.restype = type_info.restype = ctypes.c_void_p
-    jax.ffi.register_ffi_type(
-        "scoremod_attention_state",
-        {"type_id": _capsule(type_id()), "type_info": _capsule(type_info())},
-        platform=platform,
-    )
+    state = {part: _address(getattr(handlers, f"scoremod_jax_state_{part}_{ending}")) for part in ("type_id", "type_info")}
+    jax.ffi.register_ffi_type("scoremod_attention_state", state, platform=platform)
     for target, direction in ((FORWARD, "forward"), (BACKWARD, "backward")):
         stages = {
             **{stage: jax.ffi.pycapsule(getattr(handlers, f"scoremod_jax_{stage}_{ending}")) for stage in shared_stages},
@@ -62,5 +57,6 @@ def _register_platform(handlers, platform, ending, shared_stages):
         jax.ffi.register_ffi_target(target, stages, platform=platform)
 
 
-def _capsule(address):
-    return jax.ffi.pycapsule(ctypes.c_void_p(address))
+def _address(function):
+    function.restype = ctypes.c_void_p
+    return jax.ffi.pycapsule(ctypes.c_void_p(function()))

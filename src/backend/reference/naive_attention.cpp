@@ -162,7 +162,8 @@ class Backward {
                  problem_.dim_v);
       const Real d_weight = dot(d_o, softmax_.v_row(b, h, j), problem_.dim_v);
       derivative_.evaluate({b, h, i, j}, row.score[at], row.weight[at] * (d_weight - delta));
-      const Real d_score = softmax_.scale * as_stored(adjoints(), problem_.dtype);
+      // Scaled before it is rounded, as cuDNN's graph does it: a small scale may bring an f16 below its normal numbers.
+      const Real d_score = as_stored(softmax_.scale * adjoints(), problem_.dtype);
       add_scaled(result_.dq.data() + query_row * problem_.dim_qk, d_score, softmax_.k_row(b, h, j), problem_.dim_qk);
       add_scaled(result_.dk.data() + key_row * problem_.dim_qk, d_score, softmax_.q_row(b, h, i), problem_.dim_qk);
     }
