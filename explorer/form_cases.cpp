@@ -2,6 +2,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "backend/cudnn/graph_writer.hpp"
 #include "backend/cudnn/node_budget.hpp"
 #include "base/fail.hpp"
 #include "explorer/form_case.hpp"
@@ -13,6 +14,8 @@ namespace scoremod::explorer {
 namespace {
 
 using backend::cudnn::ElementType;
+using backend::cudnn::kAtMostForm;
+using backend::cudnn::kIntegerFactorForm;
 
 constexpr int kNoBudget = 1000;
 
@@ -62,6 +65,27 @@ void add_float_ops(std::vector<FormCase>& cases) {
                                                         {"min", "min(score, 1.0)"},
                                                         {"max", "max(score, -1.0)"}};
   for (const auto& [name, text] : binary) add(cases, concat(name, ".f32"), concat("value = ", text));
+}
+
+/// Index expressions beside the score: what a node reads first, and as which type.
+void add_mixtures(std::vector<FormCase>& cases) {
+  const std::pair<const char*, const char*> mixtures[] = {{"add", "f32(q_idx - kv_idx) * 0.03125 + score"},
+                                                          {"sub", "f32(q_idx - kv_idx) * 0.03125 - score"},
+                                                          {"mul", "f32(h - b + 2) * 0.25 * score"},
+                                                          {"div", "f32(h - b + 2) / (abs(score) + 1.0)"},
+                                                          {"min", "min(f32(q_idx - kv_idx) * 0.03125, score)"},
+                                                          {"max", "max(f32(q_idx - kv_idx) * 0.03125, score)"}};
+  for (const auto& [name, text] : mixtures) {
+    add(cases, concat("score_first.", name, ".f32"), concat("value = ", text));
+    add(cases, concat("index_first.", name, ".f32"), concat("value = ", text), index_before_score());
+  }
+  add(cases, kIntegerFactorForm, "operand x: f32 [h]\nvalue = score + f32(kv_idx - q_idx) * x");
+  add(cases, kIntegerFactorForm, "value = score + f32(kv_idx - q_idx) * 0.03125");
+  add(cases, kIntegerFactorForm, "value = score * f32(h - b + 2) * 0.25");
+  add(cases, kIntegerFactorForm, "value = score + f32(h - b + 2) * f32(kv_idx - q_idx) * 0.015625");
+  add(cases, kAtMostForm, "value = score\nkeep = kv_idx < 17 | q_idx >= kv_idx");
+  add(cases, kAtMostForm, "value = score\nkeep = q_idx <= 17 | q_idx <= kv_idx");
+  add(cases, kAtMostForm, "value = select(kv_idx < 17 | q_idx >= kv_idx, score, score * 0.25 - 1.0)");
 }
 
 /// The indices, each seen through a bias, and i32 arithmetic on operands.
@@ -298,6 +322,7 @@ std::vector<FormCase> form_cases() {
   add(cases, "plain", "value = score");
   add_float_ops(cases);
   add_index_ops(cases);
+  add_mixtures(cases);
   add_compositions(cases);
   add_masks(cases);
   add_operands(cases);
@@ -328,6 +353,7 @@ const std::vector<KnownForm>& known_bad_forms() {
       {"operand.b11k.f32.as_declared", true, "wrong"},
       {"operand.bh1k.f32.as_declared", true, "wrong"},
       {"direct.ge_q_plus_offset_f32", false, "wrong"},
+      {"index_first.sub.f32", true, "wrong"},
       {"direct.ge_q_kv.constant_first", false, "crashed"},
       {concat("budget.", forward_budget() + 1), false, "refused"},
       {"direct.padding_of_queries", false, "crashed"},

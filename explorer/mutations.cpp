@@ -85,6 +85,34 @@ Mutation direct_query_bound() {
   };
 }
 
+Mutation index_before_score() {
+  return [](ModifierGraph& graph) {
+    std::vector<bool> reads_score(graph.nodes.size(), false);
+    const auto of_score = [&](const Ref& ref) {
+      const bool itself = ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream;
+      return itself || (ref.kind == Ref::Kind::kNode && reads_score[ref.index]);
+    };
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      ModifierNode& node = graph.nodes[i];
+      reads_score[i] = std::ranges::any_of(node.inputs, of_score);
+      auto& [x, y, none] = node.inputs;
+      if (!of_score(x) || y.kind != Ref::Kind::kNode || of_score(y)) continue;
+      const ModifierNode* first = x.kind == Ref::Kind::kNode ? &graph.nodes[x.index] : nullptr;
+      const bool negated = first != nullptr && node.mode == Mode::kAdd && first->mode == Mode::kNeg;
+      const bool inverted = first != nullptr && node.mode == Mode::kMul && first->mode == Mode::kReciprocal;
+      const bool commutes =
+          node.mode == Mode::kAdd || node.mode == Mode::kMul || node.mode == Mode::kMin || node.mode == Mode::kMax;
+      if (negated || inverted) {
+        node.mode = negated ? Mode::kSub : Mode::kDiv;
+        x = std::exchange(y, first->inputs[0]);
+      } else if (commutes) {
+        std::swap(x, y);
+      }
+    }
+    drop_unread(graph);
+  };
+}
+
 Mutation operands_as_declared() {
   return [](ModifierGraph& graph) {
     for (ModifierTensor& tensor : graph.tensors) {

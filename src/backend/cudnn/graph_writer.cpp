@@ -75,6 +75,7 @@ Value GraphWriter::add(const ModifierNode& node, Type type) {
     constexpr std::size_t kMaxNodes = 1024;
     if (out_.graph.nodes.size() == kMaxNodes) throw NoForm{concat("the program needs more than ", kMaxNodes, " nodes")};
     out_.graph.nodes.push_back(node);
+    reads_score_.push_back(std::ranges::any_of(node.inputs, [&](const Ref& input) { return reads_score(input); }));
   }
   return {{Ref::Kind::kNode, index, 0, 0}, type};
 }
@@ -117,12 +118,26 @@ Value GraphWriter::lift(Value x) {
 
 Value GraphWriter::unary(Mode mode, Value x) { return pointwise(mode, x.type, x.type, {lift(x)}); }
 
+/// Whether something depends on the score or the upstream gradient.
+bool GraphWriter::reads_score(const Ref& ref) const {
+  return ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream ||
+         (ref.kind == Ref::Kind::kNode && reads_score_[ref.index]);
+}
+
+/// cuDNN wants a computed value first, and where one of two depends on the score, that one: in backward 9.19 computes
+/// something else from `indices - score`.
 Value GraphWriter::binary(Mode mode, Value x, Value y) {
-  if (x.computed() || !y.computed()) return pointwise(mode, x.type, x.type, {lift(x), y});
+  const bool y_first = y.computed() && (!x.computed() || (reads_score(y.ref) && !reads_score(x.ref)));
+  if (!y_first) return pointwise(mode, x.type, x.type, {lift(x), y});
   if (commutative(mode)) return pointwise(mode, x.type, x.type, {y, x});
   if (mode == Mode::kSub) return pointwise(Mode::kAdd, x.type, x.type, {unary(Mode::kNeg, y), x});
   if (mode == Mode::kDiv) return pointwise(Mode::kMul, x.type, x.type, {unary(Mode::kReciprocal, y), x});
   return pointwise(mode, x.type, x.type, {lift(x), y});
+}
+
+/// As it stands: only comparisons of the indices themselves are taken for a causal mask (see needs_difference).
+Value GraphWriter::at_most(Value x, Value bound) {
+  return add(pointwise_node(Mode::kCmpGe, Type::kI32, Type::kBool, {bound, x}), Type::kBool, kAtMostForm);
 }
 
 bool GraphWriter::is_query_index(const Value& x) const {

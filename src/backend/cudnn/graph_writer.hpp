@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "scoremod/program.hpp"
 
@@ -22,6 +23,10 @@ struct Value {
     return ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream || ref.kind == Ref::Kind::kNode;
   }
 };
+
+/// The forms of GraphWriter::at_most() and of a product that reads an i32 node as its factor.
+inline constexpr const char* kAtMostForm = "cmp_ge.i32.of_maximum";
+inline constexpr const char* kIntegerFactorForm = "mul.f32.of_i32";
 
 /// Thrown inside the lowering when no admitted form says what is needed; caught by lower().
 struct NoForm {
@@ -45,8 +50,11 @@ class GraphWriter {
   Value tensor(const ModifierTensor& tensor, const TensorBinding& binding, Type type);
 
   Value unary(Mode mode, Value x);
-  /// x op y, whichever of the two is computed. For a non-commutative mode with only y computed, says it another way.
+  /// x op y, whichever of the two is computed. For a non-commutative mode that y alone can come first in, says it
+  /// another way.
   Value binary(Mode mode, Value x, Value y);
+  /// x <= bound of i32, where the bound is the larger of two.
+  Value at_most(Value x, Value bound);
   /// x op y. `may_wrap` says that a difference of two i32 need not fit an i32.
   Value compare(Mode mode, Value x, Value y, bool may_wrap = false);
   Value logical(Mode mode, Value x, Value y);
@@ -69,11 +77,13 @@ class GraphWriter {
   /// Adds a node whose form somebody else noted.
   Value add(const ModifierNode& node, Type type);
   bool is_query_index(const Value& x) const;
+  bool reads_score(const Ref& ref) const;
   bool needs_difference(const Value& x, const Value& y) const;
   Value pointwise(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs);
 
   const FormFilter& allowed_;
   LoweredModifier& out_;
+  std::vector<bool> reads_score_;  ///< for each node
 };
 
 }  // namespace scoremod::backend::cudnn

@@ -5,6 +5,7 @@
 
 #include "backend/cudnn/graph_writer.hpp"
 #include "backend/cudnn/lower.hpp"
+#include "backend/cudnn/merged_bound.hpp"
 #include "backend/cudnn/operand_form.hpp"
 #include "passes/dependence.hpp"
 #include "passes/interval.hpp"
@@ -52,9 +53,14 @@ class ProgramLowering {
   std::optional<Value> inside();
 
   Value visit(NodeId root);
+  void push_needs(NodeId id, std::vector<NodeId>& needed) const;
   Value lower(NodeId id);
   bool belongs_to_computed(NodeId id) const;
-  Value write(const Node& node);
+  Value write(NodeId id);
+  Value logic(const Node& node);
+  Value cast(NodeId id);
+  std::optional<MergedBound> merged(const Node& node) const;
+  bool is_integer_factor(NodeId id) const;
   bool difference_may_wrap(const Node& node) const;
   std::optional<Value> factor_for_division(const Node& node) const;
   Value leaf(const Node& node);
