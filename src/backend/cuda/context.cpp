@@ -9,7 +9,10 @@ namespace {
 
 void* driver_context() {
   CUcontext context = nullptr;
-  check_driver(SCOREMOD_DRIVER(cuCtxGetCurrent)(&context), "cuCtxGetCurrent");
+  const CUresult status = SCOREMOD_DRIVER(cuCtxGetCurrent)(&context);
+  // The process's first call: the runtime initializes the driver when it makes the primary context.
+  if (status == CUDA_ERROR_NOT_INITIALIZED) return nullptr;
+  check_driver(status, "cuCtxGetCurrent");
   return context;
 }
 

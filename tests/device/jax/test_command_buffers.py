@@ -51,6 +51,19 @@ def test_calls_are_recorded_and_replays_are_bit_equal(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip().endswith("equal")
-    thunks = [path.read_text(encoding="utf-8", errors="replace") for path in Path(tmp_path).rglob("*thunk_sequence*")]
-    recorded = [text for text in thunks if "kCommandBuffer" in text and "scoremod_attention" in text]
-    assert recorded, f"no program of {len(thunks)} has attention in a command buffer: {[p.name for p in Path(tmp_path).iterdir()][:20]}"
+    sequences = list(_sequences_with_attention(tmp_path))
+    assert sequences, f"no program with attention among {[path.name for path in tmp_path.iterdir()][:20]}"
+    for sequence in sequences:
+        calls = [line for line in sequence.splitlines() if "kCustomCall" in line]
+        assert len(calls) == 2, sequence  # forward and backward
+        # What a command buffer holds is indented below it.
+        assert all(line.startswith(" ") for line in calls) and "kCommandBuffer" in sequence, sequence
+
+
+def _sequences_with_attention(folder):
+    """What XLA runs for each program that has attention, a thunk a line."""
+    ending = ".thunk_sequence_after_thunk_passes.txt"
+    for path in folder.glob("*" + ending):
+        metadata = path.with_name(path.name.removesuffix(ending) + ".thunk_metadata.txt")
+        if "scoremod_attention" in metadata.read_text(encoding="utf-8"):
+            yield path.read_text(encoding="utf-8")

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -9,6 +11,7 @@
 #include "scoremod/zoo.hpp"
 
 #include "backend/cudnn/form_table.hpp"
+#include "backend/cudnn/graph_writer.hpp"
 #include "backend/cudnn/node_budget.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -262,6 +265,57 @@ TEST(CudnnLower, MultipliesAScoreByTheReciprocalOfAConstantAndDividesIndices) {
   EXPECT_NE(text_of(lowered("value = score + floor(f32(q_idx - kv_idx) / 3.0)")).find("div.f32"), std::string::npos);
   // Its reciprocal is no normal number.
   EXPECT_NE(text_of(lowered("value = score / 3e38")).find("div.f32"), std::string::npos);
+}
+
+/// All forms but these.
+FormFilter without(std::initializer_list<const char*> forms) {
+  return [left_out = std::set<std::string, std::less<>>(forms.begin(), forms.end())](std::string_view form) {
+    return !left_out.contains(form);
+  };
+}
+
+TEST(CudnnLower, PutsTheScoreBeforeAnIndexExpression) {
+  const std::string indices = "n0 = gen_index.i32 axis 3\nn1 = identity.f32 n0\n";
+  const FormFilter allowed = without({kIntegerFactorForm});
+  EXPECT_EQ(text_of(lowered("value = f32(kv_idx) - score", false, {}, allowed)),
+            indices + "n2 = neg.f32 score\nn3 = add.f32 n2 n1\nvalue = n3\n");
+  EXPECT_EQ(text_of(lowered("value = f32(kv_idx) / score", false, {}, allowed)),
+            indices + "n2 = reciprocal.f32 score\nn3 = mul.f32 n2 n1\nvalue = n3\n");
+  EXPECT_EQ(text_of(lowered("value = max(f32(kv_idx), score)", false, {}, allowed)),
+            indices + "n2 = max.f32 score n1\nvalue = n2\n");
+  // Of two that depend on the score, or of none, the order stays.
+  EXPECT_EQ(text_of(lowered("value = exp(score) - score")), "n0 = exp.f32 score\nn1 = sub.f32 n0 score\nvalue = n1\n");
+}
+
+TEST(CudnnLower, MergesAnOrOfTwoBoundsOfAnIndex) {
+  const std::string prefix = "value = score\nkeep = kv_idx < 100 | q_idx >= kv_idx";
+  const std::string merged =
+      "n0 = gen_index.i32 axis 3\nn1 = gen_index.i32 axis 2\nn2 = max.i32 n1 99\nn3 = cmp_ge.i32->bool n2 n0\n"
+      "n4 = binary_select.f32 score -inff n3\nvalue = n4\n";
+  EXPECT_EQ(text_of(lowered(prefix)), merged);
+  EXPECT_EQ(text_of(lowered("value = score\nkeep = q_idx >= kv_idx | 99 >= kv_idx")), merged);
+  const auto has_or = [](const std::string& program, const FormFilter& allowed) {
+    return text_of(lowered(program, false, {}, allowed)).find("logical_or") != std::string::npos;
+  };
+  EXPECT_TRUE(has_or(prefix, without({kAtMostForm})));
+  // Not bounds of one index from above, with a constant, that the merged comparison would keep.
+  for (const char* keep : {"kv_idx < 100 | q_idx > kv_idx", "kv_idx > 100 | q_idx >= kv_idx",
+                           "q_idx < 100 | q_idx >= kv_idx", "kv_idx - 1 < 100 | q_idx >= kv_idx - 1"}) {
+    EXPECT_TRUE(has_or(concat("value = score\nkeep = ", keep), everything)) << keep;
+  }
+}
+
+TEST(CudnnLower, ReadsAnIntegerFactorWithoutACast) {
+  const std::string alibi = "operand x: f32 [h]\nvalue = score + f32(kv_idx - q_idx) * x";
+  const auto casts = [](const std::string& program, const FormFilter& allowed) {
+    return text_of(lowered(program, false, {}, allowed)).find("identity") != std::string::npos;
+  };
+  EXPECT_FALSE(casts(alibi, everything));
+  EXPECT_TRUE(casts(alibi, without({kIntegerFactorForm})));
+  // Read by a sum, too; of a bool; of a tensor, which may not come first.
+  EXPECT_TRUE(casts("let %0 = f32(kv_idx - q_idx)\nvalue = score * %0 + %0", everything));
+  EXPECT_TRUE(casts("value = score * f32(kv_idx < q_idx)", everything));
+  EXPECT_TRUE(casts("operand x: i32 [q_idx, kv_idx]\nvalue = score * f32(x)", everything));
 }
 
 TEST(CudnnLower, MasksEverythingWhereNoKeyIsKept) {
