@@ -31,21 +31,29 @@ enum class OperandLayout : std::uint8_t {
   kStrided,  ///< the last dimension outermost, with gaps between neighbours
 };
 
+/// Of a backward in which cuDNN writes the gradient of the first operand, too: the operands' dtype beside the
+/// problem's.
+enum class GradientDtype : std::uint8_t { kNone, kOfProblem, kOtherHalf };
+
 /// One form: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
 /// program, if there is no mutation.
 struct FormCase {
   std::string form{};                 ///< the name in the table
   std::string program{};              ///< text; "{shift}" stands for seq_kv - seq_q, "{length}" for seq_kv
-  DType operand_dtype = DType::kF32;  ///< of its f32 operands
+  DType operand_dtype = DType::kF32;  ///< of its f32 operands, where their gradients are not asked for
   Mutation mutation{};
   bool as_written = false;            ///< leave out the passes, which would rewrite the program
   std::vector<std::string> denied{};  ///< forms that the lowering may not use, so that it takes its next candidate
   OperandLayout layout = OperandLayout::kDense;
   /// A whole program, written in those forms only that were right by themselves: what the lowering makes of it.
   bool in_right_forms = false;
-  bool operand_gradient = false;  ///< backward alone, in which cuDNN writes the gradient of an operand too
-  int node_budget = 0;            ///< of the lowering; 0 for its own
-  IndexOffsets offsets{};         ///< of the call; the lowering adds them where one is not 0
+  GradientDtype operand_gradient = GradientDtype::kNone;  ///< where there is one, in backward alone
+  int node_budget = 0;                                    ///< of the lowering; 0 for its own
+  IndexOffsets offsets{};                                 ///< of the call; the lowering adds them where one is not 0
+
+  bool has_gradient() const { return operand_gradient != GradientDtype::kNone; }
+  /// Of the f32 operands, in a problem of this dtype.
+  DType dtype_of_operands(DType problem) const;
 };
 
 /// Every candidate form: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the forms

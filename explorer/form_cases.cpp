@@ -69,16 +69,16 @@ void add_float_ops(std::vector<FormCase>& cases) {
 
 /// Index expressions beside the score: what a node reads first, and as which type.
 void add_mixtures(std::vector<FormCase>& cases) {
-  const std::pair<const char*, const char*> mixtures[] = {{"add", "f32(q_idx - kv_idx) * 0.03125 + score"},
-                                                          {"sub", "f32(q_idx - kv_idx) * 0.03125 - score"},
-                                                          {"mul", "f32(h - b + 2) * 0.25 * score"},
-                                                          {"div", "f32(h - b + 2) / (abs(score) + 1.0)"},
-                                                          {"min", "min(f32(q_idx - kv_idx) * 0.03125, score)"},
-                                                          {"max", "max(f32(q_idx - kv_idx) * 0.03125, score)"}};
-  for (const auto& [name, text] : mixtures) {
-    add(cases, concat("score_first.", name, ".f32"), concat("value = ", text));
-    add(cases, concat("index_first.", name, ".f32"), concat("value = ", text), index_before_score());
+  const std::pair<const char*, const char*> sums[] = {{"add.f32", "f32(q_idx - kv_idx) * 0.03125 + score"},
+                                                      {"sub.f32", "f32(q_idx - kv_idx) * 0.03125 - score"}};
+  for (const auto& [name, text] : sums) {
+    add(cases, concat("score_first.", name), concat("value = ", text));
+    add(cases, concat("index_first.", name), concat("value = ", text), index_before_score());
   }
+  add(cases, "index_first.mul.f32", "value = f32(h - b + 2) * 0.25 * score");
+  add(cases, "index_first.div.f32", "value = f32(h - b + 2) / (abs(score) + 1.0)");
+  add(cases, "index_first.min.f32", "value = min(f32(q_idx - kv_idx) * 0.03125, score)");
+  add(cases, "index_first.max.f32", "value = max(f32(q_idx - kv_idx) * 0.03125, score)");
   add(cases, kIntegerFactorForm, "operand x: f32 [h]\nvalue = score + f32(kv_idx - q_idx) * x");
   add(cases, kIntegerFactorForm, "value = score + f32(kv_idx - q_idx) * 0.03125");
   add(cases, kIntegerFactorForm, "value = score * f32(h - b + 2) * 0.25");
@@ -225,23 +225,21 @@ void add_operand_gradients(std::vector<FormCase>& cases) {
                                 "value = x + score + f32(kv_idx - q_idx) * 0.05\nkeep = (q_idx + kv_idx) % 3 != 0"};
   for (unsigned batch_and_head = 0; batch_and_head < 4; ++batch_and_head) {
     const AxesText axes = axes_text(12u | batch_and_head);
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      for (const OperandLayout layout : {OperandLayout::kDense, OperandLayout::kStrided}) {
-        for (const char* value : values) {
-          FormCase made{.layout = layout, .operand_gradient = true};
-          made.form = concat("operand_gradient.", axes.key, ".", to_string(dtype),
-                             layout == OperandLayout::kStrided ? ".strided" : "");
-          made.program = concat("operand x: f32 ", axes.list, "\n", value);
-          made.operand_dtype = dtype;
-          cases.push_back(std::move(made));
-        }
+    const auto add_values = [&](const char* ending, GradientDtype dtype, OperandLayout layout) {
+      for (const char* value : values) {
+        FormCase made{.layout = layout, .operand_gradient = dtype};
+        made.form = concat("operand_gradient.", axes.key, ending);
+        made.program = concat("operand x: f32 ", axes.list, "\n", value);
+        cases.push_back(std::move(made));
       }
-    }
+    };
+    add_values("", GradientDtype::kOfProblem, OperandLayout::kDense);
+    add_values(".strided", GradientDtype::kOfProblem, OperandLayout::kStrided);
+    add_values(".other_half", GradientDtype::kOtherHalf, OperandLayout::kDense);
   }
   cases.push_back({.form = "operand_gradient.after_cap",
                    .program = "operand x: f32 [h, q_idx, kv_idx]\nvalue = 5.0 * tanh(score / 5.0) + x",
-                   .operand_dtype = DType::kBF16,
-                   .operand_gradient = true});
+                   .operand_gradient = GradientDtype::kOfProblem});
 }
 
 /// Ways of writing that the lowering avoids; among them every one that cuDNN 9.19 was seen to get wrong or to crash on.
@@ -301,6 +299,15 @@ void add_avoided(std::vector<FormCase>& cases) {
 
 }  // namespace
 
+DType FormCase::dtype_of_operands(DType problem) const {
+  switch (operand_gradient) {
+    case GradientDtype::kNone: break;
+    case GradientDtype::kOfProblem: return problem;
+    case GradientDtype::kOtherHalf: return problem == DType::kF16 ? DType::kBF16 : DType::kF16;
+  }
+  return operand_dtype;
+}
+
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all{
       {"base", 2, 4, 4, 192, 192, 64, 64, DType::kBF16, Layout::kBSHD},
@@ -353,7 +360,10 @@ const std::vector<KnownForm>& known_bad_forms() {
       {"operand.b11k.f32.as_declared", true, "wrong"},
       {"operand.bh1k.f32.as_declared", true, "wrong"},
       {"direct.ge_q_plus_offset_f32", false, "wrong"},
+      {"index_first.add.f32", true, "wrong"},
       {"index_first.sub.f32", true, "wrong"},
+      {"operand_gradient.1hqk.other_half", true, "wrong"},
+      {"operand_gradient.1hqk.strided", true, "refused"},
       {"direct.ge_q_kv.constant_first", false, "crashed"},
       {concat("budget.", forward_budget() + 1), false, "refused"},
       {"direct.padding_of_queries", false, "crashed"},

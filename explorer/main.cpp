@@ -67,7 +67,7 @@ std::vector<Job> jobs() {
   std::vector<Job> all;
   for (const FormCase& form : explorer::form_cases()) {
     for (const Setting& setting : explorer::settings()) {
-      if (!form.operand_gradient) all.push_back({form, setting, Direction::kForward});
+      if (!form.has_gradient()) all.push_back({form, setting, Direction::kForward});
       all.push_back({form, setting, Direction::kBackward});
     }
   }
@@ -81,7 +81,7 @@ Json describe(const Job& job) {
           {"direction", to_string(job.direction)},
           {"setting", job.setting.name},
           {"program", job.form.program},
-          {"operand_dtype", scoremod::to_string(job.form.operand_dtype)}};
+          {"operand_dtype", scoremod::to_string(job.form.dtype_of_operands(job.setting.dtype))}};
 }
 
 double four_digits(double value) {

@@ -68,7 +68,7 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
   problem.stats = true;
   for (const OperandDecl& decl : problem.program.operands()) {
     OperandSpec& spec = problem.operands.emplace_back(problem::default_spec(problem, decl));
-    if (decl.type == Type::kF32) spec.dtype = form.operand_dtype;
+    if (decl.type == Type::kF32) spec.dtype = form.dtype_of_operands(s.dtype);
     if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), kTableExtent);
     if (form.layout == OperandLayout::kStrided) spec.strides = strides_with_gaps(spec.shape);
   }
@@ -117,11 +117,7 @@ std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting
   compiler::PipelineOptions passes;
   if (form.as_written) passes.disabled = compiler::step_names();
   PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, form.offsets};
-  if (form.operand_gradient) {
-    prepared.operand_gradient = cudnn::fused_gradient_operand(prepared.compiled);
-    if (!prepared.operand_gradient)
-      fail_bug("the case ", form.form, " has no operand whose gradient cuDNN could write");
-  }
+  if (form.has_gradient()) prepared.operand_gradient = 0;
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
   options.with_offsets = form.offsets != IndexOffsets{};

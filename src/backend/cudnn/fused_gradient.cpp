@@ -21,7 +21,7 @@ bool is_full_matrix(const OperandDecl& decl) {
          decl.axes[static_cast<std::size_t>(Axis::kKey)];
 }
 
-/// "1hqk.bf16", and ".strided" where it is not dense: as the explorer names it.
+/// "1hqk", and ".strided" where it is not dense: as the explorer names it.
 std::string form_key(const BiasGradient& gradient) {
   std::string key;
   std::int64_t dense = 1;
@@ -33,7 +33,7 @@ std::string form_key(const BiasGradient& gradient) {
     is_dense = is_dense && (extent == 1 || gradient.tensor.strides[axis] == dense);
     dense *= extent;
   }
-  return concat(key, ".", to_string(gradient.dtype), is_dense ? "" : ".strided");
+  return concat(key, is_dense ? "" : ".strided");
 }
 
 /// Whether all that reaches the operand is the gradient of the value, once.
@@ -54,8 +54,8 @@ std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProb
   const auto& operands = problem.program.operands();
   for (std::uint32_t i = 0; i < operands.size(); ++i) {
     const OperandSpec& spec = problem::spec_of(problem.problem, i);
-    const bool is_half = spec.dtype == DType::kF16 || spec.dtype == DType::kBF16;
-    if (spec.gradient && is_half && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i))
+    const bool has_dtype = spec.dtype == problem.problem.dtype && spec.dtype != DType::kF32;
+    if (spec.gradient && has_dtype && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i))
       return i;
   }
   return std::nullopt;

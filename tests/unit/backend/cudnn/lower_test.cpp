@@ -274,15 +274,15 @@ FormFilter without(std::initializer_list<const char*> forms) {
   };
 }
 
-TEST(CudnnLower, PutsTheScoreBeforeAnIndexExpression) {
+TEST(CudnnLower, PutsTheScoreBeforeAnIndexExpressionInSums) {
   const std::string indices = "n0 = gen_index.i32 axis 3\nn1 = identity.f32 n0\n";
   const FormFilter allowed = without({kIntegerFactorForm});
   EXPECT_EQ(text_of(lowered("value = f32(kv_idx) - score", false, {}, allowed)),
             indices + "n2 = neg.f32 score\nn3 = add.f32 n2 n1\nvalue = n3\n");
+  EXPECT_EQ(text_of(lowered("value = f32(kv_idx) + score", false, {}, allowed)),
+            indices + "n2 = add.f32 score n1\nvalue = n2\n");
   EXPECT_EQ(text_of(lowered("value = f32(kv_idx) / score", false, {}, allowed)),
-            indices + "n2 = reciprocal.f32 score\nn3 = mul.f32 n2 n1\nvalue = n3\n");
-  EXPECT_EQ(text_of(lowered("value = max(f32(kv_idx), score)", false, {}, allowed)),
-            indices + "n2 = max.f32 score n1\nvalue = n2\n");
+            indices + "n2 = div.f32 n1 score\nvalue = n2\n");
   // Of two that depend on the score, or of none, the order stays.
   EXPECT_EQ(text_of(lowered("value = exp(score) - score")), "n0 = exp.f32 score\nn1 = sub.f32 n0 score\nvalue = n1\n");
 }
