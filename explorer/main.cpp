@@ -53,11 +53,14 @@ struct Options {
   int workers = static_cast<int>(std::thread::hardware_concurrency());
   bool timed = false;
   std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
+  std::vector<std::string> left_out;  ///< parts of the names of forms not to try
   std::string admissions;             ///< the plan store to list, instead
   std::string table;                  ///< a worker's: what was right, for the cases in_right_forms
 };
 
 bool is_wanted(const std::string& form, const Options& options) {
+  const auto contains = [&](const std::string& part) { return form.find(part) != std::string::npos; };
+  if (std::ranges::any_of(options.left_out, contains)) return false;
   return options.prefixes.empty() ||
          std::ranges::any_of(options.prefixes, [&](const std::string& prefix) { return form.starts_with(prefix); });
 }
@@ -269,6 +272,7 @@ int main(int argc, char** argv) {
   app.add_option("--machine", options.machine, "what to note as the machine");
   app.add_option("--commit", options.commit, "what to note as the commit that the explorer was built from");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
+  app.add_option("--without", options.left_out, "leave out forms whose names contain one of these");
   app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
   app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
