@@ -16,6 +16,7 @@
 #include "acceptance/cell.hpp"
 #include "acceptance/table.hpp"
 #include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cudnn/form_table.hpp"
 #include "backend/cudnn/device_properties.hpp"
 #include "backend/cudnn/library.hpp"
 #include "explorer/worker_pool.hpp"
@@ -36,7 +37,7 @@ struct Options {
   std::string devices;
   std::string tables;
   std::string markdown;
-  std::string forms = "9.19.0";
+  std::string forms;  ///< the version of cuDNN whose forms are used; the loaded one's where they are known
   std::vector<std::string> only_devices;
   std::vector<std::string> only_modifiers;
   int workers = 2;
@@ -104,6 +105,13 @@ Table build_all(const Options& options) {
   return results;
 }
 
+/// The loaded version, or where its forms were never explored the one that was first.
+std::string forms_version() {
+  const std::string loaded = cudnn::version_text(cudnn::library().cudnn_version);
+  const bool explored = cudnn::shipped_form_table("sm_90", loaded, cudnn::RowClass::kManyRows).size() > 0;
+  return explored ? loaded : "9.19.0";
+}
+
 int run(const Options& options) {
   if (!cudnn::library().available) {
     std::cerr << "skipped: " << cudnn::library().reason << "\n";
@@ -139,7 +147,8 @@ int main(int argc, char** argv) {
   app.add_option("--tables", options.tables, "folder of the tables, one for each version of cuDNN");
   app.add_option("--device", options.only_devices, "only this device; may be repeated");
   app.add_option("--modifier", options.only_modifiers, "only this modifier; may be repeated");
-  app.add_option("--forms-version", options.forms, "the cuDNN version whose form table is used");
+  app.add_option("--forms-version", options.forms,
+                 "the cuDNN version whose form table is used; the loaded one's if left out");
   app.add_option("--markdown", options.markdown, "also write the answers as a Markdown table");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_flag("--update", options.update, "write the table instead of comparing with it");
@@ -151,6 +160,7 @@ int main(int argc, char** argv) {
   }
   try {
     scoremod::backend::cuda::load_stand_in_driver();
+    if (options.forms.empty()) options.forms = forms_version();
     return options.worker ? work(options) : run(options);
   } catch (const scoremod::Error& failure) {
     std::cerr << "scoremod_acceptance: " << to_string(failure.code()) << ": " << failure.what() << "\n";

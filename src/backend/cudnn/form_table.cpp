@@ -10,8 +10,9 @@
 #include "base/fail.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kCudnnFormsSm90;
-}
+// What was explored on sm_90, a file for each version of cuDNN.
+extern const std::string_view kCudnnForms919, kCudnnForms927;
+}  // namespace scoremod::embedded
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -24,6 +25,13 @@ constexpr const char* kModelArchitecture = "sm_90";
 /// Better verdicts first: of several rows the last in this order counts.
 constexpr std::array kByWeight{FormVerdict::kUnknown, FormVerdict::kRefused, FormVerdict::kRight, FormVerdict::kWrong,
                                FormVerdict::kCrashed};
+
+/// Empty for a version that was not explored.
+std::string_view shipped_json(std::string_view cudnn_version) {
+  if (cudnn_version == "9.19.0") return embedded::kCudnnForms919;
+  if (cudnn_version == "9.27.0") return embedded::kCudnnForms927;
+  return {};
+}
 
 FormVerdict worse(FormVerdict x, FormVerdict y) {
   const auto weight = [](FormVerdict v) { return std::find(kByWeight.begin(), kByWeight.end(), v); };
@@ -89,10 +97,11 @@ FormTable shipped_form_table(std::string_view architecture, std::string_view cud
   const std::lock_guard lock(mutex);
   const auto [entry, is_new] = tables.try_emplace({std::string(architecture), std::string(cudnn_version), rows});
   FormTable& table = entry->second;
-  if (!is_new) return table;
-  table = FormTable::parse(embedded::kCudnnFormsSm90, architecture, cudnn_version, rows);
+  const std::string_view json = shipped_json(cudnn_version);
+  if (!is_new || json.empty()) return table;
+  table = FormTable::parse(json, architecture, cudnn_version, rows);
   if (table.size() > 0) return table;
-  table = FormTable::parse(embedded::kCudnnFormsSm90, kModelArchitecture, cudnn_version, rows);
+  table = FormTable::parse(json, kModelArchitecture, cudnn_version, rows);
   table.set_verified(false);
   return table;
 }

@@ -82,6 +82,18 @@ TEST(FormTable, TheShippedTableKnowsWhatIsWrong) {
   EXPECT_EQ(shipped.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kCrashed);
 }
 
+TEST(FormTable, EachExploredVersionHasItsOwn) {
+  const FormTable older = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  const FormTable newer = shipped_form_table("sm_90", "9.27.0", RowClass::kManyRows);
+  EXPECT_TRUE(newer.verified());
+  EXPECT_GT(newer.size(), 200u);
+  EXPECT_EQ(newer.find("band.right", Direction::kForward), FormVerdict::kRight);
+  EXPECT_EQ(newer.find("direct.gt_q_kv", Direction::kForward), FormVerdict::kWrong);
+  // A select with the constant first crashes the one and is wrong in the other.
+  EXPECT_EQ(older.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kCrashed);
+  EXPECT_EQ(newer.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kWrong);
+}
+
 /// One row with grouped heads is where cuDNN counts keys and heads wrongly.
 TEST(FormTable, TheShippedTableKnowsWhatIsWrongForOneRow) {
   const FormTable one = shipped_form_table("sm_90", "9.19.0", RowClass::kOneRow);
