@@ -1,5 +1,6 @@
 """How compiled calls run: made before they run, without Python, in several threads, exported, cached; and the pages' code."""
 
+import ctypes
 import json
 import os
 import re
@@ -25,6 +26,18 @@ Q = dense.random_array(0, (2, 16, 2, 8))
 
 def modifier(score, b, h, q_idx, kv_idx):
     return score * 0.5 + 0.1 * (q_idx - kv_idx)
+
+
+def test_each_platform_has_a_state_type_of_its_own():
+    handlers = register()
+    ids = {}
+    for platform in ("cpu", "cuda"):
+        type_id = getattr(handlers, f"scoremod_jax_state_type_id_{platform}")
+        type_id.restype = ctypes.POINTER(ctypes.c_int64)
+        ids[platform] = type_id()
+    assert ids["cpu"][0] != 0  # XLA's CPU library has numbered it
+    # Where that number means another type, in the CUDA plugin, it must not be seen.
+    assert ctypes.addressof(ids["cpu"].contents) != ctypes.addressof(ids["cuda"].contents)
 
 
 def test_the_calls_are_custom_calls_of_xla_and_nothing_calls_python():

@@ -12,20 +12,29 @@ import sys
 from pathlib import Path
 
 
+def merged_rows(old, new):
+    """The rows of `old`, with those of `new` where the first of the same form was, or at the end."""
+    by_form = {}
+    for row in new:
+        by_form.setdefault(row["form"], []).append(row)
+    replaced = set(by_form)
+    rows = []
+    for row in old:
+        if row["form"] in replaced:
+            rows += by_form.pop(row["form"], [])
+        else:
+            rows.append(row)
+    return rows + [row for left in by_form.values() for row in left]
+
+
 def main(table_path, new_path):
     table, new = (json.loads(Path(path).read_text(encoding="utf-8")) for path in (table_path, new_path))
-    forms = {row["form"]: [] for row in new["results"]}
-    for row in new["results"]:
-        forms[row["form"]].append(row)
+    forms = list(dict.fromkeys(row["form"] for row in new["results"]))
     added = [entry | {"forms": [form for form in entry["forms"] if form not in forms]} for entry in table.get("added", [])]
-    added.append({"commit": new["commit"], "machine": new["machine"], "forms": list(forms)})
-    rows = []
-    for row in table["results"]:
-        rows += forms.pop(row["form"], []) if row["form"] in forms else [row] if row["form"] not in added[-1]["forms"] else []
-    for left in forms.values():
-        rows += left
+    added.append({"commit": new["commit"], "machine": new["machine"], "forms": forms})
     head = {key: value for key, value in table.items() if key not in ("results", "added")}
     head["added"] = [entry for entry in added if entry["forms"]]
+    rows = merged_rows(table["results"], new["results"])
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
     Path(table_path).write_text(json.dumps(head, ensure_ascii=False)[:-1] + ',\n"results": [\n' + lines + "\n]}\n", encoding="utf-8")
 

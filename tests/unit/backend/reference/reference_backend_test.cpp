@@ -1,5 +1,6 @@
 #include "backend/reference/reference_backend.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -122,6 +123,23 @@ TEST(ReferenceBackend, HalfPrecisionIsRoundedOnceOnStore) {
       EXPECT_EQ(found.o[i], round_to(dtype, static_cast<float>(expected.o[i])));
     }
   }
+}
+
+/// As cuDNN does it. In f16 a small scale then loses gradients that fit without it.
+TEST(ReferenceBackend, ThePlainEvaluationRoundsTheGradientOfTheScoresAfterTheScale) {
+  AttentionProblem problem = small_problem("value = score");
+  problem.dtype = DType::kF16;
+  ProblemInputs inputs = random_inputs(problem);
+  const problem::StridedTensor k = tensor_of("k", problem, TensorRole::kK);
+  k.for_each_offset([&](std::int64_t, std::int64_t at) { store_element(inputs.k.data(), k.dtype, at, 1000.0 + at); });
+  const reference::InputTensors tensors{inputs.q.data(), inputs.k.data(), inputs.v.data(), inputs.d_o.data(), {}};
+  const CallParameters parameters{0x1p-16, {}, nullptr};
+  const auto problem_and_derivative = compiled(problem, "value = score\nd_score = upstream * 0.0001");
+  const auto plain = reference::backward<float>(problem_and_derivative, tensors, parameters);
+  const auto truth = reference::backward<double>(problem_and_derivative, tensors, parameters);
+  for (std::size_t i = 0; i < plain.dq.size(); ++i) EXPECT_EQ(plain.dq[i], 0);
+  // More than f16 loses when it stores dq.
+  EXPECT_GT(std::abs(*std::ranges::max_element(truth.dq, {}, [](double x) { return std::abs(x); })), 0x1p-24);
 }
 
 TEST(ReferenceBackend, ModifierMaskAndDerivative) {
