@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   CLI::App app("Measures scoremod beside OpenBLAS's matrix products, or on a GPU beside cudnn-frontend used by hand");
   app.add_option("--cases", arguments.benchmark.files, "Lists of cases: JSON arrays of {name, problem, ...}")
       ->capture_default_str();
-  app.add_option("--output", arguments.benchmark.out, "Where the results go as JSON; empty for nowhere")
+  app.add_option("--out", arguments.benchmark.out, "Where the results go as JSON; empty for nowhere")
       ->capture_default_str();
   app.add_flag("--no-memory", arguments.no_memory, "Leave out the measurement of memory");
   app.add_option("--build-references", arguments.device,

@@ -3,6 +3,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "scoremod/inputs.hpp"
 
@@ -17,6 +18,12 @@ namespace scoremod::backend::cudnn {
 namespace {
 
 using problem::TensorRole;
+
+/// The plain evaluation and the oracle are most of a trial's time: one is made beside the other.
+template <class Make>
+auto beside(Make make) {
+  return std::async(std::launch::async, std::move(make));
+}
 
 /// A problem's inputs on the host and on the device, and room for what a direction writes.
 class Trial {
@@ -33,19 +40,22 @@ class Trial {
       operands_.push_back(operand_memory_.back().data());
     }
     call_.operands = operands_;
-    truth_ = reference::forward<double>(compiled_, host_tensors(), parameters());
   }
 
   std::vector<OutputError> forward(const DirectionPlan& plan) {
+    auto plain_made = beside([this] { return reference::forward<float>(compiled_, host_tensors(), parameters()); });
+    truth_ = reference::forward<double>(compiled_, host_tensors(), parameters());
     output(kUidO, problem::bytes_of(problem_, TensorRole::kO));
     output(kUidStats, truth_.lse.size() * sizeof(float));
     run(plan);
-    const auto plain = reference::forward<float>(compiled_, host_tensors(), parameters());
+    const auto plain = plain_made.get();
     return {judge("o", kUidO, TensorRole::kO, truth_.o, plain.o),
             lse_error(lse_found(), truth_.lse, plain.lse, problem_.dtype)};
   }
 
   std::vector<OutputError> backward(const DirectionPlan& plan, std::optional<std::uint32_t> operand) {
+    auto plain_made = beside([this] { return reference::backward<float>(compiled_, host_tensors(), parameters()); });
+    truth_ = reference::forward<double>(compiled_, host_tensors(), parameters());
     // The forward's true results: an error of the forward must not show here.
     std::vector<std::byte> o(problem::bytes_of(problem_, TensorRole::kO));
     reference::store_dense(problem_, TensorRole::kO, truth_.o, o.data());
@@ -60,9 +70,6 @@ class Trial {
     output(kUidDK, problem::bytes_of(problem_, TensorRole::kK));
     output(kUidDV, problem::bytes_of(problem_, TensorRole::kV));
     if (operand) output(kUidDBias, problem::bytes_of(problem::spec_of(problem_, *operand)));
-    // Most of a trial's time, so that one is made beside the other.
-    auto plain_made = std::async(
-        std::launch::async, [this] { return reference::backward<float>(compiled_, host_tensors(), parameters()); });
     run(plan);
     const auto truth = reference::backward<double>(compiled_, host_tensors(), parameters());
     const auto plain = plain_made.get();

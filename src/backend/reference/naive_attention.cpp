@@ -1,7 +1,9 @@
 #include "backend/reference/naive_attention.hpp"
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 
 #include "backend/reference/dense_tensor.hpp"
@@ -21,11 +23,18 @@ Real as_stored(Real x, DType dtype) {
   return x;
 }
 
+/// The plain evaluation sums in index order. The oracle's order doesn't matter, and sums that don't wait for each other
+/// take a fraction of the time.
 template <class Real>
 Real dot(const Real* x, const Real* y, std::int64_t size) {
-  Real sum = 0;
-  for (std::int64_t d = 0; d < size; ++d) sum += x[d] * y[d];
-  return sum;
+  constexpr std::int64_t kSums = std::is_same_v<Real, float> ? 1 : 8;
+  std::array<Real, kSums> sums{};
+  std::int64_t d = 0;
+  for (; d + kSums <= size; d += kSums) {
+    for (std::int64_t i = 0; i < kSums; ++i) sums[static_cast<std::size_t>(i)] += x[d + i] * y[d + i];
+  }
+  for (; d < size; ++d) sums[0] += x[d] * y[d];
+  return std::accumulate(sums.begin(), sums.end(), Real(0));
 }
 
 template <class Real>
