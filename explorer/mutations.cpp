@@ -97,15 +97,12 @@ Mutation index_before_score() {
       reads_score[i] = std::ranges::any_of(node.inputs, of_score);
       auto& [x, y, none] = node.inputs;
       if (!of_score(x) || y.kind != Ref::Kind::kNode || of_score(y)) continue;
+      if (node.mode != Mode::kAdd) continue;
       const ModifierNode* first = x.kind == Ref::Kind::kNode ? &graph.nodes[x.index] : nullptr;
-      const bool negated = first != nullptr && node.mode == Mode::kAdd && first->mode == Mode::kNeg;
-      const bool inverted = first != nullptr && node.mode == Mode::kMul && first->mode == Mode::kReciprocal;
-      const bool commutes =
-          node.mode == Mode::kAdd || node.mode == Mode::kMul || node.mode == Mode::kMin || node.mode == Mode::kMax;
-      if (negated || inverted) {
-        node.mode = negated ? Mode::kSub : Mode::kDiv;
+      if (first != nullptr && first->mode == Mode::kNeg) {
+        node.mode = Mode::kSub;
         x = std::exchange(y, first->inputs[0]);
-      } else if (commutes) {
+      } else {
         std::swap(x, y);
       }
     }

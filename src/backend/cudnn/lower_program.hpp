@@ -60,7 +60,6 @@ class ProgramLowering {
   Value logic(const Node& node);
   Value cast(NodeId id);
   std::optional<MergedBound> merged(const Node& node) const;
-  bool is_integer_factor(NodeId id) const;
   bool difference_may_wrap(const Node& node) const;
   std::optional<Value> factor_for_division(const Node& node) const;
   Value leaf(const Node& node);
@@ -80,6 +79,7 @@ class ProgramLowering {
   LoweredModifier& out_;
   GraphWriter writer_;
   std::vector<passes::ValueRange> ranges_;
+  std::vector<bool> is_factor_;
   int lifted_ = 0;
   std::vector<std::optional<Value>> values_;
 };
