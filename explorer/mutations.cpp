@@ -87,17 +87,12 @@ Mutation direct_query_bound() {
 
 Mutation index_before_score() {
   return [](ModifierGraph& graph) {
-    std::vector<bool> reads_score(graph.nodes.size(), false);
-    const auto of_score = [&](const Ref& ref) {
-      const bool itself = ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream;
-      return itself || (ref.kind == Ref::Kind::kNode && reads_score[ref.index]);
-    };
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-      ModifierNode& node = graph.nodes[i];
-      reads_score[i] = std::ranges::any_of(node.inputs, of_score);
+    std::vector<bool> nodes_of_score;
+    const auto of_score = [&](const Ref& ref) { return backend::cudnn::reads_score(ref, nodes_of_score); };
+    for (ModifierNode& node : graph.nodes) {
+      nodes_of_score.push_back(backend::cudnn::reads_score(node, nodes_of_score));
       auto& [x, y, none] = node.inputs;
-      if (!of_score(x) || y.kind != Ref::Kind::kNode || of_score(y)) continue;
-      if (node.mode != Mode::kAdd) continue;
+      if (node.mode != Mode::kAdd || !of_score(x) || y.kind != Ref::Kind::kNode || of_score(y)) continue;
       const ModifierNode* first = x.kind == Ref::Kind::kNode ? &graph.nodes[x.index] : nullptr;
       if (first != nullptr && first->mode == Mode::kNeg) {
         node.mode = Mode::kSub;

@@ -90,9 +90,8 @@ std::vector<double> widen(const std::vector<float>& values) { return {values.beg
 OutputError judge(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
                   const std::vector<float>& plain, DType dtype) {
   const double size = distance(truth, std::vector<double>(truth.size(), 0.0));
-  const double half_ulp = dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
   const double unit = size > 0 && std::isfinite(size) ? size : 1.0;
-  return {name, distance(found, truth) / unit, 2 * distance(widen(plain), truth) / unit + half_ulp};
+  return {name, distance(found, truth) / unit, 2 * distance(widen(plain), truth) / unit + unit_roundoff(dtype)};
 }
 
 std::vector<double> dense(const AttentionProblem& problem, TensorRole role, const std::vector<std::byte>& bytes) {

@@ -53,4 +53,13 @@ inline float round_to(DType dtype, float number) {
   }
 }
 
+/// Half the distance from 1 to the next number of a float dtype: 2^-24, 2^-11 or 2^-8.
+inline double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return 0x1p-11;
+    case DType::kBF16: return 0x1p-8;
+    default: return 0x1p-24;
+  }
+}
+
 }  // namespace scoremod

@@ -8,6 +8,7 @@
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/interpreter.hpp"
+#include "base/element.hpp"
 #include "check/running_error.hpp"
 
 namespace scoremod::checking {
@@ -365,14 +366,6 @@ class Band {
 };
 
 }  // namespace
-
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::kF16: return 0x1p-11;
-    case DType::kBF16: return 0x1p-8;
-    default: return kFloatRoundoff;
-  }
-}
 
 RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
                            const backend::CallParameters& parameters, double function_error,

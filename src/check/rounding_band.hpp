@@ -43,7 +43,4 @@ RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const back
                            const backend::CallParameters& parameters, double function_error = 0,
                            const backend::reference::Progress& progress = {});
 
-/// Half the distance from 1 to the next number of a float dtype: 2^-24, 2^-11 or 2^-8.
-double unit_roundoff(DType dtype);
-
 }  // namespace scoremod::checking

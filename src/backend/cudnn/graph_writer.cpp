@@ -75,7 +75,7 @@ Value GraphWriter::add(const ModifierNode& node, Type type) {
     constexpr std::size_t kMaxNodes = 1024;
     if (out_.graph.nodes.size() == kMaxNodes) throw NoForm{concat("the program needs more than ", kMaxNodes, " nodes")};
     out_.graph.nodes.push_back(node);
-    reads_score_.push_back(std::ranges::any_of(node.inputs, [&](const Ref& input) { return reads_score(input); }));
+    reads_score_.push_back(reads_score(node, reads_score_));
   }
   return {{Ref::Kind::kNode, index, 0, 0}, type};
 }
@@ -118,18 +118,13 @@ Value GraphWriter::lift(Value x) {
 
 Value GraphWriter::unary(Mode mode, Value x) { return pointwise(mode, x.type, x.type, {lift(x)}); }
 
-/// Whether something depends on the score or the upstream gradient.
-bool GraphWriter::reads_score(const Ref& ref) const {
-  return ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream ||
-         (ref.kind == Ref::Kind::kNode && reads_score_[ref.index]);
-}
-
 /// cuDNN wants a computed value first. Of two computed ones it wants that which depends on the score first in sums and
 /// differences: in backward 9.19 computes something else from `indices + score` and `indices - score`. Other modes were
 /// right either way (`index_first.*` in the table), and a division is twice as fast as written.
 Value GraphWriter::binary(Mode mode, Value x, Value y) {
   const bool is_sum = mode == Mode::kAdd || mode == Mode::kSub;
-  const bool y_first = y.computed() && (!x.computed() || (is_sum && reads_score(y.ref) && !reads_score(x.ref)));
+  const auto of_score = [&](const Value& value) { return reads_score(value.ref, reads_score_); };
+  const bool y_first = y.computed() && (!x.computed() || (is_sum && of_score(y) && !of_score(x)));
   if (!y_first) return pointwise(mode, x.type, x.type, {lift(x), y});
   if (commutative(mode)) return pointwise(mode, x.type, x.type, {y, x});
   if (mode == Mode::kSub) return pointwise(Mode::kAdd, x.type, x.type, {unary(Mode::kNeg, y), x});

@@ -77,7 +77,6 @@ class GraphWriter {
   /// Adds a node whose form somebody else noted.
   Value add(const ModifierNode& node, Type type);
   bool is_query_index(const Value& x) const;
-  bool reads_score(const Ref& ref) const;
   bool needs_difference(const Value& x, const Value& y) const;
   Value pointwise(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs);
 

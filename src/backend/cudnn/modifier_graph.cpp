@@ -1,5 +1,6 @@
 #include "backend/cudnn/modifier_graph.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "base/fail.hpp"
@@ -51,6 +52,15 @@ const char* to_string(ElementType type) {
     case ElementType::kBoolean: return "bool";
   }
   return "unknown";
+}
+
+bool reads_score(const Ref& ref, const std::vector<bool>& nodes) {
+  return ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream ||
+         (ref.kind == Ref::Kind::kNode && nodes[ref.index]);
+}
+
+bool reads_score(const ModifierNode& node, const std::vector<bool>& nodes) {
+  return std::ranges::any_of(node.inputs, [&](const Ref& input) { return reads_score(input, nodes); });
 }
 
 std::string to_string(const ModifierGraph& graph) {

@@ -98,6 +98,10 @@ struct ModifierNode {
   bool operator==(const ModifierNode&) const = default;
 };
 
+/// Whether something depends on the score or the upstream gradient, given for each node up to it whether that does.
+bool reads_score(const Ref& ref, const std::vector<bool>& nodes);
+bool reads_score(const ModifierNode& node, const std::vector<bool>& nodes);
+
 /// A tensor that the modifier reads, in cuDNN's terms: sizes over (b, h, q, kv), 1 where it does not vary.
 struct ModifierTensor {
   std::array<std::int64_t, 4> dims{1, 1, 1, 1};

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/element.hpp"
+
 namespace scoremod::backend::cudnn {
 namespace {
 
@@ -24,21 +26,19 @@ double norm_of(const std::vector<double>& truth) {
   return squares > 0 ? std::sqrt(squares) : 1.0;
 }
 
-double half_unit_of(DType dtype) { return dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8; }
-
 }  // namespace
 
 OutputError lse_error(const std::vector<double>& found, const std::vector<double>& truth,
                       const std::vector<float>& plain, DType dtype) {
   const double norm = norm_of(truth);
-  const double allowed = half_unit_of(dtype) * std::sqrt(static_cast<double>(truth.size()));
+  const double allowed = unit_roundoff(dtype) * std::sqrt(static_cast<double>(truth.size()));
   return {"lse", distance(found, truth) / norm, (2 * distance(plain, truth) + allowed) / norm};
 }
 
 OutputError output_error(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
                          const std::vector<float>& plain, DType dtype) {
   const double norm = norm_of(truth);
-  return {name, distance(found, truth) / norm, 2 * distance(plain, truth) / norm + half_unit_of(dtype)};
+  return {name, distance(found, truth) / norm, 2 * distance(plain, truth) / norm + unit_roundoff(dtype)};
 }
 
 }  // namespace scoremod::backend::cudnn
