@@ -6,9 +6,9 @@
 #include "scoremod/zoo.hpp"
 
 #include "backend/cudnn/candidates.hpp"
-#include "backend/cudnn/engine.hpp"
-#include "backend/cudnn/fused_gradient.hpp"
-#include "backend/cudnn/refusal.hpp"
+#include "backend/cudnn/graph/engine.hpp"
+#include "backend/cudnn/lowering/fused_gradient.hpp"
+#include "backend/cudnn/graph/refusal.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 

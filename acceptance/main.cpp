@@ -16,9 +16,9 @@
 #include "acceptance/cell.hpp"
 #include "acceptance/table.hpp"
 #include "backend/cuda/load_stand_in_driver.hpp"
-#include "backend/cudnn/form_table.hpp"
-#include "backend/cudnn/device_properties.hpp"
-#include "backend/cudnn/library.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/graph/device_properties.hpp"
+#include "backend/cudnn/graph/library.hpp"
 #include "explorer/worker_pool.hpp"
 
 namespace {

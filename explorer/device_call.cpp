@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cudnn/handle.hpp"
+#include "backend/cudnn/graph/handle.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"

@@ -8,9 +8,9 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/cuda/device.hpp"
-#include "backend/cudnn/attention_graph.hpp"
-#include "backend/cudnn/engine.hpp"
-#include "backend/cudnn/lower.hpp"
+#include "backend/cudnn/graph/attention_graph.hpp"
+#include "backend/cudnn/graph/engine.hpp"
+#include "backend/cudnn/lowering/lower.hpp"
 
 namespace scoremod::explorer {
 

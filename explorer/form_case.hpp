@@ -6,7 +6,7 @@
 
 #include "scoremod/attention.hpp"
 
-#include "backend/cudnn/modifier_graph.hpp"
+#include "backend/cudnn/lowering/modifier_graph.hpp"
 
 namespace scoremod::explorer {
 

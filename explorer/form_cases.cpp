@@ -2,8 +2,8 @@
 #include <initializer_list>
 #include <utility>
 
-#include "backend/cudnn/graph_writer.hpp"
-#include "backend/cudnn/node_budget.hpp"
+#include "backend/cudnn/lowering/graph_writer.hpp"
+#include "backend/cudnn/lowering/node_budget.hpp"
 #include "base/fail.hpp"
 #include "explorer/form_case.hpp"
 #include "explorer/mutations.hpp"

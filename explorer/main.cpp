@@ -15,8 +15,8 @@
 #include "scoremod/error.hpp"
 
 #include "backend/cuda/device.hpp"
-#include "backend/cudnn/form_table.hpp"
-#include "backend/cudnn/library.hpp"
+#include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
 #include "explorer/run_case.hpp"
 #include "explorer/shipped_admissions.hpp"
 #include "explorer/worker_pool.hpp"
@@ -276,8 +276,9 @@ int main(int argc, char** argv) {
   app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
   app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
-  app.add_option("--admissions", options.admissions,
-                 "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/admitted");
+  app.add_option(
+      "--admissions", options.admissions,
+      "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/patterns/admitted");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {

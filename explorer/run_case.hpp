@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "backend/cudnn/lower.hpp"
+#include "backend/cudnn/lowering/lower.hpp"
 #include "explorer/form_case.hpp"
 
 namespace scoremod::explorer {

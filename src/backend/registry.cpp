@@ -9,9 +9,9 @@
 #ifdef SCOREMOD_HAS_CUDNN
 #include "backend/cudnn/build_ahead.hpp"
 #include "backend/cudnn/cudnn_backend.hpp"
-#include "backend/cudnn/engine.hpp"
 #include "backend/cudnn/explain_forms.hpp"
-#include "backend/cudnn/handle.hpp"
+#include "backend/cudnn/graph/engine.hpp"
+#include "backend/cudnn/graph/handle.hpp"
 #endif
 
 namespace scoremod::backend {

@@ -2,14 +2,14 @@
 
 #include <utility>
 
+#include "analysis/finite_mask.hpp"
 #include "base/fail.hpp"
-#include "passes/finite_mask.hpp"
 
 namespace scoremod::backend {
 
 Support support_of(const Backend& backend, const compiler::CompiledProblem& problem) {
   Verdict verdict = backend.support(problem);
-  const auto mask = passes::finite_mask(problem.program);
+  const auto mask = analysis::finite_mask(problem.program);
   if (verdict.supported && problem.problem.backward && backend.backward_reads_lse() && mask) {
     verdict.notes.push_back(
         concat("the value is chosen to be ", *mask,

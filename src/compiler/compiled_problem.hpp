@@ -4,7 +4,7 @@
 
 #include "scoremod/problem.hpp"
 
-#include "passes/mask_class.hpp"
+#include "masks/mask_class.hpp"
 
 namespace scoremod::compiler {
 
@@ -15,7 +15,7 @@ struct CompiledProblem {
   /// Roots: value, keep, d_score and the operand adjoints of `program`, sharing nodes. Present when the problem wants
   /// backward.
   std::optional<Program> derivative;
-  passes::MaskClass mask;  ///< of `program`
+  masks::MaskClass mask;  ///< of `program`
 };
 
 }  // namespace scoremod::compiler

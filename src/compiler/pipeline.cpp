@@ -7,7 +7,7 @@
 #include "autodiff/differentiate.hpp"
 #include "base/fail.hpp"
 #include "ir/verify.hpp"
-#include "passes/classify_mask.hpp"
+#include "masks/classify_mask.hpp"
 #include "passes/normalize_mask.hpp"
 #include "passes/share.hpp"
 #include "passes/simplify.hpp"
@@ -15,8 +15,8 @@
 namespace scoremod::compiler {
 namespace {
 
-passes::MaskContext mask_context(const AttentionProblem& problem) {
-  passes::MaskContext context;
+masks::MaskContext mask_context(const AttentionProblem& problem) {
+  masks::MaskContext context;
   context.seq_q = problem.seq_q;
   context.seq_kv = problem.seq_kv;
   return context;
@@ -44,7 +44,7 @@ const Program& on_derivative(CompiledProblem& compiled) {
 }
 
 const Program& classify(CompiledProblem& compiled) {
-  compiled.mask = passes::classify_mask(compiled.program, mask_context(compiled.problem));
+  compiled.mask = masks::classify_mask(compiled.program, mask_context(compiled.problem));
   return compiled.program;
 }
 
@@ -52,7 +52,7 @@ const Program& classify(CompiledProblem& compiled) {
 void leave_unclassified(CompiledProblem& compiled) {
   compiled.mask = {};
   if (compiled.program.keep() == kNoNode) return;
-  compiled.mask.kind = passes::MaskKind::kGeneral;
+  compiled.mask.kind = masks::MaskKind::kGeneral;
   compiled.mask.terms.emplace_back().node = compiled.program.keep();
 }
 

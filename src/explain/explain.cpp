@@ -50,10 +50,10 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   MaskExplanation mask;
   mask.kind = to_string(compiled.mask.kind);
   if (const auto& band = compiled.mask.band) {
-    const bool bottom_right = band->anchor == passes::BandAnchor::kBottomRight;
+    const bool bottom_right = band->anchor == masks::BandAnchor::kBottomRight;
     mask.band = {band->left, band->right, bottom_right ? "bottom-right" : "top-left"};
   }
-  for (const passes::MaskTerm& term : compiled.mask.terms) {
+  for (const masks::MaskTerm& term : compiled.mask.terms) {
     mask.terms.push_back({to_string(term.kind), text_of(compiled.program, term.node)});
   }
   return mask;

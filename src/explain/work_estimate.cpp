@@ -13,9 +13,9 @@ int count_ops(const Program& program) {
 }
 
 /// The constant length of a prefix, when the mask is that alone.
-std::optional<std::int64_t> constant_prefix(const passes::MaskClass& mask) {
-  if (mask.kind != passes::MaskKind::kPrefix || mask.band || mask.terms.size() != 1) return std::nullopt;
-  const passes::MaskBound& bound = mask.terms.front().bound;
+std::optional<std::int64_t> constant_prefix(const masks::MaskClass& mask) {
+  if (mask.kind != masks::MaskKind::kPrefix || mask.band || mask.terms.size() != 1) return std::nullopt;
+  const masks::MaskBound& bound = mask.terms.front().bound;
   return bound.node == kNoNode ? std::optional(bound.offset) : std::nullopt;
 }
 
@@ -31,8 +31,8 @@ struct Pairs {
   bool exact = true;
 };
 
-Pairs count_pairs(const passes::MaskClass& mask, std::int64_t seq_q, std::int64_t seq_kv) {
-  if (mask.kind == passes::MaskKind::kEmpty) return {0, true};
+Pairs count_pairs(const masks::MaskClass& mask, std::int64_t seq_q, std::int64_t seq_kv) {
+  if (mask.kind == masks::MaskKind::kEmpty) return {0, true};
   if (const auto prefix = constant_prefix(mask)) return {pairs_in_prefix(*prefix, seq_q, seq_kv), true};
   return {pairs_in_band(mask.band, seq_q, seq_kv), mask.terms.empty()};
 }
@@ -49,9 +49,9 @@ std::int64_t pairs_up_to(std::int64_t seq_q, std::int64_t seq_kv, std::int64_t o
   return growing + (seq_q - end) * seq_kv;
 }
 
-std::int64_t pairs_in_band(const std::optional<passes::Band>& band, std::int64_t seq_q, std::int64_t seq_kv) {
+std::int64_t pairs_in_band(const std::optional<masks::Band>& band, std::int64_t seq_q, std::int64_t seq_kv) {
   if (!band) return seq_q * seq_kv;
-  const passes::Band aligned = passes::top_left(*band, seq_q, seq_kv);
+  const masks::Band aligned = masks::top_left(*band, seq_q, seq_kv);
   const std::int64_t below = aligned.right ? pairs_up_to(seq_q, seq_kv, *aligned.right) : seq_q * seq_kv;
   const std::int64_t outside = aligned.left ? pairs_up_to(seq_q, seq_kv, -*aligned.left - 1) : 0;
   return std::max<std::int64_t>(below - outside, 0);

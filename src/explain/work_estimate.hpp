@@ -12,7 +12,7 @@ namespace scoremod::explaining {
 std::int64_t pairs_up_to(std::int64_t seq_q, std::int64_t seq_kv, std::int64_t offset);
 
 /// The number of pairs in a band; all for no band.
-std::int64_t pairs_in_band(const std::optional<passes::Band>& band, std::int64_t seq_q, std::int64_t seq_kv);
+std::int64_t pairs_in_band(const std::optional<masks::Band>& band, std::int64_t seq_q, std::int64_t seq_kv);
 
 WorkEstimate estimate_work(const compiler::CompiledProblem& compiled);
 

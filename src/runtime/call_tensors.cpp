@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/fail.hpp"
-#include "passes/mask_class.hpp"
+#include "masks/mask_class.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/buffer_check.hpp"
 #include "runtime/workspace.hpp"
@@ -128,7 +128,7 @@ std::vector<void*> bind_gradients(const AttentionProblem& problem, const std::ve
 /// Mask classification relies on indices in this range: there the difference of two cannot wrap.
 void check_offset(const char* axis, std::int32_t offset, std::int64_t size) {
   if (offset < 0) fail_argument("offsets.", axis, ": expected an offset of at least 0, found ", offset);
-  if (offset + size > passes::kIndexLimit) {
+  if (offset + size > masks::kIndexLimit) {
     fail_argument("offsets.", axis, " is too large: expected every global index below 2^30, found ", offset,
                   " added to indices up to ", size - 1);
   }

@@ -20,7 +20,7 @@ CLEAN_TREE = {
     "src/backend/registry.cpp": '#include "backend/cpu/tiled.hpp"\n',
     "src/backend/cpu/tiled.hpp": '#include <hwy/highway.h>\n#include "backend/backend.hpp"\n',
     "src/backend/cpu/tiled.cpp": '#include "tiled.hpp"\n#include <algorithm>\n',
-    "src/backend/cudnn/lower.cpp": "#include <cudnn_frontend.h>\n",
+    "src/backend/cudnn/lowering/lower.cpp": "#include <cudnn_frontend.h>\n",
     "src/runtime/executor.cpp": '#include "backend/backend.hpp"\n',
     "tools/scoremod/main.cpp": '#include <CLI/CLI.hpp>\n#include "scoremod/program.hpp"\n#include "explain.hpp"\n',
     "tools/scoremod/explain.hpp": "#include <string>\n",

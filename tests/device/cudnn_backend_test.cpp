@@ -14,7 +14,7 @@
 #include "backend/cuda/driver_call.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/gradient_ways.hpp"
-#include "backend/cudnn/library.hpp"
+#include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/planner.hpp"
 #include "backend/cudnn/trial_run.hpp"
 #include "base/fail.hpp"

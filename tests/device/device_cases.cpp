@@ -2,8 +2,8 @@
 
 #include <array>
 
+#include "analysis/dependence.hpp"
 #include "check/zoo_cases.hpp"
-#include "passes/dependence.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::test {
@@ -138,7 +138,7 @@ std::vector<checking::CheckCase> timed_problems() {
 }
 
 std::vector<backend::cuda::NodeTensor> score_free_tensors(const Program& program) {
-  const std::vector<passes::Dependence> dependences = passes::dependences(program);
+  const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
   std::vector<backend::cuda::NodeTensor> tensors;
   for (NodeId node = 0; node < dependences.size() && tensors.size() < kMaxTensors; ++node) {
     if (!dependences[node].score) tensors.push_back({node, dependences[node].axes, program.nodes()[node].type});

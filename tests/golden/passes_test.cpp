@@ -53,14 +53,14 @@ AttentionProblem problem_with(const Program& program) {
   return test::problem_for(program, sizes);
 }
 
-std::string describe(const passes::MaskClass& mask) {
-  std::string text = passes::to_string(mask.kind);
+std::string describe(const masks::MaskClass& mask) {
+  std::string text = masks::to_string(mask.kind);
   if (mask.band) {
     const auto end = [](const std::optional<std::int64_t>& value) { return value ? std::to_string(*value) : "none"; };
     text += concat(", band left ", end(mask.band->left), " right ", end(mask.band->right),
-                   mask.band->anchor == passes::BandAnchor::kTopLeft ? " top-left" : " bottom-right");
+                   mask.band->anchor == masks::BandAnchor::kTopLeft ? " top-left" : " bottom-right");
   }
-  for (const passes::MaskTerm& term : mask.terms) text += concat(", term ", passes::to_string(term.kind));
+  for (const masks::MaskTerm& term : mask.terms) text += concat(", term ", masks::to_string(term.kind));
   return text + "\n";
 }
 

@@ -12,9 +12,9 @@
 namespace scoremod::test {
 namespace {
 
-using passes::MaskClass;
-using passes::MaskContext;
-using passes::MaskKind;
+using masks::MaskClass;
+using masks::MaskContext;
+using masks::MaskKind;
 
 /// Equal, or both NaN: which NaN it is has no meaning.
 bool same(float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); }
@@ -35,14 +35,14 @@ TEST(MaskClass, SplitsOfRandomMasksAreExact) {
     context.seq_kv = 7 + static_cast<std::int64_t>(seed % 5) - 2;
     if (seed % 3 == 0) context.index_limit = 4096;
     for (const Program& form : {program, passes::normalize_mask(program)}) {
-      const MaskClass mask = passes::classify_mask(form, context);
+      const MaskClass mask = masks::classify_mask(form, context);
       ++kinds[static_cast<std::size_t>(mask.kind)];
       ASSERT_EQ(check_split(form, mask, context, seed), "") << "seed " << seed;
     }
   }
   // Soundness alone would be met by calling everything general.
   for (const MaskKind kind : {MaskKind::kFull, MaskKind::kEmpty, MaskKind::kBand, MaskKind::kPadding}) {
-    EXPECT_GT(kinds[static_cast<std::size_t>(kind)], 20) << passes::to_string(kind);
+    EXPECT_GT(kinds[static_cast<std::size_t>(kind)], 20) << masks::to_string(kind);
   }
 }
 
@@ -77,7 +77,7 @@ TEST(MaskClass, NormalisationKeepsTheModifiedScore) {
 TEST(MaskClass, ACheckedSplitThatIsWrongIsFound) {
   const Program program = Program::parse("value = score\nkeep = q_idx >= kv_idx & q_idx - kv_idx < 4");
   const MaskContext context;
-  const MaskClass right = passes::classify_mask(program, context);
+  const MaskClass right = masks::classify_mask(program, context);
   ASSERT_EQ(check_split(program, right, context, 0), "");
   MaskClass wide = right;
   ++*wide.band->right;
@@ -86,17 +86,17 @@ TEST(MaskClass, ACheckedSplitThatIsWrongIsFound) {
   --*narrow.band->left;
   EXPECT_NE(check_split(program, narrow, context, 0), "");
   MaskClass moved = right;
-  moved.band->anchor = passes::BandAnchor::kBottomRight;
+  moved.band->anchor = masks::BandAnchor::kBottomRight;
   MaskContext ragged = context;
   ragged.seq_kv = 3;
   EXPECT_NE(check_split(program, moved, ragged, 0), "");
 
   const Program padded = Program::parse("operand length: i32 [b]\nvalue = score\nkeep = kv_idx < length");
-  MaskClass off_by_one = passes::classify_mask(padded, context);
+  MaskClass off_by_one = masks::classify_mask(padded, context);
   ASSERT_EQ(check_split(padded, off_by_one, context, 0), "");
   ++off_by_one.terms.at(0).bound.offset;
   EXPECT_NE(check_split(padded, off_by_one, context, 0), "");
-  MaskClass dropped = passes::classify_mask(padded, context);
+  MaskClass dropped = masks::classify_mask(padded, context);
   dropped.terms.clear();
   EXPECT_NE(check_split(padded, dropped, context, 0), "");
 }

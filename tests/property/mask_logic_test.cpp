@@ -8,17 +8,17 @@
 
 #include <gtest/gtest.h>
 
+#include "analysis/interval.hpp"
 #include "ir/op_table.hpp"
 #include "ir/scalar_eval.hpp"
-#include "passes/difference_logic.hpp"
-#include "passes/interval.hpp"
+#include "masks/difference_logic.hpp"
 
 namespace scoremod::test {
 namespace {
 
-using passes::DifferenceLogic;
-using passes::FormulaRef;
-using passes::ValueRange;
+using analysis::ValueRange;
+using masks::DifferenceLogic;
+using masks::FormulaRef;
 
 template <class Real>
 ir::Scalar<Real> sample(std::mt19937_64& random, Type type) {
@@ -94,7 +94,7 @@ void check_op(const ir::OpInfo& row, const std::vector<Type>& types, std::mt1993
       for (std::size_t i = 0; i < count; ++i) column.push_back(sample<Real>(random, t));
       ranges.push_back(range_of(column, t));
     }
-    const ValueRange range = passes::range_of_op(node, types[0], ranges);
+    const ValueRange range = analysis::range_of_op(node, types[0], ranges);
     for (int i = 0; i < 12; ++i) {
       std::vector<ir::Scalar<Real>> args;
       for (const auto& column : samples) args.push_back(column[random() % column.size()]);

@@ -7,9 +7,9 @@
 namespace scoremod::test {
 namespace {
 
-using passes::IndexBox;
-using passes::TileMask;
-using passes::TileMaskAnalyzer;
+using analysis::IndexBox;
+using masks::TileMask;
+using masks::TileMaskAnalyzer;
 
 struct Truth {
   bool any = false;
@@ -34,11 +34,11 @@ IndexBox random_tile(std::mt19937_64& random) {
   const std::array<std::int64_t, 5> bases{0, 0, 0, (std::int64_t{1} << 24) - 3, 2147483647 - 20};
   const auto range = [&] {
     const std::int64_t first = bases[random() % bases.size()] + static_cast<std::int64_t>(random() % 12);
-    return passes::IndexRange{first, first + static_cast<std::int64_t>(random() % 6)};
+    return analysis::IndexRange{first, first + static_cast<std::int64_t>(random() % 6)};
   };
   const auto point = [&] {
     const auto at = static_cast<std::int64_t>(random() % 3);
-    return passes::IndexRange{at, at};
+    return analysis::IndexRange{at, at};
   };
   return {point(), point(), range(), range()};
 }
@@ -77,7 +77,7 @@ TEST(MaskTile, AnswersHoldWithoutAnythingKnownOfTheOperands) {
     const TileMaskAnalyzer analyzer(program);
     TileMaskAnalyzer::Scratch scratch = analyzer.make_scratch();
     const IndexBox tile = random_tile(random);
-    const TileMask answer = analyzer.analyze(tile, passes::OperandRanges(), scratch);
+    const TileMask answer = analyzer.analyze(tile, masks::OperandRanges(), scratch);
     const Truth truth = brute_force(data, tile);
     if (answer == TileMask::kEmpty) {
       ASSERT_FALSE(truth.any) << "seed " << seed << "\n" << program.to_string();

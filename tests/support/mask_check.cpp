@@ -6,14 +6,14 @@
 namespace scoremod::test {
 namespace {
 
-using passes::MaskClass;
-using passes::MaskKind;
-using passes::MaskTerm;
+using masks::MaskClass;
+using masks::MaskKind;
+using masks::MaskTerm;
 using Values = std::vector<ir::Scalar<float>>;
 
-bool in_band(const passes::Band& band, const passes::MaskContext& context, const Element4& at) {
+bool in_band(const masks::Band& band, const masks::MaskContext& context, const Element4& at) {
   std::int64_t d = std::int64_t{at[3]} - at[2];
-  if (band.anchor == passes::BandAnchor::kBottomRight) d -= context.seq_kv - context.seq_q;
+  if (band.anchor == masks::BandAnchor::kBottomRight) d -= context.seq_kv - context.seq_q;
   return (!band.left || d >= -*band.left) && (!band.right || d <= *band.right);
 }
 
@@ -36,7 +36,7 @@ bool promised(const MaskTerm& term, const Program& program, const Values& values
   }
 }
 
-std::string check_element(const Program& program, const MaskClass& mask, const passes::MaskContext& context,
+std::string check_element(const Program& program, const MaskClass& mask, const masks::MaskContext& context,
                           const MaskData& data, const Element4& at) {
   const Values values = data.evaluate(at);
   const bool keep = program.keep() == kNoNode || values[program.keep()].b;
@@ -50,12 +50,12 @@ std::string check_element(const Program& program, const MaskClass& mask, const p
   if (by_nodes == keep && by_kinds == keep) return "";
   return concat("at b ", at[0], ", h ", at[1], ", q_idx ", at[2], ", kv_idx ", at[3], ": keep is ", keep,
                 ", the terms' nodes say ", by_nodes, ", their kinds say ", by_kinds, "\n",
-                passes::describe(mask, program), "\n", program.to_string());
+                masks::describe(mask, program), "\n", program.to_string());
 }
 
 }  // namespace
 
-std::string check_split(const Program& program, const passes::MaskClass& mask, const passes::MaskContext& context,
+std::string check_split(const Program& program, const masks::MaskClass& mask, const masks::MaskContext& context,
                         std::uint64_t seed) {
   const MaskData data(program, seed);
   constexpr std::int64_t kSide = 9;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "passes/classify_mask.hpp"
+#include "masks/classify_mask.hpp"
 
 namespace scoremod::test {
 
@@ -11,7 +11,7 @@ namespace scoremod::test {
 /// the constants of a test use, beyond 2^24 and at the end of the valid indices (below context.index_limit). Each term
 /// is evaluated both as its node and as what its kind promises. Returns the first element where they differ, or
 /// nothing.
-std::string check_split(const Program& program, const passes::MaskClass& mask, const passes::MaskContext& context,
+std::string check_split(const Program& program, const masks::MaskClass& mask, const masks::MaskContext& context,
                         std::uint64_t seed);
 
 }  // namespace scoremod::test

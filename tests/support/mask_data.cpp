@@ -19,7 +19,7 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-void widen(passes::ValueRange& range, const Value& value, Type type, bool& first) {
+void widen(analysis::ValueRange& range, const Value& value, Type type, bool& first) {
   const double number = type == Type::kF32 ? value.f : type == Type::kI32 ? value.i : (value.b ? 1 : 0);
   if (std::isnan(number)) {
     range.maybe_nan = true;
@@ -90,8 +90,8 @@ std::vector<Value> MaskData::evaluate(const Element4& at, float score) const {
 
 bool MaskData::keep(const Element4& at) const { return program_.keep() == kNoNode || evaluate(at)[program_.keep()].b; }
 
-passes::ValueRange MaskDataRanges::broadcast(std::uint32_t operand, Type type) const {
-  passes::ValueRange range;
+analysis::ValueRange MaskDataRanges::broadcast(std::uint32_t operand, Type type) const {
+  analysis::ValueRange range;
   bool first = true;
   for (std::int64_t q = tile_[2].first; q <= tile_[2].last; ++q) {
     for (std::int64_t kv = tile_[3].first; kv <= tile_[3].last; ++kv) {
@@ -103,9 +103,9 @@ passes::ValueRange MaskDataRanges::broadcast(std::uint32_t operand, Type type) c
   return range;
 }
 
-passes::ValueRange MaskDataRanges::table(std::uint32_t operand, Type type,
-                                         std::span<const passes::ValueRange> indices) const {
-  passes::ValueRange range;
+analysis::ValueRange MaskDataRanges::table(std::uint32_t operand, Type type,
+                                           std::span<const analysis::ValueRange> indices) const {
+  analysis::ValueRange range;
   bool first = true;
   for (std::int32_t i = 0; i < MaskData::kExtent; ++i) {
     for (std::int32_t j = 0; j < MaskData::kExtent; ++j) {

@@ -8,7 +8,7 @@
 #include "scoremod/program.hpp"
 
 #include "ir/scalar_eval.hpp"
-#include "passes/tile_mask_analyzer.hpp"
+#include "masks/tile_mask_analyzer.hpp"
 
 namespace scoremod::test {
 
@@ -38,16 +38,16 @@ class MaskData {
 };
 
 /// What MaskData's operands hold within one tile, found by looking at each entry.
-class MaskDataRanges : public passes::OperandRanges {
+class MaskDataRanges : public masks::OperandRanges {
  public:
-  MaskDataRanges(const MaskData& data, const passes::IndexBox& tile) : data_(data), tile_(tile) {}
-  passes::ValueRange broadcast(std::uint32_t operand, Type type) const override;
-  passes::ValueRange table(std::uint32_t operand, Type type,
-                           std::span<const passes::ValueRange> indices) const override;
+  MaskDataRanges(const MaskData& data, const analysis::IndexBox& tile) : data_(data), tile_(tile) {}
+  analysis::ValueRange broadcast(std::uint32_t operand, Type type) const override;
+  analysis::ValueRange table(std::uint32_t operand, Type type,
+                             std::span<const analysis::ValueRange> indices) const override;
 
  private:
   const MaskData& data_;
-  const passes::IndexBox& tile_;
+  const analysis::IndexBox& tile_;
 };
 
 }  // namespace scoremod::test

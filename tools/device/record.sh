@@ -5,10 +5,10 @@
 #
 # FOLDER is what pack.sh made, or a build folder. The records go to the folder OUT:
 #   tests       scoremod_device_tests                            -> device_tests.log, device_tests.jsonl, operand_gradients.json
-#   admissions  trial runs of the zoo's lowerings, none stored   -> admitted.json (for src/backend/cudnn/admitted), zoo_check.json
+#   admissions  trial runs of the zoo's lowerings, none stored   -> admitted.json (for src/backend/cudnn/patterns/admitted), zoo_check.json
 #   suite       the zoo and 500 random problems                  -> cudnn_check.json (for bench/results)
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
-#   forms       the form explorer                                -> forms.json (for src/backend/cudnn/forms)
+#   forms       the form explorer                                -> forms.json (for src/backend/cudnn/patterns/forms)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
 # Without PARTs: tests, admissions and suite. The exit code is 0 when every part ended with 0.
 set -uo pipefail

@@ -91,7 +91,7 @@ class CpuBackward final : public BackwardPlan {
   }
 
   const compiler::CompiledProblem compiled_;
-  const passes::TileMaskAnalyzer analyzer_;
+  const masks::TileMaskAnalyzer analyzer_;
   const AttentionShape shape_;
   const VectorProgram program_;
   const std::vector<OperandView> operands_;

@@ -12,7 +12,7 @@
 #include "backend/cpu/scratch.hpp"
 #include "backend/cpu/turns.hpp"
 #include "backend/cpu/vector_program.hpp"
-#include "passes/tile_mask_analyzer.hpp"
+#include "masks/tile_mask_analyzer.hpp"
 
 namespace scoremod::backend::cpu {
 
@@ -23,7 +23,7 @@ namespace scoremod::backend::cpu {
 /// earlier, none waits for one that has no thread.
 struct BackwardCall {
   const compiler::CompiledProblem& compiled;
-  const passes::TileMaskAnalyzer& analyzer;
+  const masks::TileMaskAnalyzer& analyzer;
   const AttentionShape& shape;
   const VectorProgram& program;
   const BackwardTensors& tensors;

@@ -23,7 +23,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// What all threads of a call share; read only but for the counter.
 struct Call {
   const compiler::CompiledProblem& compiled;
-  const passes::TileMaskAnalyzer& analyzer;
+  const masks::TileMaskAnalyzer& analyzer;
   const AttentionShape& shape;
   const VectorProgram& program;
   const ForwardTensors& tensors;
@@ -240,7 +240,7 @@ class CpuForward final : public ForwardPlan {
   }
 
   const compiler::CompiledProblem compiled_;
-  const passes::TileMaskAnalyzer analyzer_;
+  const masks::TileMaskAnalyzer analyzer_;
   const AttentionShape shape_;
   const VectorProgram program_;
   const std::vector<OperandView> operands_;

@@ -13,18 +13,18 @@ constexpr std::int64_t kTrim = 4 * kPanelColumns;
 
 }  // namespace
 
-MaskTiles::MaskTiles(const compiler::CompiledProblem& compiled, const passes::TileMaskAnalyzer& analyzer,
+MaskTiles::MaskTiles(const compiler::CompiledProblem& compiled, const masks::TileMaskAnalyzer& analyzer,
                      std::span<const OperandView> operands, const IndexOffsets& offsets)
     : analyzer_(analyzer),
       scratch_(analyzer.make_scratch()),
       slices_(compiled.program, operands, compiled.problem.seq_kv),
       offsets_(offsets),
-      masks_all_(compiled.mask.kind == passes::MaskKind::kEmpty),
+      masks_all_(compiled.mask.kind == masks::MaskKind::kEmpty),
       has_terms_(!compiled.mask.terms.empty()),
       lowest_(-kUnbounded),
       highest_(kUnbounded) {
   if (!compiled.mask.band) return;
-  const passes::Band band = passes::top_left(*compiled.mask.band, compiled.problem.seq_q, compiled.problem.seq_kv);
+  const masks::Band band = masks::top_left(*compiled.mask.band, compiled.problem.seq_q, compiled.problem.seq_kv);
   // The band is told in global indices: (j + key offset) - (q + query offset).
   const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
   if (band.left) lowest_ = std::max(-kUnbounded, shift - *band.left);
@@ -43,25 +43,25 @@ IndexSpan MaskTiles::within_band(IndexSpan queries, IndexSpan keys) const {
   return {keys.first + skipped / kPanel * kPanel, std::min(keys.last, queries.last + highest_)};
 }
 
-passes::TileMask MaskTiles::analyze(IndexSpan queries, IndexSpan keys) {
+masks::TileMask MaskTiles::analyze(IndexSpan queries, IndexSpan keys) {
   const auto global = [](std::int64_t first, std::int64_t last, std::int32_t offset) {
-    return passes::IndexRange{first + offset, last + offset};
+    return analysis::IndexRange{first + offset, last + offset};
   };
   slices_.set_box(queries, keys);
-  const passes::IndexBox box{global(batch_, batch_, offsets_.batch), global(head_, head_, offsets_.head),
-                             global(queries.first, queries.last - 1, offsets_.query),
-                             global(keys.first, keys.last - 1, offsets_.key)};
+  const analysis::IndexBox box{global(batch_, batch_, offsets_.batch), global(head_, head_, offsets_.head),
+                               global(queries.first, queries.last - 1, offsets_.query),
+                               global(keys.first, keys.last - 1, offsets_.key)};
   return analyzer_.analyze(box, slices_, scratch_);
 }
 
 IndexSpan MaskTiles::trim(IndexSpan queries, IndexSpan keys) {
   while (keys.last - keys.first > kTrim) {
-    if (analyze(queries, {keys.first, keys.first + kTrim}) != passes::TileMask::kEmpty) break;
+    if (analyze(queries, {keys.first, keys.first + kTrim}) != masks::TileMask::kEmpty) break;
     keys.first += kTrim;
   }
   while (keys.last - keys.first > kTrim) {
     const std::int64_t last = keys.first + (keys.last - keys.first - 1) / kTrim * kTrim;
-    if (analyze(queries, {last, keys.last}) != passes::TileMask::kEmpty) break;
+    if (analyze(queries, {last, keys.last}) != masks::TileMask::kEmpty) break;
     keys.last = last;
   }
   return keys;
@@ -76,9 +76,9 @@ NeededKeys MaskTiles::needed(IndexSpan queries, IndexSpan keys) {
     return {within, !all};
   }
   switch (analyze(queries, within)) {
-    case passes::TileMask::kEmpty: return {};
-    case passes::TileMask::kFull: return {within, false};
-    case passes::TileMask::kMixed: break;
+    case masks::TileMask::kEmpty: return {};
+    case masks::TileMask::kFull: return {within, false};
+    case masks::TileMask::kMixed: break;
   }
   return {trim(queries, within), true};
 }

@@ -20,7 +20,7 @@ struct NeededKeys {
 class MaskTiles {
  public:
   /// The analyzer is that of compiled.program; both must outlive this.
-  MaskTiles(const compiler::CompiledProblem& compiled, const passes::TileMaskAnalyzer& analyzer,
+  MaskTiles(const compiler::CompiledProblem& compiled, const masks::TileMaskAnalyzer& analyzer,
             std::span<const OperandView> operands, const IndexOffsets& offsets);
 
   void begin_head(std::int64_t batch, std::int64_t head);
@@ -30,12 +30,12 @@ class MaskTiles {
 
  private:
   IndexSpan within_band(IndexSpan queries, IndexSpan keys) const;
-  passes::TileMask analyze(IndexSpan queries, IndexSpan keys);
+  masks::TileMask analyze(IndexSpan queries, IndexSpan keys);
   /// Drops runs at both ends that are masked altogether.
   IndexSpan trim(IndexSpan queries, IndexSpan keys);
 
-  const passes::TileMaskAnalyzer& analyzer_;
-  passes::TileMaskAnalyzer::Scratch scratch_;
+  const masks::TileMaskAnalyzer& analyzer_;
+  masks::TileMaskAnalyzer::Scratch scratch_;
   OperandSlices slices_;
   IndexOffsets offsets_;
   std::int64_t batch_ = 0, head_ = 0;

@@ -10,7 +10,7 @@
 namespace scoremod::backend::cpu {
 namespace {
 
-using passes::ValueRange;
+using analysis::ValueRange;
 
 constexpr std::int64_t kRun = 64;
 /// Tables are read only where this few entries are in question.
@@ -41,7 +41,7 @@ class RangeBuilder {
     if (type_ == Type::kF32) return add(double{load_element<float>(view.data, view.dtype, index)});
     add(static_cast<double>(load_element<std::int32_t>(view.data, view.dtype, index)));
   }
-  ValueRange result() const { return range_.lo <= range_.hi ? range_ : passes::everything(type_); }
+  ValueRange result() const { return range_.lo <= range_.hi ? range_ : analysis::everything(type_); }
 
  private:
   Type type_;
@@ -108,7 +108,7 @@ void OperandSlices::set_box(IndexSpan queries, IndexSpan keys) {
 ValueRange OperandSlices::broadcast(std::uint32_t operand, Type type) const {
   const OperandDecl& decl = program_.operands()[operand];
   const OperandView& view = operands_[operand];
-  if (decl.axes[kQ] && decl.axes[kK]) return passes::everything(type);
+  if (decl.axes[kQ] && decl.axes[kK]) return analysis::everything(type);
   RangeBuilder range(type);
   const std::int64_t first = offset_of(view, batch_, head_);
   if (decl.axes[kQ]) {
@@ -116,7 +116,7 @@ ValueRange OperandSlices::broadcast(std::uint32_t operand, Type type) const {
       range.add_element(view, first + q * view.axis_strides[kQ]);
   } else if (decl.axes[kK]) {
     const std::vector<ValueRange>& runs = runs_[operand];
-    if (runs.empty()) return passes::everything(type);
+    if (runs.empty()) return analysis::everything(type);
     for (std::int64_t run = keys_.first / kRun; run * kRun < keys_.last; ++run)
       range.add(runs[static_cast<std::size_t>(run)]);
   } else {
@@ -133,10 +133,10 @@ ValueRange OperandSlices::table(std::uint32_t operand, Type type, std::span<cons
     const double last = static_cast<double>(view.extents[i] - 1);
     first[i] = static_cast<std::int64_t>(std::clamp(indices[i].lo, 0.0, last));
     count[i] = static_cast<std::int64_t>(std::clamp(indices[i].hi, 0.0, last)) - first[i] + 1;
-    if (count[i] > kMostTableEntries) return passes::everything(type);
+    if (count[i] > kMostTableEntries) return analysis::everything(type);
     entries *= count[i];
   }
-  if (entries > kMostTableEntries) return passes::everything(type);
+  if (entries > kMostTableEntries) return analysis::everything(type);
   RangeBuilder range(type);
   for (std::int64_t entry = 0; entry < entries; ++entry) {
     std::int64_t rest = entry, offset = 0;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/strip.hpp"
-#include "passes/tile_mask_analyzer.hpp"
+#include "masks/tile_mask_analyzer.hpp"
 
 namespace scoremod::backend::cpu {
 
@@ -17,16 +17,16 @@ struct IndexSpan {
 
 /// What operands hold within a box of elements: their least and greatest value, read from memory. Operands that vary
 /// over both queries and keys are not read, because that would cost as much as evaluating the mask.
-class OperandSlices final : public passes::OperandRanges {
+class OperandSlices final : public masks::OperandRanges {
  public:
   OperandSlices(const Program& program, std::span<const OperandView> operands, std::int64_t seq_kv);
 
   void begin_head(std::int64_t batch, std::int64_t head);
   void set_box(IndexSpan queries, IndexSpan keys);
 
-  passes::ValueRange broadcast(std::uint32_t operand, Type type) const override;
-  passes::ValueRange table(std::uint32_t operand, Type type,
-                           std::span<const passes::ValueRange> indices) const override;
+  analysis::ValueRange broadcast(std::uint32_t operand, Type type) const override;
+  analysis::ValueRange table(std::uint32_t operand, Type type,
+                             std::span<const analysis::ValueRange> indices) const override;
 
  private:
   const Program& program_;
@@ -35,7 +35,7 @@ class OperandSlices final : public passes::OperandRanges {
   std::int64_t batch_ = 0, head_ = 0;
   IndexSpan queries_, keys_;
   /// For each operand that varies over keys alone and is part of the mask: the range of each run of kRun keys.
-  std::vector<std::vector<passes::ValueRange>> runs_;
+  std::vector<std::vector<analysis::ValueRange>> runs_;
 };
 
 }  // namespace scoremod::backend::cpu

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "analysis/dependence.hpp"
 #include "backend/cuda/compute_source.hpp"
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
-#include "passes/dependence.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -63,9 +63,9 @@ std::vector<std::string> ComputeKernel::unsupported_reasons(const AttentionProbl
                              " computed tensors of a kernel, found ", problem.program.operands().size(), " and ",
                              tensors.size()));
   }
-  const std::vector<passes::Dependence> dependences = passes::dependences(program);
+  const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
   for (const NodeTensor& tensor : tensors) {
-    const passes::Dependence& dependence = dependences.at(tensor.node);
+    const analysis::Dependence& dependence = dependences.at(tensor.node);
     bool covered = !dependence.score;
     for (std::size_t axis = 0; axis < tensor.axes.size(); ++axis)
       covered &= tensor.axes[axis] || !dependence.axes[axis];

@@ -162,7 +162,7 @@ class GeneratedOperandGradients final : public OperandGradients {
     const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
     store(call, GradientSum::kZero, queries, keys);
     // The kernel writes what it visits; a mask may make that less than everything.
-    const bool all = !compiled_.mask.band && compiled_.mask.kind != passes::MaskKind::kEmpty;
+    const bool all = !compiled_.mask.band && compiled_.mask.kind != masks::MaskKind::kEmpty;
     if (!all) store(call, GradientSum::kStored, queries, keys);
   }
 

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cudnn/fused_gradient.hpp"
+#include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/trial_run.hpp"
 #include "base/fail.hpp"
 #include "plans/plan_store.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "backend/cudnn/device_target.hpp"
 #include "backend/cudnn/direction_plan.hpp"
+#include "backend/cudnn/graph/device_target.hpp"
 
 namespace scoremod::backend::cudnn {
 

@@ -8,12 +8,12 @@
 #include "backend/cuda/load_stand_in_driver.hpp"
 #include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
-#include "backend/cudnn/engine.hpp"
-#include "backend/cudnn/fused_gradient.hpp"
-#include "backend/cudnn/library.hpp"
-#include "backend/cudnn/plan_key.hpp"
+#include "backend/cudnn/graph/engine.hpp"
+#include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/graph/plan_key.hpp"
+#include "backend/cudnn/graph/refusal.hpp"
+#include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/problem_rules.hpp"
-#include "backend/cudnn/refusal.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cudnn {

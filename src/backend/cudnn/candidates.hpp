@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/cudnn/attention_graph.hpp"
-#include "backend/cudnn/form_table.hpp"
-#include "backend/cudnn/lower.hpp"
+#include "backend/cudnn/graph/attention_graph.hpp"
+#include "backend/cudnn/lowering/lower.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
 
 namespace scoremod::backend::cudnn {
 

@@ -2,7 +2,7 @@
 
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
-#include "backend/cudnn/handle.hpp"
+#include "backend/cudnn/graph/handle.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 

@@ -9,9 +9,9 @@
 
 #include "backend/backend.hpp"
 #include "backend/cuda/compute_kernel.hpp"
-#include "backend/cudnn/attention_graph.hpp"
-#include "backend/cudnn/engine.hpp"
-#include "backend/cudnn/lower.hpp"
+#include "backend/cudnn/graph/attention_graph.hpp"
+#include "backend/cudnn/graph/engine.hpp"
+#include "backend/cudnn/lowering/lower.hpp"
 
 namespace scoremod::backend::cudnn {
 

@@ -1,8 +1,8 @@
 #include "backend/cudnn/gradient_ways.hpp"
 
 #include "backend/cudnn/candidates.hpp"
-#include "backend/cudnn/device_target.hpp"
-#include "backend/cudnn/fused_gradient.hpp"
+#include "backend/cudnn/graph/device_target.hpp"
+#include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/planner.hpp"
 #include "backend/cudnn/predicted_workspace.hpp"
 #include "base/fail.hpp"

@@ -86,10 +86,10 @@ TEST(Pipeline, AMaskThatIsNotClassifiedIsGeneral) {
   compiler::PipelineOptions options;
   options.disabled = {"classify_mask"};
   const auto compiled = compiler::compile(problem_with("value = score\nkeep = q_idx >= kv_idx", false), options);
-  EXPECT_EQ(compiled.mask.kind, passes::MaskKind::kGeneral);
+  EXPECT_EQ(compiled.mask.kind, masks::MaskKind::kGeneral);
   ASSERT_EQ(compiled.mask.terms.size(), 1u);
   EXPECT_EQ(compiled.mask.terms.front().node, compiled.program.keep());
-  EXPECT_EQ(compiler::compile(problem_with("value = score", false), options).mask.kind, passes::MaskKind::kFull);
+  EXPECT_EQ(compiler::compile(problem_with("value = score", false), options).mask.kind, masks::MaskKind::kFull);
 }
 
 TEST(Pipeline, RefusesUnknownAndRequiredSteps) {

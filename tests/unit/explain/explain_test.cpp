@@ -48,12 +48,12 @@ TEST(WorkEstimate, PairsOfABandAreThoseThatCountingFinds) {
               bottom_right += -left <= e && e <= right ? 1 : 0;
             }
           }
-          const auto pairs = [&](passes::BandAnchor anchor) {
-            return explaining::pairs_in_band(passes::Band{left, right, anchor}, seq_q, seq_kv);
+          const auto pairs = [&](masks::BandAnchor anchor) {
+            return explaining::pairs_in_band(masks::Band{left, right, anchor}, seq_q, seq_kv);
           };
-          ASSERT_EQ(pairs(passes::BandAnchor::kTopLeft), top_left)
+          ASSERT_EQ(pairs(masks::BandAnchor::kTopLeft), top_left)
               << seq_q << " " << seq_kv << " " << left << " " << right;
-          ASSERT_EQ(pairs(passes::BandAnchor::kBottomRight), bottom_right)
+          ASSERT_EQ(pairs(masks::BandAnchor::kBottomRight), bottom_right)
               << seq_q << " " << seq_kv << " " << left << " " << right;
         }
       }
@@ -63,7 +63,7 @@ TEST(WorkEstimate, PairsOfABandAreThoseThatCountingFinds) {
 
 TEST(WorkEstimate, OpenEndsAndHugeBoundsDoNotWrap) {
   constexpr std::int64_t kLong = std::int64_t{1} << 30;
-  using passes::Band;
+  using masks::Band;
   EXPECT_EQ(explaining::pairs_in_band(std::nullopt, kLong, kLong), kLong * kLong);
   EXPECT_EQ(explaining::pairs_in_band(Band{}, kLong, kLong), kLong * kLong);
   EXPECT_EQ(explaining::pairs_in_band(Band{std::nullopt, 0}, kLong, kLong), kLong * (kLong + 1) / 2);

@@ -48,7 +48,7 @@ class Mask {
 
   std::vector<std::vector<std::int32_t>> data_;
   compiler::CompiledProblem compiled_;
-  passes::TileMaskAnalyzer analyzer_;
+  masks::TileMaskAnalyzer analyzer_;
   std::vector<OperandView> views_;
   MaskTiles tiles_;
 };

@@ -19,7 +19,7 @@ AttentionProblem problem_of(const std::string& text, std::int64_t seq_q, std::in
   return problem;
 }
 
-bool keeps(const passes::Band& band, std::int64_t d) {
+bool keeps(const masks::Band& band, std::int64_t d) {
   return (!band.left || d >= -*band.left) && (!band.right || d <= *band.right);
 }
 
@@ -29,7 +29,7 @@ TEST(GradientBlocks, NeedAllKeysThatTheBandKeeps) {
     const compiler::CompiledProblem compiled =
         compiler::compile(problem_of(std::string("value = score\nkeep = ") + keep, 70, 200));
     ASSERT_TRUE(compiled.mask.band) << keep;
-    const passes::Band band = passes::top_left(*compiled.mask.band, 70, 200);
+    const masks::Band band = masks::top_left(*compiled.mask.band, 70, 200);
     bool skipped = false;
     for (const auto& [query_offset, key_offset] : {std::pair{0, 0}, std::pair{33, 0}, std::pair{0, 90}}) {
       for (std::int64_t q = 0; q < 70; q += 13) {

@@ -5,7 +5,7 @@
 #include "scoremod/dsl.hpp"
 #include "scoremod/error.hpp"
 
-#include "backend/cudnn/attention_graph.hpp"
+#include "backend/cudnn/graph/attention_graph.hpp"
 #include "compiler/pipeline.hpp"
 
 namespace scoremod::backend::cudnn {

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cudnn/frontend_graph.hpp"
-#include "backend/cudnn/plan_key.hpp"
+#include "backend/cudnn/graph/frontend_graph.hpp"
+#include "backend/cudnn/graph/plan_key.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cudnn/plan_key.hpp"
+#include "backend/cudnn/graph/plan_key.hpp"
 #include "plans/plan_cache.hpp"
 #include "plans/plan_store.hpp"
 #include "unit/plans/scratch_folder.hpp"

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "scoremod/program.hpp"
+
+namespace scoremod::analysis {
+
+/// What a node's value varies with.
+struct Dependence {
+  std::array<bool, kAxisCount> axes{};
+  bool score = false;  ///< the score or the upstream gradient
+
+  bool on(Axis axis) const { return axes[static_cast<std::size_t>(axis)]; }
+  bool operator==(const Dependence&) const = default;
+};
+
+/// One for each node of the program.
+std::vector<Dependence> dependences(const Program& program);
+
+}  // namespace scoremod::analysis

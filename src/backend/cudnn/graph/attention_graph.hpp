@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "backend/backend.hpp"
+#include "backend/cudnn/lowering/modifier_graph.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// A tensor as cuDNN takes it: sizes and strides over (batch, head, sequence, dim), in elements.
+struct AttentionTensor {
+  std::array<std::int64_t, 4> dims{};
+  std::array<std::int64_t, 4> strides{};
+
+  bool operator==(const AttentionTensor&) const = default;
+};
+
+/// The gradient of what a modifier adds to the scores, which cuDNN sums over the dimensions of size 1.
+struct BiasGradient {
+  AttentionTensor tensor;      ///< dims (batch or 1, heads or 1, seq_q, seq_kv)
+  DType dtype = DType::kBF16;  ///< f16 or bf16
+
+  bool operator==(const BiasGradient&) const = default;
+};
+
+/// The graph builder's only argument: everything that decides which plan is built, and nothing else. Pointers, the
+/// scale, scalars and offsets are bound at execution.
+struct AttentionGraph {
+  Direction direction = Direction::kForward;
+  DType dtype = DType::kBF16;                 ///< of q, k, v, o and their gradients
+  AttentionTensor q, k, v, o;                 ///< each gradient lies as its tensor does
+  bool stats = true;                          ///< forward: write the LSE, f32 [b, h, q, 1] dense
+  bool deterministic = false;                 ///< backward
+  std::optional<BiasGradient> bias_gradient;  ///< backward: written beside dq, dk and dv
+  ModifierGraph modifier;
+
+  bool operator==(const AttentionGraph&) const = default;
+};
+
+/// What one plan computes of a problem.
+struct PlanTask {
+  // NOLINTNEXTLINE(google-explicit-constructor): most tasks are a direction and no more
+  PlanTask(Direction of, std::optional<std::uint32_t> gradient = std::nullopt)
+      : direction(of), operand_gradient(gradient) {}
+
+  Direction direction = Direction::kForward;
+  std::optional<std::uint32_t> operand_gradient;  ///< backward: an operand of fused_gradient.hpp, whose gradient too
+};
+
+/// The graph of a task.
+AttentionGraph attention_graph(const AttentionProblem& problem, const PlanTask& task, ModifierGraph modifier);
+
+/// The uids under which execute() binds pointers.
+enum Uid : std::int64_t {
+  kUidQ = 1,
+  kUidK = 2,
+  kUidV = 3,
+  kUidO = 4,
+  kUidStats = 5,
+  kUidDO = 6,
+  kUidDQ = 7,
+  kUidDK = 8,
+  kUidDV = 9,
+  kUidDBias = 10,  ///< the last that is a tensor of the call's
+  kUidScale = 11,
+  kUidModifierTensor = 1000,  ///< plus the tensor's number
+};
+
+}  // namespace scoremod::backend::cudnn

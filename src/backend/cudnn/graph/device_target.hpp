@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "backend/cudnn/graph/plan_key.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// The device that the calling thread has current, as far as it decides lowering and plans.
+struct DeviceTarget {
+  int ordinal = 0;
+  PlanDevice device;
+  std::string architecture;   ///< "sm_90"
+  std::string cudnn_version;  ///< "9.19.0"
+
+  /// What is known of forms here.
+  const FormTable& forms(RowClass rows) const;
+};
+
+/// Reads each device once. Throws Error(kEnvironment) when there is no driver, no cuDNN or no device, with the
+/// loader's or CUDA's own text.
+const DeviceTarget& current_target();
+
+}  // namespace scoremod::backend::cudnn

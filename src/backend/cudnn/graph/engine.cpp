@@ -1,0 +1,240 @@
+#include "backend/cudnn/graph/engine.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "backend/cudnn/graph/frontend_graph.hpp"
+#include "backend/cudnn/graph/handle.hpp"
+#include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/graph/refusal.hpp"
+
+// The frontend finds cuDNN's functions through this handle.
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+/// Of the bytes that serialize() writes; counts up when they change.
+constexpr int kFormat = 1;
+
+void use_library() {
+  if (!library().available) fail_environment(library().reason);
+  fe::cudnn_dlhandle = library().cudnn;
+}
+
+std::vector<std::uint8_t> octets(std::string_view text) { return {text.begin(), text.end()}; }
+
+class FrontendPlan final : public EnginePlan {
+ public:
+  /// `identity` says what device it was built for; `bytes` are what it was loaded from, if it was.
+  FrontendPlan(std::shared_ptr<Graph> graph, std::string identity, std::vector<std::byte> bytes)
+      : graph_(std::move(graph)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
+    // Reading the template makes it where loading did not.
+    const auto& slots = graph_->varpack_template;
+    if (!slots.prepared) check(graph_->prepare_variant_pack_template(), "prepare_variant_pack_template");
+    for (const int slot : slots.user_slots) uids_.push_back(slots.all_uids[static_cast<std::size_t>(slot)]);
+    std::int64_t workspace = 0;
+    check(graph_->get_workspace_size(workspace), "get_workspace_size");
+    workspace_ = static_cast<std::size_t>(workspace);
+  }
+
+  ~FrontendPlan() override {
+    const std::lock_guard lock(construction_turns());
+    graph_.reset();
+  }
+
+  using EnginePlan::execute;
+
+  std::size_t workspace_bytes() const override { return workspace_; }
+  std::span<const std::int64_t> uids() const override { return uids_; }
+
+  void execute(void* handle, std::span<void* const> pointers, void* workspace) const override {
+    // The frontend takes pointers that it doesn't change as void**.
+    const auto status = graph_->execute(static_cast<cudnnHandle_t>(handle), const_cast<void**>(pointers.data()),
+                                        static_cast<int>(pointers.size()), workspace);
+    check(status, "execute");
+  }
+
+  std::vector<std::byte> serialize() const override {
+    if (!bytes_.empty()) return bytes_;
+    std::vector<std::uint8_t> graph;
+    {
+      const std::lock_guard lock(construction_turns());
+      check(graph_->serialize(graph), "serialize");
+    }
+    const nlohmann::json document{
+        {"format", kFormat},   {"cudnn", library().cudnn_version}, {"frontend", CUDNN_FRONTEND_VERSION},
+        {"device", identity_}, {"workspace_bytes", workspace_},    {"graph", nlohmann::json::binary(std::move(graph))}};
+    const std::vector<std::uint8_t> cbor = nlohmann::json::to_cbor(document);
+    const auto view = std::as_bytes(std::span(cbor));
+    return {view.begin(), view.end()};
+  }
+
+ private:
+  static void check(const fe::error_t& status, const char* what) {
+    if (status.is_bad()) fail_environment("cuDNN plan: ", what, ": ", status.err_msg);
+  }
+
+  std::shared_ptr<Graph> graph_;
+  std::string identity_;
+  std::vector<std::byte> bytes_;
+  std::vector<std::int64_t> uids_;
+  std::size_t workspace_ = 0;
+};
+
+BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
+  const bool refused = status.code == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
+                       status.code == fe::error_code_t::ATTRIBUTE_NOT_SET || reports_only_refusals(status.err_msg);
+  return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
+}
+
+/// A frontend graph that is refused where the frontend would crash: it copies a graph's operations into arrays without
+/// looking at their length, and so overwrites its own stack and heap, which looks like a crash of cuDNN
+/// (cudnn_frontend_OperationGraph.h of 1.23.0, ops and ops_raw; cmake/FrontendHeaders.cmake makes them larger).
+class BoundedGraph final : public Graph {
+  fe::error_t create_cudnn_operations(
+      std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,
+      std::vector<std::shared_ptr<fe::Operation>>& backend_operations, fe::graph::managed_backend_descriptor_t& raw,
+      std::unordered_map<std::int64_t, std::shared_ptr<fe::Tensor>>& tensors) const override {
+    const auto status = INode::create_cudnn_operations(uids, backend_operations, raw, tensors);
+    const std::size_t count = backend_operations.size() + raw.size();
+    if (status.is_bad() || count <= static_cast<std::size_t>(most_operations())) return status;
+    return {fe::error_code_t::GRAPH_NOT_SUPPORTED, concat("the graph has ", count, " operations; cudnn-frontend holds ",
+                                                          most_operations(), " and crashes above")};
+  }
+};
+
+/// Takes the first of the heuristics' engines that builds. When none does, every engine's own words.
+std::optional<BuildOutcome> build_first_engine(Graph& graph) {
+  BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
+  std::vector<std::string> said;
+  for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
+    const auto status = graph.build_plan_at_index(i);
+    if (status.is_good()) return std::nullopt;
+    const BuildOutcome outcome = outcome_of(status, "build_plan");
+    if (outcome.status == BuildStatus::kFailed) none.status = BuildStatus::kFailed;
+    if (std::ranges::find(said, outcome.text) == said.end()) said.push_back(outcome.text);
+  }
+  if (!said.empty()) none.text.clear();
+  for (const std::string& text : said) none.text += concat(none.text.empty() ? "" : "; ", text);
+  return none;
+}
+
+/// Builds for a handle's device or, where there is none, for `device`.
+BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
+  auto graph = std::make_shared<BoundedGraph>();
+  graph->set_sm_version(device.compute_capability);
+  if (handle == nullptr) {
+    const auto properties = std::make_shared<fe::DeviceProperties>();
+    if (const auto status = properties->deserialize(octets(device.json)); status.is_bad()) {
+      return {BuildStatus::kFailed, concat("device properties: ", status.err_msg), nullptr};
+    }
+    graph->set_device_properties(properties);
+  }
+  fill_graph(spec, *graph);
+  if (const auto status = graph->validate(); status.is_bad()) return outcome_of(status, "validate");
+  if (const auto status = graph->build_operation_graph(handle); status.is_bad()) {
+    return outcome_of(status, "build_operation_graph");
+  }
+  if (const auto status = graph->create_execution_plans({fe::HeurMode_t::A}); status.is_bad()) {
+    return outcome_of(status, "create_execution_plans");
+  }
+  if (auto none = build_first_engine(*graph)) return *none;
+  return {BuildStatus::kBuilt, "",
+          std::make_shared<FrontendPlan>(std::move(graph), device.identity(), std::vector<std::byte>{})};
+}
+
+BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
+  const std::lock_guard lock(construction_turns());
+  try {
+    return build(spec, handle, device);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Adding a node throws when neither of the frontend's implementations takes it.
+    return {BuildStatus::kRefused, error.what(), nullptr};
+  }
+}
+
+DeviceProperties read_properties(cudnnHandle_t handle) {
+  fe::DeviceProperties properties;
+  // The handle says which device; cuDNN refuses a number beside it.
+  properties.set_handle(handle).set_device_id(-1);
+  std::vector<std::uint8_t> json;
+  auto status = properties.build();
+  if (status.is_good()) status = properties.serialize(json);
+  if (status.is_bad()) fail_environment("cuDNN could not describe the device: ", status.err_msg);
+  while (!json.empty() && json.back() == 0) json.pop_back();
+  return DeviceProperties::parse({reinterpret_cast<const char*>(json.data()), json.size()});
+}
+
+[[noreturn]] void fail_load(const std::string& why) {
+  fail_environment("this stored cuDNN plan can't be used: ", why, "; delete it and build it anew");
+}
+
+/// The frontend's part of the bytes, once everything else is as it must be here.
+std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const DeviceProperties& device) {
+  const auto first = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  const auto document = nlohmann::json::from_cbor(first, first + bytes.size());
+  const auto expect = [&](const char* key, const nlohmann::json& here) {
+    if (document.at(key) != here) fail_load(concat("its ", key, " is ", document.at(key), ", and here it is ", here));
+  };
+  expect("format", kFormat);
+  expect("cudnn", library().cudnn_version);
+  expect("frontend", CUDNN_FRONTEND_VERSION);
+  expect("device", device.identity());
+  return document.at("graph").get_binary();
+}
+
+}  // namespace
+
+int most_operations() { return static_cast<int>(MAX_OPGRAPH_OPS); }
+
+void EnginePlan::execute(void* handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
+  std::vector<void*> ordered;
+  for (const std::int64_t uid : uids()) {
+    const auto found = pointers.find(uid);
+    if (found == pointers.end()) fail_bug("no pointer is bound to the plan's tensor ", uid);
+    ordered.push_back(found->second);
+  }
+  execute(handle, ordered, workspace);
+}
+
+BuildOutcome build_plan(const AttentionGraph& graph, void* handle) {
+  use_library();
+  return build_in_turn(graph, static_cast<cudnnHandle_t>(handle), device_properties(handle));
+}
+
+BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& device) {
+  use_library();
+  return build_in_turn(graph, nullptr, device);
+}
+
+std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* handle) {
+  use_library();
+  const auto cudnn_handle = static_cast<cudnnHandle_t>(handle);
+  const std::lock_guard lock(construction_turns());
+  const DeviceProperties device = read_properties(cudnn_handle);
+  try {
+    auto graph = std::make_shared<Graph>();
+    const auto status = graph->deserialize(cudnn_handle, checked_graph(bytes, device));
+    if (status.is_bad()) fail_load(status.err_msg);
+    return std::make_shared<FrontendPlan>(std::move(graph), device.identity(),
+                                          std::vector<std::byte>(bytes.begin(), bytes.end()));
+  } catch (const nlohmann::json::exception& error) {
+    fail_load(concat("it is damaged: ", error.what()));
+  }
+}
+
+DeviceProperties device_properties(void* handle) {
+  use_library();
+  const std::lock_guard lock(construction_turns());
+  return read_properties(static_cast<cudnnHandle_t>(handle));
+}
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/cudnn/graph/attention_graph.hpp"
+#include "backend/cudnn/graph/device_properties.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// Operations that a graph can have, the attention's own among them: what the arrays hold in which the cudnn-frontend
+/// of this build keeps them. It writes past their end unless it is stopped.
+int most_operations();
+
+/// How an attempt to build a plan ended. A refusal is cuDNN's NOT_SUPPORTED family; any other failure is an error.
+enum class BuildStatus : std::uint8_t { kBuilt, kRefused, kFailed };
+
+/// A finished cuDNN plan. It belongs to the kind of device and the cuDNN version that it was built for. Several threads
+/// may execute it at once, each with a handle and a workspace of its own.
+class EnginePlan {
+ public:
+  virtual ~EnginePlan() = default;
+
+  /// Device memory that execute() needs, known before anything is allocated.
+  virtual std::size_t workspace_bytes() const = 0;
+
+  /// The Uid of each pointer that execute() takes, in its order. A tensor of the graph that no node reads is not among
+  /// them.
+  virtual std::span<const std::int64_t> uids() const = 0;
+
+  /// Enqueues the plan on the handle's stream; allocates nothing on the device and may be captured into a CUDA graph.
+  /// Pointers are device pointers in the order of uids(), but for by-value tensors and the scale: host pointers, read
+  /// before this returns. Throws Error(kEnvironment) with cuDNN's own text.
+  virtual void execute(void* cudnn_handle, std::span<void* const> pointers, void* workspace) const = 0;
+
+  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and what it was built for. The same bytes
+  /// whether the plan was built or loaded.
+  virtual std::vector<std::byte> serialize() const = 0;
+
+  /// The same with pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is
+  /// missing.
+  void execute(void* cudnn_handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const;
+};
+
+struct BuildOutcome {
+  BuildStatus status = BuildStatus::kFailed;
+  std::string text;  ///< cuDNN's or the frontend's own words when not built
+  std::shared_ptr<EnginePlan> plan;
+};
+
+/// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
+/// the first that builds. library() must have found cuDNN. Builds, loads and destructions of plans take turns within
+/// the process. May crash the process on graphs that cuDNN mishandles: callers pass only forms and sizes that were
+/// verified, or build in a child.
+BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);
+
+/// The same for a device that need not be there: no handle, no driver (see use_driver_stand_in()). The plan can be
+/// serialized; execute() needs the device.
+BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& device);
+
+/// The plan in serialize()'s bytes, ready to run on the handle's device. Throws Error(kEnvironment) when the bytes are
+/// damaged, of another format, or built for another kind of device or another version of cuDNN.
+std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* cudnn_handle);
+
+/// What cuDNN says of a handle's device. Throws Error(kEnvironment) with cuDNN's own text.
+DeviceProperties device_properties(void* cudnn_handle);
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,90 @@
+#include "backend/cudnn/lowering/fused_gradient.hpp"
+
+#include <array>
+
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+bool repeats(const OperandSpec& spec) {
+  const auto strides = problem::strides_of(spec);
+  for (std::size_t i = 0; i < spec.shape.size(); ++i) {
+    if (spec.shape[i] > 1 && strides[i] == 0) return true;
+  }
+  return false;
+}
+
+bool is_full_matrix(const OperandDecl& decl) {
+  return !decl.is_table() && decl.axes[static_cast<std::size_t>(Axis::kQuery)] &&
+         decl.axes[static_cast<std::size_t>(Axis::kKey)];
+}
+
+/// "1hqk", and ".strided" where it is not dense: as the explorer names it.
+std::string form_key(const BiasGradient& gradient) {
+  std::string key;
+  std::int64_t dense = 1;
+  bool is_dense = true;
+  for (std::size_t axis = kAxisCount; axis-- > 0;) {
+    const std::int64_t extent = gradient.tensor.dims[axis];
+    const bool summed = axis < static_cast<std::size_t>(Axis::kQuery) && extent == 1;
+    key.insert(key.begin(), summed ? '1' : "bhqk"[axis]);
+    is_dense = is_dense && (extent == 1 || gradient.tensor.strides[axis] == dense);
+    dense *= extent;
+  }
+  return concat(key, is_dense ? "" : ".strided");
+}
+
+/// Whether all that reaches the operand is the gradient of the value, once.
+bool is_added(const Program& derivative, std::uint32_t operand) {
+  int reads = 0;
+  for (const Root& root : derivative.roots()) {
+    if (root.kind != RootKind::kOperandAdjoint || root.operand != operand) continue;
+    if (derivative.nodes()[root.node].op != Op::kUpstream) return false;
+    ++reads;
+  }
+  return reads == 1;
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProblem& problem) {
+  if (!problem.derivative || problem.problem.deterministic) return std::nullopt;
+  const auto& operands = problem.program.operands();
+  for (std::uint32_t i = 0; i < operands.size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(problem.problem, i);
+    const bool has_dtype = spec.dtype == problem.problem.dtype && spec.dtype != DType::kF32;
+    if (spec.gradient && has_dtype && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i))
+      return i;
+  }
+  return std::nullopt;
+}
+
+BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operand) {
+  const OperandDecl& decl = problem.program.operands()[operand];
+  const OperandSpec& spec = problem::spec_of(problem, operand);
+  const auto strides = problem::strides_of(spec);
+  BiasGradient gradient;
+  gradient.dtype = spec.dtype;
+  gradient.tensor.dims = {1, 1, problem.seq_q, problem.seq_kv};
+  // What a dimension of size 1 has for a stride moves nothing; cuDNN asks that it be positive.
+  gradient.tensor.strides.fill(problem.seq_q * problem.seq_kv);
+  std::size_t dimension = 0;
+  for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+    if (!decl.axes[axis]) continue;
+    gradient.tensor.dims[axis] = spec.shape[dimension];
+    if (spec.shape[dimension] > 1) gradient.tensor.strides[axis] = strides[dimension];
+    ++dimension;
+  }
+  return gradient;
+}
+
+std::string gradient_objection(const FormTable& table, const BiasGradient& gradient) {
+  const std::string form = concat("operand_gradient.", form_key(gradient));
+  const FormVerdict verdict = table.find(form, Direction::kBackward);
+  if (verdict == FormVerdict::kRight || verdict == FormVerdict::kUnknown) return {};
+  return concat("the form ", form, " was ", to_string(verdict), " on a device");
+}
+
+}  // namespace scoremod::backend::cudnn

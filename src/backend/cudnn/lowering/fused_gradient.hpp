@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "backend/cudnn/graph/attention_graph.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// The operand whose gradient cuDNN itself can write beside dq, dk and dv, the first of them; nothing where there is
+/// none: it has the problem's dtype, f16 or bf16, varies along the queries and the keys, its dimensions do not repeat,
+/// and its gradient is that of the value as it is (the value is a sum of it and other terms). A deterministic problem
+/// has none either: in which order cuDNN sums over batches and heads is not known.
+///
+/// cuDNN 9.19 writes numbers of the problem's dtype whatever the tensor's is (116 of 120 cases with the other half
+/// precision were wrong on an H200, and none of 120 with the same). It takes no f32 there
+/// (CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE: reduction output datatype in flash bprop should be fp16/bf16), nor a value
+/// that is not the score and terms added to it (CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN), and keeps the gradient of
+/// all scores in its workspace: batch * heads_q * seq_q * seq_kv elements.
+std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProblem& problem);
+
+/// The gradient of such an operand, as cuDNN writes it.
+BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operand);
+
+/// Why the table forbids that gradient; empty where it is right or was never tried: admission decides then.
+std::string gradient_objection(const FormTable& table, const BiasGradient& gradient);
+
+}  // namespace scoremod::backend::cudnn

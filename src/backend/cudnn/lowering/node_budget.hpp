@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "analysis/dependence.hpp"
+#include "backend/cudnn/lowering/lower.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// The operations that they will be in cuDNN's graph.
+int node_count(const ModifierGraph& graph);
+/// The nodes that a modifier may have beside the attention's own in a graph of most_operations().
+int node_budget(const AttentionProblem& problem, bool backward);
+
+/// The computed operands to begin with: the largest expressions of operands alone that do not span q and kv. Written
+/// as nodes each would take several, because cuDNN wants a computed first input; as a tensor it is no larger than what
+/// it reads along those axes.
+std::vector<bool> operand_expressions(const Program& program, const std::vector<analysis::Dependence>& dependence);
+
+/// A modifier of more nodes than this is made smaller where that takes no tensor over queries and keys.
+inline constexpr int kFewNodes = 30;
+
+/// Lowers the program, and computes expressions beforehand where it has many nodes: those first that cost the fewest
+/// bytes of memory for each node that they save. Down to kFewNodes those that vary along rows or columns alone, whose
+/// memory is little; as many others as it takes to stay within the node budget. Throws NoForm.
+LoweredModifier lower_within_budget(const compiler::CompiledProblem& problem, const LoweringOptions& options);
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "scoremod/program.hpp"
+
+#include "backend/cudnn/lowering/modifier_graph.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// A tensor that a modifier reads, as it lies in device memory.
+struct OperandTensor {
+  std::array<bool, kAxisCount> axes{};             ///< that it varies along
+  std::array<std::int64_t, kAxisCount> strides{};  ///< in elements; of no meaning along the other axes
+  DType dtype = DType::kF32;
+};
+
+/// A tensor of the problem's sizes along these axes, the last one innermost.
+OperandTensor dense_operand(const std::array<bool, kAxisCount>& axes, const std::array<std::int64_t, kAxisCount>& sizes,
+                            DType dtype);
+
+/// A way to give cuDNN an operand, and its name in the form table.
+struct OperandForm {
+  std::string name;
+  ModifierTensor tensor;
+};
+
+/// True for a tensor with an entry for each row and none for each key, of which cuDNN takes only so many.
+bool is_row_vector(const ModifierTensor& tensor);
+
+/// The ways to give cuDNN an operand, the fastest first. `sizes` are those of the score tensor.
+std::vector<OperandForm> operand_forms(const OperandTensor& operand, const std::array<std::int64_t, kAxisCount>& sizes,
+                                       bool backward);
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,269 @@
+#include "masks/difference_logic.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+namespace scoremod::masks {
+namespace {
+
+/// Steps of all searches together: some tens of milliseconds.
+constexpr std::int64_t kAllowance = 20'000'000;
+/// Larger questions than these are not tried: masks that people write stay far below.
+constexpr std::size_t kMaxVariables = 12;
+constexpr std::size_t kMaxLiterals = 24;
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+
+/// The tightest bounds of x - y for all pairs of variables, under constraints that are added one by one.
+class BoundMatrix {
+ public:
+  explicit BoundMatrix(std::size_t size) : size_(size), bounds_(size * size, kUnbounded) {
+    for (std::size_t i = 0; i < size; ++i) at(i, i) = 0;
+  }
+
+  std::int64_t bound(std::size_t x, std::size_t y) const { return bounds_[x * size_ + y]; }
+
+  /// Adds x - y <= bound; false when nothing satisfies all constraints any more.
+  bool add(std::size_t x, std::size_t y, std::int64_t bound) {
+    if (x == y) return bound >= 0;
+    if (at(y, x) != kUnbounded && at(y, x) + bound < 0) return false;
+    if (bound >= at(x, y)) return true;
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (at(i, x) == kUnbounded) continue;
+      for (std::size_t j = 0; j < size_; ++j) {
+        if (at(y, j) == kUnbounded) continue;
+        at(i, j) = std::min(at(i, j), at(i, x) + bound + at(y, j));
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::int64_t& at(std::size_t x, std::size_t y) { return bounds_[x * size_ + y]; }
+
+  std::size_t size_;
+  std::vector<std::int64_t> bounds_;
+};
+
+}  // namespace
+
+/// Visits every feasible way to make the literals of one formula true or false.
+class DifferenceLogic::Search {
+ public:
+  /// Told of each way that satisfies the formula; returns false to stop.
+  using Visitor = std::function<bool(const BoundMatrix&)>;
+
+  Search(const DifferenceLogic& logic, FormulaRef formula, std::span<const Variable> further, std::int64_t& allowance)
+      : logic_(logic),
+        formula_(formula),
+        allowance_(allowance),
+        cone_(logic.cone(formula)),
+        truth_(logic.parts_.size()) {
+    allowance_ -= static_cast<std::int64_t>(truth_.size());
+    add_variable(kZero);
+    for (const Variable v : further) add_variable(v);
+    for (const std::uint32_t number : cone_) {
+      const Part& part = logic.parts_[number];
+      if (part.kind == Kind::kFree) literals_.push_back(number);
+      if (part.kind != Kind::kAtom) continue;
+      add_variable(part.atom.x);
+      add_variable(part.atom.y);
+      literals_.push_back(number);
+    }
+    // Comparisons first: they prune each other, and each free boolean then only doubles what is left.
+    std::stable_sort(literals_.begin(), literals_.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return logic.parts_[a].kind < logic.parts_[b].kind; });
+  }
+
+  std::size_t place(Variable v) const {
+    return static_cast<std::size_t>(std::find(variables_.begin(), variables_.end(), v) - variables_.begin());
+  }
+
+  /// False when the question is too large or the allowance was spent: the visitor may have missed some.
+  bool run(bool use_ranges, const Visitor& visitor) {
+    if (variables_.size() > kMaxVariables || literals_.size() > kMaxLiterals) return false;
+    visitor_ = &visitor;
+    BoundMatrix bounds(variables_.size());
+    if (use_ranges && !add_ranges(bounds)) return true;
+    descend(0, bounds);
+    return allowance_ > 0;
+  }
+
+ private:
+  void add_variable(Variable v) {
+    if (place(v) == variables_.size()) variables_.push_back(v);
+  }
+
+  bool add_ranges(BoundMatrix& bounds) const {
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      const Range& range = logic_.ranges_[variables_[i]];
+      if (range.last && !bounds.add(i, place(kZero), *range.last)) return false;
+      if (range.first && !bounds.add(place(kZero), i, -*range.first)) return false;
+    }
+    return true;
+  }
+
+  /// Returns false to stop the whole search.
+  bool descend(std::size_t depth, const BoundMatrix& bounds) {
+    allowance_ -= static_cast<std::int64_t>(variables_.size() * variables_.size()) + 8;
+    if (allowance_ <= 0) return false;
+    if (depth == literals_.size()) {
+      allowance_ -= static_cast<std::int64_t>(cone_.size());
+      return !holds() || (*visitor_)(bounds);
+    }
+    const std::uint32_t literal = literals_[depth];
+    const Part& part = logic_.parts_[literal];
+    for (const bool value : {true, false}) {
+      truth_[literal] = value;
+      BoundMatrix next = bounds;
+      if (part.kind == Kind::kAtom) {
+        const std::size_t x = place(part.atom.x);
+        const std::size_t y = place(part.atom.y);
+        if (!(value ? next.add(x, y, part.atom.bound) : next.add(y, x, -part.atom.bound - 1))) continue;
+      }
+      if (!descend(depth + 1, next)) return false;
+    }
+    return true;
+  }
+
+  bool value(FormulaRef ref) const { return truth_[ref.bits >> 1] != ((ref.bits & 1u) != 0); }
+
+  bool holds() {
+    for (const std::uint32_t number : cone_) {
+      const Part& part = logic_.parts_[number];
+      if (part.kind == Kind::kBoth) truth_[number] = value(part.x) && value(part.y);
+      if (part.kind == Kind::kDiffer) truth_[number] = value(part.x) != value(part.y);
+    }
+    return value(formula_);
+  }
+
+  const DifferenceLogic& logic_;
+  FormulaRef formula_;
+  std::int64_t& allowance_;
+  std::vector<std::uint32_t> cone_;
+  std::vector<bool> truth_;  // by part; the constant's is false
+  std::vector<Variable> variables_;
+  std::vector<std::uint32_t> literals_;
+  const Visitor* visitor_ = nullptr;
+};
+
+DifferenceLogic::DifferenceLogic() : allowance_(kAllowance) {
+  intern(Part{});             // number 0: false, and negated true
+  ranges_.push_back({0, 0});  // kZero
+}
+
+DifferenceLogic::Variable DifferenceLogic::variable(std::optional<std::int64_t> first,
+                                                    std::optional<std::int64_t> last) {
+  ranges_.push_back({first, last});
+  return static_cast<Variable>(ranges_.size() - 1);
+}
+
+FormulaRef DifferenceLogic::intern(const Part& part) {
+  const auto [place, is_new] = numbers_.try_emplace(part, static_cast<std::uint32_t>(parts_.size()));
+  if (is_new) parts_.push_back(part);
+  return {place->second << 1};
+}
+
+FormulaRef DifferenceLogic::at_most(Variable x, Variable y, std::int64_t bound) {
+  if (x == y) return constant(bound >= 0);
+  // One of the two directions, so that a comparison and its negation are one part.
+  if (x > y) return !at_most(y, x, -bound - 1);
+  Part part;
+  part.kind = Kind::kAtom;
+  part.atom = {x, y, bound};
+  return intern(part);
+}
+
+FormulaRef DifferenceLogic::free(std::uint32_t key) {
+  Part part;
+  part.kind = Kind::kFree;
+  part.key = key;
+  return intern(part);
+}
+
+FormulaRef DifferenceLogic::both(FormulaRef x, FormulaRef y) {
+  if (x == constant(false) || y == constant(false) || x == !y) return constant(false);
+  if (x == constant(true) || x == y) return y;
+  if (y == constant(true)) return x;
+  Part part;
+  part.kind = Kind::kBoth;
+  part.x = std::min(x, y);
+  part.y = std::max(x, y);
+  return intern(part);
+}
+
+FormulaRef DifferenceLogic::differ(FormulaRef x, FormulaRef y) {
+  if (x == y || x == !y) return constant(x != y);
+  if (x == constant(false) || x == constant(true)) return x == constant(true) ? !y : y;
+  if (y == constant(false) || y == constant(true)) return y == constant(true) ? !x : x;
+  Part part;
+  part.kind = Kind::kDiffer;
+  part.x = std::min(x, y);
+  part.y = std::max(x, y);
+  return intern(part);
+}
+
+FormulaRef DifferenceLogic::choose(FormulaRef condition, FormulaRef x, FormulaRef y) {
+  return either(both(condition, x), both(!condition, y));
+}
+
+std::vector<std::uint32_t> DifferenceLogic::cone(FormulaRef formula) const {
+  // Arguments have smaller numbers: ascending order is a valid one.
+  std::vector<bool> needed(parts_.size());
+  needed[formula.bits >> 1] = true;
+  std::vector<std::uint32_t> out;
+  for (auto number = static_cast<std::uint32_t>(parts_.size()); number-- > 0;) {
+    if (!needed[number]) continue;
+    out.push_back(number);
+    const Part& part = parts_[number];
+    if (part.kind != Kind::kBoth && part.kind != Kind::kDiffer) continue;
+    needed[part.x.bits >> 1] = true;
+    needed[part.y.bits >> 1] = true;
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+std::vector<DifferenceLogic::Atom> DifferenceLogic::atoms(FormulaRef formula) const {
+  std::vector<Atom> out;
+  for (const std::uint32_t number : cone(formula)) {
+    const Part& part = parts_[number];
+    if (part.kind != Kind::kAtom) continue;
+    out.push_back(part.atom);
+    out.push_back({part.atom.y, part.atom.x, -part.atom.bound - 1});
+  }
+  return out;
+}
+
+bool DifferenceLogic::never(FormulaRef formula) {
+  if (formula == constant(false)) return true;
+  bool found = false;
+  Search search(*this, formula, {}, allowance_);
+  const bool complete = search.run(true, [&found](const BoundMatrix&) {
+    found = true;
+    return false;
+  });
+  return complete && !found;
+}
+
+std::optional<DifferenceLogic::Hull> DifferenceLogic::hull(FormulaRef formula, Variable x, Variable y) {
+  std::int64_t highest = std::numeric_limits<std::int64_t>::min();  // of x - y
+  std::int64_t deepest = std::numeric_limits<std::int64_t>::min();  // of y - x
+  const std::array<Variable, 2> ends{x, y};
+  Search search(*this, formula, ends, allowance_);
+  const std::size_t at_x = search.place(x);
+  const std::size_t at_y = search.place(y);
+  const bool complete = search.run(false, [&](const BoundMatrix& bounds) {
+    highest = std::max(highest, bounds.bound(at_x, at_y));
+    deepest = std::max(deepest, bounds.bound(at_y, at_x));
+    return highest != kUnbounded || deepest != kUnbounded;
+  });
+  if (!complete) return std::nullopt;
+  Hull hull;
+  hull.empty = highest == std::numeric_limits<std::int64_t>::min();
+  if (!hull.empty && highest != kUnbounded) hull.last = highest;
+  if (!hull.empty && deepest != kUnbounded) hull.first = -deepest;
+  return hull;
+}
+
+}  // namespace scoremod::masks

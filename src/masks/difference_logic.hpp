@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace scoremod::masks {
+
+/// A formula: true, false, or a part of a DifferenceLogic with or without a negation. Made and read by DifferenceLogic
+/// only.
+struct FormulaRef {
+  std::uint32_t bits = 0;
+  FormulaRef operator!() const { return {bits ^ 1u}; }
+  auto operator<=>(const FormulaRef&) const = default;
+};
+
+/// Boolean formulas over comparisons x - y <= c of integer variables and over free booleans, with an exact decision
+/// procedure.
+///
+/// Each way to make the comparisons true or false is a set of difference constraints (the negation of x - y <= c is
+/// y - x <= -c - 1), whose feasibility and tightest bounds over the integers come from shortest paths. The procedure
+/// visits the feasible ways one by one, so that k comparisons of one pair cost k + 1 cells rather than 2^k. Work is
+/// bounded: when the allowance is spent, every further question is answered "not proven".
+class DifferenceLogic {
+ public:
+  using Variable = std::uint32_t;
+  static constexpr Variable kZero = 0;  ///< the constant 0
+
+  /// x - y <= bound.
+  struct Atom {
+    Variable x = kZero;
+    Variable y = kZero;
+    std::int64_t bound = 0;
+    auto operator<=>(const Atom&) const = default;
+  };
+
+  /// The values that x - y can take lie in first..last; absent ends are unbounded.
+  struct Hull {
+    bool empty = false;
+    std::optional<std::int64_t> first;
+    std::optional<std::int64_t> last;
+  };
+
+  DifferenceLogic();
+
+  /// A variable with values in first..last (absent: unbounded).
+  Variable variable(std::optional<std::int64_t> first, std::optional<std::int64_t> last);
+
+  static FormulaRef constant(bool value) { return {value ? 1u : 0u}; }
+  /// x - y <= bound.
+  FormulaRef at_most(Variable x, Variable y, std::int64_t bound);
+  /// A boolean of which nothing is known; the same key gives the same boolean.
+  FormulaRef free(std::uint32_t key);
+  FormulaRef both(FormulaRef x, FormulaRef y);
+  FormulaRef either(FormulaRef x, FormulaRef y) { return !both(!x, !y); }
+  FormulaRef differ(FormulaRef x, FormulaRef y);
+  FormulaRef choose(FormulaRef condition, FormulaRef x, FormulaRef y);
+
+  /// The comparisons that the formula is made of, each also as its negation.
+  std::vector<Atom> atoms(FormulaRef formula) const;
+
+  /// True when it is proven that no values in the variables' ranges satisfy the formula.
+  bool never(FormulaRef formula);
+  /// The tightest bounds of x - y where the formula holds, whatever the variables' ranges; empty when there is no
+  /// proof.
+  std::optional<Hull> hull(FormulaRef formula, Variable x, Variable y);
+
+ private:
+  enum class Kind : std::uint8_t { kConstant, kAtom, kFree, kBoth, kDiffer };
+  struct Part {
+    Kind kind = Kind::kConstant;
+    FormulaRef x, y;
+    Atom atom;
+    std::uint32_t key = 0;
+    auto operator<=>(const Part&) const = default;
+  };
+  struct Range {
+    std::optional<std::int64_t> first, last;
+  };
+  class Search;
+
+  FormulaRef intern(const Part& part);
+  const Part& part(FormulaRef ref) const { return parts_[ref.bits >> 1]; }
+  /// The numbers of the parts that the formula is made of, arguments first.
+  std::vector<std::uint32_t> cone(FormulaRef formula) const;
+
+  std::vector<Part> parts_;
+  std::map<Part, std::uint32_t> numbers_;
+  std::vector<Range> ranges_;
+  std::int64_t allowance_;
+};
+
+}  // namespace scoremod::masks

@@ -1,0 +1,108 @@
+#include "backend/cudnn/patterns/form_table.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/error.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+std::string row(const std::string& form, const std::string& setting, const std::string& verdict,
+                const std::string& ms = "null") {
+  return R"({"form": ")" + form + R"(", "direction": "forward", "setting": ")" + setting +
+         R"(", "architecture": "sm_90", "cudnn": "9.19.0", "verdict": ")" + verdict + R"(", "error": null, "ms": )" +
+         ms + "}";
+}
+
+FormTable table(const std::string& rows, RowClass row_class = RowClass::kManyRows) {
+  return FormTable::parse(R"({"results": [)" + rows + "]}", "sm_90", "9.19.0", row_class);
+}
+
+TEST(FormTable, TheWorstVerdictOfAllSettingsCounts) {
+  const FormTable mixed =
+      table(row("a", "base", "right") + "," + row("a", "d256", "wrong") + "," + row("b", "base", "right", "0.5") + "," +
+            row("c", "base", "crashed") + "," + row("d", "base", "refused"));
+  EXPECT_EQ(mixed.find("a", Direction::kForward), FormVerdict::kWrong);
+  EXPECT_EQ(mixed.find("b", Direction::kForward), FormVerdict::kRight);
+  EXPECT_EQ(mixed.milliseconds("b", Direction::kForward), 0.5);
+  EXPECT_EQ(mixed.find("c", Direction::kForward), FormVerdict::kCrashed);
+  EXPECT_EQ(mixed.find("d", Direction::kForward), FormVerdict::kRefused);
+  EXPECT_EQ(mixed.find("b", Direction::kBackward), FormVerdict::kUnknown);
+  EXPECT_EQ(mixed.find("never tried", Direction::kForward), FormVerdict::kUnknown);
+}
+
+TEST(FormTable, ASingleRowIsItsOwnWorld) {
+  const std::string rows = row("a", "base", "right") + "," + row("a", "one_row_gqa", "wrong");
+  EXPECT_EQ(table(rows).find("a", Direction::kForward), FormVerdict::kRight);
+  EXPECT_EQ(table(rows, RowClass::kOneRow).find("a", Direction::kForward), FormVerdict::kWrong);
+}
+
+TEST(FormTable, AnExplorersFailureIsNoVerdict) {
+  EXPECT_EQ(table(row("a", "base", "not_lowered")).find("a", Direction::kForward), FormVerdict::kUnknown);
+}
+
+TEST(FormTable, RefusesWhatIsNoTable) {
+  for (const char* text : {"", "[]", "{}", R"({"results": [{"form": 1}]})", R"({"results": [{}]})"}) {
+    EXPECT_THROW(FormTable::parse(text, "sm_90", "9.19.0", RowClass::kManyRows), Error) << text;
+  }
+}
+
+TEST(FormTable, TheShippedTableSpeaksOnlyForWhatItSaw) {
+  const FormTable seen = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  EXPECT_GT(seen.size(), 300u);
+  EXPECT_TRUE(seen.verified());
+  EXPECT_EQ(shipped_form_table("sm_90", "9.20.0", RowClass::kManyRows).size(), 0u);
+  EXPECT_EQ(shipped_form_table("sm_100", "9.20.0", RowClass::kManyRows).size(), 0u);
+}
+
+TEST(FormTable, AnotherArchitectureGetsFormsThatAreNotVerified) {
+  const FormTable borrowed = shipped_form_table("sm_100", "9.19.0", RowClass::kManyRows);
+  EXPECT_EQ(borrowed.size(), shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows).size());
+  EXPECT_FALSE(borrowed.verified());
+}
+
+TEST(FormTable, TheShippedTableKnowsWhatIsWrong) {
+  const FormTable shipped = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  EXPECT_EQ(shipped.find("band.right", Direction::kForward), FormVerdict::kRight);
+  EXPECT_EQ(shipped.find("direct.gt_q_kv", Direction::kForward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.b111.f32.as_declared", Direction::kForward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.b11k.f32.as_declared", Direction::kForward), FormVerdict::kRight);
+  EXPECT_EQ(shipped.find("operand.b11k.f32.as_declared", Direction::kBackward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.b11k.i32.as_declared", Direction::kBackward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.1111.f32.as_declared", Direction::kBackward), FormVerdict::kRight);
+  EXPECT_EQ(shipped.find("operand.1h11.f32.strided", Direction::kForward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("operand.b11k.bool", Direction::kForward), FormVerdict::kRefused);
+  EXPECT_EQ(shipped.find("operand.1hqk.f32.diagonal", Direction::kForward), FormVerdict::kRefused);
+  EXPECT_EQ(shipped.find("row_vector_uses.2", Direction::kBackward), FormVerdict::kRight);
+  EXPECT_EQ(shipped.find("row_vector_uses.3", Direction::kBackward), FormVerdict::kRefused);
+  EXPECT_EQ(shipped.find("direct.padding_of_queries", Direction::kForward), FormVerdict::kCrashed);
+  EXPECT_EQ(shipped.find("adjoint.unguarded", Direction::kBackward), FormVerdict::kWrong);
+  EXPECT_EQ(shipped.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kCrashed);
+}
+
+TEST(FormTable, EachExploredVersionHasItsOwn) {
+  const FormTable older = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  const FormTable newer = shipped_form_table("sm_90", "9.27.0", RowClass::kManyRows);
+  EXPECT_TRUE(newer.verified());
+  EXPECT_GT(newer.size(), 200u);
+  EXPECT_EQ(newer.find("band.right", Direction::kForward), FormVerdict::kRight);
+  EXPECT_EQ(newer.find("direct.gt_q_kv", Direction::kForward), FormVerdict::kWrong);
+  // A select with the constant first crashes the one and is wrong in the other.
+  EXPECT_EQ(older.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kCrashed);
+  EXPECT_EQ(newer.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kWrong);
+}
+
+/// One row with grouped heads is where cuDNN counts keys and heads wrongly.
+TEST(FormTable, TheShippedTableKnowsWhatIsWrongForOneRow) {
+  const FormTable one = shipped_form_table("sm_90", "9.19.0", RowClass::kOneRow);
+  const FormTable many = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+  for (const char* form : {"gen_index.1", "gen_index.3", "operand.bh11.f32", "index_offset.3"}) {
+    EXPECT_EQ(one.find(form, Direction::kForward), FormVerdict::kWrong) << form;
+    EXPECT_EQ(many.find(form, Direction::kForward), FormVerdict::kRight) << form;
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cudnn
