@@ -57,7 +57,8 @@ class Attention:
         text = encode(self._arguments[0], "problem")
         library.call("scoremod_attention_create", text, options, ctypes.byref(handle))
         self._handle = handle
-        weakref.finalize(self, library.load().scoremod_attention_destroy, handle)
+        # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
+        weakref.finalize(self, library.load().scoremod_attention_destroy, handle).atexit = False
 
         understood = ctypes.c_void_p()
         library.call("scoremod_attention_problem", handle, ctypes.byref(understood))

@@ -59,6 +59,12 @@ class TensorSpec:
             )
         if array.shape != self.shape:
             raise InvalidArgumentError(f"{self.name}: expected shape {self.shape}, found {array.shape}")
+        for size, stride in zip(self.shape, array.strides):
+            if size > 1 and stride % array.itemsize:
+                raise InvalidArgumentError(
+                    f"{self.name}: expected strides of whole elements, found one of {stride} bytes between elements of "
+                    f"{array.itemsize} (a field of packed records?); copy it with numpy.ascontiguousarray"
+                )
         strides = tuple(stride // array.itemsize for stride in array.strides)
         if any(size > 1 and given != wanted for size, given, wanted in zip(self.shape, strides, self.strides)):
             raise InvalidArgumentError(

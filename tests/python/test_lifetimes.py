@@ -2,9 +2,13 @@
 
 import copy
 import gc
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 
@@ -120,3 +124,33 @@ def test_errors_of_threads_do_not_mix():
     for thread in threads:
         thread.join()
     assert not problems
+
+
+# The threads are in the library nearly all the time: Python waits for none of them.
+ENDS_DURING_CALLS = """
+import threading, time
+import numpy as np
+import scoremod
+compiled = scoremod.Attention({"batch": 2, "heads_q": 8, "seq_q": 400, "dim_qk": 64, "program": "value = tanh(score)"})
+q = np.ones((2, 400, 8, 64), np.float32)
+started = [threading.Event() for _ in range(3)]
+
+def work(event):
+    while True:
+        compiled.forward(q, q, q)
+        event.set()
+
+for event in started:
+    threading.Thread(target=work, args=(event,), daemon=True).start()
+for event in started:
+    event.wait()
+"""
+
+
+def test_a_process_ends_while_daemon_threads_are_in_calls():
+    package = str(Path(scoremod.__file__).resolve().parents[1])
+    for _ in range(5):
+        run = subprocess.run(
+            [sys.executable, "-c", ENDS_DURING_CALLS], env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True
+        )
+        assert run.returncode == 0, (run.returncode, run.stderr[-2000:])

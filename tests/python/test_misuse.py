@@ -72,6 +72,14 @@ def test_misaligned_array(compiled, inputs, operands):
         compiled.forward(**inputs, operands=operands)
 
 
+def test_strides_between_elements(compiled, inputs, operands):
+    """A field of packed records: 6 bytes from one float to the next are no whole number of floats."""
+    records = np.zeros(2, [("slope", "<f4"), ("flag", "<u2")])
+    records["slope"] = 1, 2
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"operand 'slope'.* 6 bytes.*ascontiguousarray"):
+        compiled.forward(**inputs, operands={**operands, "slope": records["slope"]})
+
+
 @pytest.mark.parametrize(
     "problem, words",
     [
