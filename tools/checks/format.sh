@@ -18,7 +18,8 @@ mode='--dry-run --Werror'
 [ "${1:-}" = --fix ] && mode=-i
 
 files=$(find include src tools bench examples explorer bindings tests \
-  \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' -o -name '*.inl' \) 2>/dev/null | sort)
+  \( -name '*.cpp' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' -o -name '*.inl' \
+  -o -name '*.cuh' \) 2>/dev/null | sort)
 if [ -z "$files" ]; then
   echo 'no C or C++ file found'
   exit 1

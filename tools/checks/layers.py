@@ -86,7 +86,7 @@ C_STANDARD_HEADERS = {"assert.h", "float.h", "limits.h", "math.h", "stdbool.h", 
 
 CHECKED_FOLDERS = ["include", "src", *USER_FOLDERS]
 SIZED_FOLDERS = [*CHECKED_FOLDERS, "acceptance", "explorer", "tests", "python"]
-CPP_SUFFIXES = {".c", ".cpp", ".h", ".hpp", ".inl"}
+CPP_SUFFIXES = {".c", ".cpp", ".cuh", ".h", ".hpp", ".inl"}
 SIZED_SUFFIXES = CPP_SUFFIXES | {".py"}
 MAX_LINES = 600
 

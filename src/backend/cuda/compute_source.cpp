@@ -2,8 +2,13 @@
 
 #include <set>
 
+#include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
+
+namespace scoremod::embedded {
+extern const std::string_view kCompute;
+}  // namespace scoremod::embedded
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -18,21 +23,13 @@ std::array<std::int64_t, kAxisCount> extents_of(const NodeTensor& tensor, const 
 /// Local indices of element `i`.
 std::string index_statements(const std::array<std::int64_t, kAxisCount>& extents) {
   static constexpr std::array<const char*, kAxisCount> kNames{"b", "h", "q", "kv"};
-  std::string text = "long long rest = i;\n";
+  const std::string_view index = part(embedded::kCompute, "indices");
+  std::string text;
   for (std::size_t axis = extents.size(); axis-- > 0;) {
-    if (extents[axis] == 1) {
-      text += concat("const int ", kNames[axis], " = 0;\n");
-    } else {
-      text +=
-          concat("const int ", kNames[axis], " = (int)(rest % ", extents[axis], ");\nrest /= ", extents[axis], ";\n");
-    }
+    text += extents[axis] == 1 ? concat("const int ", kNames[axis], " = 0;\n")
+                               : fill(index, {{"name", kNames[axis]}, {"extent", extents[axis]}});
   }
   return text;
-}
-
-std::string store_statement(const NodeTensor& tensor, std::size_t number) {
-  const char* type = tensor.type == Type::kF32 ? "float" : "int";
-  return concat("((", type, "*)output_", number, ")[i] = ", ProgramSource::variable(tensor.node), ";\n");
 }
 
 }  // namespace
@@ -51,18 +48,21 @@ ComputeSource compute_source(const AttentionProblem& problem, const Program& pro
     const NodeTensor& tensor = tensors[number];
     ProgramSource source(problem, program);
     const std::string statements = source.statements(std::span(&tensor.node, 1));
-    cases += concat("case ", number, ":\nfor (long long i = first; i < ", size_of(tensor, problem),
-                    "LL; i += step) {\n", index_statements(extents_of(tensor, problem)), statements,
-                    store_statement(tensor, number), "}\nbreak;\n");
+    cases += fill(part(embedded::kCompute, "cases"), {{"number", number},
+                                                      {"size", concat(size_of(tensor, problem), "LL")},
+                                                      {"indices", index_statements(extents_of(tensor, problem))},
+                                                      {"statements", statements},
+                                                      {"type", tensor.type == Type::kF32 ? "float" : "int"},
+                                                      {"output", concat("output_", number)},
+                                                      {"value", ProgramSource::variable(tensor.node)}});
     operands.insert(source.operands().begin(), source.operands().end());
     outputs += concat(", void* output_", number);
   }
   std::string inputs;
   for (const std::uint32_t operand : operands) inputs += ", const void* " + ProgramSource::operand_name(operand);
-  return {concat(program_prelude(), "\nextern \"C\" __global__ void __launch_bounds__(", kComputeThreads,
-                 ") compute(int offset_b, int offset_h, int offset_q, int offset_kv", inputs, outputs,
-                 ") {\nconst long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x;\n",
-                 "const long long step = gridDim.x * (long long)blockDim.x;\nswitch (blockIdx.y) {\n", cases, "}\n}\n"),
+  return {concat(embedded::kProgramPrelude,
+                 fill(embedded::kCompute,
+                      {{"threads", kComputeThreads}, {"operands", inputs}, {"outputs", outputs}, {"cases", cases}})),
           {operands.begin(), operands.end()}};
 }
 

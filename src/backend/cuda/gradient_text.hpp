@@ -10,10 +10,12 @@
 
 // How the kernels of a GradientSource name a target and find its entries: what "gradients" and "store_I" share.
 
-namespace scoremod::backend::cuda {
+namespace scoremod::embedded {
+/// Functions of all kernels, after kProgramPrelude and kExactSum.
+extern const std::string_view kGradientPrelude;
+}  // namespace scoremod::embedded
 
-/// Functions of all kernels, after program_prelude() and exact_sum_source().
-std::string_view gradient_prelude();
+namespace scoremod::backend::cuda {
 
 /// As in load_f16 and store_f16.
 const char* dtype_name(DType dtype);

@@ -9,17 +9,19 @@
 
 #include "scoremod/problem.hpp"
 
+namespace scoremod::embedded {
+/// What generated code calls: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each dtype. Goes before
+/// any statements(). CUDA C++ for NVRTC, and C++ for a host compiler, which is how tests see what it means; both must
+/// be told not to contract products and sums (--fmad=false, -ffp-contract=off).
+extern const std::string_view kProgramPrelude;
+}  // namespace scoremod::embedded
+
 namespace scoremod::backend::cuda {
 
 /// More nodes than this are not made into a kernel: compiling one takes NVRTC minutes from there on.
 inline constexpr std::size_t kMaxKernelNodes = 4096;
 /// Likewise for the operands that a kernel reads, because a kernel's parameters are limited to 4 KiB.
 inline constexpr std::size_t kMaxKernelOperands = 128;
-
-/// What generated code calls: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each dtype. Goes before
-/// any statements(). CUDA C++ for NVRTC, and C++ for a host compiler, which is how tests see what it means; both must
-/// be told not to contract products and sums (--fmad=false, -ffp-contract=off).
-std::string_view program_prelude();
 
 /// Writes a program's nodes as statements of a function of one element. Their free variables are `score` and `upstream`
 /// (float), `b`, `h`, `q`, `kv` (int: local indices), `offset_b`, `offset_h`, `offset_q`, `offset_kv` (int: the call's

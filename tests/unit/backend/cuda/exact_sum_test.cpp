@@ -25,7 +25,7 @@ class ExactSum : public ::testing::Test {
  protected:
   static float sum(const std::vector<float>& values) {
     static const test::HostLibrary library(
-        concat(program_prelude(), exact_sum_source(),
+        concat(embedded::kProgramPrelude, embedded::kExactSum,
                "extern \"C\" float sum_all(const float* values, long long count, long long* sums) {\n"
                "for (long long i = 0; i < count; ++i) add_to(sums, 1, values[i]);\nreturn sum_at(sums, 1);\n}\n"));
     using Function = float (*)(const float*, long long, long long*);

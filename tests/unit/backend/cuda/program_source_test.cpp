@@ -170,7 +170,7 @@ void expect_same(const Case& test, Function function, std::mt19937_64& random) {
 
 TEST(ProgramSource, MeansWhatTheInterpreterMeans) {
   std::vector<Case> cases;
-  std::string text(program_prelude());
+  std::string text(embedded::kProgramPrelude);
   for (int i = 0; i < kPrograms; ++i) {
     Case test;
     test.seed = test::test_seed() + static_cast<std::uint64_t>(i);

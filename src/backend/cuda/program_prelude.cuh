@@ -1,9 +1,6 @@
-#include "backend/cuda/program_source.hpp"
+// What generated statements call: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each dtype.
+#pragma once
 
-namespace scoremod::backend::cuda {
-
-std::string_view program_prelude() {
-  return R"(
 #ifdef __CUDACC_RTC__
 #define SCOREMOD_FUNCTION static __device__ __forceinline__
 SCOREMOD_FUNCTION float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
@@ -83,7 +80,3 @@ SCOREMOD_FUNCTION float f32_gelu_tanh(float x) {
   return f32_gated(x, f32_sigmoid(2.0f * inner));
 }
 SCOREMOD_FUNCTION float f32_silu(float x) { return f32_gated(x, f32_sigmoid(x)); }
-)";
-}
-
-}  // namespace scoremod::backend::cuda

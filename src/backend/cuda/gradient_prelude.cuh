@@ -1,9 +1,8 @@
-#include "backend/cuda/gradient_text.hpp"
+// Functions of all kernels of a GradientSource.
+#pragma once
 
-namespace scoremod::backend::cuda {
+#include "backend/cuda/exact_sum.cuh"
 
-std::string_view gradient_prelude() {
-  return R"(
 SCOREMOD_FUNCTION void store_f32(void* data, long long i, float value) { ((float*)data)[i] = value; }
 SCOREMOD_FUNCTION void store_f16(void* data, long long i, float value) {
   unsigned short bits;
@@ -56,7 +55,3 @@ SCOREMOD_FUNCTION void add_to_table(Sum* sums, Run& run, int entry, float value)
   }
   run.sum += value;
 }
-)";
-}
-
-}  // namespace scoremod::backend::cuda

@@ -1,9 +1,8 @@
-#include "backend/cuda/exact_sum.hpp"
+// Sums that do not depend on the order of what is added: exact_sum.hpp.
+#pragma once
 
-namespace scoremod::backend::cuda {
+#include "backend/cuda/program_prelude.cuh"
 
-std::string_view exact_sum_source() {
-  return R"(
 #ifdef __CUDACC_RTC__
 SCOREMOD_FUNCTION unsigned bits_of_float(float x) { return __float_as_uint(x); }
 SCOREMOD_FUNCTION void add_to(float* sums, long long entry, float value) { atomicAdd(sums + entry, value); }
@@ -55,7 +54,3 @@ SCOREMOD_FUNCTION float sum_at(const long long* sums, long long entry) {
   for (int i = kDigits - 1; i >= 0; --i) value += ldexp((double)digits[i], i * kDigitBits - 149);
   return (float)value;
 }
-)";
-}
-
-}  // namespace scoremod::backend::cuda

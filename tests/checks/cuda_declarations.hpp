@@ -1,0 +1,56 @@
+// What CUDA C++ has and C++ has not, as far as the .cuh files of src use it: declarations alone, for a host compiler
+// that is asked whether they are well-formed where there is no NVRTC.
+#pragma once
+
+#define __CUDACC_RTC__
+#define __CUDA_ARCH__ 900
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+};
+extern const dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+void __syncthreads();
+void __syncwarp(unsigned mask = 0xffffffffu);
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32);
+template <class T>
+unsigned __match_all_sync(unsigned mask, T value, int* same);
+int __any_sync(unsigned mask, int value);
+int __all_sync(unsigned mask, int value);
+unsigned __ballot_sync(unsigned mask, int value);
+template <class T>
+T atomicAdd(T* address, T value);
+template <class T>
+T atomicOr(T* address, T value);
+template <class T>
+T atomicMax(T* address, T value);
+template <class T>
+T atomicMin(T* address, T value);
+float __uint_as_float(unsigned bits);
+unsigned __float_as_uint(float value);
+float __int_as_float(int bits);
+int __float_as_int(float value);
+
+using size_t = decltype(sizeof(0));
+extern "C" {
+float expf(float);
+float exp2f(float);
+float logf(float);
+float log1pf(float);
+float fabsf(float);
+float fmodf(float, float);
+float fmaf(float, float, float);
+float fmaxf(float, float);
+float fminf(float, float);
+float erfcf(float);
+float sqrtf(float);
+}
+double ldexp(double, int);
