@@ -8,6 +8,7 @@ import numpy as np
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
+from scoremod.jax.arrays import known_array
 from scoremod.jax.call import sizes_of
 from scoremod.jax.graph import Graph, Tensor
 from scoremod.jax.program import AXES
@@ -76,9 +77,7 @@ def _arrays(what, given, sizes):
     for name, value in (given or {}).items():
         if not isinstance(name, str):
             raise InvalidArgumentError(f"{what}: expected names, found {name!r}")
-        array = value if isinstance(value, jax.Array) else np.asarray(value)
-        if array.dtype in (np.float64, np.int64):
-            array = array.astype(np.float32 if array.dtype == np.float64 else np.int32)
+        array = known_array(f"{what}['{name}']", value)
         if array.ndim == 0:
             arrays[name] = array
             continue

@@ -11,3 +11,11 @@ def closed(jaxpr):
 def without_arrays(jaxpr):
     """A closed jaxpr as one that gets its captured arrays with ClosedJaxpr(jaxpr, arrays)."""
     return jaxpr.with_consts(()) if hasattr(jaxpr, "with_consts") else jaxpr.jaxpr
+
+
+def inner_jaxprs(equation):
+    """The jaxprs among an equation's parameters: of what it calls, of its branches, of its loop."""
+    for value in equation.params.values():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, (core.Jaxpr, core.ClosedJaxpr)):
+                yield each

@@ -160,6 +160,8 @@ def _dynamic_slice(tracer, params, value, *starts):
         return None
     indices, dims = list(view.indices), list(view.dims)
     for i, (size, start) in enumerate(zip(params["slice_sizes"], starts)):
+        if size == 1 and start.node is not None:
+            tracer.check_extent(view.base, dims[i], value.shape[i], start.node)
         if size == value.shape[i]:
             continue
         node = tracer.node_of(start) if size == 1 else None
@@ -195,6 +197,8 @@ def _gather(tracer, params, value, starts):
     for dim, node in zip(collapsed, starts.vector):
         if view.dims[dim] is None:
             return None
+        if params["mode"] == lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+            tracer.check_extent(view.base, view.dims[dim], value.shape[dim], node)
         indices[view.dims[dim]] = node
         if fills and not _within(tracer, node, value.shape[dim]):
             low = builder.op("ge", node, builder.constant(0, "i32"))

@@ -11,8 +11,9 @@ from jax.extend import core
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax import values
+from scoremod.jax.captures import check_integers, name_of
 from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
-from scoremod.jax.jaxprs import closed
+from scoremod.jax.jaxprs import closed, inner_jaxprs
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, called_jaxpr, library_rule, select_case
@@ -53,6 +54,10 @@ def jaxpr_of(name, function, like=None):
             "instead of a NumPy array or a list a"
         )
         raise
+    except OverflowError as error:  # JAX's own of an integer of Python
+        raise InvalidArgumentError(f"{name}: expected integers that int32 holds, as score programs have no others; found: {error}") from None
+    check_integers(name, function, avals, jaxpr)
+    _check_parts_kept(name, jaxpr)
     results = jaxpr.out_avals
     if len(results) != 1 or results[0].shape != ():
         found = ", ".join(str(aval) for aval in results) or "nothing"
@@ -60,6 +65,20 @@ def jaxpr_of(name, function, like=None):
     if results[0].dtype != dtype:
         raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
     return jaxpr
+
+
+def _check_parts_kept(name, jaxpr):
+    """JAX lets a complex number become a real one by leaving out its imaginary part."""
+    for equation in closed(jaxpr).jaxpr.eqns:
+        if equation.primitive.name == "convert_element_type":
+            given, wanted = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+            if jnp.issubdtype(given, jnp.complexfloating) and not jnp.issubdtype(wanted, jnp.complexfloating):
+                raise InvalidArgumentError(
+                    f"{name}: expected real numbers, found {given} at {_line(equation)}, whose imaginary part {wanted} would lose; take its "
+                    ".real where that is meant"
+                )
+        for inner in inner_jaxprs(equation):
+            _check_parts_kept(name, inner)
 
 
 def trace(score_mod, mask_mod, sizes, scale=None, positions=None):
@@ -117,11 +136,13 @@ class Tracer:
             value.node = self.builder.node(axis, "i32")
         self.operands = Operands(self.builder, sizes, dict(zip(AXES, self.indices)))
         self._constants = {}
-        self._name = self._debug_info = None
+        self._functions = []
+        self._name = self._debug_info = self._where = None
 
     def root(self, name, function, arguments):
         """The node of what a user's function returns."""
         jaxpr = jaxpr_of(name, function)
+        self._functions.append(function)
         self._name, self._debug_info = name, jaxpr.jaxpr.debug_info
         return self.node_of(self._run(jaxpr, arguments, None)[0])
 
@@ -169,7 +190,7 @@ class Tracer:
             return called
         self._scalar(equation, inputs, results)
         if results[0].node is None and len(results) == 1:
-            self._indexed(equation, inputs, results[0])
+            self._indexed(equation, inputs, results[0], where)
         for value in results:
             if "score" in value.deps and value.node is None and value.view is None and value.vector is None:
                 self._refuse(equation, where, "depends on the score and is no operation of a score program")
@@ -236,9 +257,23 @@ class Tracer:
         computed = [value for value in inputs if value.deps and value.node is None and value.view is None]
         return "score" not in result.deps and any(value.deps == result.deps for value in computed)
 
-    def _indexed(self, equation, inputs, result):
+    def check_extent(self, base, dim, extent, node):
+        """Raises InvalidArgumentError for an array that is too short for the axis that a node is: jnp would read its last element for every
+        index beyond. dim: the dimension of `base`, the captured array, or None for one of size 1 that it doesn't have."""
+        axis = next((axis for axis, index in zip(AXES, self.indices) if index.node == node), None)
+        if axis is None or extent >= self.sizes[axis]:
+            return
+        name = name_of(base.array, self._functions)
+        array = f"'{name}'" if name else "an array"
+        place = "an added dimension" if dim is None else f"dimension {dim}"
+        raise InvalidArgumentError(
+            f"{self._name}: {array} of shape {base.shape}, indexed at {self._where} by {axis}: expected a size of {self.sizes[axis]} along {place}, "
+            f"one for each {axis}, found {extent}. Where all beyond are to read the last, write jnp.minimum({axis}, {extent - 1})"
+        )
+
+    def _indexed(self, equation, inputs, result, where):
         """Gives the result of indexing an array its view, and a vector of indices its nodes."""
-        name = equation.primitive.name
+        name, self._where = equation.primitive.name, where
         result.vector = index_vector(self, name, equation.params, inputs)
         if name in VIEW_RULES:
             result.view = VIEW_RULES[name](self, equation.params, *inputs)

@@ -35,6 +35,11 @@ class Value:
     def is_uniform(self):
         return not self.deps
 
+    @property
+    def array(self):
+        """The array that a function captures, if the value is one."""
+        return self._constant
+
     def axes(self):
         return tuple(axis for axis in AXES if axis in self.deps)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError
+from scoremod.jax.arrays import jax_array
 
 
 def soft_cap(cap):
@@ -17,7 +18,7 @@ def soft_cap(cap):
 def alibi(slopes, symmetric=False):
     """score + slopes[h] * (kv_idx - q_idx), or with symmetric score - slopes[h] * |q_idx - kv_idx|. slopes: float [heads]; alibi_slopes() has
     the usual ones. (Press et al. 2022, https://arxiv.org/abs/2108.12409.)"""
-    slopes = jnp.asarray(slopes)
+    slopes = jax_array("slopes", slopes)
     if symmetric:
         return lambda score, b, h, q_idx, kv_idx: score - slopes[h] * jnp.abs(q_idx - kv_idx)
     return lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx)
@@ -30,7 +31,7 @@ def relative_bias(scale=1.0):
 
 def full_bias(bias):
     """score + bias[b, h, q_idx, kv_idx]; dimensions of size 1 broadcast. bias: float of rank 4."""
-    bias = jnp.asarray(bias)
+    bias = jax_array("bias", bias)
     if bias.ndim != 4:
         raise InvalidArgumentError(f"bias: expected rank 4, found shape {bias.shape}")
 
@@ -43,7 +44,7 @@ def full_bias(bias):
 def relative_table(table):
     """score + table[h, clip(q_idx - kv_idx, -n, n) + n]. table: float [heads, 2 n + 1], learned. (Distances are clipped as in Shaw et al. 2018,
     https://arxiv.org/abs/1803.02155; here the learned value is added to the score.)"""
-    table = jnp.asarray(table)
+    table = jax_array("table", table)
     if table.ndim != 2 or table.shape[1] % 2 == 0:
         raise InvalidArgumentError(f"table: expected shape [heads, 2 * max_distance + 1], found {table.shape}")
     n = table.shape[1] // 2
@@ -52,7 +53,7 @@ def relative_table(table):
 
 def head_temperature(temperature):
     """score / temperature[h]. temperature: float [heads]."""
-    temperature = jnp.asarray(temperature)
+    temperature = jax_array("temperature", temperature)
     return lambda score, b, h, q_idx, kv_idx: score / temperature[h]
 
 
@@ -80,20 +81,20 @@ def prefix_lm(prefix):
     """kv_idx < prefix or kv_idx <= q_idx. prefix: a number, or int [batch]."""
     if np.ndim(prefix) == 0:
         return lambda b, h, q_idx, kv_idx: (kv_idx < prefix) | (kv_idx <= q_idx)
-    prefix = jnp.asarray(prefix)
+    prefix = jax_array("prefix", prefix)
     return lambda b, h, q_idx, kv_idx: (kv_idx < prefix[b]) | (kv_idx <= q_idx)
 
 
 def documents(query_documents, key_documents=None):
     """query_documents[b, q_idx] == key_documents[b, kv_idx]: int [batch, seq]. key_documents: the queries' without it."""
-    queries = jnp.asarray(query_documents)
-    keys = queries if key_documents is None else jnp.asarray(key_documents)
-    return lambda b, h, q_idx, kv_idx: queries[b, q_idx] == keys[b, kv_idx]
+    query_documents = jax_array("query_documents", query_documents)
+    key_documents = query_documents if key_documents is None else jax_array("key_documents", key_documents)
+    return lambda b, h, q_idx, kv_idx: query_documents[b, q_idx] == key_documents[b, kv_idx]
 
 
 def padding(lengths):
     """kv_idx < lengths[b]: the first lengths[b] keys. lengths: int [batch]."""
-    lengths = jnp.asarray(lengths)
+    lengths = jax_array("lengths", lengths)
     return lambda b, h, q_idx, kv_idx: kv_idx < lengths[b]
 
 

@@ -1,0 +1,64 @@
+"""Arrays and numbers that callers give beside the functions, as JAX arrays of 32 bits or less; refused by name where that would cut them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scoremod.errors import InvalidArgumentError
+
+_INT32 = np.iinfo(np.int32)
+# What holds numbers that int32 doesn't. (Narrow and 64-bit dtypes of an array become int32 and float32, as without JAX's 64-bit types.)
+_WIDE_INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.uint32))
+
+
+def known_array(name, value):
+    """The NumPy array of a value whose numbers are known, or the JAX array itself, in a dtype of at most 32 bits.
+
+    name: for the message. Raises InvalidArgumentError for what is no array of real numbers or bools, and for integers beyond int32.
+    """
+    array = value if isinstance(value, (jax.Array, np.ndarray)) else _from_python(name, value)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise InvalidArgumentError(f"{name}: expected real numbers or bools, found {_described(value, array.dtype)}")
+    number = too_wide(array)
+    if number is not None:
+        raise InvalidArgumentError(beyond_int32(name, number))
+    if jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize > 4:
+        return array.astype(np.float32)
+    return array.astype(np.int32) if array.dtype in _WIDE_INTEGERS else array
+
+
+def jax_array(name, value):
+    """known_array() as a JAX array."""
+    return jnp.asarray(known_array(name, value))
+
+
+def beyond_int32(name, number):
+    return f"{name}: expected integers from {_INT32.min} to {_INT32.max}, which int32 holds, found {number}; score programs have no others"
+
+
+def too_wide(value):
+    """An integer beyond int32 in a number, a NumPy array or a JAX array whose contents are known; None if there is none."""
+    if isinstance(value, int):
+        return None if _INT32.min <= value <= _INT32.max else value
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, (np.generic, np.ndarray, jax.Array)):
+        return None
+    if value.size == 0 or value.dtype not in _WIDE_INTEGERS:
+        return None
+    array = np.asarray(value)
+    return next((int(each) for each in (array.min(), array.max()) if not _INT32.min <= each <= _INT32.max), None)
+
+
+def _from_python(name, value):
+    """The array of a number or of nested lists, which may hold JAX's tracers."""
+    leaves = jax.tree.leaves(value)
+    for each in leaves:
+        if too_wide(each) is not None:
+            raise InvalidArgumentError(beyond_int32(name, each))
+    try:
+        return jnp.asarray(value) if any(isinstance(each, jax.Array) for each in leaves) else np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"{name}: expected an array, a number or a list of numbers, found {value!r} ({error})") from None
+
+
+def _described(value, dtype):
+    return f"dtype {dtype}" if isinstance(value, (jax.Array, np.ndarray)) and dtype != object else f"{value!r}"
