@@ -8,9 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/cudnn/admission.hpp"
 #include "base/fail.hpp"
 #include "plans/record_file.hpp"
+#include "verification/verdict.hpp"
 
 namespace scoremod::explorer {
 namespace {
@@ -27,9 +27,8 @@ plans::RecordFile read_record(const std::filesystem::path& path) {
 std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 bool belongs(const plans::Record& record, const std::string& architecture, const std::string& cudnn) {
-  return record.kind == plans::RecordKind::kAdmission && record.engine == "cudnn " + cudnn &&
-         record.architecture.starts_with(architecture + " ") &&
-         text_of(record.payload) == backend::cudnn::kAdmittedVerdict;
+  return record.kind == plans::RecordKind::kVerification && record.engine == "cudnn " + cudnn &&
+         record.architecture.starts_with(architecture + " ") && text_of(record.payload) == verification::kRightVerdict;
 }
 
 }  // namespace
@@ -41,7 +40,7 @@ int write_shipped_admissions(const std::string& store, const std::string& archit
   if (failure) fail_environment("can't list ", store, ": ", failure.message());
   std::map<std::string, std::string> labels;
   for (const std::filesystem::directory_entry& entry : files) {
-    if (!entry.path().filename().string().starts_with(to_string(plans::RecordKind::kAdmission))) continue;
+    if (!entry.path().filename().string().starts_with(to_string(plans::RecordKind::kVerification))) continue;
     const plans::RecordFile file = read_record(entry.path());
     if (!file.damage.empty()) fail_argument(entry.path().string(), " is damaged: ", file.damage, "; delete it");
     if (belongs(file.record, architecture, cudnn)) labels[text_of(file.record.key)] = file.record.label;
@@ -50,7 +49,7 @@ int write_shipped_admissions(const std::string& store, const std::string& archit
   out << "{\n  \"machine\": " << Json(machine) << ",\n  \"commit\": " << Json(commit) << ",\n  \"results\": [";
   const char* separator = "\n";
   for (const auto& [key, label] : labels) {
-    out << separator << "    " << Json{{"label", label}, {"verdict", backend::cudnn::kAdmittedVerdict}, {"key", key}};
+    out << separator << "    " << Json{{"label", label}, {"verdict", verification::kRightVerdict}, {"key", key}};
     separator = ",\n";
   }
   out << "\n  ]\n}\n";

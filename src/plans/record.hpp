@@ -10,14 +10,16 @@
 namespace scoremod::plans {
 
 enum class RecordKind : std::uint8_t {
-  kPlan,       ///< a serialized plan
-  kAdmission,  ///< the verdict of a trial run of a lowering on a device
-  kKernels,    ///< kernels that were compiled for a program
+  kPlan,          ///< a serialized plan
+  kVerification,  ///< the verdict of a trial run on a device
+  kKernels,       ///< kernels that were compiled for a program
+  kAdmission,     ///< a verdict of a trial that covered less, of earlier versions: listed and deleted, never used
 };
 
-inline constexpr std::array kRecordKinds{RecordKind::kPlan, RecordKind::kAdmission, RecordKind::kKernels};
+inline constexpr std::array kRecordKinds{RecordKind::kPlan, RecordKind::kVerification, RecordKind::kKernels,
+                                         RecordKind::kAdmission};
 
-/// "plan", "admission" or "kernels"; also the beginning of its files' names.
+/// "plan", "verification", "kernels" or "admission"; also the beginning of its files' names.
 const char* to_string(RecordKind kind);
 
 /// Something to be kept in a file, to be found by its kind and key.

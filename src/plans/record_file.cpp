@@ -85,8 +85,9 @@ RecordFile damaged(std::string why) {
 const char* to_string(RecordKind kind) {
   switch (kind) {
     case RecordKind::kPlan: return "plan";
-    case RecordKind::kAdmission: return "admission";
+    case RecordKind::kVerification: return "verification";
     case RecordKind::kKernels: return "kernels";
+    case RecordKind::kAdmission: return "admission";
   }
   return "unknown";
 }

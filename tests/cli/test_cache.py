@@ -67,7 +67,7 @@ def cache(scoremod, store):
 
 def test_list_shows_what_is_kept(cache, scoremod, store):
     old = write(store, key=b"1", label="the old one", age=1000)
-    new = write(store, key=b"2", label="the new one", kind="admission")
+    new = write(store, key=b"2", label="the new one", kind="verification")
     code, report = cache("list")
     assert code == 0 and report["directory"] == str(store) and report["limit_bytes"] == 2**30
     assert [file["name"] for file in report["files"]] == [new.name, old.name]

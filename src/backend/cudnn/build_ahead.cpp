@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "backend/cuda/load_stand_in_driver.hpp"
-#include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/library.hpp"
@@ -15,6 +14,7 @@
 #include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/problem_rules.hpp"
 #include "base/fail.hpp"
+#include "verification/trial_problem.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -63,11 +63,11 @@ bool build_candidate(const Candidate& candidate, const DeviceProperties& device,
   return true;
 }
 
-/// The plan of the small problem whose run on the device admits the candidate; nothing where there is none: the device
-/// then says why.
+/// The plan of the small problem whose run on the device verifies the candidate; nothing where there is none: the
+/// device then says why.
 void build_trial(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed,
                  std::size_t groups_left_out, const DeviceProperties& device, std::vector<AheadPlan>& plans) {
-  const compiler::CompiledProblem trial = trial_problem(problem);
+  const compiler::CompiledProblem trial = verification::trial_problem(problem);
   std::vector<std::string> reasons;
   const auto same = candidate(trial, task, allowed, groups_left_out, reasons);
   AheadPlan ahead;

@@ -6,8 +6,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/operand_gradients.hpp"
-#include "backend/cuda/workspace_alignment.hpp"
-#include "backend/cudnn/gradient_ways.hpp"
+#include "backend/cudnn/execution_plans.hpp"
 #include "backend/cudnn/graph/device_target.hpp"
 #include "backend/cudnn/planner.hpp"
 #include "backend/cudnn/predicted_workspace.hpp"
@@ -18,70 +17,6 @@ namespace scoremod::backend {
 namespace {
 
 using compiler::CompiledProblem;
-
-void* writable(const void* data) { return const_cast<void*>(data); }
-
-class CudnnForwardPlan final : public ForwardPlan {
- public:
-  explicit CudnnForwardPlan(std::shared_ptr<const cudnn::DirectionPlan> plan) : plan_(std::move(plan)) {}
-
-  std::size_t workspace_bytes() const override { return cuda::with_room_to_align(plan_->workspace_bytes()); }
-
-  void execute(const ForwardTensors& tensors, const CallParameters& parameters,
-               std::span<std::byte> workspace) const override {
-    cudnn::CallPointers call;
-    call.attention[cudnn::kUidQ] = writable(tensors.q);
-    call.attention[cudnn::kUidK] = writable(tensors.k);
-    call.attention[cudnn::kUidV] = writable(tensors.v);
-    call.attention[cudnn::kUidO] = tensors.o;
-    call.attention[cudnn::kUidStats] = tensors.lse;
-    call.operands = tensors.operands;
-    plan_->execute(call, parameters, cuda::aligned(workspace));
-  }
-
- private:
-  std::shared_ptr<const cudnn::DirectionPlan> plan_;
-};
-
-class CudnnBackwardPlan final : public BackwardPlan {
- public:
-  CudnnBackwardPlan(std::shared_ptr<const cudnn::DirectionPlan> plan, cudnn::GradientWays ways,
-                    std::unique_ptr<const cuda::OperandGradients> pass)
-      : plan_(std::move(plan)), ways_(std::move(ways)), pass_(std::move(pass)) {}
-
-  /// All run on one stream, one after the other.
-  std::size_t workspace_bytes() const override {
-    return cuda::with_room_to_align(std::max({plan_->workspace_bytes(), ways_.plan ? ways_.plan->workspace_bytes() : 0,
-                                              pass_ ? pass_->workspace_bytes() : 0}));
-  }
-
-  void execute(const BackwardTensors& tensors, const CallParameters& parameters,
-               std::span<std::byte> workspace) const override {
-    cudnn::CallPointers call;
-    call.attention[cudnn::kUidQ] = writable(tensors.q);
-    call.attention[cudnn::kUidK] = writable(tensors.k);
-    call.attention[cudnn::kUidV] = writable(tensors.v);
-    call.attention[cudnn::kUidO] = writable(tensors.o);
-    call.attention[cudnn::kUidStats] = const_cast<float*>(tensors.lse);
-    call.attention[cudnn::kUidDO] = writable(tensors.d_o);
-    call.attention[cudnn::kUidDQ] = tensors.dq;
-    call.attention[cudnn::kUidDK] = tensors.dk;
-    call.attention[cudnn::kUidDV] = tensors.dv;
-    call.operands = tensors.operands;
-    if (ways_.is_fused(tensors.d_operands)) {
-      call.attention[cudnn::kUidDBias] = tensors.d_operands[*ways_.fused];
-      return ways_.plan->execute(call, parameters, cuda::aligned(workspace));
-    }
-    plan_->execute(call, parameters, cuda::aligned(workspace));
-    const bool wanted = std::ranges::any_of(tensors.d_operands, [](const void* data) { return data != nullptr; });
-    if (wanted) pass_->execute(tensors, parameters, cuda::aligned(workspace));
-  }
-
- private:
-  std::shared_ptr<const cudnn::DirectionPlan> plan_;
-  cudnn::GradientWays ways_;
-  std::unique_ptr<const cuda::OperandGradients> pass_;  ///< null when no call needs it
-};
 
 /// What the plans themselves say is held to the limit too: a prediction may be off, and says nothing of what scoremod
 /// adds. Nothing has been allocated yet.
@@ -116,7 +51,7 @@ class CudnnBackend final : public Backend {
   }
 
   std::unique_ptr<ForwardPlan> plan_forward(const CompiledProblem& problem, const PlanOptions&) const override {
-    return std::make_unique<CudnnForwardPlan>(plan(problem, Direction::kForward));
+    return std::make_unique<cudnn::CudnnForwardPlan>(plan(problem, Direction::kForward));
   }
 
   std::unique_ptr<BackwardPlan> plan_backward(const CompiledProblem& problem, const PlanOptions&) const override {
@@ -124,7 +59,7 @@ class CudnnBackend final : public Backend {
     cudnn::GradientWays ways = cudnn::gradient_ways(problem);
     std::unique_ptr<const cuda::OperandGradients> pass;
     if (ways.needs_pass()) pass = cuda::OperandGradients::build(problem, ways.operands);
-    return std::make_unique<CudnnBackwardPlan>(std::move(backward), std::move(ways), std::move(pass));
+    return std::make_unique<cudnn::CudnnBackwardPlan>(std::move(backward), std::move(ways), std::move(pass));
   }
 
  private:

@@ -25,7 +25,7 @@ struct GradientWays {
   bool is_fused(std::span<void* const> d_operands) const;
 };
 
-/// Builds and admits the fused plan, where the problem has one and its workspace is within the limit. Throws
+/// Builds and verifies the fused plan, where the problem has one and its workspace is within the limit. Throws
 /// Error(kEnvironment) as plan_direction() does.
 GradientWays gradient_ways(const compiler::CompiledProblem& problem);
 

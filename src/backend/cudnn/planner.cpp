@@ -5,12 +5,12 @@
 
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_call.hpp"
-#include "backend/cudnn/admission.hpp"
 #include "backend/cudnn/candidates.hpp"
 #include "backend/cudnn/graph/device_target.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/graph/refusal.hpp"
+#include "backend/cudnn/verification.hpp"
 #include "base/fail.hpp"
 #include "plans/plan_cache.hpp"
 #include "plans/plan_store.hpp"
@@ -96,9 +96,9 @@ std::string objection(const FormTable& table, const DeviceTarget& target) {
     return concat("no form is known to be right with cuDNN ", target.cudnn_version,
                   ": use a version that docs/cudnn_forms.md names, or explore this one");
   }
-  if (!table.verified() && admission_mode() == AdmissionMode::kNever) {
+  if (!table.verified() && verification::verification_mode() == verification::Mode::kNever) {
     return concat("the forms were not verified on ", target.architecture,
-                  ", and SCOREMOD_ADMISSION=never forbids the trial that would show what they compute");
+                  ", and SCOREMOD_VERIFICATION=never forbids the trial that would show what they compute");
   }
   return {};
 }
@@ -131,11 +131,11 @@ DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, const P
     const std::size_t groups = next.groups_left_out;
     try {
       auto plan = make_plan(problem, task, std::move(next), target);
-      const AdmissionVerdict verdict =
-          admission(problem, task, plan->modifier(), target, [&](const compiler::CompiledProblem& trial) {
+      const verification::Verdict verdict =
+          verify_lowering(problem, task, plan->modifier(), target, [&](const compiler::CompiledProblem& trial) {
             return make_trial_plan(trial, task, allowed, groups, target);
           });
-      if (!verdict.admitted) throw NoCandidate{verdict.reason};
+      if (!verdict.right) throw NoCandidate{verdict.reason};
       answer.plan = std::move(plan);
       answer.notes = std::move(answer.reasons);
       answer.reasons.clear();

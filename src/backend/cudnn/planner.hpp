@@ -20,7 +20,7 @@ struct PlannerOptions {
   FormFilter allowed;
 };
 
-/// Lowers, builds and admits: the first candidate lowering that cuDNN builds and that computes the right thing on the
+/// Lowers, builds and verifies: the first candidate lowering that cuDNN builds and that computes the right thing on the
 /// current device. Candidates are the fastest forms first, then the same without the forms that a slower one can take
 /// the place of. Throws Error(kEnvironment) when there is no device or the build fails for another reason than that
 /// cuDNN does not support it.

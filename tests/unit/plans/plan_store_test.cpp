@@ -22,11 +22,13 @@
 #include "base/canonical_bytes.hpp"
 #include "base/warning.hpp"
 #include "plans/store_folder.hpp"
+#include "support/scratch_folder.hpp"
 #include "unit/plans/colliding_keys.hpp"
-#include "unit/plans/scratch_folder.hpp"
 
 namespace scoremod::plans {
 namespace {
+
+using test::ScratchFolder;
 
 namespace fs = std::filesystem;
 
@@ -93,7 +95,7 @@ TEST(PlanStore, FindsWhatItSaved) {
   EXPECT_FALSE(fs::exists(store.directory()));
   EXPECT_TRUE(store.save(record));
   EXPECT_EQ(store.load(record.kind, record.key), record.payload);
-  EXPECT_EQ(store.load(RecordKind::kAdmission, record.key), std::nullopt) << "another kind is another record";
+  EXPECT_EQ(store.load(RecordKind::kVerification, record.key), std::nullopt) << "another kind is another record";
   EXPECT_EQ(fs::status(store.directory()).permissions(), fs::perms::owner_all);
   const PlanStoreStatistics statistics = store.statistics();
   EXPECT_EQ(statistics.hits, 1);

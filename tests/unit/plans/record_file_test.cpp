@@ -15,7 +15,7 @@ namespace {
 
 Record example() {
   Record record;
-  record.kind = RecordKind::kAdmission;
+  record.kind = RecordKind::kVerification;
   record.engine = "cudnn 9.19.0";
   record.architecture = "sm_90 NVIDIA H200";
   record.label = "forward bf16";

@@ -13,10 +13,12 @@
 
 #include "base/warning.hpp"
 #include "plans/plan_store.hpp"
-#include "unit/plans/scratch_folder.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace scoremod::plans {
 namespace {
+
+using test::ScratchFolder;
 
 /// The variables as a test wants them, and as they were afterwards. Those that are not named are not set.
 class Environment {

@@ -25,7 +25,7 @@ std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProb
 /// The gradient of such an operand, as cuDNN writes it.
 BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operand);
 
-/// Why the table forbids that gradient; empty where it is right or was never tried: admission decides then.
+/// Why the table forbids that gradient; empty where it is right or was never tried: verification decides then.
 std::string gradient_objection(const FormTable& table, const BiasGradient& gradient);
 
 }  // namespace scoremod::backend::cudnn

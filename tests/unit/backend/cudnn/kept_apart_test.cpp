@@ -10,7 +10,7 @@
 #include "backend/cudnn/graph/plan_key.hpp"
 #include "plans/plan_cache.hpp"
 #include "plans/plan_store.hpp"
-#include "unit/plans/scratch_folder.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -45,7 +45,7 @@ std::vector<PlanKey> keys_of_several_places() {
 Bytes payload_of(std::size_t number) { return Bytes(50 + number, static_cast<std::byte>(number)); }
 
 TEST(PlansOfSeveralPlaces, NeverMeetInOneFolder) {
-  const plans::ScratchFolder folder;
+  const test::ScratchFolder folder;
   const std::vector<PlanKey> keys = keys_of_several_places();
   plans::PlanStore store(folder.path());
   // The last one never stores anything, so that each of the others could be taken for its plan.

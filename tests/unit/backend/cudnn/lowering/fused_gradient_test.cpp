@@ -4,7 +4,7 @@
 
 #include "scoremod/program.hpp"
 
-#include "backend/cudnn/admission.hpp"
+#include "backend/cudnn/structural_key.hpp"
 #include "compiler/pipeline.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -91,9 +91,9 @@ TEST(FusedGradient, IsPartOfTheGraphAndOfTheAdmissionKey) {
   DeviceTarget target;
   target.architecture = "sm_90";
   target.cudnn_version = "9.19.0";
-  const std::string with = admission_key({}, problem.problem, {Direction::kBackward, 0}, target);
+  const std::string with = structural_key({}, problem.problem, {Direction::kBackward, 0}, target);
   EXPECT_NE(with.find("with the gradient of a bf16 bias 1nnd"), std::string::npos) << with;
-  EXPECT_EQ(admission_key({}, problem.problem, Direction::kBackward, target).find("bias"), std::string::npos);
+  EXPECT_EQ(structural_key({}, problem.problem, Direction::kBackward, target).find("bias"), std::string::npos);
 }
 
 TEST(FusedGradient, IsForbiddenWhereTheTableHasSeenItGoWrong) {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace scoremod::plans {
+namespace scoremod::test {
 
 /// An empty folder of its own, deleted with the object.
 class ScratchFolder {
@@ -25,4 +25,4 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace scoremod::plans
+}  // namespace scoremod::test

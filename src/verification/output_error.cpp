@@ -1,10 +1,10 @@
-#include "backend/cudnn/output_error.hpp"
+#include "verification/output_error.hpp"
 
 #include <cmath>
 
 #include "base/element.hpp"
 
-namespace scoremod::backend::cudnn {
+namespace scoremod::verification {
 namespace {
 
 /// Euclidean distance; NaN wherever one is not finite and the other is not the same.
@@ -41,4 +41,4 @@ OutputError output_error(const std::string& name, const std::vector<double>& fou
   return {name, distance(found, truth) / norm, 2 * distance(plain, truth) / norm + unit_roundoff(dtype)};
 }
 
-}  // namespace scoremod::backend::cudnn
+}  // namespace scoremod::verification

@@ -1,12 +1,12 @@
-#include "backend/cudnn/admission.hpp"
+#include "backend/cudnn/structural_key.hpp"
 
 #include <gtest/gtest.h>
 
 #include "scoremod/dsl.hpp"
-#include "scoremod/error.hpp"
 
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "compiler/pipeline.hpp"
+#include "verification/trial_problem.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -53,13 +53,13 @@ DeviceTarget h200() {
 
 std::string key_of(const AttentionProblem& problem, Direction direction = Direction::kForward) {
   const auto compiled = compiler::compile(problem);
-  return admission_key(lowered(compiled, direction == Direction::kBackward), problem, direction, h200());
+  return structural_key(lowered(compiled, direction == Direction::kBackward), problem, direction, h200());
 }
 
 constexpr const char* kWindow = R"(value = score * 0.5
 keep = q_idx - kv_idx <= 512 & kv_idx <= q_idx)";
 
-TEST(AdmissionKey, TellsADeterministicBackwardFromAnother) {
+TEST(StructuralKey, TellsADeterministicBackwardFromAnother) {
   AttentionProblem problem = large_problem(kWindow);
   const std::string forward = key_of(problem), backward = key_of(problem, Direction::kBackward);
   problem.deterministic = true;
@@ -67,77 +67,22 @@ TEST(AdmissionKey, TellsADeterministicBackwardFromAnother) {
   EXPECT_NE(key_of(problem, Direction::kBackward), backward);
 }
 
-TEST(TrialProblem, IsSmallAndKeepsWhatDecidesKernels) {
-  const auto problem =
-      compiler::compile(large_problem("operand slopes: f32 [h]\ntable lookup: f32 rank 1\n"
-                                      "value = score * slopes + lookup[kv_idx]"));
-  const AttentionProblem trial = trial_problem(problem).problem;
-  EXPECT_NO_THROW(validate(trial));
-  EXPECT_EQ(trial.batch, 2);
-  EXPECT_EQ(trial.heads_kv, 2);
-  EXPECT_EQ(trial.heads_q, 6);
-  EXPECT_EQ(trial.seq_q % 128, 0);
-  EXPECT_EQ(trial.seq_kv % 128, 0);
-  EXPECT_LT(trial.seq_q, trial.seq_kv);
-  EXPECT_LE(trial.seq_kv, 512);
-  EXPECT_EQ(trial.dim_qk, 192);
-  EXPECT_EQ(trial.dim_v, 128);
-  EXPECT_EQ(trial.operands[0].shape, (std::vector<std::int64_t>{6}));
-  EXPECT_EQ(trial.operands[1].shape, (std::vector<std::int64_t>{64}));
-  EXPECT_EQ(trial.effective_scale(), problem.problem.effective_scale());
-}
-
-TEST(TrialProblem, KeepsPartialTilesSingleRowsAndShortLengths) {
-  AttentionProblem problem = large_problem("value = score * 2.0");
-  problem.seq_q = 1;
-  problem.seq_kv = 4095;
-  AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
-  EXPECT_EQ(trial.seq_q, 1);
-  EXPECT_NE(trial.seq_kv % 128, 0);
-  problem.seq_q = problem.seq_kv = 50;
-  trial = trial_problem(compiler::compile(problem)).problem;
-  EXPECT_EQ(trial.seq_q, 50);
-  EXPECT_EQ(trial.seq_kv, 50);
-  problem.seq_q = 8192;
-  problem.seq_kv = 4096;
-  trial = trial_problem(compiler::compile(problem)).problem;
-  EXPECT_GT(trial.seq_q, trial.seq_kv);
-}
-
-TEST(TrialProblem, IsLongerThanTheProgramsConstants) {
-  const AttentionProblem trial = trial_problem(compiler::compile(large_problem(kWindow))).problem;
-  EXPECT_GT(trial.seq_q, 512);
-  EXPECT_LE(trial.seq_q, 1024);
-}
-
-TEST(TrialProblem, PacksStridesInTheirOrder) {
-  AttentionProblem problem = large_problem("value = score * 2.0");
-  problem.backward = false;
-  problem.q.strides = Strides{32 * 4096 * 256, 256, 32 * 256, 1};
-  problem.k.strides = Strides{0, 192, 4 * 192, 1};
-  const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
-  EXPECT_NO_THROW(validate(trial));
-  EXPECT_EQ(trial.q.strides->head, 192);
-  EXPECT_EQ(trial.q.strides->sequence, 6 * 192);
-  EXPECT_EQ(trial.k.strides->batch, 0);
-}
-
-TEST(TrialProblem, LowersToTheStructureOfTheProblem) {
+TEST(StructuralKey, OfTheTrialProblemIsThatOfTheProblem) {
   for (const char* program :
        {kWindow, "value = tanh(score)", "operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias",
         "operand ids: i32 [b, kv_idx]\nvalue = score\nkeep = ids == 1 & kv_idx <= q_idx"}) {
     for (const bool backward : {false, true}) {
       const auto problem = compiler::compile(large_problem(program));
-      const auto trial = trial_problem(problem);
+      const auto trial = verification::trial_problem(problem);
       const Direction direction = backward ? Direction::kBackward : Direction::kForward;
-      EXPECT_EQ(admission_key(lowered(problem, backward), problem.problem, direction, h200()),
-                admission_key(lowered(trial, backward), trial.problem, direction, h200()))
+      EXPECT_EQ(structural_key(lowered(problem, backward), problem.problem, direction, h200()),
+                structural_key(lowered(trial, backward), trial.problem, direction, h200()))
           << program;
     }
   }
 }
 
-TEST(AdmissionKey, IsSharedByWhatATrialSpeaksForAndByNothingElse) {
+TEST(StructuralKey, IsSharedByWhatATrialSpeaksForAndByNothingElse) {
   const AttentionProblem problem = large_problem(kWindow);
   const std::string key = key_of(problem);
   AttentionProblem longer = problem;
@@ -162,16 +107,7 @@ TEST(AdmissionKey, IsSharedByWhatATrialSpeaksForAndByNothingElse) {
   const auto compiled = compiler::compile(problem);
   DeviceTarget other = h200();
   other.cudnn_version = "9.20.0";
-  EXPECT_NE(admission_key(lowered(compiled), problem, Direction::kForward, other), key);
-}
-
-TEST(AdmissionMode, RefusesWhatItDoesNotKnow) {
-  setenv("SCOREMOD_ADMISSION", "sometimes", 1);
-  EXPECT_THROW(admission_mode(), Error);
-  setenv("SCOREMOD_ADMISSION", "always", 1);
-  EXPECT_EQ(admission_mode(), AdmissionMode::kAlways);
-  unsetenv("SCOREMOD_ADMISSION");
-  EXPECT_EQ(admission_mode(), AdmissionMode::kFirstUse);
+  EXPECT_NE(structural_key(lowered(compiled), problem, Direction::kForward, other), key);
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
+#include "verification/trial_problem.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <numeric>
 
-#include "backend/cudnn/admission.hpp"
 #include "ir/builder.hpp"
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::backend::cudnn {
+namespace scoremod::verification {
 namespace {
 
 constexpr std::int64_t kTile = 128;
@@ -103,4 +104,4 @@ compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem
   return trial;
 }
 
-}  // namespace scoremod::backend::cudnn
+}  // namespace scoremod::verification

@@ -5,7 +5,7 @@
 
 #include "scoremod/dtype.hpp"
 
-namespace scoremod::backend::cudnn {
+namespace scoremod::verification {
 
 /// How far an output is from the float64 oracle, relative to the oracle's Euclidean norm.
 struct OutputError {
@@ -25,4 +25,4 @@ OutputError lse_error(const std::vector<double>& found, const std::vector<double
 OutputError output_error(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
                          const std::vector<float>& plain, DType dtype);
 
-}  // namespace scoremod::backend::cudnn
+}  // namespace scoremod::verification

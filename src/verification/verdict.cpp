@@ -1,0 +1,97 @@
+#include "verification/verdict.hpp"
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/fail.hpp"
+#include "base/warning.hpp"
+#include "plans/plan_store.hpp"
+#include "plans/plan_work.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+/// A verdict of this process. Its mutex is held while a trial runs, so that others wait for its verdict.
+struct Remembered {
+  std::mutex mutex;
+  std::optional<Verdict> verdict;
+};
+
+Remembered& remembered(const Bytes& key) {
+  static std::mutex mutex;
+  // Never destroyed: threads may plan while the process ends.
+  static auto& verdicts = *new std::map<Bytes, std::unique_ptr<Remembered>>;
+  const std::scoped_lock lock(mutex);
+  std::unique_ptr<Remembered>& entry = verdicts[key];
+  if (!entry) entry = std::make_unique<Remembered>();
+  return *entry;
+}
+
+std::optional<Verdict> known(const Subject& subject) {
+  if (subject.shipped_right && subject.shipped_right()) return Verdict{};
+  const auto stored = plans::plan_store()->load(plans::RecordKind::kVerification, subject.key);
+  if (!stored) return std::nullopt;
+  const std::string text(reinterpret_cast<const char*>(stored->data()), stored->size());
+  return text == kRightVerdict ? Verdict{} : Verdict{false, text};
+}
+
+void store(const Subject& subject, const Verdict& verdict) {
+  const std::string_view text = verdict.right ? kRightVerdict : std::string_view(verdict.reason);
+  const auto* data = reinterpret_cast<const std::byte*>(text.data());
+  plans::plan_store()->save({plans::RecordKind::kVerification, subject.engine, subject.architecture, subject.label,
+                             subject.key, Bytes(data, data + text.size())});
+}
+
+/// The variable's name and value; the value is null where neither it nor its old name is set.
+std::pair<const char*, const char*> mode_variable() {
+  const char* value = std::getenv("SCOREMOD_VERIFICATION");
+  const char* old_value = std::getenv("SCOREMOD_ADMISSION");
+  const bool is_set = value != nullptr && *value != '\0';
+  if (is_set || old_value == nullptr || *old_value == '\0') return {"SCOREMOD_VERIFICATION", value};
+  static std::once_flag warned;
+  std::call_once(warned, [] { warn("SCOREMOD_ADMISSION is now called SCOREMOD_VERIFICATION: set that one instead"); });
+  return {"SCOREMOD_ADMISSION", old_value};
+}
+
+}  // namespace
+
+Mode verification_mode() {
+  const auto [name, value] = mode_variable();
+  const std::string_view mode = value == nullptr ? "" : value;
+  if (mode.empty() || mode == "first_use") return Mode::kFirstUse;
+  if (mode == "always") return Mode::kAlways;
+  if (mode == "never") return Mode::kNever;
+  fail_argument(name, ": expected first_use, always or never, found '", mode, "'");
+}
+
+Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction direction) {
+  for (const OutputError& output : outputs) {
+    if (output.right()) continue;
+    return {false, concat("a trial run of the ", direction == backend::Direction::kForward ? "forward" : "backward",
+                          " on this device gave a wrong ", output.name, ": relative error ", output.error,
+                          ", expected at most ", output.tolerance)};
+  }
+  return {};
+}
+
+Verdict verify(const Subject& subject, const std::function<Verdict()>& run) {
+  const Mode mode = verification_mode();
+  if (mode == Mode::kNever) return {};
+  Remembered& memory = remembered(subject.key);
+  const std::scoped_lock lock(memory.mutex);
+  if (memory.verdict) return *memory.verdict;
+  std::optional<Verdict> verdict = mode == Mode::kAlways ? std::nullopt : known(subject);
+  if (!verdict) {
+    const plans::CountedWork work(plans::WorkKind::kTrial);
+    verdict = run();
+    store(subject, *verdict);
+  }
+  memory.verdict = verdict;
+  return *verdict;
+}
+
+}  // namespace scoremod::verification

@@ -1,0 +1,173 @@
+#include "verification/verify_plan.hpp"
+
+#include <future>
+#include <utility>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/reference/dense_tensor.hpp"
+#include "backend/reference/naive_attention.hpp"
+#include "base/element.hpp"
+#include "base/fail.hpp"
+#include "problem/strided_tensor.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+using backend::OwnedMemory;
+using problem::TensorRole;
+namespace reference = backend::reference;
+
+/// The plain evaluation and the oracle are most of a trial's time: one is made beside the other.
+template <class Make>
+auto beside(Make make) {
+  return std::async(std::launch::async, std::move(make));
+}
+
+/// The inputs of a trial problem on the host and in a memory space.
+class Trial {
+ public:
+  Trial(const compiler::CompiledProblem& compiled, const backend::MemorySpace& memory)
+      : compiled_(compiled),
+        problem_(compiled.problem),
+        memory_(memory),
+        inputs_(random_inputs(problem_)),
+        q_(copied(inputs_.q)),
+        k_(copied(inputs_.k)),
+        v_(copied(inputs_.v)) {
+    for (const OwnedOperand& operand : inputs_.operands) {
+      host_operands_.push_back(operand.bytes.data());
+      operand_memory_.push_back(copied(operand.bytes));
+      operands_.push_back(operand_memory_.back().data());
+    }
+  }
+
+  std::vector<OutputError> forward(const backend::ForwardPlan& plan) const {
+    auto plain_made = beside([this] { return reference::forward<float>(compiled_, host_tensors(), parameters()); });
+    const auto truth = reference::forward<double>(compiled_, host_tensors(), parameters());
+    const OwnedMemory o = unwritten(problem::bytes_of(problem_, TensorRole::kO));
+    const OwnedMemory lse = unwritten(truth.lse.size() * sizeof(float));
+    const OwnedMemory workspace(memory_, plan.workspace_bytes());
+    plan.execute({q_.data(), k_.data(), v_.data(), operands_, o.data(), reinterpret_cast<float*>(lse.data())},
+                 parameters(), {workspace.data(), workspace.bytes()});
+    memory_.wait(nullptr);
+    const auto plain = plain_made.get();
+    return {judge("o", o, TensorRole::kO, truth.o, plain.o),
+            lse_error(lse_in(lse, truth.lse.size()), truth.lse, plain.lse, problem_.dtype)};
+  }
+
+  std::vector<OutputError> backward(const backend::BackwardPlan& plan, std::span<const std::uint32_t> gradients) const {
+    auto plain_made = beside([this] { return reference::backward<float>(compiled_, host_tensors(), parameters()); });
+    const OwnedMemory dq = unwritten(problem::bytes_of(problem_, TensorRole::kQ));
+    const OwnedMemory dk = unwritten(problem::bytes_of(problem_, TensorRole::kK));
+    const OwnedMemory dv = unwritten(problem::bytes_of(problem_, TensorRole::kV));
+    std::vector<OwnedMemory> d_operands;
+    std::vector<void*> wanted(problem_.program.operands().size());
+    for (const std::uint32_t operand : gradients) {
+      d_operands.push_back(unwritten(problem::bytes_of(problem::spec_of(problem_, operand))));
+      wanted.at(operand) = d_operands.back().data();
+    }
+    run(plan, dq, dk, dv, wanted);
+    const auto truth = reference::backward<double>(compiled_, host_tensors(), parameters());
+    const auto plain = plain_made.get();
+    std::vector<OutputError> errors{judge("dq", dq, TensorRole::kQ, truth.dq, plain.dq),
+                                    judge("dk", dk, TensorRole::kK, truth.dk, plain.dk),
+                                    judge("dv", dv, TensorRole::kV, truth.dv, plain.dv)};
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const std::uint32_t operand = gradients[i];
+      errors.push_back(judge_gradient(operand, d_operands[i], truth.d_operands[operand], plain.d_operands[operand]));
+    }
+    return errors;
+  }
+
+ private:
+  backend::CallParameters parameters() const {
+    // Different along every axis, and small enough that masks still keep something.
+    const IndexOffsets offsets = problem_.index_offsets ? IndexOffsets{1, 2, 5, 3} : IndexOffsets{};
+    return {problem_.effective_scale(), offsets, nullptr};
+  }
+
+  reference::InputTensors host_tensors() const {
+    return {inputs_.q.data(), inputs_.k.data(), inputs_.v.data(), inputs_.d_o.data(), host_operands_};
+  }
+
+  /// From the oracle's o and lse: an error of the forward must not show here.
+  void run(const backend::BackwardPlan& plan, const OwnedMemory& dq, const OwnedMemory& dk, const OwnedMemory& dv,
+           std::span<void* const> d_operands) const {
+    const auto truth = reference::forward<double>(compiled_, host_tensors(), parameters());
+    std::vector<std::byte> o(problem::bytes_of(problem_, TensorRole::kO));
+    reference::store_dense(problem_, TensorRole::kO, truth.o, o.data());
+    std::vector<std::byte> lse(truth.lse.size() * sizeof(float));
+    for (std::size_t i = 0; i < truth.lse.size(); ++i) {
+      store_element(lse.data(), DType::kF32, static_cast<std::int64_t>(i), truth.lse[i]);
+    }
+    const OwnedMemory o_there = copied(o), lse_there = copied(lse), d_o_there = copied(inputs_.d_o);
+    const OwnedMemory workspace(memory_, plan.workspace_bytes());
+    plan.execute({q_.data(), k_.data(), v_.data(), o_there.data(), reinterpret_cast<const float*>(lse_there.data()),
+                  d_o_there.data(), operands_, dq.data(), dk.data(), dv.data(), d_operands},
+                 parameters(), {workspace.data(), workspace.bytes()});
+    memory_.wait(nullptr);
+  }
+
+  OwnedMemory copied(const std::vector<std::byte>& bytes) const {
+    OwnedMemory memory(memory_, bytes.size());
+    memory_.copy_in(memory.data(), bytes.data(), bytes.size());
+    return memory;
+  }
+
+  /// All bits set is NaN in every float dtype: what is never written shows.
+  OwnedMemory unwritten(std::size_t bytes) const { return copied(std::vector<std::byte>(bytes, std::byte{0xff})); }
+
+  std::vector<std::byte> fetched(const OwnedMemory& memory) const {
+    std::vector<std::byte> bytes(memory.bytes());
+    memory_.copy_out(bytes.data(), memory.data(), memory.bytes());
+    return bytes;
+  }
+
+  std::vector<double> lse_in(const OwnedMemory& memory, std::size_t rows) const {
+    const std::vector<std::byte> bytes = fetched(memory);
+    std::vector<double> values(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      values[i] = load_element<double>(bytes.data(), DType::kF32, static_cast<std::int64_t>(i));
+    }
+    return values;
+  }
+
+  OutputError judge(const char* name, const OwnedMemory& memory, TensorRole role, const std::vector<double>& truth,
+                    const std::vector<float>& plain) const {
+    const auto found = reference::load_dense<double>(problem_, role, fetched(memory).data());
+    return output_error(name, found, truth, plain, problem_.dtype);
+  }
+
+  OutputError judge_gradient(std::uint32_t operand, const OwnedMemory& memory, const std::vector<double>& truth,
+                             const std::vector<float>& plain) const {
+    const OperandSpec& spec = problem::spec_of(problem_, operand);
+    const auto found = reference::load_dense<double>(problem::tensor_of(spec.name, spec), fetched(memory).data());
+    return output_error(concat("gradient of '", spec.name, "'"), found, truth, plain, spec.dtype);
+  }
+
+  const compiler::CompiledProblem& compiled_;
+  const AttentionProblem& problem_;
+  const backend::MemorySpace& memory_;
+  const ProblemInputs inputs_;
+  const OwnedMemory q_, k_, v_;
+  std::vector<const void*> host_operands_;
+  std::vector<OwnedMemory> operand_memory_;
+  std::vector<const void*> operands_;
+};
+
+}  // namespace
+
+std::vector<OutputError> verify_forward(const compiler::CompiledProblem& trial, const backend::ForwardPlan& plan,
+                                        const backend::MemorySpace& memory) {
+  return Trial(trial, memory).forward(plan);
+}
+
+std::vector<OutputError> verify_backward(const compiler::CompiledProblem& trial, const backend::BackwardPlan& plan,
+                                         const backend::MemorySpace& memory,
+                                         std::span<const std::uint32_t> operand_gradients) {
+  if (!trial.derivative) fail_bug("a backward is verified on a problem without a derivative");
+  return Trial(trial, memory).backward(plan, operand_gradients);
+}
+
+}  // namespace scoremod::verification

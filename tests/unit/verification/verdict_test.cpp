@@ -1,0 +1,157 @@
+#include "verification/verdict.hpp"
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/cache.hpp"
+#include "scoremod/error.hpp"
+
+#include "base/warning.hpp"
+#include "support/scratch_folder.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+constexpr const char* kVariable = "SCOREMOD_VERIFICATION";
+
+/// A subject that no other test has.
+Subject subject(const std::string& name) {
+  Subject made;
+  for (const char c : name) made.key.push_back(static_cast<std::byte>(c));
+  made.engine = "test 1";
+  made.architecture = "none";
+  made.label = name;
+  return made;
+}
+
+/// With a plan store of its own.
+class Verification : public testing::Test {
+ protected:
+  void SetUp() override { set_plan_store_directory(folder_.path().string()); }
+  void TearDown() override {
+    unsetenv(kVariable);
+    set_plan_store_directory(before_);
+  }
+
+  /// A trial that counts.
+  Verdict verified(const Subject& what, const Verdict& verdict = {}) {
+    return verify(what, [&] {
+      ++runs_;
+      return verdict;
+    });
+  }
+
+  const std::string before_ = plan_store_directory();
+  const test::ScratchFolder folder_;
+  int runs_ = 0;
+};
+
+TEST_F(Verification, RunsOnceAndStoresTheVerdict) {
+  const Subject wrong = subject("RunsOnce");
+  EXPECT_EQ(verified(wrong, {false, "dq is off"}).reason, "dq is off");
+  const Verdict again = verified(wrong);
+  EXPECT_FALSE(again.right);
+  EXPECT_EQ(again.reason, "dq is off");
+  EXPECT_EQ(runs_, 1);
+  ASSERT_EQ(list_plan_store().size(), 1);
+  EXPECT_EQ(list_plan_store()[0].kind, "verification");
+  EXPECT_EQ(list_plan_store()[0].label, "RunsOnce");
+}
+
+TEST_F(Verification, TakesShippedVerdictsBeforeItRuns) {
+  Subject shipped = subject("TakesShipped");
+  shipped.shipped_right = [] { return true; };
+  EXPECT_TRUE(verified(shipped, {false, "wrong"}).right);
+  EXPECT_EQ(runs_, 0);
+  Subject unknown = subject("TakesShipped, not this");
+  unknown.shipped_right = [] { return false; };
+  EXPECT_FALSE(verified(unknown, {false, "wrong"}).right);
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(Verification, AlwaysRunsOnceInEachProcess) {
+  setenv(kVariable, "always", 1);
+  Subject shipped = subject("AlwaysRuns");
+  shipped.shipped_right = [] { return true; };
+  verified(shipped);
+  verified(shipped);
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(Verification, NeverTrusts) {
+  setenv(kVariable, "never", 1);
+  EXPECT_TRUE(verified(subject("NeverTrusts"), {false, "wrong"}).right);
+  EXPECT_EQ(runs_, 0);
+}
+
+TEST_F(Verification, RemembersNothingOfARunThatThrows) {
+  const Subject what = subject("Throws");
+  EXPECT_THROW(verify(what, []() -> Verdict { throw std::runtime_error("no memory"); }), std::runtime_error);
+  EXPECT_TRUE(list_plan_store().empty());
+  EXPECT_TRUE(verified(what).right);
+  EXPECT_EQ(runs_, 1);
+}
+
+TEST_F(Verification, OfOneKeyIsRunByOneOfManyThreads) {
+  const Subject what = subject("ManyThreads");
+  std::atomic<int> runs = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      verify(what, [&] {
+        ++runs;
+        std::this_thread::yield();
+        return Verdict{};
+      });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(runs, 1);
+}
+
+TEST(VerdictOf, NamesTheFirstWrongOutputWithItsNumbers) {
+  EXPECT_TRUE(verdict_of({{"dq", 0.5, 0.5}}, backend::Direction::kBackward).right);
+  const double nan = std::nan("");
+  const Verdict verdict = verdict_of({{"dq", 0.1, 0.5}, {"dk", nan, 0.5}, {"dv", 1, 0}}, backend::Direction::kBackward);
+  EXPECT_FALSE(verdict.right);
+  EXPECT_EQ(verdict.reason,
+            "a trial run of the backward on this device gave a wrong dk: relative error nan, expected at most 0.5");
+}
+
+TEST(VerificationMode, RefusesWhatItDoesNotKnow) {
+  setenv(kVariable, "sometimes", 1);
+  EXPECT_THROW(verification_mode(), Error);
+  setenv(kVariable, "always", 1);
+  EXPECT_EQ(verification_mode(), Mode::kAlways);
+  setenv(kVariable, "", 1);
+  EXPECT_EQ(verification_mode(), Mode::kFirstUse);
+  unsetenv(kVariable);
+  EXPECT_EQ(verification_mode(), Mode::kFirstUse);
+}
+
+TEST(VerificationMode, ReadsTheOldNameWithOneWarning) {
+  int warnings = 0;
+  const WarningHandler before = set_warning_handler([&](const std::string& text) {
+    ++warnings;
+    EXPECT_EQ(text, "SCOREMOD_ADMISSION is now called SCOREMOD_VERIFICATION: set that one instead");
+  });
+  setenv("SCOREMOD_ADMISSION", "never", 1);
+  EXPECT_EQ(verification_mode(), Mode::kNever);
+  EXPECT_EQ(verification_mode(), Mode::kNever);
+  setenv(kVariable, "always", 1);
+  EXPECT_EQ(verification_mode(), Mode::kAlways);
+  unsetenv(kVariable);
+  setenv("SCOREMOD_ADMISSION", "sometimes", 1);
+  EXPECT_THROW(verification_mode(), Error);
+  unsetenv("SCOREMOD_ADMISSION");
+  set_warning_handler(before);
+  EXPECT_EQ(warnings, 1);
+}
+
+}  // namespace
+}  // namespace scoremod::verification

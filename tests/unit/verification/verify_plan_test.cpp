@@ -1,0 +1,143 @@
+#include "verification/verify_plan.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/cpu_backend.hpp"
+#include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
+#include "support/problem_for.hpp"
+#include "verification/trial_problem.hpp"
+#include "verification/verdict.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+using backend::BackwardTensors;
+using backend::CallParameters;
+using backend::Direction;
+using backend::ForwardTensors;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// A plan that does what another does, and then spoils its outputs.
+class SpoiltForward final : public backend::ForwardPlan {
+ public:
+  using Spoil = std::function<void(const ForwardTensors&)>;
+  SpoiltForward(const compiler::CompiledProblem& problem, Spoil spoil)
+      : plan_(backend::cpu_backend().plan_forward(problem, {1})), spoil_(std::move(spoil)) {}
+
+  std::size_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  void execute(const ForwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    plan_->execute(tensors, parameters, workspace);
+    if (spoil_) spoil_(tensors);
+  }
+
+ private:
+  std::unique_ptr<backend::ForwardPlan> plan_;
+  Spoil spoil_;
+};
+
+class SpoiltBackward final : public backend::BackwardPlan {
+ public:
+  using Spoil = std::function<void(const BackwardTensors&)>;
+  SpoiltBackward(const compiler::CompiledProblem& problem, Spoil spoil)
+      : plan_(backend::cpu_backend().plan_backward(problem, {1})), spoil_(std::move(spoil)) {}
+
+  std::size_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    plan_->execute(tensors, parameters, workspace);
+    if (spoil_) spoil_(tensors);
+  }
+
+ private:
+  std::unique_ptr<backend::BackwardPlan> plan_;
+  Spoil spoil_;
+};
+
+compiler::CompiledProblem trial_of(const std::string& program) {
+  AttentionProblem problem = test::small_problem();
+  problem.backward = true;
+  problem.stats = true;
+  problem.seq_q = 30;
+  problem.seq_kv = 70;
+  return trial_problem(compiler::compile(test::problem_for(Program::parse(program), problem)));
+}
+
+/// What a faulty forward is found to have wrong; "" where nothing is.
+std::string wrong_forward(const compiler::CompiledProblem& trial, SpoiltForward::Spoil spoil) {
+  return verdict_of(verify_forward(trial, SpoiltForward(trial, std::move(spoil)), backend::host_memory()),
+                    Direction::kForward)
+      .reason;
+}
+
+std::string wrong_backward(const compiler::CompiledProblem& trial, SpoiltBackward::Spoil spoil,
+                           std::vector<std::uint32_t> gradients = {}) {
+  return verdict_of(verify_backward(trial, SpoiltBackward(trial, std::move(spoil)), backend::host_memory(), gradients),
+                    Direction::kBackward)
+      .reason;
+}
+
+std::int64_t rows_of(const AttentionProblem& problem) { return problem.batch * problem.heads_q * problem.seq_q; }
+
+constexpr const char* kBiased = R"(operand bias: f32 [h, kv_idx]
+operand kept: bool [b, q_idx]
+value = score + bias
+keep = kept & kv_idx <= q_idx + 20)";
+
+TEST(VerifyPlan, FindsRightPlansRight) {
+  for (const char* program :
+       {kBiased, "value = 20.0 * tanh(score / 20.0)", "value = score\nkeep = q_idx - kv_idx <= 16"}) {
+    const auto trial = trial_of(program);
+    EXPECT_EQ(wrong_forward(trial, {}), "") << program;
+    EXPECT_EQ(wrong_backward(trial, {}), "") << program;
+  }
+  EXPECT_EQ(wrong_backward(trial_of(kBiased), {}, {0}), "");
+}
+
+TEST(VerifyPlan, JudgesEveryOutputOnce) {
+  const auto trial = trial_of(kBiased);
+  std::string names;
+  for (const OutputError& output : verify_forward(trial, SpoiltForward(trial, {}), backend::host_memory())) {
+    names += output.name + " ";
+  }
+  const std::vector<std::uint32_t> gradients{0};
+  for (const OutputError& output :
+       verify_backward(trial, SpoiltBackward(trial, {}), backend::host_memory(), gradients)) {
+    names += output.name + " ";
+  }
+  EXPECT_EQ(names, "o lse dq dk dv gradient of 'bias' ");
+}
+
+TEST(VerifyPlan, FindsWhatIsNotWritten) {
+  const auto trial = trial_of(kBiased);
+  const std::int64_t rows = rows_of(trial.problem);
+  EXPECT_NE(wrong_forward(trial, [&](const ForwardTensors& t) { t.lse[rows - 1] = kNan; }), "");
+  EXPECT_NE(wrong_forward(trial, [&](const ForwardTensors& t) { static_cast<float*>(t.o)[0] = kNan; }), "");
+  for (void* BackwardTensors::*output : {&BackwardTensors::dq, &BackwardTensors::dk, &BackwardTensors::dv}) {
+    EXPECT_NE(wrong_backward(trial, [&](const BackwardTensors& t) { static_cast<float*>(t.*output)[0] = kNan; }), "");
+  }
+  const auto spoil_bias = [&](const BackwardTensors& t) { static_cast<float*>(t.d_operands[0])[0] = kNan; };
+  EXPECT_NE(wrong_backward(trial, spoil_bias, {0}), "");
+}
+
+TEST(VerifyPlan, AsksForTheNamedGradientsOnly) {
+  const auto trial = trial_of("operand slope: f32 [h]\noperand shift: f32 [q_idx]\nvalue = score * slope + shift");
+  bool asked = false;
+  const auto look = [&](const BackwardTensors& t) {
+    asked = true;
+    EXPECT_EQ(t.d_operands[0], nullptr);
+    EXPECT_NE(t.d_operands[1], nullptr);
+  };
+  EXPECT_EQ(wrong_backward(trial, look, {1}), "");
+  EXPECT_TRUE(asked);
+}
+
+}  // namespace
+}  // namespace scoremod::verification
