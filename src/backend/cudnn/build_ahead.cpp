@@ -81,6 +81,9 @@ void build_task(const compiler::CompiledProblem& problem, const PlanTask& task, 
   AheadPlan ahead;
   ahead.direction = task.direction;
   ahead.reasons = problem_objections(problem.problem, device.compute_capability);
+  if (task.direction == Direction::kBackward) {
+    for (std::string& reason : backward_objections(problem.problem)) ahead.reasons.push_back(std::move(reason));
+  }
   const std::string version = version_text(library().cudnn_version);
   const FormTable table = shipped_form_table(device.architecture(), version, row_class(problem.problem));
   if (table.size() == 0) {

@@ -10,6 +10,7 @@
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/graph/refusal.hpp"
+#include "backend/cudnn/problem_rules.hpp"
 #include "backend/cudnn/verification.hpp"
 #include "base/fail.hpp"
 #include "plans/plan_cache.hpp"
@@ -119,6 +120,11 @@ std::string describe(const DirectionPlan& plan) {
 
 DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, const PlanTask& task,
                                const PlannerOptions& options) {
+  if (task.direction == Direction::kBackward && !options.allowed) {
+    if (std::vector<std::string> reasons = backward_objections(problem.problem); !reasons.empty()) {
+      return {{}, std::move(reasons), {}};
+    }
+  }
   const DeviceTarget& target = current_target();
   // Plans are loaded and tried on streams that nobody captures, while other threads may capture theirs.
   const cuda::RelaxedCapture relaxed;

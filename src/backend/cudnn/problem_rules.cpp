@@ -85,4 +85,14 @@ std::vector<std::string> problem_objections(const AttentionProblem& problem, int
   return reasons;
 }
 
+std::vector<std::string> backward_objections(const AttentionProblem& problem) {
+  if (problem.seq_q > 1) return {};
+  // Seen with 9.19 on an H200: dq, dk and dv all NaN in 4 of some 4000 random problems, where LSEs were far below zero
+  // or a row had no key. A trial sees that for some inputs only.
+  return {
+      "there is one query row (seq_q is 1): cuDNN's backward writes NaN there for some inputs; pad q and d_o with a "
+      "row "
+      "of zeros, or use the cpu backend"};
+}
+
 }  // namespace scoremod::backend::cudnn

@@ -12,4 +12,7 @@ namespace scoremod::backend::cudnn {
 /// workspace above the limit. Each says what would be taken. Empty when nothing speaks against it.
 std::vector<std::string> problem_objections(const AttentionProblem& problem, int compute_capability);
 
+/// What speaks against the backward alone, on every architecture: the forward of such a problem may be cuDNN's.
+std::vector<std::string> backward_objections(const AttentionProblem& problem);
+
 }  // namespace scoremod::backend::cudnn

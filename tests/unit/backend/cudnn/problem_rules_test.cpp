@@ -82,5 +82,16 @@ TEST(PredictedWorkspace, PadsToTiles) {
             std::size_t{8} * 128 * 192 * 2 + 8 * 65 * 4 + 8 * 129 * (64 + 64) * 2);
 }
 
+TEST(ProblemRules, RefuseABackwardWithOneQueryRowAndNoForward) {
+  AttentionProblem problem = backward_problem(64, false);
+  problem.seq_q = 2;
+  EXPECT_TRUE(backward_objections(problem).empty());
+  problem.seq_q = 1;
+  const std::vector<std::string> reasons = backward_objections(problem);
+  ASSERT_EQ(reasons.size(), 1u);
+  EXPECT_NE(reasons[0].find("one query row"), std::string::npos) << reasons[0];
+  EXPECT_TRUE(problem_objections(problem, 90).empty());
+}
+
 }  // namespace
 }  // namespace scoremod::backend::cudnn
