@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/fail.hpp"
+#include "runtime/shared_bytes.hpp"
 
 namespace scoremod::runtime {
 namespace {
@@ -42,52 +43,7 @@ ByteRange range_of(const TensorUse& tensor, std::size_t needed) {
   return {begin, begin + needed};
 }
 
-ByteRange common_of(const ByteRange& a, const ByteRange& b) {
-  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-}
-
-/// Calls body(address) for every element until it returns true; returns whether it did.
-template <class Body>
-bool any_element(const TensorUse& tensor, const Body& body) {
-  const std::size_t rank = tensor.rank;
-  std::array<std::int64_t, kMaxTableRank> index{};
-  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);
-  std::int64_t offset = 0;
-  while (true) {
-    if (body(begin + static_cast<std::uintptr_t>(offset) * tensor.element_bytes)) return true;
-    std::size_t d = rank;
-    while (d > 0) {
-      --d;
-      offset += tensor.strides[d];
-      if (++index[d] < tensor.shape[d]) break;
-      offset -= tensor.strides[d] * tensor.shape[d];
-      index[d] = 0;
-      if (d == 0) return false;
-    }
-    if (rank == 0) return false;
-  }
-}
-
-/// Whether two tensors have a byte in common. Exact, so that tensors which interleave in one allocation are told from
-/// tensors that overlap; takes a bit of memory for each byte of `common`, which both extents cover.
-bool share_bytes(const TensorUse& x, const TensorUse& y, const ByteRange& common) {
-  std::vector<bool> taken(common.end - common.begin);
-  const auto clip = [&](std::uintptr_t address, const TensorUse& tensor) {
-    return ByteRange{std::max(address, common.begin), std::min(address + tensor.element_bytes, common.end)};
-  };
-  any_element(x, [&](std::uintptr_t address) {
-    const ByteRange bytes = clip(address, x);
-    for (std::uintptr_t i = bytes.begin; i < bytes.end; ++i) taken[i - common.begin] = true;
-    return false;
-  });
-  return any_element(y, [&](std::uintptr_t address) {
-    const ByteRange bytes = clip(address, y);
-    for (std::uintptr_t i = bytes.begin; i < bytes.end; ++i) {
-      if (taken[i - common.begin]) return true;
-    }
-    return false;
-  });
-}
+bool meet(const ByteRange& a, const ByteRange& b) { return a.begin < b.end && b.begin < a.end; }
 
 }  // namespace
 
@@ -109,9 +65,8 @@ void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpac
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     for (std::size_t j = i + 1; j < tensors.size(); ++j) {
-      const ByteRange common = common_of(ranges[i], ranges[j]);
-      if (common.begin >= common.end || !(tensors[i].written || tensors[j].written)) continue;
-      if (!share_bytes(tensors[i], tensors[j], common)) continue;
+      if (!(tensors[i].written || tensors[j].written) || !meet(ranges[i], ranges[j])) continue;
+      if (!share_bytes(tensors[i], tensors[j])) continue;
       const TensorUse& output = tensors[j].written ? tensors[j] : tensors[i];
       const TensorUse& other = tensors[j].written ? tensors[i] : tensors[j];
       fail_argument(name_of(output), " overlaps ", name_of(other),

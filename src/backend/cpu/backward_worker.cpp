@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/key_tile.hpp"
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/row_kernels.hpp"
 #include "backend/cpu/tile_program.hpp"
@@ -21,8 +22,7 @@ class Worker {
         mask_(call.compiled, call.analyzer, call.operands, call.parameters.offsets),
         program_(call.program, call.operands, call.parameters.offsets, kBlockRows, call.keys, scratch),
         operand_gradients_(call.operand_gradients, call.program, shape_.group, kBlockRows, call.keys, scratch),
-        k_(scratch.take<float>(call.keys * shape_.padded_qk)),
-        k_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_qk)),
+        k_(shape_, call.keys, scratch),
         v_(scratch.take<float>(call.keys * shape_.padded_v)),
         v_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_v)),
         dk_(scratch.take<float>(call.keys * shape_.padded_qk)),
@@ -75,9 +75,8 @@ class Worker {
   void begin_unit() {
     const RowSource k = shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv_, shape_.dim_qk);
     const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv_, shape_.dim_v);
-    k_finite_ = pack_rows(k, first_key_, columns(), 1, k_, shape_.padded_qk);
+    k_finite_ = k_.pack(k, first_key_, columns());
     pack_rows(v, first_key_, columns(), 1, v_, shape_.padded_v);
-    transpose_to_panels(k_, columns(), shape_.dim_qk, shape_.padded_qk, k_panels_);
     transpose_to_panels(v_, columns(), shape_.dim_v, shape_.padded_v, v_panels_);
     std::fill_n(dk_, columns() * shape_.padded_qk, 0.0f);
     std::fill_n(dv_, columns() * shape_.padded_v, 0.0f);
@@ -119,7 +118,7 @@ class Worker {
 
     const auto column = static_cast<std::size_t>(keys.first - first_key_);
     const auto count = static_cast<std::size_t>(keys.last - keys.first);
-    matrix_product(tile.rows, {q_, shape_.padded_qk}, {k_panels_, shape_.dim_qk, column, count}, {scores_, stride_});
+    k_.scores(tile.rows, {q_, shape_.padded_qk}, column, count, {scores_, stride_});
     matrix_product(tile.rows, {d_o_, shape_.padded_v}, {v_panels_, shape_.dim_v, column, count}, {adjoints_, stride_});
     for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
 
@@ -160,7 +159,7 @@ class Worker {
 
   void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count) const {
     const std::size_t stride = shape_.padded_qk;
-    MatrixProduct product(rows, stride, count, {adjoints_, stride_}, {k_ + column * stride, stride}, {dq_, stride});
+    MatrixProduct product(rows, stride, count, {adjoints_, stride_}, k_.rows_from(column), {dq_, stride});
     product.overwrite = true;
     multiply(product, k_finite_);
   }
@@ -211,7 +210,8 @@ class Worker {
   MaskTiles mask_;
   TileProgram program_;
   OperandGradientWorker operand_gradients_;
-  float *k_, *k_panels_, *v_, *v_panels_, *dk_, *dv_;
+  KeyTile k_;
+  float *v_, *v_panels_, *dk_, *dv_;
   float *q_, *o_, *d_o_, *dq_;
   std::size_t stride_;
   float *scores_, *probabilities_, *adjoints_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/cpu/key_tile.hpp"
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/operand_views.hpp"
 #include "backend/cpu/row_kernels.hpp"
@@ -13,10 +14,6 @@
 
 namespace scoremod::backend::cpu {
 namespace {
-
-/// With fewer queries than this K is read as it lies: laying it out for the register blocks would cost more than it
-/// saves. A property of the problem, not of a unit, so that results do not depend on how units are cut.
-constexpr std::int64_t kFewQueries = 4;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -45,8 +42,7 @@ class Worker {
         mask_(call.compiled, call.analyzer, call.operands, call.parameters.offsets),
         program_(call.program, call.operands, call.parameters.offsets, call.queries, call.keys, scratch),
         q_(scratch.take<float>(call.queries * shape_.padded_qk)),
-        k_(scratch.take<float>(call.keys * shape_.padded_qk)),
-        k_panels_(scratch.take<float>(round_up(call.keys, kPanelColumns) * shape_.dim_qk)),
+        k_(shape_, call.keys, scratch),
         v_(scratch.take<float>(call.keys * shape_.padded_v)),
         scores_stride_(round_up(call.keys, kPanelColumns) + kLanePadding),
         scores_(scratch.take<float>(kRowBlock * scores_stride_)),
@@ -93,9 +89,7 @@ class Worker {
   void run_tile(IndexSpan tile) {
     const auto count = static_cast<std::size_t>(tile.last - tile.first);
     const std::int64_t head_kv = head_ / shape_.group;
-    pack_rows(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), tile.first, count, 1, k_,
-              shape_.padded_qk);
-    if (shape_.seq_q >= kFewQueries) transpose_to_panels(k_, count, shape_.dim_qk, shape_.padded_qk, k_panels_);
+    k_.pack(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), tile.first, count);
     const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv, shape_.dim_v);
     v_finite_ = pack_rows(v, tile.first, count, 1, v_, shape_.padded_v);
     program_.begin_columns(tile.first, count);
@@ -112,24 +106,11 @@ class Worker {
     if (keys.empty()) return;
     const auto column = static_cast<std::size_t>(keys.first - tile.first);
     const auto columns = static_cast<std::size_t>(keys.last - keys.first);
-    multiply_q_k(row, count, column, columns);
+    k_.scores(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, column, columns, {scores_, scores_stride_});
     float factors[kRowBlock];
     for (std::size_t r = 0; r < count; ++r)
       factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
     add_p_v(row, count, column, columns, factors);
-  }
-
-  void multiply_q_k(std::size_t row, std::size_t count, std::size_t column, std::size_t columns) {
-    if (shape_.seq_q < kFewQueries) {
-      const float* k = k_ + column * shape_.padded_qk;
-      for (std::size_t r = 0; r < count; ++r) {
-        const float* q = q_ + (row + r) * shape_.padded_qk;
-        dots(q, k, shape_.padded_qk, shape_.padded_qk, columns, scores_ + r * scores_stride_);
-      }
-      return;
-    }
-    matrix_product(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, {k_panels_, shape_.dim_qk, column, columns},
-                   {scores_, scores_stride_});
   }
 
   /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be
@@ -181,8 +162,7 @@ class Worker {
   MaskTiles mask_;
   TileProgram program_;
   float* q_;
-  float* k_;
-  float* k_panels_;
+  KeyTile k_;
   float* v_;
   std::size_t scores_stride_;
   float* scores_;

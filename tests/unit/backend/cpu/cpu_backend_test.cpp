@@ -112,6 +112,35 @@ TEST(CpuBackend, CrossesTheBordersOfTiles) {
   }
 }
 
+float number_at(const std::vector<std::byte>& tensor, std::size_t i) {
+  float number = 0;
+  std::memcpy(&number, tensor.data() + i * sizeof(number), sizeof(number));
+  return number;
+}
+
+void fill(std::vector<std::byte>& tensor, float value) {
+  for (std::size_t i = 0; i < tensor.size(); i += sizeof(value)) std::memcpy(tensor.data() + i, &value, sizeof(value));
+}
+
+TEST(CpuBackend, MakesTheSameScoresInBothDirections) {
+  // The LSE over one key is its score as the forward rounds it. The backward must see that very number: a score next to
+  // it gives the key a weight of exp(-40).
+  for (const std::int64_t seq_q : {1, 2, 3, 4, 13}) {
+    const AttentionProblem plain = make_problem("value = score", seq_q, 1);
+    ProblemInputs inputs = random_inputs(plain);
+    fill(inputs.d_o, 1);
+    const std::vector<std::byte> scores = run(plain, inputs, 1).tensors[1];
+
+    const AttentionProblem step =
+        make_problem("operand t: f32 [b, h, q_idx]\nvalue = select(score == t, 40.0, 0.0)", seq_q, 1);
+    inputs.operands = {{"t", scores}};
+    const std::vector<std::byte> dv = run(step, inputs, 1).tensors[4];
+    for (std::size_t i = 0; i < dv.size() / sizeof(float); ++i) {
+      ASSERT_EQ(number_at(dv, i), static_cast<float>(2 * seq_q)) << "element " << i << " of dv with seq_q " << seq_q;
+    }
+  }
+}
+
 /// Overwrites one row (or, without `row`, all) of a dense [2, seq, heads, dim] tensor in f32.
 void poison(std::vector<std::byte>& tensor, std::int64_t heads, std::int64_t seq, std::int64_t dim, std::int64_t row,
             float value) {
