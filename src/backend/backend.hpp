@@ -13,6 +13,9 @@
 
 namespace scoremod::backend {
 
+/// Up to here half of float32's spacing, 2^-17, is about what a sum of some hundreds of weights loses to rounding.
+inline constexpr float kLargestReadLse = 256;
+
 enum class Direction { kForward, kBackward };
 
 /// Checked pointers of one call. The executor has validated every size; operands are in the order of the program's
@@ -86,7 +89,8 @@ class Backend {
   /// By how much the backend's exp, tanh, pow and the like may miss float32's own rounding, relative to the larger one
   /// of 1 and the result.
   virtual double function_error() const { return 0; }
-  /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding.
+  /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
+  /// no may still do so where |LSE| is below kLargestReadLse.
   virtual bool backward_reads_lse() const { return true; }
   virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
   virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem,

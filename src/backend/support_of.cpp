@@ -13,8 +13,9 @@ Support support_of(const Backend& backend, const compiler::CompiledProblem& prob
   if (verdict.supported && problem.problem.backward && backend.backward_reads_lse() && mask) {
     verdict.notes.push_back(
         concat("the value is chosen to be ", *mask,
-               " for some scores: in a row that has no other, gradients are wrong, because a float32 LSE of that size "
-               "has no digit of the number of keys; to mask, use keep, or -inf"));
+               " for some scores: in a row that has no other, gradients are wrong, because this backend's backward "
+               "starts from a float32 LSE, which of that size has no digit of the number of keys; to mask, use keep, "
+               "or -inf; the cpu and the reference backend are right there too"));
   }
   return {backend.name(), verdict.supported, std::move(verdict.reasons), std::move(verdict.notes),
           backend.memory().kind()};

@@ -115,6 +115,7 @@ Subject subject_of(const Attention& attention) {
   subject.backend = backend.name();
   subject.memory = &backend.memory();
   subject.function_error = backend.function_error();
+  subject.backward_reads_lse = backend.backward_reads_lse();
   subject.forward_workspace_bytes = attention.forward_workspace_bytes();
   subject.backward_workspace_bytes = attention.backward_workspace_bytes();
   subject.forward = [&attention](const ForwardArgs& args, Buffer workspace) { attention.forward(args, workspace); };
@@ -140,8 +141,8 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   const backend::CallParameters parameters{options.call.scale.value_or(problem.effective_scale()), options.call.offsets,
                                            nullptr};
   const reference::InputTensors tensors = memory.reference_inputs();
-  auto band = std::async(std::launch::async,
-                         [&] { return rounding_band(compiled, tensors, parameters, subject.function_error); });
+  const ErrorSources sources{subject.function_error, subject.backward_reads_lse};
+  auto band = std::async(std::launch::async, [&] { return rounding_band(compiled, tensors, parameters, sources); });
   const auto oracle = evaluate<double>(compiled, tensors, parameters, progress("computing the oracle", 0.1, 0.4));
   const auto plain = evaluate<float>(compiled, tensors, parameters, progress("computing the tolerance", 0.5, 0.45));
   report.outputs = compare_all(memory, oracle, plain, band.get(), problem.backward);

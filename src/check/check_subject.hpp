@@ -14,6 +14,7 @@ struct Subject {
   std::string backend;
   const backend::MemorySpace* memory = &backend::host_memory();  ///< where it wants its tensors
   double function_error = 0;                                     ///< as Backend::function_error()
+  bool backward_reads_lse = true;                                ///< as Backend::backward_reads_lse()
   std::size_t forward_workspace_bytes = 0;
   std::size_t backward_workspace_bytes = 0;
   std::function<void(const ForwardArgs&, Buffer workspace)> forward;

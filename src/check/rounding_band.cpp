@@ -33,6 +33,7 @@ struct Key {
   bool kept = false;
   double score = 0, score_move = 0;
   double value = 0, value_move = 0;
+  double function_move = 0;  ///< the part of value_move that approximate functions make
   double weight = 0;
   double d_weight = 0, d_weight_move = 0;
 };
@@ -77,7 +78,7 @@ struct RoundedSum {
 class Band {
  public:
   Band(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
-       const backend::CallParameters& parameters, double function_error)
+       const backend::CallParameters& parameters, const ErrorSources& sources)
       : problem_(compiled.problem),
         scale_(parameters.scale),
         store_(unit_roundoff(problem_.dtype)),
@@ -86,7 +87,11 @@ class Band {
         v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v)),
         operands_(reference::view_operands(problem_, inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
-        program_error_(problem_.program, function_error),
+        function_error_(sources.function_error),
+        largest_read_lse_(sources.backward_reads_lse ? std::numeric_limits<double>::infinity()
+                                                     : backend::kLargestReadLse),
+        program_error_(problem_.program),
+        function_program_error_(problem_.program, function_error_),
         keys_(static_cast<std::size_t>(problem_.seq_kv)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         o_move_(o_.size()) {
@@ -94,7 +99,7 @@ class Band {
     d_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.d_o);
     derivative_program_ = *compiled.derivative;
     derivative_.emplace(derivative_program_, operands_, parameters.offsets);
-    derivative_error_.emplace(derivative_program_, function_error);
+    derivative_error_.emplace(derivative_program_, function_error_);
     gradient_ = empty_gradient();
     squares_ = empty_gradient();
     dq_slopes_.resize(static_cast<std::size_t>(problem_.dim_qk));
@@ -103,12 +108,17 @@ class Band {
 
   void add_row(std::int64_t b, std::int64_t h, std::int64_t i) {
     const double lse = weigh_keys(b, h, i);
-    double squares = 0;
-    for (const Key& key : keys_) squares += key.possible ? square(key.weight * key.value_move) : 0;
-    row_.weight = std::sqrt(squares);
-    row_.lse = row_.weight + kWeight * (1 + std::abs(lse));
+    double squares = 0, common = 0;
+    for (const Key& key : keys_) {
+      if (!key.possible) continue;
+      squares += square(key.weight * key.value_move);
+      common += key.weight * key.function_move;
+    }
+    row_.weight = std::sqrt(squares) + common;
+    const double own_functions = function_error_ * (1 + std::max(1.0, log_sum_));
+    row_.lse = row_.weight + own_functions + kWeight * (1 + std::min(std::abs(lse), largest_read_lse_));
     const bool empty = std::none_of(keys_.begin(), keys_.end(), [](const Key& key) { return key.possible; });
-    band_.forward.lse.push_back(empty ? 0 : row_.lse);
+    band_.forward.lse.push_back(empty ? 0 : row_.weight + own_functions + kWeight * (1 + std::abs(lse)));
     output_row(b, h);
     for (const double move : o_move_) band_.forward.o.push_back(empty ? 0 : move);
     if (derivative_ && !empty) gradient_row(b, h, i);
@@ -155,11 +165,8 @@ class Band {
     key.kept = program_.keeps();
     key.value = program_.value();
     key.possible = key.kept;
-    key.value_move = kOperations * std::abs(key.value);
-    if (key.kept) {
-      program_error_.analyze(program_);
-      key.value_move += program_error_.at(problem_.program.value());
-    }
+    key.value_move = key.function_move = 0;
+    if (key.kept) add_program_error(key);
     double largest = 0;
     for (const double side : {-1.0, 1.0}) {
       program_.evaluate(at, key.score + side * key.score_move);
@@ -174,6 +181,16 @@ class Band {
       }
     }
     key.value_move += largest;
+  }
+
+  void add_program_error(Key& key) {
+    const NodeId root = problem_.program.value();
+    program_error_.analyze(program_);
+    key.value_move = program_error_.at(root);
+    if (function_error_ == 0) return;
+    function_program_error_.analyze(program_);
+    key.function_move = function_program_error_.at(root) - key.value_move;
+    key.value_move += key.function_move;
   }
 
   /// Fills keys_; returns the row's LSE.
@@ -195,7 +212,13 @@ class Band {
     }
     double sum = 0;
     for (const Key& key : keys_) sum += key.kept ? std::exp(key.value - maximum) : 0;
-    const double lse = maximum + std::log(sum);
+    log_sum_ = std::log(sum);
+    const double lse = maximum + log_sum_;
+    for (Key& key : keys_) {
+      if (!key.possible) continue;
+      const bool from_maximum = std::isfinite(largest_read_lse_);
+      key.value_move += kOperations * std::abs(from_maximum ? key.value - lse : key.value);
+    }
     for (Key& key : keys_) {
       key.weight = key.kept ? std::exp(key.value - lse) : key.possible ? std::min(1.0, std::exp(key.value - lse)) : 0;
     }
@@ -352,7 +375,11 @@ class Band {
   Program derivative_program_;
   std::optional<Interpreter<double>> derivative_;
   std::optional<RunningError> derivative_error_;
-  RunningError program_error_;
+  const double function_error_;
+  const double largest_read_lse_;        ///< in magnitude: beyond, the backward's weights come from the row's maximum
+  RunningError program_error_;           ///< of roundings alone
+  RunningError function_program_error_;  ///< and of approximate functions
+  double log_sum_ = 0;                   ///< of the row: its LSE less its maximum
   std::vector<Key> keys_;
   RowMoves row_;
   std::vector<Adjoint> adjoints_;     ///< one for each root of the derivative
@@ -368,9 +395,9 @@ class Band {
 }  // namespace
 
 RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const reference::InputTensors& inputs,
-                           const backend::CallParameters& parameters, double function_error,
+                           const backend::CallParameters& parameters, const ErrorSources& sources,
                            const reference::Progress& progress) {
-  Band band(compiled, inputs, parameters, function_error);
+  Band band(compiled, inputs, parameters, sources);
   reference::for_each_row(compiled.problem, progress,
                           [&](std::int64_t b, std::int64_t h, std::int64_t i) { band.add_row(b, h, i); });
   return band.take();

@@ -14,9 +14,15 @@ namespace scoremod::checking {
 /// sections 3.3 and 4.2), a row's quantities move by
 ///
 /// - score s: sigma = u |scale| sum_d |q_d k_d|
-/// - value v(s): delta = e(v) + max |v(s +- sigma) - v(s)| + 2 u |v|, the last for the exponential's argument
+/// - value v(s): delta = e(v) + max |v(s +- sigma) - v(s)| + 2 u |v|, the last for the exponential's argument; |v -
+/// LSE|
+///   in place of |v| where that is taken from the row's maximum
 /// - weight P: P (delta + 4 u + w) each; and together P times the row's epsilon, the root of the sum of (P delta)^2
-/// - LSE: epsilon + 4 u (1 + |LSE|), which the weights of the backward share
+/// - LSE: epsilon + 4 u (1 + |LSE|), which the weights of the backward share; where they come from the row's maximum
+///   instead, |LSE| counts up to kLargestReadLse only
+/// - where functions are approximations by f: what they miss has the same sign for like arguments, so epsilon has the
+///   sum of P times the part of e(v) that they make, not the root of squares; and the LSE has f (1 + max(1, LSE - the
+///   row's largest value)) for its own exponentials and logarithm
 /// - o: the weights' moves times |V|; epsilon |o|; w |o| for its store
 /// - dP: u (dP). D: the weights' moves times |dP|; epsilon |D|; w |dO_d o_d| for each stored o_d; u (D)
 /// - g = P (dP - D): for the key alone, P times the root of ((delta + 4 u) (dP - D))^2 plus dP's move squared; for the
@@ -38,9 +44,14 @@ struct RoundingBand {
   backend::reference::BackwardResult<double> backward;  ///< empty when the problem has none
 };
 
-/// `function_error` is Backend::function_error() of what is held to the band.
+/// What the band depends on in the backend that is held to it.
+struct ErrorSources {
+  double function_error = 0;       ///< as Backend::function_error()
+  bool backward_reads_lse = true;  ///< as Backend::backward_reads_lse()
+};
+
 RoundingBand rounding_band(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,
-                           const backend::CallParameters& parameters, double function_error = 0,
+                           const backend::CallParameters& parameters, const ErrorSources& sources = {},
                            const backend::reference::Progress& progress = {});
 
 }  // namespace scoremod::checking

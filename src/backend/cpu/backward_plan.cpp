@@ -1,9 +1,10 @@
 #include "backend/cpu/backward_plan.hpp"
 
+#include <algorithm>
 #include <new>
-#include <utility>
 
 #include "backend/cpu/backward_worker.hpp"
+#include "backend/cpu/lse_remainders.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
 #include "base/fail.hpp"
@@ -24,7 +25,8 @@ class CpuBackward final : public BackwardPlan {
         operands_(operand_views(compiled.problem)),
         threads_(useful_threads(shape_, thread_count(options.threads))),
         keys_(keys_per_backward_tile(shape_)),
-        tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)) {
+        tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)),
+        remainders_(compiled_, analyzer_, shape_, threads_) {
     Scratch shared;
     const OperandGradients gradients(compiled_.problem, operands_, {}, shared);
     take_shared(shared);
@@ -32,8 +34,8 @@ class CpuBackward final : public BackwardPlan {
     // A call refers to these: they must live as long as it does.
     const BackwardTensors no_tensors;
     const CallParameters no_parameters;
-    BackwardCall call = make_call(no_tensors, no_parameters, operands_, gradients, nullptr, {});
-    worker_bytes_ = backward_worker_bytes(call);
+    BackwardCall call = make_call(no_tensors, no_parameters, operands_, gradients, {});
+    worker_bytes_ = std::max(backward_worker_bytes(call), remainders_.worker_bytes());
   }
 
   std::size_t workspace_bytes() const override {
@@ -45,15 +47,16 @@ class CpuBackward final : public BackwardPlan {
     Scratch shared(workspace.first(shared_bytes_));
     const std::vector<OperandView> operands = with_data(operands_, tensors.operands);
     const OperandGradients gradients(compiled_.problem, operands_, tensors.d_operands, shared);
-    const auto [dq_sums, turns] = take_shared(shared);
-    for (std::int64_t unit = 0; unit < units(); ++unit) new (turns + unit) Turn;
+    SharedMemory memory = take_shared(shared);
+    for (Turn& turn : memory.turns) new (&turn) Turn;
+    const std::span<std::byte> of_workers = workspace.subspan(shared_bytes_);
+    if (!remainders_.make(tensors, parameters, operands, of_workers, worker_bytes_, memory.lse_remainders))
+      memory.lse_remainders = nullptr;
     gradients.clear();
-    BackwardCall call =
-        make_call(tensors, parameters, operands, gradients, dq_sums, {turns, static_cast<std::size_t>(units())});
+    BackwardCall call = make_call(tensors, parameters, operands, gradients, memory);
     run_workers(threads_, [&](int worker) {
       try {
-        const std::size_t first = shared_bytes_ + static_cast<std::size_t>(worker) * worker_bytes_;
-        Scratch scratch(workspace.subspan(first, worker_bytes_));
+        Scratch scratch(of_workers.subspan(static_cast<std::size_t>(worker) * worker_bytes_, worker_bytes_));
         run_backward_worker(call, scratch);
       } catch (...) {
         call.cancelled = true;  // or the others would wait for this one's units
@@ -66,15 +69,25 @@ class CpuBackward final : public BackwardPlan {
  private:
   std::int64_t units() const { return shape_.batch * shape_.heads_kv * tiles_; }
 
-  std::pair<float*, Turn*> take_shared(Scratch& scratch) const {
+  struct SharedMemory {
+    float* dq_sums = nullptr;
+    float* lse_remainders = nullptr;
+    std::span<Turn> turns;
+  };
+
+  SharedMemory take_shared(Scratch& scratch) const {
     const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.seq_q);
-    float* dq_sums = needs_dq_sums(shape_, tiles_) ? scratch.take<float>(rows * shape_.padded_qk) : nullptr;
-    return {dq_sums, scratch.take<Turn>(static_cast<std::size_t>(units()))};
+    SharedMemory memory;
+    if (needs_dq_sums(shape_, tiles_)) memory.dq_sums = scratch.take<float>(rows * shape_.padded_qk);
+    memory.lse_remainders = scratch.take<float>(rows);
+    const auto count = static_cast<std::size_t>(units());
+    memory.turns = {scratch.take<Turn>(count), count};
+    return memory;
   }
 
   BackwardCall make_call(const BackwardTensors& tensors, const CallParameters& parameters,
-                         std::span<const OperandView> operands, const OperandGradients& gradients, float* dq_sums,
-                         std::span<Turn> passed) const {
+                         std::span<const OperandView> operands, const OperandGradients& gradients,
+                         const SharedMemory& memory) const {
     return {compiled_,
             analyzer_,
             shape_,
@@ -86,8 +99,9 @@ class CpuBackward final : public BackwardPlan {
             keys_,
             tiles_,
             gradients.heads_share_rows(),
-            dq_sums,
-            passed};
+            memory.dq_sums,
+            memory.lse_remainders,
+            memory.turns};
   }
 
   const compiler::CompiledProblem compiled_;
@@ -98,6 +112,7 @@ class CpuBackward final : public BackwardPlan {
   const int threads_;
   const std::size_t keys_;
   const std::int64_t tiles_;
+  const LseRemainders remainders_;
   std::size_t shared_bytes_ = 0, worker_bytes_ = 0;
 };
 

@@ -138,8 +138,10 @@ class Worker {
     const std::int64_t query = tile.query + static_cast<std::int64_t>(row);
     program_.evaluate_row(row, column, count, scores, masked);
     const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
-    const float lse = call_.tensors.lse[shape_.query_row(batch_, tile.head, query)];
-    probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count, lse, p);
+    const std::int64_t lse_at = shape_.query_row(batch_, tile.head, query);
+    const float remainder = call_.lse_remainders != nullptr ? call_.lse_remainders[lse_at] : 0;
+    probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count,
+                  {call_.tensors.lse[lse_at], remainder}, p);
     const float mean = dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
     softmax_adjoint(p, mean, count, adjoint);
     program_.evaluate_adjoints(adjoint);

@@ -11,6 +11,7 @@ using compiler::CompiledProblem;
 class CpuBackend final : public Backend {
  public:
   const char* name() const override { return "cpu"; }
+  bool backward_reads_lse() const override { return false; }
   Verdict support(const CompiledProblem&) const override { return {}; }
   std::unique_ptr<ForwardPlan> plan_forward(const CompiledProblem& problem, const PlanOptions& options) const override {
     return cpu::make_forward_plan(problem, options);

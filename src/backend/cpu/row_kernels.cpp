@@ -61,17 +61,17 @@ float exponentiate_row(float* scores, std::size_t count, float reference) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-void probability_row(LaneSource value, const LaneSource* keep, std::size_t count, float lse, float* out) {
+void probability_row(LaneSource value, const LaneSource* keep, std::size_t count, SplitLse lse, float* out) {
   const FloatTag d;
   const std::size_t lanes = hn::Lanes(d);
   const FloatVec masked = infinity(-1);
-  const FloatVec shift = hn::Set(d, lse);
-  const bool empty = lse == -std::numeric_limits<float>::infinity();
+  const FloatVec shift = hn::Set(d, lse.rounded), remainder = hn::Set(d, lse.remainder);
+  const bool empty = lse.rounded == -std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < count; i += lanes) {
     FloatVec x = load_source(value, i);
     if (keep != nullptr) x = hn::IfThenElse(load_keep(*keep, i), x, masked);
     // lse is rounded, so the difference may come out slightly above 0; exp_nonpositive is accurate there too.
-    const FloatVec p = exp_nonpositive(hn::Sub(x, shift));
+    const FloatVec p = exp_nonpositive(hn::Sub(hn::Sub(x, shift), remainder));
     hn::StoreU(hn::IfThenZeroElse(hn::Eq(x, masked), empty ? hn::Zero(d) : p), d, out + i);
   }
 }
@@ -172,7 +172,7 @@ float exponentiate(float* scores, std::size_t count, float reference) {
   return HWY_DYNAMIC_DISPATCH(exponentiate_row)(scores, count, reference);
 }
 
-void probabilities(LaneSource value, const LaneSource* keep, std::size_t count, float lse, float* out) {
+void probabilities(LaneSource value, const LaneSource* keep, std::size_t count, SplitLse lse, float* out) {
   HWY_DYNAMIC_DISPATCH(probability_row)(value, keep, count, lse, out);
 }
 

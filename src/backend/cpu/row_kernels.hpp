@@ -13,8 +13,13 @@ float mask_scores(LaneSource value, const LaneSource* keep, std::size_t count, f
 /// Replaces scores by exp(score - reference), 0 for -inf, and returns their sum. No score exceeds `reference`.
 float exponentiate(float* scores, std::size_t count, float reference);
 
+/// An LSE that float32 may not hold: the sum of the two.
+struct SplitLse {
+  float rounded = 0, remainder = 0;
+};
+
 /// Writes exp(value - lse), 0 where `keep` is false, the value is -inf, or the row's lse is -inf.
-void probabilities(LaneSource value, const LaneSource* keep, std::size_t count, float lse, float* out);
+void probabilities(LaneSource value, const LaneSource* keep, std::size_t count, SplitLse lse, float* out);
 
 /// In place: p * (adjoint - mean), 0 where p is 0 (a masked key's adjoint may be NaN). This is d loss / d value.
 void softmax_adjoint(const float* p, float mean, std::size_t count, float* adjoint);

@@ -258,24 +258,6 @@ TEST(Attention, SupportGivesItsReasonsAsValuesAndPrintsNothing) {
   }
 }
 
-TEST(Attention, SupportNotesAFiniteMaskWhoseGradientsMayBeWrong) {
-  const auto notes_of = [](const char* program, bool backward, const char* backend = "cpu") {
-    AttentionProblem problem;
-    problem.seq_q = problem.seq_kv = 8;
-    problem.backward = backward;
-    problem.program = Program::parse(program);
-    CompileOptions options;
-    options.backend = backend;
-    const Support answer = support(problem, options).front();
-    return answer.notes.empty() ? std::string() : answer.notes.front();
-  };
-  constexpr const char* kFinite = "value = select(kv_idx <= q_idx, score, -1e9)";
-  EXPECT_NE(notes_of(kFinite, true).find("chosen to be -1e+09"), std::string::npos) << notes_of(kFinite, true);
-  EXPECT_EQ(notes_of(kFinite, false), "");
-  EXPECT_EQ(notes_of(kFinite, true, "reference"), "");  // it computes the forward anew, in float64
-  EXPECT_EQ(notes_of("value = select(kv_idx <= q_idx, score, -inf)", true), "");
-}
-
 TEST(Attention, ScaleOfTheCallOverridesTheProblems) {
   AttentionProblem problem = test_problem();
   const Attention attention = Attention::compile(problem, on_reference());

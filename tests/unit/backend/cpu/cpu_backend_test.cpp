@@ -34,30 +34,42 @@ struct Outputs {
   std::vector<std::vector<std::byte>> tensors;
 };
 
-Outputs run(const AttentionProblem& problem, const ProblemInputs& inputs, int threads) {
+using Bytes = std::vector<std::byte>;
+
+ConstBuffer reads(const Bytes& bytes) { return {bytes.data(), bytes.size()}; }
+Buffer writes(Bytes& bytes) { return {bytes.data(), bytes.size()}; }
+
+Attention compile(const AttentionProblem& problem, int threads) {
   CompileOptions options;
   options.backend = "cpu";
   options.threads = threads;
-  const Attention attention = Attention::compile(problem, options);
-  const auto reads = [](const std::vector<std::byte>& bytes) { return ConstBuffer{bytes.data(), bytes.size()}; };
-  const auto writes = [](std::vector<std::byte>& bytes) { return Buffer{bytes.data(), bytes.size()}; };
-  std::vector<std::byte> o(inputs.d_o.size()), dq(inputs.q.size()), dk(inputs.k.size()), dv(inputs.v.size());
-  std::vector<std::byte> lse(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seq_q) * sizeof(float));
-  std::vector<std::vector<std::byte>> gradients;
-  for (const OwnedOperand& operand : inputs.operands) gradients.emplace_back(operand.bytes.size());
+  return Attention::compile(problem, options);
+}
 
-  attention.forward(
-      {reads(inputs.q), reads(inputs.k), reads(inputs.v), inputs.operand_buffers(), writes(o), writes(lse), {}});
+/// dq, dk, dv and the operands' gradients.
+std::vector<Bytes> run_backward(const AttentionProblem& problem, const ProblemInputs& inputs, const Bytes& o,
+                                const Bytes& lse, int threads) {
+  std::vector<Bytes> out{Bytes(inputs.q.size()), Bytes(inputs.k.size()), Bytes(inputs.v.size())};
+  for (const OwnedOperand& operand : inputs.operands) out.emplace_back(operand.bytes.size());
   BackwardArgs args{
-      reads(inputs.q),          reads(inputs.k), reads(inputs.v), reads(o),   reads(lse), reads(inputs.d_o),
-      inputs.operand_buffers(), writes(dq),      writes(dk),      writes(dv), {},         {}};
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
+      reads(inputs.q),          reads(inputs.k), reads(inputs.v), reads(o),       reads(lse), reads(inputs.d_o),
+      inputs.operand_buffers(), writes(out[0]),  writes(out[1]),  writes(out[2]), {},         {}};
+  for (std::size_t i = 0; i < inputs.operands.size(); ++i) {
     if (is_floating(problem.operands[i].dtype))
-      args.d_operands.push_back({problem.operands[i].name, writes(gradients[i])});
+      args.d_operands.push_back({problem.operands[i].name, writes(out[3 + i])});
   }
-  attention.backward(args);
-  Outputs outputs{{o, lse, dq, dk, dv}};
-  for (auto& gradient : gradients) outputs.tensors.push_back(gradient);
+  compile(problem, threads).backward(args);
+  return out;
+}
+
+Outputs run(const AttentionProblem& problem, const ProblemInputs& inputs, int threads) {
+  Bytes o(inputs.d_o.size());
+  Bytes lse(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seq_q) * sizeof(float));
+  compile(problem, threads)
+      .forward(
+          {reads(inputs.q), reads(inputs.k), reads(inputs.v), inputs.operand_buffers(), writes(o), writes(lse), {}});
+  Outputs outputs{{o, lse}};
+  for (Bytes& gradient : run_backward(problem, inputs, o, lse, threads)) outputs.tensors.push_back(std::move(gradient));
   return outputs;
 }
 
@@ -189,6 +201,40 @@ TEST(CpuBackend, PassesOnWhatIsNotANumberInWhatIsKept) {
   }
 }
 
+TEST(CpuBackend, WeighsKeysWhoseLseLosesTheirSum) {
+  // float32 has no digit of the logarithm of the number of keys beside these values.
+  for (const char* value : {"-1e9", "1e9", "f32(kv_idx) + 8388608.0", "select(q_idx < 9, -1e9, score)",
+                            "select(kv_idx < 3, -inf, -3e38)", "score - 16384.0", "score * 0.5 + 300.0",
+                            "select(q_idx % 2 == 0, score, f32(kv_idx % 3) * 0.25 - 4194304.0)"}) {
+    for (const std::int64_t seq_q : {2, 16}) {
+      for (const char* keep : {"", "\nkeep = (kv_idx + q_idx) % 5 != 0"}) {
+        expect_check_passes(make_problem((std::string("value = ") + value + keep).c_str(), seq_q, 150),
+                            std::string(value) + keep + " with seq_q " + std::to_string(seq_q));
+      }
+    }
+  }
+}
+
+/// As in a ring of devices, where each is given the LSE over the keys of all.
+TEST(CpuBackend, TakesTheLseOfMoreKeysThanItHas) {
+  const AttentionProblem problem = make_problem("value = score + 300.0", 30, 40);
+  ProblemInputs inputs = random_inputs(problem);
+  fill(inputs.d_o, 1);
+  const Outputs part = run(problem, inputs, 1);
+  // With the same keys on another device every weight is half as large.
+  Bytes lse = part.tensors[1];
+  for (std::size_t i = 0; i < lse.size(); i += sizeof(float)) {
+    const float more = number_at(lse, i / sizeof(float)) + std::log(2.0f);
+    std::memcpy(lse.data() + i, &more, sizeof(more));
+  }
+  const Bytes dv = run_backward(problem, inputs, part.tensors[0], lse, 1)[2];
+  for (std::size_t i = 0; i < dv.size() / sizeof(float); ++i) {
+    // Both LSEs lie between 256 and 512, where float32's spacing is 2^-15.
+    const float expected = number_at(part.tensors[4], i) / 2;
+    ASSERT_NEAR(number_at(dv, i), expected, 0x1p-15f * expected) << "element " << i;
+  }
+}
+
 TEST(CpuBackend, NeedsMemoryThatDoesNotGrowWithTheLengths) {
   const auto bytes = [](std::int64_t seq, bool backward) {
     AttentionProblem problem;
@@ -201,7 +247,9 @@ TEST(CpuBackend, NeedsMemoryThatDoesNotGrowWithTheLengths) {
     return backward ? attention.backward_workspace_bytes() : attention.forward_workspace_bytes();
   };
   EXPECT_EQ(bytes(8192, false), bytes(1 << 20, false));
-  EXPECT_LE(bytes(1 << 20, true), bytes(8192, true) + (1 << 20));
+  // What an LSE leaves out takes as much as the LSE itself.
+  constexpr std::size_t kRemainders = sizeof(float) << 20;
+  EXPECT_LE(bytes(1 << 20, true), bytes(8192, true) + kRemainders + (1 << 20));
 }
 
 }  // namespace

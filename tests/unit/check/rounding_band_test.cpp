@@ -1,0 +1,79 @@
+#include "check/rounding_band.hpp"
+
+#include <cmath>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "check/check_memory.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::checking {
+namespace {
+
+namespace reference = backend::reference;
+
+constexpr double kFunctionError = 0x1p-17;
+constexpr int kKeys = 400;
+
+compiler::CompiledProblem one_row(const std::string& value, bool backward = false) {
+  AttentionProblem problem;
+  problem.seq_q = 1;
+  problem.seq_kv = kKeys;
+  problem.dim_qk = problem.dim_v = 16;
+  problem.backward = problem.stats = backward;
+  problem.program = Program::parse("value = " + value);
+  return compiler::compile(problem);
+}
+
+/// The inputs of the one-row problems, whatever their program.
+struct Inputs {
+  CheckMemory memory{one_row("score", true).problem, random_inputs(one_row("score", true).problem), 0};
+
+  reference::InputTensors tensors() { return memory.reference_inputs(); }
+  double lse(const std::string& value) {
+    return reference::forward<double>(one_row(value), tensors(), {0.25F}).lse.front();
+  }
+  double lse_band(const std::string& value, const ErrorSources& sources) {
+    return rounding_band(one_row(value), tensors(), {0.25F}, sources).forward.lse.front();
+  }
+};
+
+TEST(RoundingBand, HoldsWhatApproximateFunctionsMissInEveryKeyAlike) {
+  Inputs inputs;
+  const std::string miss = "0.0000076";  // not quite kFunctionError
+  for (const auto& [value, missed] :
+       {std::pair{std::string("30.0 * tanh(score / 30.0)"), "30.0 * (tanh(score / 30.0) + " + miss + ")"},
+        {std::string("20.0 * exp(score / 20.0)"), "20.0 * (exp(score / 20.0) + " + miss + ")"},
+        {std::string("20.0 * pow(abs(score) / 9.0, 1.5)"), "20.0 * (pow(abs(score) / 9.0, 1.5) + " + miss + ")"}}) {
+    const double moved = std::abs(inputs.lse(missed) - inputs.lse(value));
+    EXPECT_GE(inputs.lse_band(value, {kFunctionError, true}), moved) << value;
+    // Nothing is allowed for where functions are as good as float32.
+    EXPECT_LT(inputs.lse_band(value, {}), moved) << value;
+  }
+}
+
+TEST(RoundingBand, HoldsWhatTheSoftmaxsOwnFunctionsMiss) {
+  Inputs inputs;
+  const double more = inputs.lse_band("score * 0.01", {kFunctionError, true}) - inputs.lse_band("score * 0.01", {});
+  // Each exponential, and the logarithm of a sum near the number of keys.
+  EXPECT_GE(more, kFunctionError * (1 + std::log(kKeys) / 2));
+  EXPECT_LE(more, kFunctionError * (1 + std::log(kKeys)));
+}
+
+TEST(RoundingBand, LeavesOutTheRoundingOfAnLseThatIsNotRead) {
+  Inputs inputs;
+  const auto dv_band = [&](bool reads_lse) {
+    double largest = 0;
+    const ErrorSources sources{0, reads_lse};
+    for (const double move : rounding_band(one_row("-1e9", true), inputs.tensors(), {0.25F}, sources).backward.dv) {
+      largest = std::max(largest, move);
+    }
+    return largest;
+  };
+  EXPECT_GT(dv_band(true), 0.1);  // spacing at 1e9 is 64
+  EXPECT_LT(dv_band(false), 1e-5);
+}
+
+}  // namespace
+}  // namespace scoremod::checking
