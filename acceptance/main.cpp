@@ -16,9 +16,9 @@
 #include "acceptance/cell.hpp"
 #include "acceptance/table.hpp"
 #include "backend/cuda/load_stand_in_driver.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
 #include "backend/cudnn/graph/device_properties.hpp"
 #include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
 #include "explorer/worker_pool.hpp"
 
 namespace {
@@ -105,11 +105,10 @@ Table build_all(const Options& options) {
   return results;
 }
 
-/// The loaded version, or where its forms were never explored the one that was first.
+/// The loaded version, or where that was never explored the one whose forms are tried with it.
 std::string forms_version() {
   const std::string loaded = cudnn::version_text(cudnn::library().cudnn_version);
-  const bool explored = cudnn::shipped_form_table("sm_90", loaded, cudnn::RowClass::kManyRows).size() > 0;
-  return explored ? loaded : "9.19.0";
+  return cudnn::shipped_form_table("sm_90", loaded, cudnn::RowClass::kManyRows).origin().cudnn_version;
 }
 
 int run(const Options& options) {

@@ -96,7 +96,10 @@ struct FormCandidateExplanation {
 struct FormExplanation {
   std::string direction;     ///< "forward" or "backward"
   std::string architecture;  ///< of the device: "sm_90"
-  bool verified = false;     ///< the forms were seen to be right on this architecture, and not only on another
+  /// The forms were seen to be right on this architecture with this version of cuDNN; else on another, and nothing runs
+  /// before a trial on the device has admitted it.
+  bool verified = false;
+  std::string seen_on;                       ///< where they were seen to be right, and timed: "sm_90 with cuDNN 9.19.0"
   std::optional<double> plain_milliseconds;  ///< without a score function
   std::vector<FormCandidateExplanation> candidates;
   std::vector<std::string> reasons;  ///< why candidates are missing or were passed over

@@ -30,8 +30,9 @@ struct FormCandidate {
 struct DirectionForms {
   Direction direction = Direction::kForward;
   std::string architecture;
-  /// The forms were seen to be right on this architecture; else on another, whose times these are, too.
+  /// The forms were seen to be right on this architecture with this cuDNN; else nothing runs before a trial admits it.
   bool verified = false;
+  std::string seen_on;                       ///< where they were seen to be right, and timed: "sm_90 with cuDNN 9.19.0"
   std::optional<double> plain_milliseconds;  ///< without a modifier
   std::vector<FormCandidate> candidates;
   std::vector<std::string> reasons;  ///< why there is no candidate, or none with faster forms

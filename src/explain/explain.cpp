@@ -106,6 +106,7 @@ std::vector<FormExplanation> explain_forms(const compiler::CompiledProblem& comp
     explanation.direction = forms.direction == backend::Direction::kForward ? "forward" : "backward";
     explanation.architecture = forms.architecture;
     explanation.verified = forms.verified;
+    explanation.seen_on = forms.seen_on;
     explanation.plain_milliseconds = forms.plain_milliseconds;
     explanation.reasons = forms.reasons;
     for (const auto& candidate : forms.candidates) explanation.candidates.push_back(explain_candidate(candidate));

@@ -96,6 +96,7 @@ Json forms_json(const std::vector<FormExplanation>& directions) {
     json.push_back({{"direction", direction.direction},
                     {"architecture", direction.architecture},
                     {"verified", direction.verified},
+                    {"seen_on", direction.seen_on},
                     {"plain_ms", optional_json(direction.plain_milliseconds)},
                     {"candidates", std::move(candidates)},
                     {"reasons", direction.reasons}});

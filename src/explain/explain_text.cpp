@@ -169,8 +169,10 @@ class Writer {
   }
 
   void forms(const FormExplanation& direction) {
-    out_ << "cudnn forms, " << direction.direction << ", " << direction.architecture
-         << (direction.verified ? "" : " (seen to be right on another architecture, whose times these are)");
+    out_ << "cudnn forms, " << direction.direction << ", " << direction.architecture;
+    if (!direction.verified) {
+      out_ << " (not verified here: seen to be right on " << direction.seen_on << ", whose times these are)";
+    }
     if (direction.plain_milliseconds) out_ << "; without a modifier" << time_text(direction.plain_milliseconds);
     out_ << "\n";
     for (const FormCandidateExplanation& candidate : direction.candidates) {

@@ -32,7 +32,7 @@ def compile_or_skip(scoremod, *arguments):
 def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
     store = tmp_path / "plans"
     done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", store, "--json")
-    if "no form is known to be right" in done.stdout:
+    if "no form is known" in done.stdout:
         pytest.skip("no form table for the installed cuDNN")
     assert done.returncode == 0, done.stderr + done.stdout
     rows = json.loads(done.stdout)

@@ -24,7 +24,7 @@ def backward_of(scoremod, tmp_path, device, problem):
     path = tmp_path / "problem.json"
     path.write_text(json.dumps(problem), encoding="utf-8")
     done = compile_or_skip(scoremod, path, "--device", DEVICES / device, "-o", tmp_path / "plans", "--json")
-    if "no form is known to be right" in done.stdout:
+    if "no form is known" in done.stdout:
         pytest.skip("no form table for the installed cuDNN")
     assert done.returncode in (0, 3), done.stderr
     return [row for row in json.loads(done.stdout) if row["direction"] == "backward"][0]

@@ -87,8 +87,8 @@ void build_task(const compiler::CompiledProblem& problem, const PlanTask& task, 
   const std::string version = version_text(library().cudnn_version);
   const FormTable table = shipped_form_table(device.architecture(), version, row_class(problem.problem));
   if (table.size() == 0) {
-    ahead.reasons.push_back(concat("no form is known to be right with cuDNN ", version,
-                                   ": use a version that docs/cudnn_forms.md names, or explore this one"));
+    ahead.reasons.push_back(concat("no form is known for cuDNN ", version,
+                                   ": expected a cuDNN 9, such as a version that docs/cudnn_forms.md names"));
   }
   if (!ahead.reasons.empty()) return plans.push_back(std::move(ahead));
   // Where cuDNN does not write the gradient of an operand, a pass of scoremod's own does.
@@ -107,7 +107,8 @@ void build_task(const compiler::CompiledProblem& problem, const PlanTask& task, 
     ahead.notes.push_back(concat("writes the gradient of '", name, "' too"));
   }
   if (ahead.built && !table.verified()) {
-    ahead.notes.push_back(concat("its forms were not verified on ", device.architecture(),
+    ahead.notes.push_back(concat("its forms were seen to be right on ", table.seen_on(), " and not on ",
+                                 device.architecture(), " with cuDNN ", version,
                                  ": a trial on the device decides whether it is used"));
   }
   plans.push_back(std::move(ahead));

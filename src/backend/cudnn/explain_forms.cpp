@@ -56,12 +56,13 @@ Choices choices_for(const compiler::CompiledProblem& problem, Direction directio
   forms.direction = direction;
   forms.architecture = architecture_name(compute_capability);
   forms.verified = table.verified();
+  forms.seen_on = table.seen_on();
   forms.plain_milliseconds = timed(table, kPlain, direction);
   forms.reasons = problem_objections(problem.problem, compute_capability);
   if (direction == Direction::kBackward) {
     for (std::string& reason : backward_objections(problem.problem)) forms.reasons.push_back(std::move(reason));
   }
-  if (table.size() == 0) forms.reasons.push_back("no form is known to be right with this version of cuDNN");
+  if (table.size() == 0) forms.reasons.push_back("no form is known for this version of cuDNN: expected a cuDNN 9");
   if (!forms.reasons.empty()) return choices;
   Candidates found = candidates(problem, direction, right_forms(table, direction));
   forms.reasons = std::move(found.reasons);

@@ -94,12 +94,13 @@ std::unique_ptr<const DirectionPlan> make_trial_plan(const compiler::CompiledPro
 /// Why no lowering may be used here, whatever the problem.
 std::string objection(const FormTable& table, const DeviceTarget& target) {
   if (table.size() == 0) {
-    return concat("no form is known to be right with cuDNN ", target.cudnn_version,
-                  ": use a version that docs/cudnn_forms.md names, or explore this one");
+    return concat("no form is known for cuDNN ", target.cudnn_version, ": expected a cuDNN 9, such as a version that ",
+                  "docs/cudnn_forms.md names");
   }
   if (!table.verified() && verification::verification_mode() == verification::Mode::kNever) {
-    return concat("the forms were not verified on ", target.architecture,
-                  ", and SCOREMOD_VERIFICATION=never forbids the trial that would show what they compute");
+    return concat("the forms were seen to be right on ", table.seen_on(), ", and not on ", target.architecture,
+                  " with cuDNN ", target.cudnn_version,
+                  "; SCOREMOD_VERIFICATION=never forbids the trial that would show what they compute");
   }
   return {};
 }
@@ -146,6 +147,10 @@ DirectionAnswer plan_direction(const compiler::CompiledProblem& problem, const P
       answer.notes = std::move(answer.reasons);
       answer.reasons.clear();
       answer.notes.push_back(describe(*answer.plan));
+      if (!table.verified()) {
+        answer.notes.push_back(
+            concat("its forms were seen to be right on ", table.seen_on(), ": a trial on this device admitted it"));
+      }
       return answer;
     } catch (const NoCandidate& none) {
       if (std::ranges::find(answer.reasons, none.reason) == answer.reasons.end()) answer.reasons.push_back(none.reason);
