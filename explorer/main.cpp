@@ -52,6 +52,7 @@ struct Options {
   std::string commit;   ///< likewise: of the sources that the explorer was built from
   int workers = static_cast<int>(std::thread::hardware_concurrency());
   bool timed = false;
+  bool programs = true;               ///< also whole programs, in the forms that were right
   std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
   std::vector<std::string> left_out;  ///< parts of the names of forms not to try
   std::string admissions;             ///< the plan store to list, instead
@@ -105,7 +106,7 @@ std::string first_reason(const std::string& text) {
 /// Which forms a job's lowering may use.
 class Admission {
  public:
-  /// Of the forms that a table lacks, the one that ships with the library speaks.
+  /// Of the forms that a table lacks, the one that ships with the library for this version, or the nearest, speaks.
   explicit Admission(const std::string& file) {
     if (file.empty()) return;
     std::ifstream stream(file);
@@ -242,11 +243,12 @@ int explore(const std::string& self, const Options& options) {
   Rows rows;
   std::vector<std::size_t> forms, programs;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (!is_wanted(all[i].form.form, options)) continue;
+    if (!is_wanted(all[i].form.form, options) || (all[i].form.in_right_forms && !options.programs)) continue;
     rows[i] = describe(all[i]);
     rows[i].update(head);
     (all[i].form.in_right_forms ? programs : forms).push_back(i);
   }
+  std::cerr << forms.size() << " cases of forms, " << programs.size() << " of whole programs\n";
   judge({self, "--worker"}, forms, options.workers, rows);
   write_table(options, device, rows);
   judge({self, "--worker", "--table", options.output}, programs, options.workers, rows);
@@ -274,6 +276,8 @@ int main(int argc, char** argv) {
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_option("--without", options.left_out, "leave out forms whose names contain one of these");
   app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
+  app.add_flag("!--no-programs", options.programs,
+               "leave out whole programs, which are tried in the forms that were right");
   app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
   app.add_option(

@@ -4,6 +4,10 @@
 
 namespace scoremod::test {
 
+/// Makes a shared library of C++ text with the system's compiler. The loader knows it by `soname`, where that is not
+/// empty. Throws Error when the text does not compile.
+void compile_library(const std::string& text, const std::string& path, const std::string& soname = "");
+
 /// A shared library made of C++ text by the system's compiler, loaded while this lives.
 class HostLibrary {
  public:

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <dlfcn.h>
+#include <link.h>
 
 #include "base/fail.hpp"
 
@@ -16,21 +17,11 @@ std::string loader_text() {
 
 constexpr std::array kRuntimeNames{"libcudart.so.13", "libcudart.so.12"};
 
-/// The folder that the CUDA runtime was loaded from, with a slash at its end; empty when there is no runtime.
-std::string runtime_folder() {
-  const SharedLibrary runtime = open_library(kRuntimeNames);
-  void* symbol = runtime.handle == nullptr ? nullptr : dlsym(runtime.handle, "cudaGetErrorString");
-  Dl_info where{};
-  if (symbol == nullptr || dladdr(symbol, &where) == 0 || where.dli_fname == nullptr) return "";
-  const std::string path = where.dli_fname;
-  return path.substr(0, path.rfind('/') + 1);
-}
-
 /// Libraries of the toolkit may lie beside the runtime (in a Python package, say) where the loader does not look.
 SharedLibrary open_beside_runtime(std::span<const char* const> names) {
   SharedLibrary found = open_library(names);
   if (found.handle != nullptr) return found;
-  const std::string folder = runtime_folder();
+  const std::string folder = folder_of(open_library(kRuntimeNames));
   if (folder.empty()) return found;
   for (const char* name : names) {
     const SharedLibrary beside = open_library(std::array{(folder + name).c_str()});
@@ -58,14 +49,30 @@ LibraryState load() {
 
 }  // namespace
 
+SharedLibrary loaded_library(std::span<const char* const> names) {
+  for (const char* name : names) {
+    void* handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+    if (handle != nullptr) return {handle, ""};
+  }
+  return {};
+}
+
 SharedLibrary open_library(std::span<const char* const> names) {
-  SharedLibrary library;
+  SharedLibrary library = loaded_library(names);
+  if (library.handle != nullptr) return library;
   for (const char* name : names) {
     library.handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (library.handle != nullptr) return {library.handle, ""};
     library.reason += concat(library.reason.empty() ? "" : "; ", loader_text());
   }
   return library;
+}
+
+std::string folder_of(const SharedLibrary& library) {
+  link_map* map = nullptr;
+  if (library.handle == nullptr || dlinfo(library.handle, RTLD_DI_LINKMAP, &map) != 0) return "";
+  const std::string path = map->l_name;
+  return path.substr(0, path.rfind('/') + 1);
 }
 
 void* symbol_of(const SharedLibrary& library, const char* name) {

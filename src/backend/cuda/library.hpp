@@ -11,9 +11,17 @@ struct SharedLibrary {
   std::string reason;      ///< then: why, in the loader's own words
 };
 
-/// Opens the first of these libraries that loads, from the loader's path. It stays open for the life of the process:
-/// threads and exit handlers of CUDA's libraries must never outlive their code. Never throws.
+/// The first of these libraries that the process has loaded already, from wherever it was (a framework loads those of
+/// Python's packages by their paths). A null handle without a reason where none is. Never throws.
+SharedLibrary loaded_library(std::span<const char* const> names);
+
+/// That one, or else the first that loads from the loader's path: two versions of CUDA's libraries in one process do
+/// not know each other's handles and contexts. It stays open for the life of the process: threads and exit handlers of
+/// CUDA's libraries must never outlive their code. Never throws.
 SharedLibrary open_library(std::span<const char* const> names);
+
+/// The folder that a library was loaded from, with a slash at its end; empty for a null handle.
+std::string folder_of(const SharedLibrary& library);
 
 /// The address of a function; throws Error(kEnvironment) when the library is not there or lacks it.
 void* symbol_of(const SharedLibrary& library, const char* name);

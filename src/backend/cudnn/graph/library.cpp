@@ -3,11 +3,21 @@
 #include <array>
 #include <dlfcn.h>
 
-#include "backend/cuda/library.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
+
+constexpr const char* kName = "libcudnn.so.9";
+
+/// libcudnn.so.9 holds little more than the names of functions; these have the functions.
+constexpr std::array kParts{"libcudnn_graph.so.9",
+                            "libcudnn_ops.so.9",
+                            "libcudnn_cnn.so.9",
+                            "libcudnn_adv.so.9",
+                            "libcudnn_engines_runtime_compiled.so.9",
+                            "libcudnn_engines_precompiled.so.9",
+                            "libcudnn_heuristic.so.9"};
 
 LibraryState load() {
   LibraryState state;
@@ -15,7 +25,7 @@ LibraryState load() {
     state.reason = cuda::library().reason;
     return state;
   }
-  const cuda::SharedLibrary found = cuda::open_library(std::array{"libcudnn.so.9"});
+  const cuda::SharedLibrary found = open_cudnn();
   state.cudnn = found.handle;
   if (state.cudnn == nullptr) {
     state.reason = concat("no cuDNN 9: ", found.reason);
@@ -37,6 +47,19 @@ LibraryState load() {
 const LibraryState& library() {
   static const LibraryState state = load();
   return state;
+}
+
+cuda::SharedLibrary open_cudnn() {
+  const std::array whole{kName};
+  if (cuda::SharedLibrary loaded = cuda::loaded_library(whole); loaded.handle != nullptr) return loaded;
+  const std::string folder = cuda::folder_of(cuda::loaded_library(kParts));
+  if (!folder.empty()) {
+    const std::string path = folder + kName;
+    if (cuda::SharedLibrary beside = cuda::open_library(std::array{path.c_str()}); beside.handle != nullptr) {
+      return beside;
+    }
+  }
+  return cuda::open_library(whole);
 }
 
 std::string version_text(std::size_t version) {

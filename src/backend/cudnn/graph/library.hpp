@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <string>
 
+#include "backend/cuda/library.hpp"
+
 namespace scoremod::backend::cudnn {
 
 /// What was found of CUDA and cuDNN at run time.
@@ -13,8 +15,12 @@ struct LibraryState {
   std::size_t cudnn_version = 0;  ///< as cudnnGetVersion() gives it: 91900 is 9.19.0
 };
 
-/// Loads the driver, the CUDA runtime and cuDNN once for the process, from the loader's path. Never throws.
+/// Loads the driver, the CUDA runtime and cuDNN (open_cudnn()) once for the process. Never throws.
 const LibraryState& library();
+
+/// libcudnn.so.9: the one that the process has loaded; or else the one beside whichever of cuDNN's other libraries it
+/// has loaded, since that is the version which libcudnn.so.9 would call; or else the loader's. Never throws.
+cuda::SharedLibrary open_cudnn();
 
 /// "9.19.0" of 91900.
 std::string version_text(std::size_t cudnn_version);
