@@ -151,7 +151,8 @@ constexpr std::array<Rule, kOpCount> kRules{{
      {[](const Site& s) { return when(make(Op::kGe, s.x, s.y), share_of_extremum(s)); },
       [](const Site& s) { return when(make(Op::kLe, s.x, s.y), share_of_extremum(s)); }}},
     {Op::kNeg, {[](const Site& s) { return scaled(-1, s.g); }}},
-    {Op::kAbs, {[](const Site& s) { return plain(s.g * make(Op::kSign, s.x)); }}},
+    // At 0 the derivative of x, as jax.numpy.abs has it.
+    {Op::kAbs, {[](const Site& s) { return plain(select(make(Op::kGe, s.x, constant(s.x, 0)), s.g, -s.g)); }}},
     {Op::kSign},
     {Op::kFloor},
     {Op::kCeil},

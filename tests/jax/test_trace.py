@@ -8,6 +8,7 @@ from jax import export
 
 import scoremod
 from scoremod.jax import explain, flex_attention, support
+from scoremod.jax.custom_rules import body_has_rules_derivative
 
 B, S, H, D = 2, 16, 4, 8
 Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)
@@ -251,3 +252,33 @@ def test_an_unknown_backend():
     q = jnp.ones((1, 4, 1, 8))
     with pytest.raises(scoremod.UnsupportedError, match="expected one that runs on the platform 'cpu'"):
         flex_attention(q, q, q, backend="cudnn")
+
+
+def test_numbers_in_the_text_are_as_good_as_arrays():
+    mask_mod = lambda b, h, q_idx, kv_idx: (q_idx // 64 == kv_idx // 64) & ((q_idx - kv_idx) % 3 == 0)  # noqa: E731
+    got = explained(lambda score, *_: score % 2.0, mask_mod).program
+    assert got == explained(
+        lambda score, *_: score % np.float32(2),
+        lambda b, h, q_idx, kv_idx: (q_idx // np.int32(64) == kv_idx // np.int32(64)) & ((q_idx - kv_idx) % np.int32(3) == 0),
+    ).program
+    assert all(text in got for text in ("score % 2.0", "q_idx // 64", "kv_idx // 64", " % 3")) and len(got.splitlines()) == 10
+
+
+def test_an_array_of_one_element_is_that_element():
+    bias = jnp.ones((H, 1))
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        one = jnp.tanh(score[None]).reshape((1, 1)) + bias[h] + kv_idx[None] * 0.5
+        return one[0].sum() + bias[h, 0]
+
+    plain = lambda score, b, h, q_idx, kv_idx: jnp.tanh(score) + bias[h, 0] + kv_idx * 0.5 + bias[h, 0]  # noqa: E731
+    assert explained(score_mod).program == explained(plain).program
+
+
+def test_a_rule_of_jax_that_differs_from_what_a_function_computes_is_not_ignored(monkeypatch):
+    jaxpr = jax.make_jaxpr(jax.nn.relu6)(jnp.float32(0))
+    assert not body_has_rules_derivative(jaxpr.jaxpr.eqns[0])
+    assert body_has_rules_derivative(jax.make_jaxpr(jax.nn.log1mexp)(jnp.float32(0)).jaxpr.eqns[0])
+    monkeypatch.setattr("scoremod.jax.trace.library_rule", lambda equation, types: None)
+    with pytest.raises(scoremod.UnsupportedError, match="derivative rule of its own"):
+        explained(lambda score, *_: jax.nn.relu6(score))

@@ -1,8 +1,19 @@
-"""Whose derivative rule a jax.custom_jvp or jax.custom_vjp call has.
+"""Whose derivative rule a jax.custom_jvp or jax.custom_vjp call has, and whether it is that of what the function computes.
 
-The derived backward pass differentiates what a function computes. For JAX's own functions (jax.nn.relu, jnp.logaddexp) that is what their
-rules say, too; a user's rule may say anything.
+The derived backward pass differentiates what a function computes. For most of JAX's own functions that is what their rules say, too; a user's
+rule may say anything.
 """
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
+from scoremod.jax.values import Equation
 
 _CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _RULES = ("jvp_jaxpr_fun", "bwd")
@@ -21,6 +32,79 @@ def is_library_rule(equation):
         _collect_modules(equation.params.get(name), found, set())
     found = {module for module in found if not module.startswith(_MACHINERY)}
     return bool(found) and all(module == "jax" or module.startswith("jax.") for module in found)
+
+
+def body_has_rules_derivative(equation):
+    """Whether what one of JAX's functions is made of has the derivative that its rule says: at 0, at every number in it, and between those. True
+    also where that can't be tried, for arguments that are no scalars. Rules are not held to points where they are infinite or NaN."""
+    if any(variable.aval.shape != () for variable in (*equation.invars, *equation.outvars)):
+        return True
+    return _agree(_ByText(equation))
+
+
+class _ByText:
+    """An equation, equal to another that computes the same of its arguments."""
+
+    def __init__(self, equation):
+        self.equation = equation
+        self.variables = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, core.Literal)))
+        arguments = [str(x.val) if isinstance(x, core.Literal) else f"{self.variables.index(x)} {x.aval}" for x in equation.invars]
+        self._text = f"{equation.primitive.name} {called_jaxpr(equation)} {arguments}"
+
+    def __eq__(self, other):
+        return self._text == other._text
+
+    def __hash__(self):
+        return hash(self._text)
+
+    def arguments(self, chosen):
+        """The equation's arguments, where its variables have these values."""
+        return [x.val if isinstance(x, core.Literal) else chosen[self.variables.index(x)] for x in self.equation.invars]
+
+
+@functools.lru_cache(maxsize=256)
+def _agree(call):
+    inner = closed(called_jaxpr(call.equation))
+    step = Equation(call.equation, (), inner.jaxpr.debug_info)
+    with_rule = lambda *chosen: step.run(call.arguments(chosen)).values()  # noqa: E731
+    without = lambda *chosen: core.jaxpr_as_fun(inner)(*call.arguments(chosen))  # noqa: E731
+    with jax.ensure_compile_time_eval():
+        value, rule = _derivatives(with_rule, call.variables, _points(inner))
+        _, body = _derivatives(without, call.variables, _points(inner))
+    for said, made in zip(rule, body):
+        held = np.isfinite(value) & np.isfinite(said)
+        if not (np.abs(said - made) <= _TOLERANCE * np.maximum(1, np.abs(said)))[held].all():
+            return False
+    return True
+
+
+def _derivatives(function, variables, points):
+    """(values, derivatives with respect to each float variable) of the sum of a function's results, at all combinations of points."""
+    dtypes = [variable.aval.dtype for variable in variables]
+    floats = tuple(i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.floating))
+    total = lambda *chosen: sum(x.astype(jnp.float32) for x in function(*chosen))  # noqa: E731
+    grid = np.asarray(list(itertools.product(points, repeat=len(dtypes))), np.float32).T
+    arguments = [jnp.asarray(x.astype(dtype)) for x, dtype in zip(grid, dtypes)]
+    value, derivatives = jax.vmap(jax.value_and_grad(total, argnums=floats))(*arguments)
+    return np.asarray(value), [np.asarray(x, np.float32) for x in derivatives]
+
+
+_TOLERANCE = 1e-3
+
+
+def _points(jaxpr):
+    """Numbers where a function may have a kink, and others."""
+    found = {0.0, 0.25, 1.0, 1.7, 3.3, 8.0, *_numbers_of(jaxpr)}
+    return sorted({x * sign for x in found for sign in (1, -1)})
+
+
+def _numbers_of(jaxpr):
+    for equation in closed(jaxpr).jaxpr.eqns:
+        for variable in equation.invars:
+            if isinstance(variable, core.Literal) and np.ndim(variable.val) == 0 and np.abs(variable.val) < 1e6:
+                yield float(variable.val)
+        for inner in inner_jaxprs(equation):
+            yield from _numbers_of(inner)
 
 
 def _collect_modules(function, found, seen):

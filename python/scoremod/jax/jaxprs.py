@@ -19,3 +19,8 @@ def inner_jaxprs(equation):
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, (core.Jaxpr, core.ClosedJaxpr)):
                 yield each
+
+
+def called_jaxpr(equation):
+    """The jaxpr that an equation calls with its own inputs, or None."""
+    return next((equation.params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in equation.params), None)

@@ -68,7 +68,7 @@ class Computed(NamedTuple):
 
     def array(self):
         sizes = dict(zip(AXES, self.sizes))
-        return operand_array(jnp.asarray(self.value.over(sizes) if self.value.deps else self.value.compute()))
+        return operand_array(jnp.asarray(self.value.over(sizes)))
 
     def describe(self):
         return "computed by XLA" if self.value.deps else "scalar"
@@ -101,12 +101,12 @@ class Operands:
         return self._builder.node("operand", "i32", payload=self._number(OperandDecl("i32"), source))
 
     def read(self, view):
-        """The node of a view whose every dimension is indexed."""
+        """The node of a view that one element is left of."""
         builder = self._builder
         type = OPERAND_TYPES[view.base.dtype]
         fixed, indices, dims = [], [], []
         for dim, (node, size) in enumerate(zip(view.indices, view.base.shape)):
-            position = builder.constant_value(node)
+            position = 0 if node is None else builder.constant_value(node)  # nothing has indexed a dimension of size 1
             if position is None:
                 indices.append(node)
                 dims.append(dim)

@@ -4,14 +4,8 @@ RULES: primitive name -> rule(builder, params, *args) -> node, or None where the
 of type f32, i32 or bool, and the primitive's operands have just those dtypes.
 """
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
-from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
 
 PROGRAM_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.bool_): "bool"}
 
@@ -134,15 +128,25 @@ def _log2(builder, params, x):
 
 
 def _round(builder, params, x):
-    return builder.op("round", x) if params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN else None
+    even = builder.op("round", x)
+    if params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
+        return even
+    # Halves away from zero.
+    size = builder.op("abs", x)
+    half = builder.op("eq", builder.op("sub", size, builder.op("floor", size)), builder.constant(0.5, "f32"))
+    return builder.op("select", half, builder.op("mul", builder.op("sign", x), builder.op("ceil", size)), even)
 
 
 def _is_finite(builder, params, x):
     return builder.op("lt", builder.op("abs", x), builder.constant(np.inf, "f32"))
 
 
-def _clamp(builder, params, low, x, high):
-    return builder.op("min", builder.op("max", x, low), high)
+def clamp(builder, params, low, x, high):
+    """min(max(x, low), high). At the ends its derivative is 0, where that of min and max is half."""
+    if builder.type(x) != "f32":
+        return builder.op("min", builder.op("max", x, low), high)
+    above = builder.op("select", builder.op("le", x, low), builder.op("min", low, high), x)
+    return builder.op("select", builder.op("ge", x, high), high, above)
 
 
 def _select_n(builder, params, which, *cases):
@@ -194,7 +198,7 @@ RULES = {
     "one_minus_square": _one_minus_square,
     "min": _numeric_or_logical("min", "and"),
     "max": _numeric_or_logical("max", "or"),
-    "clamp": _clamp,
+    "clamp": clamp,
     "neg": _numeric("neg"),
     "abs": _numeric("abs"),
     "sign": _numeric("sign"),
@@ -230,66 +234,15 @@ RULES = {
     "is_finite": _is_finite,
     "select_n": _select_n,
     "convert_element_type": _convert,
-    # These move or name a value; a scalar stays what it is.
-    "copy": _same,
-    "copy_p": _same,
-    "name": _same,
-    "optimization_barrier": _same,
-    "pvary": _same,
-    "squeeze": _same,
-    "reshape": _same,
-    "broadcast_in_dim": _same,
+    # These move, name or join elements; a single one stays what it is.
+    **dict.fromkeys(
+        (
+            *("copy", "copy_p", "name", "optimization_barrier", "pvary", "squeeze", "reshape", "broadcast_in_dim", "expand_dims"),
+            *("slice", "dynamic_slice", "transpose", "rev", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"),
+        ),
+        _same,
+    ),
 }
 
 # Primitives that only compare or choose: exact on the values of a narrower dtype, too.
 EXACT_ON_NARROW = {"eq", "ne", "lt", "le", "gt", "ge", "convert_element_type", "squeeze", "reshape", "broadcast_in_dim", "copy"}
-
-
-def _logaddexp(builder, params, x, y):
-    """Only softplus, which jax.nn writes as logaddexp(x, 0)."""
-    return builder.op("softplus", x) if builder.constant_value(y) == 0 else None
-
-
-# Functions of JAX that one op says better than what they are made of, by the types of their arguments. They are recognised by what
-# they trace to and by whose derivative rule they have, not by name, so a user's own function of the same name is not taken for one.
-_LIBRARY = (
-    (jnp.floor_divide, ("i32", "i32"), _op("floor_div", "i32")),
-    (jnp.remainder, ("i32", "i32"), _op("mod", "i32")),
-    (jnp.remainder, ("f32", "f32"), _op("mod", "f32")),
-    (jax.nn.silu, ("f32",), _op("silu", "f32")),
-    (jax.nn.relu, ("f32",), _op("relu", "f32")),
-    (jnp.logaddexp, ("f32", "f32"), _logaddexp),
-)
-_DTYPES = {type: dtype for dtype, type in PROGRAM_TYPES.items()}
-
-
-def called_jaxpr(equation):
-    """The jaxpr that an equation calls with its own inputs, or None."""
-    for field in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        if field in equation.params:
-            return equation.params[field]
-    return None
-
-
-def _identity(equation):
-    """What makes two calls of JAX's functions equal: the primitive and the traced body."""
-    return equation.primitive.name, str(called_jaxpr(equation))
-
-
-@functools.cache
-def _library_calls(types):
-    """(identity, rule) of every call in what the library's functions of these argument types trace to, outermost first."""
-    calls = []
-    for function, accepted, rule in _LIBRARY:
-        if accepted == types:
-            jaxpr = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct((), _DTYPES[type]) for type in types))
-            calls.append((_identity(jaxpr.jaxpr.eqns[0]), rule))
-    return calls
-
-
-def library_rule(equation, types):
-    """The rule of a call to one of JAX's own functions that has an op; None for any other."""
-    if called_jaxpr(equation) is None or (has_custom_rule(equation) and not is_library_rule(equation)):
-        return None
-    identity = _identity(equation)
-    return next((rule for known, rule in _library_calls(types) if known == identity), None)

@@ -12,11 +12,12 @@ from jax.extend import core
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax import values
 from scoremod.jax.captures import check_integers, name_of
-from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
-from scoremod.jax.jaxprs import closed, inner_jaxprs
+from scoremod.jax.custom_rules import body_has_rules_derivative, has_custom_rule, is_library_rule
+from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
+from scoremod.jax.library_functions import library_rule
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
-from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, called_jaxpr, library_rule, select_case
+from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, select_case
 from scoremod.jax.program import AXES, Builder
 
 _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
@@ -147,10 +148,10 @@ class Tracer:
         return self.node_of(self._run(jaxpr, arguments, None)[0])
 
     def node_of(self, value):
-        """The node of a scalar, of type f32, i32 or bool; None if it can have none. It may be a new operand."""
-        if value.node is None and value.shape == () and value.dtype in OPERAND_TYPES:
+        """The node of a single element, of type f32, i32 or bool; None if it can have none. It may be a new operand."""
+        if value.node is None and value.is_single and value.dtype in OPERAND_TYPES:
             if value.is_literal:
-                value.node = self.builder.constant(np.asarray(value.compute()), OPERAND_TYPES[value.dtype])
+                value.node = self.builder.constant(np.asarray(value.compute()).reshape(()), OPERAND_TYPES[value.dtype])
             elif value.view is not None:
                 value.node = self.operands.read(value.view)
             if value.node is None and "score" not in value.deps:
@@ -189,7 +190,7 @@ class Tracer:
         if called is not None:
             return called
         self._scalar(equation, inputs, results)
-        if results[0].node is None and len(results) == 1:
+        if len(results) == 1 and (results[0].node is None or results[0].shape):
             self._indexed(equation, inputs, results[0], where)
         for value in results:
             if "score" in value.deps and value.node is None and value.view is None and value.vector is None:
@@ -215,7 +216,7 @@ class Tracer:
         jaxpr = called_jaxpr(equation)
         if jaxpr is None or name in ("scan", "while"):
             return None
-        if has_custom_rule(equation) and not is_library_rule(equation):
+        if has_custom_rule(equation) and not (is_library_rule(equation) and body_has_rules_derivative(equation)):
             if any("score" in value.deps for value in inputs):
                 self._refuse(
                     equation, where, "has a derivative rule of its own, which the derived backward pass would not follow"
@@ -239,9 +240,9 @@ class Tracer:
         return results
 
     def _scalar(self, equation, inputs, results):
-        """Gives the result of a scalar operation its node."""
+        """Gives the result of an operation on single elements its node."""
         rule = RULES.get(equation.primitive.name)
-        if rule is None or len(results) != 1 or any(value.shape != () for value in [*inputs, results[0]]):
+        if rule is None or len(results) != 1 or not all(value.is_single for value in [*inputs, results[0]]):
             return
         if results[0].dtype not in PROGRAM_TYPES:
             return

@@ -18,7 +18,7 @@ class Value:
     deps: those of "score", "b", "h", "q_idx" and "kv_idx" that it depends on. Without any it is the same for every element of the
         score, and XLA computes it before the attention; without "score", XLA can compute it for every index it depends on.
     dtype: None for what only JAX has, such as a random key.
-    node: the program's node, for a scalar that has one; made on demand by the tracer.
+    node: the program's node, for a single element that has one; made on demand by the tracer.
     view: an ArrayView, for what is left of an array after some of its dimensions were indexed.
     vector: nodes, for a vector of indices.
     """
@@ -36,6 +36,11 @@ class Value:
         return not self.deps
 
     @property
+    def is_single(self):
+        """Whether it has one element: a scalar, or an array of it such as score[None]."""
+        return all(size == 1 for size in self.shape)
+
+    @property
     def array(self):
         """The array that a function captures, if the value is one."""
         return self._constant
@@ -48,11 +53,11 @@ class Value:
         return _evaluate(self, {})
 
     def over(self, sizes):
-        """The array of a score-free scalar, with a dimension of sizes[axis] for each of its axes."""
+        """The array of a single score-free element, with a dimension of sizes[axis] for each of its axes."""
         axes = self.axes()
 
         def scalar(*indices):
-            return _evaluate(self, dict(zip(axes, indices)))
+            return jnp.reshape(_evaluate(self, dict(zip(axes, indices))), ())
 
         for position in reversed(range(len(axes))):
             scalar = jax.vmap(scalar, in_axes=[0 if i == position else None for i in range(len(axes))])

@@ -81,7 +81,9 @@ TEST(Differentiate, RefusesADerivative) {
 // The conventions at kinks, as jax.grad has them.
 TEST(Differentiate, Kinks) {
   EXPECT_EQ(d_score("value = relu(score)", 0), 0);
-  EXPECT_EQ(d_score("value = abs(score)", 0), 0);
+  EXPECT_EQ(d_score("value = abs(score)", 0), 1);
+  EXPECT_EQ(d_score("value = abs(score)", -0.0), 1);
+  EXPECT_EQ(d_score("value = abs(score)", -0.5), -1);
   EXPECT_EQ(d_score("value = max(score, 1.0)", 1), 0.5);
   EXPECT_EQ(d_score("value = min(1.0, score)", 1), 0.5);
   EXPECT_EQ(d_score("value = min(score, score)", 1), 1);

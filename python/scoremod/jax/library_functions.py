@@ -1,0 +1,116 @@
+"""Functions of JAX that a score program says better than what they are made of: with one op, or so that the derivative derived from the
+program is the one that JAX has for the function, also where what it is made of has another."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy import special
+
+from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
+from scoremod.jax.jaxprs import called_jaxpr
+from scoremod.jax.primitives import PROGRAM_TYPES, clamp
+
+
+def library_rule(equation, types):
+    """The rule(builder, params, *args) -> node of a call to one of these functions, with arguments of these types; None for any other call."""
+    if called_jaxpr(equation) is None or (has_custom_rule(equation) and not is_library_rule(equation)):
+        return None
+    calls = _calls(types)
+    return calls.get(_identity(equation)) if calls else None
+
+
+def _op(name):
+    return lambda builder, params, *args: builder.op(name, *args)
+
+
+def _float_mod(builder, params, x, y):
+    return builder.op("mod", builder.op("f32", x), builder.op("f32", y))
+
+
+def _relu6(builder, params, x):
+    return clamp(builder, params, builder.constant(0, "f32"), x, builder.constant(6, "f32"))
+
+
+def _log_of_sum(softplus):
+    """log(exp(x) + exp(y)) to some base, without overflow; softplus is that of (x, 0)."""
+
+    def rule(builder, params, x, y):
+        if builder.constant_value(y) == 0:
+            return softplus(builder, x)
+        difference = builder.op("sub", x, y)
+        # From the larger one on. The derivatives of both forms are sigmoids, where those of max and abs are none at x = y.
+        from_x = builder.op("add", x, softplus(builder, builder.op("neg", difference)))
+        from_y = builder.op("add", y, softplus(builder, difference))
+        larger = builder.op("select", builder.op("gt", difference, builder.constant(0, "f32")), from_x, from_y)
+        # Infinities of one sign are their sum.
+        return builder.op("select", builder.op("ne", difference, difference), builder.op("add", x, y), larger)
+
+    return rule
+
+
+def _softplus(builder, x):
+    return builder.op("softplus", x)
+
+
+def _softplus2(builder, x):
+    ln2 = builder.constant(np.log(2), "f32")
+    return builder.op("div", builder.op("softplus", builder.op("mul", x, ln2)), ln2)
+
+
+def _x_times_log(name):
+    """x log(y), and 0 at x = 0 where the logarithm has no finite value. Elsewhere at x = 0 it is the product: its derivative is log(y)."""
+
+    def rule(builder, params, x, y):
+        x, y = builder.op("f32", x), builder.op("f32", y)
+        log = builder.op(name, y)
+        product = builder.op("mul", x, log)
+        if builder.constant_value(y) is not None and 0 < builder.constant_value(y) < np.inf:
+            return product
+        finite = builder.op("lt", builder.op("abs", log), builder.constant(np.inf, "f32"))
+        known = builder.op("eq", y, y)  # a NaN of y stays one
+        lost = builder.op("and", builder.op("eq", x, builder.constant(0, "f32")), builder.op("and", builder.op("not", finite), known))
+        return builder.op("select", lost, builder.constant(0, "f32"), product)
+
+    return rule
+
+
+_FLOATS = [("f32", "f32")]
+_SOME_FLOAT = [("f32", "f32"), ("f32", "i32"), ("i32", "f32")]
+# Function, the types of its arguments, rule. They are recognised by what they trace to and by whose derivative rule they have, not by name,
+# so a user's own function of the same name is not taken for one.
+_LIBRARY = (
+    (jnp.floor_divide, [("i32", "i32")], _op("floor_div")),
+    (jnp.remainder, [("i32", "i32")], _op("mod")),
+    (jnp.remainder, _SOME_FLOAT, _float_mod),
+    (jax.nn.silu, [("f32",)], _op("silu")),
+    (jax.nn.relu, [("f32",)], _op("relu")),
+    (jax.nn.relu6, [("f32",)], _relu6),
+    (jnp.logaddexp, _FLOATS, _log_of_sum(_softplus)),
+    (jnp.logaddexp2, _FLOATS, _log_of_sum(_softplus2)),
+    (special.xlogy, _SOME_FLOAT, _x_times_log("log")),
+    (special.xlog1py, _SOME_FLOAT, _x_times_log("log1p")),
+)
+_DTYPES = {type: dtype for dtype, type in PROGRAM_TYPES.items()}
+
+
+def _identity(equation):
+    """What makes two calls of JAX's functions equal: the primitive and the traced body."""
+    return equation.primitive.name, str(called_jaxpr(equation))
+
+
+@functools.cache
+def _calls(types):
+    """identity -> rule of the outermost call in what the library's functions of these argument types trace to. A number in the function's text
+    has a weak type, which makes another body."""
+    calls = {}
+    for function, accepted, rule in _LIBRARY:
+        if types not in accepted:
+            continue
+        for weak in itertools.product([False, True], repeat=len(types)):
+            avals = [jax.ShapeDtypeStruct((), _DTYPES[type], weak_type=each) for type, each in zip(types, weak)]
+            jaxpr = jax.make_jaxpr(function)(*avals)
+            calls.setdefault(_identity(jaxpr.jaxpr.eqns[0]), rule)
+    return calls
