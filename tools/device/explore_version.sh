@@ -9,10 +9,9 @@ set -euo pipefail
 (($# >= 2)) || { sed -n '2,7p' "$0" >&2; exit 2; }
 folder=$(cd "$1" && pwd) output=$2
 shift 2
-SCOREMOD_CUDNN=$(mktemp -d)
-export SCOREMOD_CUDNN
-trap 'rm -rf "$SCOREMOD_CUDNN"' EXIT
-python3 -m tarfile -e "$folder/cudnn.tar.xz" "$SCOREMOD_CUDNN"
-export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-commit=$(cat "$folder/commit" 2>/dev/null || echo unknown)
-"$(dirname "${BASH_SOURCE[0]}")/explore_forms.sh" "$folder/bin/scoremod_explore" "$output" --commit "$commit" "$@"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m tarfile -e "$folder/explorer.tar.xz" "$work"
+python3 -m tarfile -e "$folder/cudnn.tar.xz" "$work/cudnn"
+export SCOREMOD_CUDNN=$work/cudnn LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+"$(dirname "${BASH_SOURCE[0]}")/explore_forms.sh" "$work/bin/scoremod_explore" "$output" --commit "$(<"$work/commit")" "$@"

@@ -3,10 +3,10 @@
 #
 #   usage: tools/device/pack_exploration.sh BUILD FOLDER VERSION
 #
-# BUILD is build/release; VERSION is one that PyPI has, such as 9.28.0. FOLDER gets bin/scoremod_explore, the libraries that another
-# machine may lack, cudnn.tar.xz and a file `commit`. On the machine: explore_version.sh FOLDER OUTPUT.json. Of cuDNN's libraries the
-# fused attention needs three, which nvidia-cudnn-jit-cu13 has by themselves; where that is not at VERSION, they are taken out of
-# nvidia-cudnn-cu13 (a download of some 520 MB).
+# BUILD is build/release; VERSION is one that PyPI has, such as 9.28.0. FOLDER gets explorer.tar.xz (scoremod_explore, the libraries that
+# another machine may lack, and a file `commit`) and cudnn.tar.xz. On the machine: explore_version.sh FOLDER OUTPUT.json. Of cuDNN's
+# libraries the fused attention needs three, which nvidia-cudnn-jit-cu13 has by themselves; where that is not at VERSION, they are taken out
+# of nvidia-cudnn-cu13 (a download of some 520 MB).
 set -euo pipefail
 
 (($# == 3)) || { sed -n '2,10p' "$0" >&2; exit 2; }
@@ -15,13 +15,17 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-rm -rf "$folder/bin" "$folder/lib"
-mkdir -p "$folder/bin" "$folder/lib"
-cp "$build/bin/scoremod_explore" "$folder/bin/"
+# The filter for x86 code takes some MB off; Python's tarfile reads it.
+compress() { xz -T0 --x86 --lzma2=preset=9,dict=64MiB; }
+
+mkdir -p "$folder" "$work/explorer/bin" "$work/explorer/lib"
+cp "$build/bin/scoremod_explore" "$work/explorer/bin/"
 # Highway's is not a part of every system.
-ldd "$build/bin/scoremod_explore" | awk '$3 ~ /libhwy/ { print $3 }' | while read -r library; do cp -L "$library" "$folder/lib/"; done
-strip --strip-unneeded "$folder"/bin/* "$folder"/lib/*.so* 2>/dev/null || true
-git -C "$root" describe --always --dirty >"$folder/commit" 2>/dev/null || true
+ldd "$build/bin/scoremod_explore" | awk '$3 ~ /libhwy/ { print $3 }' |
+  while read -r library; do cp -L "$library" "$work/explorer/lib/"; done
+strip --strip-unneeded "$work"/explorer/bin/* "$work"/explorer/lib/*.so* 2>/dev/null || true
+git -C "$root" describe --always --dirty >"$work/explorer/commit"
+tar -C "$work/explorer" -c bin lib commit | compress >"$folder/explorer.tar.xz"
 
 for package in nvidia-cudnn-jit-cu13 nvidia-cudnn-cu13; do
   python3 -m pip download --quiet --disable-pip-version-check --no-deps -d "$work" "$package==$version.*" || continue
@@ -37,6 +41,5 @@ wheel, member, out = sys.argv[1:]
 with zipfile.ZipFile(wheel).open(member) as source, open(out, "wb") as target: shutil.copyfileobj(source, target)' \
       "${wheels[0]}" "$member" "$work/$(basename "$member")"
   done
-# The filter for x86 code takes some MB off; Python's tarfile reads it.
-tar -C "$work" -c "${libraries[@]}" | xz -T0 --x86 --lzma2=preset=9,dict=64MiB >"$folder/cudnn.tar.xz"
+tar -C "$work" -c "${libraries[@]}" | compress >"$folder/cudnn.tar.xz"
 du -sh "$folder"
