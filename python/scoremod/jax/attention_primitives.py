@@ -76,15 +76,6 @@ def _lower(target, platform, context, arguments, call, problem, **attributes):
     return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backend=backend, **attributes)[:-1]
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(primitive, parameters):
-    return jax.jit(functools.partial(primitive.bind, **dict(parameters)))
-
-
-def _run_now(primitive, *arguments, **parameters):
-    return _compiled(primitive, tuple(parameters.items()))(*arguments)
-
-
 def _refuse_jvp(primitive, primals, tangents, **parameters):
     raise UnsupportedError(
         f"'{primitive.name}' was to be differentiated directly: scoremod has first derivatives in reverse mode (jax.grad, jax.vjp) only; "
@@ -118,7 +109,8 @@ for _primitive, _device_primitive, _avals, _batching, _take_apart, _lowering in 
 ):
     for _each in (_primitive, _device_primitive):
         _each.multiple_results = True
-        _each.def_impl(functools.partial(_run_now, _each))
+        # As JAX runs its own primitives by themselves: compiled even where jax.disable_jit says otherwise.
+        _each.def_impl(functools.partial(dispatch.apply_primitive, _each))
         _each.def_abstract_eval(_avals)
     ad.primitive_jvps[_primitive] = functools.partial(_refuse_jvp, _primitive)
     batching.primitive_batchers[_primitive] = functools.partial(_batching, _primitive)

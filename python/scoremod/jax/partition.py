@@ -27,10 +27,8 @@ def partitioned(tensors, results_of, bind):
     tensors: what the arrays before the operands are. results_of(option): what the results are; an int is that operand's gradient.
     """
 
-    def whole(call, option, context, *arrays):
+    def whole(call, option, *arrays):
         return tuple(bind(call, option, *arrays))
-
-    function = custom_partitioning(whole, static_argnums=(0, 1, 2))
 
     # JAX gives the mesh that the program's arguments lie on. Where none is on a mesh, and only constraints within the program
     # shard, that one is empty: the one of jax.set_mesh then is `context`.
@@ -45,13 +43,24 @@ def partitioned(tensors, results_of, bind):
         shards = Shards.of_arguments(call, context if mesh.empty else mesh, arguments)
         return tuple(map(shards.sharding, letters_of(call, tensors, results_of(option))[1]))
 
-    def rule(call, option, context, mesh, argument_types, result_types):
+    def rule(call, option, mesh, argument_types, result_types):
         in_letters, out_letters = letters_of(call, tensors, results_of(option))
         return _sharding_rule(in_letters, out_letters, [tuple(type.shape) for type in argument_types])
 
-    # Shardings are decoded here: with grouped heads Shardy may propose one of k that has no PartitionSpec.
-    function.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule, decode_shardings=False)
-    return lambda call, option, *arrays: function(call, option, get_concrete_mesh(), *arrays)
+    def run(call, option, *arrays):
+        context = get_concrete_mesh()
+        # One for each call: with static_argnums JAX 0.11 and 0.12 keep the arrays' tracers, which jax.checking_leaks reports.
+        function = custom_partitioning(functools.partial(whole, call, option))
+        # Shardings are decoded here: with grouped heads Shardy may propose one of k that has no PartitionSpec.
+        function.def_partition(
+            functools.partial(partition, call, option, context),
+            infer_sharding_from_operands=functools.partial(infer, call, option, context),
+            sharding_rule=functools.partial(rule, call, option),
+            decode_shardings=False,
+        )
+        return function(*arrays)
+
+    return run
 
 
 def letters_of(call, tensors, results):

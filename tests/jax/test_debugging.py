@@ -1,0 +1,79 @@
+"""What JAX has for finding errors works with attention in it: disable_jit, debug_nans, debug_infs, checking_leaks."""
+
+import dense_reference as dense
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scoremod.jax import flex_attention
+
+B, S, H, D = 2, 17, 4, 8
+Q, K, V = (dense.random_array(i, (B, S, H, D)) for i in range(3))
+SLOPES = dense.random_array(3, (H,))
+
+
+def loss(attention, q, slopes, **options):
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (q_idx - kv_idx)
+
+    return (attention(q, K, V, score_mod, lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, **options) ** 2).sum()
+
+
+def gradients(attention, **options):
+    return jax.grad(lambda *x: loss(attention, *x, **options), argnums=(0, 1))(Q, SLOPES)
+
+
+def not_a_number(q):
+    """NaN where a score is negative."""
+    return flex_attention(q, K, V, lambda score, *_: jnp.log(score))
+
+
+def no_key_for_query_0(q, **options):
+    return flex_attention(q, K, V, None, lambda b, h, q_idx, kv_idx: kv_idx < q_idx, **options)
+
+
+@pytest.mark.parametrize(
+    "backend, setting, arguments",
+    [
+        ("cpu", jax.disable_jit, ()),
+        ("cpu", jax.debug_nans, (True,)),
+        ("cpu", jax.debug_infs, (True,)),
+        ("cpu", jax.checking_leaks, ()),
+        ("xla", jax.disable_jit, ()),
+        ("xla", jax.debug_nans, (True,)),
+        ("xla", jax.checking_leaks, ()),
+    ],
+)
+def test_a_setting_changes_no_result(backend, setting, arguments):
+    want = gradients(dense.attention)
+    with setting(*arguments):
+        for got in gradients(flex_attention, backend=backend), jax.jit(lambda: gradients(flex_attention, backend=backend))():
+            for x, y in zip(got, want, strict=True):
+                np.testing.assert_allclose(x, y, atol=3e-5 * np.abs(y).max())
+        mapped = jax.vmap(lambda q: flex_attention(q, K, V, backend=backend))(jnp.stack([Q, K]))
+    np.testing.assert_allclose(mapped[1], dense.attention(K, K, V), atol=3e-5)
+
+
+@pytest.mark.parametrize("jit", [lambda function: function, jax.jit])
+def test_debug_nans_says_where_a_nan_is_from(jit):
+    with jax.debug_nans(True):
+        with pytest.raises(FloatingPointError, match="nan.*scoremod_attention_forward"):
+            jit(not_a_number)(Q)
+        with pytest.raises(FloatingPointError, match="nan.*scoremod_attention_forward"):
+            jit(jax.grad(lambda q: not_a_number(q).sum()))(Q)
+
+
+def test_debug_infs_says_where_an_inf_is_from():
+    """The log of no sum is -inf; as a number within a program it is nobody's concern."""
+    with jax.debug_infs(True):
+        np.testing.assert_array_equal(no_key_for_query_0(Q)[:, 0], 0)
+        assert np.isfinite(jax.jit(jax.grad(lambda q: no_key_for_query_0(q).sum()))(Q)).all()
+        with pytest.raises(FloatingPointError, match="inf.*scoremod_attention_forward"):
+            no_key_for_query_0(Q, return_lse=True)
+
+
+def test_no_tracer_leaks_from_a_jitted_call():
+    with jax.checking_leaks():
+        jax.jit(lambda q, slopes: loss(flex_attention, q, slopes))(Q, SLOPES)
+        jax.jit(jax.vmap(lambda q, slopes: loss(flex_attention, q, slopes), (0, None)))(Q[None], SLOPES)
