@@ -5,9 +5,11 @@ from scoremod.jax.api import flex_attention
 from scoremod.jax.explain import Explanation, Operand, explain, support
 from scoremod.jax.ffi import BACKWARD, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
+from scoremod.jax.kept_results import CHECKPOINT_NAMES
 
 __all__ = [
     "BACKWARD",
+    "CHECKPOINT_NAMES",
     "FORWARD",
     "Explanation",
     "Operand",

@@ -15,7 +15,9 @@ from scoremod.errors import InvalidArgumentError
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attend
+from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
+from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.trace import trace
 
 STRATEGIES = ("all_gather", "ring")
@@ -69,6 +71,7 @@ def context_parallel_attention(
     query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
     if gathered:
         return attend(call, query, key, value, tuple(operands), with_lse=False)
+    query, key, value, *operands = reverse_mode_only("context_parallel_attention", query, key, value, *operands)
     return _ring(_Ring(call, axis_name, places), query, key, value, tuple(operands))
 
 
@@ -151,14 +154,14 @@ def _ring_forward(ring, q, k, v, operands):
 
 
 def _ring_forward_rule(ring, q, k, v, operands):
-    o, lse = _ring_forward(ring, q, k, v, operands)
+    o, lse = named_results(*_ring_forward(ring, q, k, v, operands))
     return o, (q, k, v, operands, o, lse)
 
 
-def _ring_backward_rule(ring, kept, d_o):
+def _ring_backward_rule(ring, residuals, d_o):
     """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call; gradients of k and v go around
     with them and come home with the last step."""
-    q, k, v, operands, o, lse = kept
+    q, k, v, operands, o, lse = residuals
     wanted = tuple(i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.floating))
 
     def step(state, number):

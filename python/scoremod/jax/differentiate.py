@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from scoremod.jax.attention_primitives import backward, forward
+from scoremod.jax.kept_results import named_results
+from scoremod.jax.reverse_mode import reverse_mode_only
 
 
 def attend(call, q, k, v, operands, *, with_lse):
@@ -16,7 +18,8 @@ def attend(call, q, k, v, operands, *, with_lse):
     if jax.sharding.get_abstract_mesh().manual_axes:
         # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.
         compute = _JITTED[compute]
-    return compute(call, q, k, v, operands)
+    q, k, v, *operands = reverse_mode_only("flex_attention", q, k, v, *operands)
+    return compute(call, q, k, v, tuple(operands))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -44,7 +47,7 @@ def _run_forward(call, q, k, v, operands):
         i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
     )
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
-    o, lse = forward(call, q, k, v, operands, with_lse=True)
+    o, lse = named_results(*forward(call, q, k, v, operands, with_lse=True))
     return o, lse, (q, k, v, operands, o, lse, _Wanted(wanted))
 
 

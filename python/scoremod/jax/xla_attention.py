@@ -1,7 +1,7 @@
 """Attention as a composition of XLA operations: any score function, any dtype and device, memory linear in the sequence length.
 
-Forward is an online softmax over blocks of keys. Backward goes over the blocks again and differentiates the user's function with jax.vjp,
-so that custom rules and higher derivatives (in reverse mode) are JAX's own.
+Forward is an online softmax over blocks of keys. Derivatives, in both modes, go over the blocks again and differentiate the user's function
+with jax.jvp or jax.vjp, so that custom rules and higher derivatives are JAX's own.
 """
 
 import functools
@@ -11,14 +11,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax.call import split_scale
 from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
+from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike, vary_as, varying_axes
 from scoremod.jax.trace import jaxpr_of
+from scoremod.jax.xla_tangent import Linear, apply
 
 # Keys that are looked at together: one block of scores is [batch, heads, seq_q, this].
 _BLOCK = 256
@@ -52,7 +55,9 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
     functions = _Functions(
         *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts)
     )
-    o, top, total = _attention(functions, q, k, v, scale, arrays)
+    # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which tangents there are.
+    compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
+    o, top, total = compute(functions, q, k, v, scale, arrays)
     lse = jnp.where(total > 0, jnp.log(_nonzero(total)) + top, -jnp.inf)
     return jnp.transpose(o, ["BHSD".index(letter) for letter in layout]), lse
 
@@ -63,7 +68,7 @@ def _traced(named, like=None):
     return jaxprs, [jnp.asarray(array) for jaxpr in jaxprs.values() for array in jaxpr.consts]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attention(functions, q, k, v, scale, arrays):
     """(o, top, total): each row's largest score and its sum of exp(score - top). Their log-sum-exp alone would not do for the backward
     pass: where all scores are near -1e9, which some write for -inf, it has no digit of log(total) left.
@@ -95,52 +100,91 @@ def _nonzero(total):
     return jnp.where(total > 0, total, 1)
 
 
-def _forward_rule(functions, q, k, v, scale, arrays):
-    results = _attention(functions, q, k, v, scale, arrays)
-    return results, (q, k, v, scale, arrays, *results)
+@functools.partial(_attention.defjvp, symbolic_zeros=True)
+def _derivative(functions, primals, tangents):
+    o, top, total = named_results(*_attention(functions, *primals))
+    *qkv_scale, arrays = primals
+    *given, d_arrays = tangents
+    given = [*given, *d_arrays]
+    varied = tuple(i for i, x in enumerate(given) if not isinstance(x, SymbolicZero) and jnp.issubdtype(x.dtype, jnp.floating))
+    linear = Linear(functools.partial(_tangents, functions, varied), functools.partial(_cotangents, functions, varied), (0, 2))
+    d_o, d_total = apply(linear, [o, top, total, *qkv_scale, *arrays], [given[i] for i in varied])
+    return (o, top, total), (d_o, jnp.zeros_like(top), d_total)
 
 
-def _backward_rule(functions, kept, upstream):
-    q, k, v, scale, arrays, o, top, total = kept
-    d_o, _, d_total = upstream
+_attention_jitted = jax.jit(_attention, static_argnums=0)
+
+
+def _score_function(functions, q, scale, arrays, chosen):
+    """A function(first, q, k, scale, some of the arrays) of a block of keys, and those arrays: the ones whose numbers are in `chosen`."""
+
+    def scores_of(first, q, k, scale, varied):
+        given = list(arrays)
+        for i, array in zip(chosen, varied):
+            given[i] = array
+        return _scores(functions, q, k, scale, given, first)
+
+    return scores_of, [arrays[i] for i in chosen]
+
+
+def _tangents(functions, varied, point, given):
+    """The tangents of o and total in one pass. `varied`: which of q, k, v, scale and the arrays have those in `given`."""
+    o, top, total, q, k, v, scale, *arrays = point
+    tangents = dict(zip(varied, given))
+    d_q, d_k, d_v, d_scale = (tangents.get(i, jnp.zeros_like(x)) for i, x in enumerate((q, k, v, scale)))
+    chosen = [i - 4 for i in varied if i >= 4]
+    scores_of, some = _score_function(functions, q, scale, arrays, chosen)
+    shift, divisor = _finite(top), _nonzero(total)
+
+    def step(state, first, k, v, d_k, d_v):
+        row, sums = state
+        scores, d_scores = jax.jvp(
+            functools.partial(scores_of, first), (q, k, scale, some), (d_q, d_k, d_scale, [tangents[i + 4] for i in chosen])
+        )
+        p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
+        weighted = jnp.where(jnp.isneginf(scores), 0, p * d_scores)
+        sums = sums + _over_keys(weighted.astype(v.dtype), v) + _over_keys(p.astype(v.dtype), d_v)
+        return (row + weighted.sum(axis=-1), sums), None
+
+    zeros = jnp.zeros(q.shape[:3]), jnp.zeros((*q.shape[:3], v.shape[-1]))
+    # Left whole, what JAX would keep of each block for a further derivative is as large as all scores.
+    (row, sums), _ = _over_blocks(jax.checkpoint(step), tuple(vary_as(x, q) for x in zeros), k, v, d_k, d_v)
+    return [(sums - row[..., None] * o.astype(jnp.float32)).astype(o.dtype), row * total]
+
+
+def _cotangents(functions, varied, point, upstream, wanted):
+    """The gradients of those of q, k, v, scale and the arrays that varied[i] says for each i in `wanted`, in one pass."""
+    o, top, total, q, k, v, scale, *arrays = point
+    d_o, d_total = upstream
     # What softmax's derivative takes from each row.
     row = d_total * total - jnp.sum(d_o.astype(jnp.float32) * o.astype(jnp.float32), axis=-1)
-    floats = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.floating)]
+    scores_of, some = _score_function(functions, q, scale, arrays, [varied[i] - 4 for i in wanted if varied[i] >= 4])
     shift, divisor = _finite(top), _nonzero(total)
 
     def step(sums, first, k, v):
-        def scores_of(q, k, scale, chosen):
-            given = list(arrays)
-            for i, array in zip(floats, chosen):
-                given[i] = array
-            return _scores(functions, q, k, scale, given, first)
-
-        scores, pull_back = jax.vjp(scores_of, q, k, scale, [arrays[i] for i in floats])
+        scores, pull_back = jax.vjp(functools.partial(scores_of, first), q, k, scale, some)
         p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
         d_p = _scores_of_product(d_o, v)
-        d_q, d_k, d_scale, d_arrays = pull_back(jnp.where(jnp.isneginf(scores), 0, p * (d_p + row[..., None])))
+        d_q, d_k, d_scale, d_some = pull_back(jnp.where(jnp.isneginf(scores), 0, p * (d_p + row[..., None])))
         d_v = _over_queries(p.astype(d_o.dtype), d_o, v)
-        sums = jax.tree.map(lambda sum, x: sum + x.astype(sum.dtype), sums, (d_q, d_scale, d_arrays))
+        sums = jax.tree.map(lambda sum, x: sum + x.astype(sum.dtype), sums, (d_q, d_scale, d_some))
         return sums, (d_k, d_v)
 
-    zeros = jax.tree.map(lambda x: vary_as(jnp.zeros(x.shape, jnp.float32), x), (q, scale, [arrays[i] for i in floats]))
-    (d_q, d_scale, d_floats), (d_k, d_v) = _over_blocks(step, zeros, k, v)
-    d_arrays = [None] * len(arrays)
-    for i, gradient in zip(floats, d_floats):
-        d_arrays[i] = gradient.astype(arrays[i].dtype)
-    return d_q.astype(q.dtype), d_k, d_v, d_scale, d_arrays
+    zeros = jax.tree.map(lambda x: vary_as(jnp.zeros(x.shape, jnp.float32), x), (q, scale, some))
+    (d_q, d_scale, d_some), (d_k, d_v) = _over_blocks(step, zeros, k, v)
+    first = {0: d_q.astype(q.dtype), 1: d_k, 2: d_v, 3: d_scale}
+    rest = iter(d.astype(x.dtype) for d, x in zip(d_some, some))
+    return [first[varied[i]] if varied[i] < 4 else next(rest) for i in wanted]
 
 
-_attention.defvjp(_forward_rule, _backward_rule)
-
-
-def _over_blocks(step, state, k, v):
-    """step(state, first key, keys, values) -> (state, outputs) over blocks of keys; outputs' key dimensions are joined again."""
-    count, rest = divmod(k.shape[2], _BLOCK)
+def _over_blocks(step, state, *keyed):
+    """step(state, first key, *blocks) -> (state, outputs) over blocks of the arrays `keyed`, along their keys; outputs' key dimensions are
+    joined again."""
+    count, rest = divmod(keyed[0].shape[2], _BLOCK)
 
     def body(state, block):
         first = block * _BLOCK
-        return step(state, first, *(lax.dynamic_slice_in_dim(x, first, _BLOCK, axis=2) for x in (k, v)))
+        return step(state, first, *(lax.dynamic_slice_in_dim(x, first, _BLOCK, axis=2) for x in keyed))
 
     parts = []
     if count:
@@ -149,7 +193,7 @@ def _over_blocks(step, state, k, v):
         join = lambda x: jnp.moveaxis(x, 0, 2).reshape(*x.shape[1:3], count * _BLOCK, x.shape[-1])  # noqa: E731
         parts.append(jax.tree.map(join, outputs))
     if rest:
-        state, outputs = step(state, jnp.int32(count * _BLOCK), k[:, :, count * _BLOCK :], v[:, :, count * _BLOCK :])
+        state, outputs = step(state, jnp.int32(count * _BLOCK), *(x[:, :, count * _BLOCK :] for x in keyed))
         parts.append(outputs)
     return state, jax.tree.map(lambda *x: jnp.concatenate(x, axis=2), *parts)
 
