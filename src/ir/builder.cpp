@@ -49,7 +49,7 @@ std::uint32_t Builder::declare(const OperandDecl& decl) {
     fail_argument("table '", decl.name, "': expected a rank of 1 to ", kMaxTableRank, ", found ", decl.table_rank);
   }
   if (operands_.size() >= kMaxOperands)
-    fail_argument("the program has more than ", kMaxOperands, " operands; use fewer");
+    fail_unsupported("the program has more than ", kMaxOperands, " operands; use fewer");
   operands_.push_back(decl);
   return static_cast<std::uint32_t>(operands_.size() - 1);
 }
@@ -145,7 +145,7 @@ const Node& Builder::node(NodeId id) const {
 NodeId Builder::intern(const Node& node) {
   const auto found = ids_.find(node);
   if (found != ids_.end()) return found->second;
-  if (nodes_.size() >= kMaxNodes) fail_argument("the program has more than ", kMaxNodes, " nodes; make it smaller");
+  if (nodes_.size() >= kMaxNodes) fail_unsupported("the program has more than ", kMaxNodes, " nodes; make it smaller");
   const auto id = static_cast<NodeId>(nodes_.size());
   nodes_.push_back(node);
   ids_.emplace(node, id);

@@ -18,7 +18,7 @@ namespace scoremod::ir {
 ///
 /// Statements end at a line's end or ';', comments start with '#'. Literals are 1 (i32), 1.0, 1e3, inf, nan (f32), true
 /// and false. Operators bind, from loose to tight: |  ^  &  comparisons  + -  * / // %  prefix - !. No type is
-/// converted silently. Throws Error(kInvalidArgument) with line, column and caret.
+/// converted silently. Throws Error(kInvalidArgument) with line, column and caret; kUnsupported past Builder's limits.
 Program parse(std::string_view text);
 
 }  // namespace scoremod::ir

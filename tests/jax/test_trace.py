@@ -9,6 +9,7 @@ from jax import export
 import scoremod
 from scoremod.jax import explain, flex_attention, support
 from scoremod.jax.custom_rules import body_has_rules_derivative
+from scoremod.jax.program import Builder
 
 B, S, H, D = 2, 16, 4, 8
 Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)
@@ -202,6 +203,20 @@ def test_fallback_and_support():
     assert answers["cpu"] == answers["xla"] == ()
     answers = support(q, q, q, lambda score, *_: jax.lax.erf_inv(score))
     assert "erf_inv" in answers["cpu"][0] and answers["xla"] == ()
+
+
+def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
+    """65536 nodes are the most that a program may have. JAX would take minutes to trace such a function, and XLA to compile it."""
+    builder = Builder()
+    value = builder.node("score", "f32")
+    for i in range(33000):
+        value = builder.op("mul", value, builder.constant(1 + i / 2**20, "f32"))
+    program, _ = builder.finish(value)
+    monkeypatch.setattr("scoremod.jax.api.trace", lambda *_: (program, []))
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(scoremod.UnsupportedError, match="more than 65536 nodes"):
+        flex_attention(q, q, q)
+    np.testing.assert_allclose(flex_attention(q, q, q, fallback="xla"), q)
 
 
 @pytest.mark.parametrize(
