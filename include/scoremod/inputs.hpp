@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "scoremod/attention.hpp"
+#include "scoremod/call.hpp"
 #include "scoremod/export.hpp"
 #include "scoremod/problem.hpp"
 
