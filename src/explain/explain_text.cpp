@@ -76,14 +76,17 @@ class Writer {
   std::ostream& row(const std::string& name) { return out_ << std::left << std::setw(kNameWidth) << name; }
 
   void problem() {
-    const AttentionProblem& p = explanation_.problem;
-    row("problem") << "batch " << p.batch << ", heads " << p.heads_q;
-    if (p.heads_kv != p.heads_q) out_ << " over " << p.heads_kv;
-    out_ << ", " << p.seq_q << " queries x " << p.seq_kv << " keys, dim " << p.dim_qk;
-    if (p.dim_v != p.dim_qk) out_ << " / " << p.dim_v;
-    out_ << ", " << to_string(p.dtype) << ", scale " << p.effective_scale() << (p.backward ? ", backward" : "")
-         << (p.stats ? ", stats" : "") << (p.index_offsets ? ", index offsets" : "")
-         << (p.deterministic ? ", deterministic" : "") << "\n";
+    // Every member by name: a new one does not compile until it is said here, or seen to be said elsewhere, as the
+    // tensors and the program are below.
+    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, program, operands,
+                 backward, stats, index_offsets, deterministic] = explanation_.problem;
+    row("problem") << "batch " << batch << ", heads " << heads_q;
+    if (heads_kv != heads_q) out_ << " over " << heads_kv;
+    out_ << ", " << seq_q << " queries x " << seq_kv << " keys, dim " << dim_qk;
+    if (dim_v != dim_qk) out_ << " / " << dim_v;
+    out_ << ", " << to_string(dtype) << ", scale " << explanation_.problem.effective_scale()
+         << (backward ? ", backward" : "") << (stats ? ", stats" : "") << (index_offsets ? ", index offsets" : "")
+         << (deterministic ? ", deterministic" : "") << "\n";
   }
 
   void mask() {

@@ -10,6 +10,7 @@
 #include "problem/nearest_name.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
+#include "problem/problem_members.hpp"
 #include "problem/tensor_view.hpp"
 #include "problem/validate_sizes.hpp"
 
@@ -35,49 +36,36 @@ Layout parse_layout_field(const Json& value, const std::string& path) {
   fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
 }
 
+/// The names of a struct's members.
+template <class Struct>
+std::vector<std::string> member_names() {
+  std::vector<std::string> names;
+  const Struct value;
+  visit_members(value, [&](const char* name, const auto&) { names.emplace_back(name); });
+  return names;
+}
+
 Strides parse_strides(const Json& value, const std::string& path) {
-  const Fields fields(value, path, {"batch", "head", "sequence", "dim"});
-  const auto stride = [&](const char* name) {
-    return as_integer(fields.require(name, "a stride in elements"), fields.path_of(name));
-  };
-  return {stride("batch"), stride("head"), stride("sequence"), stride("dim")};
+  const Fields fields(value, path, member_names<Strides>());
+  Strides strides;
+  visit_members(strides, [&](const char* name, std::int64_t& stride) {
+    stride = as_integer(fields.require(name, "a stride in elements"), fields.path_of(name));
+  });
+  return strides;
 }
 
 TensorLayout parse_tensor_layout(const Json* value, const std::string& path, Layout fallback) {
-  TensorLayout layout{fallback, std::nullopt};
-  if (value == nullptr) return layout;
+  TensorLayout tensor{fallback, std::nullopt};
+  if (value == nullptr) return tensor;
   if (value->is_string()) {
-    layout.layout = parse_layout_field(*value, path);
-    return layout;
+    tensor.layout = parse_layout_field(*value, path);
+    return tensor;
   }
-  const Fields fields(*value, path, {"layout", "strides"});
-  if (const Json* name = fields.find("layout")) layout.layout = parse_layout_field(*name, fields.path_of("layout"));
-  if (const Json* strides = fields.find("strides")) layout.strides = parse_strides(*strides, fields.path_of("strides"));
-  return layout;
-}
-
-void parse_sizes(const Fields& file, AttentionProblem* problem) {
-  const auto required = [&](const char* name) { return as_integer(file.require(name, "a size"), name); };
-  const auto optional = [&](const char* name, std::int64_t fallback) {
-    const Json* value = file.find(name);
-    return value == nullptr ? fallback : as_integer(*value, name);
-  };
-  problem->batch = required("batch");
-  problem->heads_q = required("heads_q");
-  problem->heads_kv = optional("heads_kv", problem->heads_q);
-  problem->seq_q = required("seq_q");
-  problem->seq_kv = optional("seq_kv", problem->seq_q);
-  problem->dim_qk = required("dim_qk");
-  problem->dim_v = optional("dim_v", problem->dim_qk);
-}
-
-void parse_layouts(const Fields& file, AttentionProblem* problem) {
-  Layout layout = Layout::kBSHD;
-  if (const Json* value = file.find("layout")) layout = parse_layout_field(*value, "layout");
-  problem->q = parse_tensor_layout(file.find("q"), "q", layout);
-  problem->k = parse_tensor_layout(file.find("k"), "k", layout);
-  problem->v = parse_tensor_layout(file.find("v"), "v", layout);
-  problem->o = parse_tensor_layout(file.find("o"), "o", layout);
+  const Fields fields(*value, path, member_names<TensorLayout>());
+  auto& [layout, strides] = tensor;
+  if (const Json* name = fields.find("layout")) layout = parse_layout_field(*name, fields.path_of("layout"));
+  if (const Json* given = fields.find("strides")) strides = parse_strides(*given, fields.path_of("strides"));
+  return tensor;
 }
 
 /// What is known of the program's operands before the file's list of operands is read.
@@ -91,16 +79,16 @@ std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const st
 }
 
 OperandSpec parse_operand(const Json& value, const std::string& path, const std::vector<OperandSpec>& defaults) {
-  const Fields fields(value, path, {"name", "dtype", "shape", "strides", "gradient"});
+  const Fields fields(value, path, member_names<OperandSpec>());
   OperandSpec spec;
-  spec.name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
-  const auto found = std::ranges::find(defaults, spec.name, &OperandSpec::name);
+  auto& [name, dtype, shape, strides, gradient] = spec;
+  name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
+  const auto found = std::ranges::find(defaults, name, &OperandSpec::name);
   if (found != defaults.end()) spec = *found;
-  if (const Json* dtype = fields.find("dtype"))
-    spec.dtype = parse_dtype_field(*dtype, fields.path_of("dtype"), kDTypes);
-  if (const Json* shape = fields.find("shape")) spec.shape = as_integers(*shape, fields.path_of("shape"));
-  if (const Json* strides = fields.find("strides")) spec.strides = as_integers(*strides, fields.path_of("strides"));
-  if (const Json* gradient = fields.find("gradient")) spec.gradient = as_bool(*gradient, fields.path_of("gradient"));
+  if (const Json* given = fields.find("dtype")) dtype = parse_dtype_field(*given, fields.path_of("dtype"), kDTypes);
+  if (const Json* given = fields.find("shape")) shape = as_integers(*given, fields.path_of("shape"));
+  if (const Json* given = fields.find("strides")) strides = as_integers(*given, fields.path_of("strides"));
+  if (const Json* given = fields.find("gradient")) gradient = as_bool(*given, fields.path_of("gradient"));
   return spec;
 }
 
@@ -127,56 +115,68 @@ std::vector<OperandSpec> parse_operands(const Json* value, const AttentionProble
   return specs;
 }
 
-bool parse_flag(const Fields& file, const char* name) {
-  const Json* value = file.find(name);
-  return value != nullptr && as_bool(*value, name);
-}
+/// Reads each member from the field of its name, in the order of the members.
+class ProblemReader {
+ public:
+  explicit ProblemReader(const Fields& file) : file_(file) {
+    if (const Json* layout = file_.find("layout")) layout_ = parse_layout_field(*layout, "layout");
+  }
 
-AttentionProblem parse_fields(const Fields& file) {
-  AttentionProblem problem;
-  parse_sizes(file, &problem);
-  validate_sizes(problem);
-  if (const Json* dtype = file.find("dtype"))
-    problem.dtype = parse_dtype_field(*dtype, "dtype", std::span(kDTypes).first(kFloats));
-  parse_layouts(file, &problem);
-  if (const Json* scale = file.find("scale")) problem.scale = as_float(*scale, "scale");
-  ParsedProgram parsed;
-  if (const Json* program = file.find("program")) parsed = parse_program(*program, "program", problem);
-  problem.program = parsed.program;
-  problem.operands = parse_operands(file.find("operands"), problem, parsed.operands);
-  problem.backward = parse_flag(file, "backward");
-  problem.stats = parse_flag(file, "stats");
-  problem.index_offsets = parse_flag(file, "index_offsets");
-  problem.deterministic = parse_flag(file, "deterministic");
-  return problem;
-}
+  AttentionProblem read() {
+    visit_members(problem_, *this);
+    return problem_;
+  }
 
-const std::vector<std::string>& file_fields() {
-  static const std::vector<std::string> kFields{"$schema",
-                                                "description",
-                                                "batch",
-                                                "heads_q",
-                                                "heads_kv",
-                                                "seq_q",
-                                                "seq_kv",
-                                                "dim_qk",
-                                                "dim_v",
-                                                "dtype",
-                                                "layout",
-                                                "q",
-                                                "k",
-                                                "v",
-                                                "o",
-                                                "scale",
-                                                "program",
-                                                "operands",
-                                                "backward",
-                                                "stats",
-                                                "index_offsets",
-                                                "deterministic",
-                                                "inputs",
-                                                "seed"};
-  return kFields;
+  void operator()(const char* name, std::int64_t& size) const {
+    const std::int64_t* fallback = fallback_of(name);
+    const Json* value = fallback == nullptr ? &file_.require(name, "a size") : file_.find(name);
+    size = value == nullptr ? *fallback : as_integer(*value, name);
+  }
+  void operator()(const char* name, DType& dtype) const {
+    if (const Json* value = file_.find(name))
+      dtype = parse_dtype_field(*value, name, std::span(kDTypes).first(kFloats));
+  }
+  void operator()(const char* name, TensorLayout& tensor) const {
+    tensor = parse_tensor_layout(file_.find(name), name, layout_);
+  }
+  void operator()(const char* name, std::optional<float>& number) const {
+    if (const Json* value = file_.find(name)) number = as_float(*value, name);
+  }
+  void operator()(const char* name, bool& flag) const {
+    if (const Json* value = file_.find(name)) flag = as_bool(*value, name);
+  }
+  void operator()(const char* name, Program& program) {
+    // Ready-made modifiers are made for the sizes.
+    validate_sizes(problem_);
+    ParsedProgram parsed;
+    if (const Json* value = file_.find(name)) parsed = parse_program(*value, name, problem_);
+    program = parsed.program;
+    known_ = std::move(parsed.operands);
+  }
+  void operator()(const char* name, std::vector<OperandSpec>& operands) const {
+    operands = parse_operands(file_.find(name), problem_, known_);
+  }
+
+ private:
+  /// The size, declared before, that this one has where a file leaves it out; null where a file must say it.
+  const std::int64_t* fallback_of(std::string_view name) const {
+    if (name == "heads_kv") return &problem_.heads_q;
+    if (name == "seq_kv") return &problem_.seq_q;
+    if (name == "dim_v") return &problem_.dim_qk;
+    return nullptr;
+  }
+
+  const Fields& file_;
+  Layout layout_ = Layout::kBSHD;
+  AttentionProblem problem_;
+  std::vector<OperandSpec> known_;  ///< operands whose shapes came with the program
+};
+
+std::vector<std::string> file_fields() {
+  std::vector<std::string> fields{"$schema", "description"};
+  for (std::string& member : member_names<AttentionProblem>()) fields.push_back(std::move(member));
+  fields.insert(fields.end(), {"layout", "inputs", "seed"});
+  return fields;
 }
 
 /// What a file may say for its readers alone.
@@ -199,7 +199,7 @@ ProblemFile parse_problem_file(std::string_view json) {
   const problem::Fields file(root, "", problem::file_fields());
   problem::parse_remarks(file);
   ProblemFile parsed;
-  parsed.problem = problem::parse_fields(file);
+  parsed.problem = problem::ProblemReader(file).read();
   const problem::Json* inputs = file.find("inputs");
   if (const problem::Json* seed = file.find("seed")) parsed.seed = problem::parse_seed(*seed);
   validate(parsed.problem);

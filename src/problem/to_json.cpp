@@ -1,8 +1,10 @@
+#include <string_view>
+
 #include <nlohmann/json.hpp>
 
 #include "scoremod/problem.hpp"
 
-#include "problem/tensor_view.hpp"
+#include "problem/problem_members.hpp"
 
 namespace scoremod {
 namespace problem {
@@ -10,16 +12,6 @@ namespace {
 
 /// Keeps the fields in the order in which docs/problem.md has them.
 using OrderedJson = nlohmann::ordered_json;
-
-OrderedJson layout_json(const TensorLayout& layout) {
-  if (!layout.strides) return to_string(layout.layout);
-  const Strides& strides = *layout.strides;
-  OrderedJson json;
-  json["layout"] = to_string(layout.layout);
-  json["strides"] = {
-      {"batch", strides.batch}, {"head", strides.head}, {"sequence", strides.sequence}, {"dim", strides.dim}};
-  return json;
-}
 
 /// The program's text, a list with one string for each line.
 OrderedJson program_json(const Program& program) {
@@ -34,42 +26,52 @@ OrderedJson program_json(const Program& program) {
   return lines;
 }
 
-OrderedJson operand_json(const OperandSpec& spec) {
-  OrderedJson json;
-  json["name"] = spec.name;
-  json["dtype"] = to_string(spec.dtype);
-  json["shape"] = spec.shape;
-  if (!spec.strides.empty()) json["strides"] = spec.strides;
-  if (!spec.gradient) json["gradient"] = false;
-  return json;
-}
+/// Writes members as fields of an object. What is absent, and a default that would only repeat itself in every file, is
+/// left out.
+struct JsonWriter {
+  OrderedJson& json;
+
+  void operator()(const char* name, const std::int64_t& number) const { json[name] = number; }
+  void operator()(const char* name, const bool& flag) const {
+    // The one flag that is on unless a file says otherwise.
+    if (std::string_view(name) != "gradient" || !flag) json[name] = flag;
+  }
+  void operator()(const char* name, const std::string& text) const { json[name] = text; }
+  void operator()(const char* name, const DType& dtype) const { json[name] = to_string(dtype); }
+  void operator()(const char* name, const Layout& layout) const { json[name] = to_string(layout); }
+  void operator()(const char* name, const Program& program) const { json[name] = program_json(program); }
+  void operator()(const char* name, const TensorLayout& tensor) const {
+    if (!tensor.strides)
+      json[name] = to_string(tensor.layout);
+    else
+      json[name] = members(tensor);
+  }
+  void operator()(const char* name, const std::optional<float>& number) const {
+    if (number) json[name] = *number;
+  }
+  void operator()(const char* name, const std::optional<Strides>& strides) const {
+    if (strides) json[name] = members(*strides);
+  }
+  void operator()(const char* name, const std::vector<std::int64_t>& numbers) const {
+    // A shape may be empty and is said; strides are empty where the tensor is dense.
+    if (std::string_view(name) != "strides" || !numbers.empty()) json[name] = numbers;
+  }
+  void operator()(const char* name, const std::vector<OperandSpec>& operands) const {
+    json[name] = OrderedJson::array();
+    for (const OperandSpec& operand : operands) json[name].push_back(members(operand));
+  }
+
+  template <class Struct>
+  static OrderedJson members(const Struct& value) {
+    OrderedJson object;
+    visit_members(value, JsonWriter{object});
+    return object;
+  }
+};
 
 }  // namespace
 }  // namespace problem
 
-std::string to_json(const AttentionProblem& problem) {
-  problem::OrderedJson json;
-  json["batch"] = problem.batch;
-  json["heads_q"] = problem.heads_q;
-  json["heads_kv"] = problem.heads_kv;
-  json["seq_q"] = problem.seq_q;
-  json["seq_kv"] = problem.seq_kv;
-  json["dim_qk"] = problem.dim_qk;
-  json["dim_v"] = problem.dim_v;
-  json["dtype"] = to_string(problem.dtype);
-  json["q"] = problem::layout_json(problem.q);
-  json["k"] = problem::layout_json(problem.k);
-  json["v"] = problem::layout_json(problem.v);
-  json["o"] = problem::layout_json(problem.o);
-  if (problem.scale) json["scale"] = *problem.scale;
-  json["program"] = problem::program_json(problem.program);
-  json["operands"] = problem::OrderedJson::array();
-  for (const OperandSpec& spec : problem.operands) json["operands"].push_back(problem::operand_json(spec));
-  json["backward"] = problem.backward;
-  json["stats"] = problem.stats;
-  json["index_offsets"] = problem.index_offsets;
-  json["deterministic"] = problem.deterministic;
-  return json.dump(2) + "\n";
-}
+std::string to_json(const AttentionProblem& problem) { return problem::JsonWriter::members(problem).dump(2) + "\n"; }
 
 }  // namespace scoremod

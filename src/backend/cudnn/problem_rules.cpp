@@ -69,6 +69,10 @@ void object_to_determinism(const AttentionProblem& problem, int compute_capabili
 }  // namespace
 
 std::vector<std::string> problem_objections(const AttentionProblem& problem, int compute_capability) {
+  // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
+  // its operands are judged by the forms that they need, and the other members that are not looked at here are run.
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
+                                program, operands, backward, stats, index_offsets, deterministic] = problem;
   std::vector<std::string> reasons;
   if (problem.dtype == DType::kF32) {
     reasons.push_back(

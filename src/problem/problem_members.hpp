@@ -1,0 +1,70 @@
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "scoremod/problem.hpp"
+
+namespace scoremod::problem {
+
+// Everything that goes through all members of a problem does it here: its JSON in both directions, its canonical bytes.
+// Structured bindings name each member: one that is added to a struct does not compile until it is visited, nor until
+// every visitor has an overload for its type.
+
+template <class T, class Plain>
+concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
+
+/// Calls visit(name, member) for every member in the order of their declarations. The names are those of the struct,
+/// and of the fields of problem files.
+template <MaybeConst<AttentionProblem> Problem, class Visitor>
+void visit_members(Problem& problem, Visitor&& visit) {
+  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, program, operands, backward,
+         stats, index_offsets, deterministic] = problem;
+  visit("batch", batch);
+  visit("heads_q", heads_q);
+  visit("heads_kv", heads_kv);
+  visit("seq_q", seq_q);
+  visit("seq_kv", seq_kv);
+  visit("dim_qk", dim_qk);
+  visit("dim_v", dim_v);
+  visit("dtype", dtype);
+  visit("q", q);
+  visit("k", k);
+  visit("v", v);
+  visit("o", o);
+  visit("scale", scale);
+  visit("program", program);
+  visit("operands", operands);
+  visit("backward", backward);
+  visit("stats", stats);
+  visit("index_offsets", index_offsets);
+  visit("deterministic", deterministic);
+}
+
+template <MaybeConst<TensorLayout> Tensor, class Visitor>
+void visit_members(Tensor& tensor, Visitor&& visit) {
+  auto& [layout, strides] = tensor;
+  visit("layout", layout);
+  visit("strides", strides);
+}
+
+template <MaybeConst<Strides> Distances, class Visitor>
+void visit_members(Distances& distances, Visitor&& visit) {
+  auto& [batch, head, sequence, dim] = distances;
+  visit("batch", batch);
+  visit("head", head);
+  visit("sequence", sequence);
+  visit("dim", dim);
+}
+
+template <MaybeConst<OperandSpec> Operand, class Visitor>
+void visit_members(Operand& operand, Visitor&& visit) {
+  auto& [name, dtype, shape, strides, gradient] = operand;
+  visit("name", name);
+  visit("dtype", dtype);
+  visit("shape", shape);
+  visit("strides", strides);
+  visit("gradient", gradient);
+}
+
+}  // namespace scoremod::problem

@@ -1,0 +1,94 @@
+#include "problem/canonical_problem.hpp"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "problem/problem_members.hpp"
+
+namespace scoremod::problem {
+namespace {
+
+AttentionProblem full_problem() {
+  AttentionProblem problem;
+  problem.program = Program::parse("operand x: f32 [h]\nvalue = score * x");
+  problem.operands = {{"x", DType::kF32, {1}, {}}};
+  return problem;
+}
+
+struct Change {
+  std::string member;
+  std::function<void(AttentionProblem&)> make;
+};
+
+const std::vector<Change>& changes() {
+  static const std::vector<Change> kChanges{
+      {"batch", [](auto& p) { p.batch = 2; }},
+      {"heads_q", [](auto& p) { p.heads_q = 2; }},
+      {"heads_kv", [](auto& p) { p.heads_kv = 2; }},
+      {"seq_q", [](auto& p) { p.seq_q = 2; }},
+      {"seq_kv", [](auto& p) { p.seq_kv = 2; }},
+      {"dim_qk", [](auto& p) { p.dim_qk = 2; }},
+      {"dim_v", [](auto& p) { p.dim_v = 2; }},
+      {"dtype", [](auto& p) { p.dtype = DType::kF16; }},
+      {"q", [](auto& p) { p.q.layout = Layout::kSBHD; }},
+      {"k", [](auto& p) { p.k.layout = Layout::kBHSD; }},
+      {"v",
+       [](auto& p) {
+         p.v.strides = Strides{1, 2, 3, 4};
+       }},
+      {"v",
+       [](auto& p) {
+         p.v.strides = Strides{1, 2, 4, 3};
+       }},
+      {"o", [](auto& p) { p.o.strides = Strides{}; }},
+      {"scale", [](auto& p) { p.scale = 0.125f; }},
+      {"scale", [](auto& p) { p.scale = 0.25f; }},
+      {"program", [](auto& p) { p.program = Program::parse("operand x: f32 [h]\nvalue = score + x"); }},
+      {"program", [](auto& p) { p.program = Program(); }},
+      {"operands", [](auto& p) { p.operands.clear(); }},
+      {"operands", [](auto& p) { p.operands[0].name = "y"; }},
+      {"operands", [](auto& p) { p.operands[0].dtype = DType::kBF16; }},
+      {"operands", [](auto& p) { p.operands[0].shape = {2}; }},
+      {"operands",
+       [](auto& p) {
+         p.operands[0].shape = {1, 1};
+       }},
+      {"operands", [](auto& p) { p.operands[0].strides = {1}; }},
+      {"operands", [](auto& p) { p.operands[0].gradient = false; }},
+      {"backward", [](auto& p) { p.backward = true; }},
+      {"stats", [](auto& p) { p.stats = true; }},
+      {"index_offsets", [](auto& p) { p.index_offsets = true; }},
+      {"deterministic", [](auto& p) { p.deterministic = true; }},
+  };
+  return kChanges;
+}
+
+TEST(CanonicalBytes, DifferWhereProblemsDo) {
+  std::vector<AttentionProblem> problems{full_problem()};
+  for (const Change& change : changes()) change.make(problems.emplace_back(full_problem()));
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    for (std::size_t j = 0; j < problems.size(); ++j) {
+      EXPECT_EQ(canonical_bytes(problems[i]) == canonical_bytes(problems[j]), problems[i] == problems[j])
+          << i << " and " << j;
+    }
+  }
+}
+
+TEST(CanonicalBytes, TheChangesAboveCoverEveryMember) {
+  std::vector<std::string> changed;
+  for (const Change& change : changes()) {
+    if (changed.empty() || changed.back() != change.member) changed.push_back(change.member);
+  }
+  std::vector<std::string> members;
+  const AttentionProblem problem;
+  visit_members(problem, [&](const char* name, const auto&) { members.emplace_back(name); });
+  EXPECT_EQ(changed, members);
+}
+
+TEST(CanonicalBytes, AreTheSameForEqualProblems) {
+  EXPECT_EQ(canonical_bytes(full_problem()), canonical_bytes(full_problem()));
+}
+
+}  // namespace
+}  // namespace scoremod::problem
