@@ -116,7 +116,7 @@ std::vector<std::byte> compute_operand(const PreparedCall& prepared, const Probl
                                        const cudnn::ComputedOperand& operand, bool diagonal) {
   const AttentionProblem& problem = prepared.compiled.problem;
   const bool backward = prepared.direction == backend::Direction::kBackward;
-  const Program& program = backward ? *prepared.compiled.derivative : prepared.compiled.program;
+  const Program& program = backward ? prepared.compiled.backward->program : prepared.compiled.forward.program;
   std::vector<const void*> data;
   for (const OwnedOperand& owned : inputs.operands) data.push_back(owned.bytes.data());
   const std::vector<reference::OperandView> views = reference::view_operands(problem, data);

@@ -10,6 +10,7 @@
 #include "scoremod/export.hpp"
 #include "scoremod/problem.hpp"
 #include "scoremod/tensors.hpp"
+#include "scoremod/work.hpp"
 
 namespace scoremod {
 
@@ -45,25 +46,6 @@ struct MaskExplanation {
     std::string program;  ///< the lines that compute it, the last of them `keep = ...`
   };
   std::vector<Term> terms;
-};
-
-/// How much arithmetic the matrix products take: the usual measure of fused attention's speed.
-///
-///     forward  = pairs * (2 dim_qk + 2 dim_v)     Q K^T and P V
-///     backward = pairs * (6 dim_qk + 4 dim_v)     Q K^T again, dQ, dK; dP and dV
-///
-/// A multiplication and an addition count as two; softmax and the program are not counted. `pairs` is the number of
-/// (query, key) pairs over all batches and query heads that the mask keeps, as far as it is known before any data is:
-/// exact for full, empty and band masks and constant prefixes; otherwise an upper bound, of the band alone if there is
-/// one.
-struct WorkEstimate {
-  double pairs = 0;        ///< that count
-  double dense_pairs = 0;  ///< without any mask
-  bool exact = true;       ///< false: the mask keeps fewer, depending on its terms and their operands' values
-  double forward_flops = 0;
-  double backward_flops = 0;
-  int program_ops = 0;     ///< operations of the compiled program for each pair, leaves not counted
-  int derivative_ops = 0;  ///< of the derivative; 0 without backward
 };
 
 /// One backend's answer.

@@ -9,7 +9,7 @@ namespace scoremod::backend {
 
 Support support_of(const Backend& backend, const compiler::CompiledProblem& problem) {
   Verdict verdict = backend.support(problem);
-  const auto mask = analysis::finite_mask(problem.program);
+  const auto mask = analysis::finite_mask(problem.forward.program);
   if (verdict.supported && problem.problem.backward && backend.backward_reads_lse() && mask) {
     verdict.notes.push_back(
         concat("the value is chosen to be ", *mask,

@@ -83,7 +83,7 @@ Results<Real> evaluate(const compiler::CompiledProblem& compiled, const referenc
     return [&progress, start](double fraction) { progress(start + fraction / 2); };
   };
   Results<Real> results{reference::forward<Real>(compiled, inputs, parameters, half(0)), {}};
-  if (compiled.derivative) results.backward = reference::backward<Real>(compiled, inputs, parameters, half(0.5));
+  if (compiled.backward) results.backward = reference::backward<Real>(compiled, inputs, parameters, half(0.5));
   return results;
 }
 

@@ -95,9 +95,9 @@ class Band {
         keys_(static_cast<std::size_t>(problem_.seq_kv)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         o_move_(o_.size()) {
-    if (inputs.d_o == nullptr || !compiled.derivative) return;
+    if (inputs.d_o == nullptr || !compiled.backward) return;
     d_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.d_o);
-    derivative_program_ = *compiled.derivative;
+    derivative_program_ = compiled.backward->program;
     derivative_.emplace(derivative_program_, operands_, parameters.offsets);
     derivative_error_.emplace(derivative_program_, function_error_);
     gradient_ = empty_gradient();

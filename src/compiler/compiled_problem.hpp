@@ -1,21 +1,39 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "scoremod/problem.hpp"
 
+#include "compiler/operand_reduction.hpp"
 #include "masks/mask_class.hpp"
 
 namespace scoremod::compiler {
 
+/// What a forward computes for each element.
+struct CompiledForward {
+  Program program;        ///< after the passes; same operands as the user's, same meaning
+  masks::MaskClass mask;  ///< of `program`, whose nodes it names
+};
+
+/// What a backward computes for each element.
+struct CompiledBackward {
+  /// Roots: value, keep, d_score and the operand adjoints of the forward's program, sharing nodes.
+  Program program;
+  masks::MaskClass mask;  ///< of `program`, whose nodes it names: they may have other numbers than the forward's
+  /// One for each operand that has a gradient, in ascending order of operands.
+  std::vector<OperandReduction> reductions;
+};
+
 /// A validated problem with everything that the compiler knows of it. What backends work from.
 struct CompiledProblem {
   AttentionProblem problem;  ///< with the user's own program
-  Program program;           ///< after the passes; same operands, same meaning
-  /// Roots: value, keep, d_score and the operand adjoints of `program`, sharing nodes. Present when the problem wants
-  /// backward.
-  std::optional<Program> derivative;
-  masks::MaskClass mask;  ///< of `program`
+  CompiledForward forward;
+  std::optional<CompiledBackward> backward;  ///< present when the problem wants backward
 };
+
+/// The same programs for a problem that differs from the compiled one in sizes, strides and scale alone: what is known
+/// of the masks is said without the old sizes, and the reductions have the new ones.
+CompiledProblem resized(CompiledProblem compiled, AttentionProblem problem);
 
 }  // namespace scoremod::compiler

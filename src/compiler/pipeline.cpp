@@ -34,48 +34,84 @@ struct Step {
 void nothing(CompiledProblem&) {}
 
 template <Program (*pass)(const Program&)>
-const Program& on_program(CompiledProblem& compiled) {
-  return compiled.program = pass(compiled.program);
+const Program& on_forward(CompiledProblem& compiled) {
+  return compiled.forward.program = pass(compiled.forward.program);
 }
 
 template <Program (*pass)(const Program&)>
-const Program& on_derivative(CompiledProblem& compiled) {
-  return *(compiled.derivative = pass(*compiled.derivative));
+const Program& on_backward(CompiledProblem& compiled) {
+  return compiled.backward->program = pass(compiled.backward->program);
 }
 
-const Program& classify(CompiledProblem& compiled) {
-  compiled.mask = masks::classify_mask(compiled.program, mask_context(compiled.problem));
-  return compiled.program;
+const Program& classify_forward(CompiledProblem& compiled) {
+  compiled.forward.mask = masks::classify_mask(compiled.forward.program, mask_context(compiled.problem));
+  return compiled.forward.program;
+}
+
+/// Whether the nodes that the mask is made of have the same numbers in both programs.
+bool share_mask(const Program& forward, const Program& backward) {
+  if (forward.keep() != backward.keep()) return false;
+  if (forward.keep() == kNoNode) return true;
+  const auto end = static_cast<std::ptrdiff_t>(forward.keep()) + 1;
+  return std::equal(forward.nodes().begin(), forward.nodes().begin() + end, backward.nodes().begin());
+}
+
+/// The steps on the forward may have been left out, and then those on the derivative make another mask of it.
+const Program& classify_backward(CompiledProblem& compiled) {
+  const Program& program = compiled.backward->program;
+  compiled.backward->mask = share_mask(compiled.forward.program, program)
+                                ? compiled.forward.mask
+                                : masks::classify_mask(program, mask_context(compiled.problem));
+  return program;
 }
 
 /// Nothing is known of a mask that nobody looked at: one term that may be anything.
-void leave_unclassified(CompiledProblem& compiled) {
-  compiled.mask = {};
-  if (compiled.program.keep() == kNoNode) return;
-  compiled.mask.kind = masks::MaskKind::kGeneral;
-  compiled.mask.terms.emplace_back().node = compiled.program.keep();
+masks::MaskClass unclassified(const Program& program) {
+  masks::MaskClass mask;
+  if (program.keep() == kNoNode) return mask;
+  mask.kind = masks::MaskKind::kGeneral;
+  mask.terms.emplace_back().node = program.keep();
+  return mask;
+}
+
+void leave_forward_unclassified(CompiledProblem& compiled) {
+  compiled.forward.mask = unclassified(compiled.forward.program);
+}
+
+void leave_backward_unclassified(CompiledProblem& compiled) {
+  compiled.backward->mask = unclassified(compiled.backward->program);
 }
 
 const Program& differentiate(CompiledProblem& compiled) {
-  return *(compiled.derivative = autodiff::differentiate(compiled.program));
+  compiled.backward.emplace().program = autodiff::differentiate(compiled.forward.program);
+  return compiled.backward->program;
+}
+
+const Program& reduce_operands(CompiledProblem& compiled) {
+  compiled.backward->reductions = operand_reductions(compiled.problem, compiled.backward->program);
+  return compiled.backward->program;
 }
 
 // The compiler. A name is said once: --disable, dumps and times use it.
 constexpr std::array kSteps{
     // Less for every later step to look at, and constants where they are expected.
-    Step{"simplify", on_program<passes::simplify>, nothing},
+    Step{"simplify", on_forward<passes::simplify>, nothing},
     // One order for arguments that commute, so that a + b and b + a are one node.
-    Step{"share", on_program<passes::share>, nothing},
+    Step{"share", on_forward<passes::share>, nothing},
     // select(cond, x, -inf) becomes keep, and keep a chain of AND terms.
-    Step{"normalize_mask", on_program<passes::normalize_mask>, nothing},
+    Step{"normalize_mask", on_forward<passes::normalize_mask>, nothing},
     // Without its selects a value may simplify further; the terms of keep are left as normalised.
-    Step{"simplify_normalized", on_program<passes::simplify>, nothing},
+    Step{"simplify_normalized", on_forward<passes::simplify>, nothing},
     // Names the mask's shape, so that tiles can be skipped. Last on the program: it names nodes by id.
-    Step{"classify_mask", classify, leave_unclassified},
+    Step{"classify_mask", classify_forward, leave_forward_unclassified},
     // From the final program, whose nodes it shares: nothing after it may change the forward part, so that share, which
     // would put the terms of keep in another order, is not among these.
     Step{"differentiate", differentiate, nullptr, true},
-    Step{"simplify_derivative", on_derivative<passes::simplify>, nothing, true},
+    Step{"simplify_derivative", on_backward<passes::simplify>, nothing, true},
+    // The same mask, by the numbers that its nodes have in the derivative.
+    Step{"classify_derivative_mask", classify_backward, leave_backward_unclassified, true},
+    // Last: it names the derivative's roots.
+    Step{"reduce_operands", reduce_operands, nullptr, true},
 };
 
 void refuse_unknown(const std::vector<std::string>& disabled) {
@@ -109,7 +145,7 @@ std::vector<std::string> step_names() {
 CompiledProblem compile(const AttentionProblem& problem, const PipelineOptions& options) {
   refuse_unknown(options.disabled);
   validate(problem);
-  CompiledProblem compiled{problem, problem.program, std::nullopt, {}};
+  CompiledProblem compiled{problem, {problem.program, {}}, std::nullopt};
   for (const Step& step : kSteps) {
     if (step.backward && !problem.backward) continue;
     const bool disabled = std::ranges::find(options.disabled, step.name) != options.disabled.end();

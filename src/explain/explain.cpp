@@ -8,7 +8,7 @@
 #include "backend/support_of.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
-#include "explain/work_estimate.hpp"
+#include "compiler/work_estimate.hpp"
 #include "ir/builder.hpp"
 
 namespace scoremod {
@@ -48,13 +48,13 @@ std::string text_of(const Program& program, NodeId node) {
 
 MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   MaskExplanation mask;
-  mask.kind = to_string(compiled.mask.kind);
-  if (const auto& band = compiled.mask.band) {
+  mask.kind = to_string(compiled.forward.mask.kind);
+  if (const auto& band = compiled.forward.mask.band) {
     const bool bottom_right = band->anchor == masks::BandAnchor::kBottomRight;
     mask.band = {band->left, band->right, bottom_right ? "bottom-right" : "top-left"};
   }
-  for (const masks::MaskTerm& term : compiled.mask.terms) {
-    mask.terms.push_back({to_string(term.kind), text_of(compiled.program, term.node)});
+  for (const masks::MaskTerm& term : compiled.forward.mask.terms) {
+    mask.terms.push_back({to_string(term.kind), text_of(compiled.forward.program, term.node)});
   }
   return mask;
 }
@@ -134,9 +134,9 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
   explanation.problem = problem;
   explanation.mask = explaining::explain_mask(compiled);
   explanation.program = problem.program.to_string();
-  explanation.compiled = compiled.program.to_string();
-  if (compiled.derivative) explanation.derivative = compiled.derivative->to_string();
-  explanation.work = explaining::estimate_work(compiled);
+  explanation.compiled = compiled.forward.program.to_string();
+  if (compiled.backward) explanation.derivative = compiled.backward->program.to_string();
+  explanation.work = compiler::work_of(compiled);
   explanation.tensors = tensors_of(problem);
   // A device elsewhere comes first: what is asked then must not find this machine's driver missing before.
   const std::optional<std::string>& device = options.device_properties;

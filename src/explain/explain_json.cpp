@@ -42,6 +42,8 @@ Json work_json(const WorkEstimate& work) {
           {"exact", work.exact},
           {"forward_flops", work.forward_flops},
           {"backward_flops", work.backward_flops},
+          {"forward_bytes", work.forward_bytes},
+          {"backward_bytes", work.backward_bytes},
           {"program_ops", work.program_ops},
           {"derivative_ops", work.derivative_ops}};
 }

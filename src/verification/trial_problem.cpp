@@ -82,13 +82,12 @@ void shrink_operands(AttentionProblem& problem) {
 }  // namespace
 
 compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem) {
-  compiler::CompiledProblem trial = problem;
-  AttentionProblem& small = trial.problem;
+  AttentionProblem small = problem.problem;
   small.batch = std::min(small.batch, kMostBatches);
   const std::int64_t group = std::min(small.heads_q / small.heads_kv, kMostGroup);
   small.heads_kv = std::min(small.heads_kv, kMostBatches);
   small.heads_q = small.heads_kv * group;
-  const std::int64_t tiles = tiles_for(problem.program);
+  const std::int64_t tiles = tiles_for(problem.forward.program);
   const std::int64_t seq_q = small.seq_q, seq_kv = small.seq_kv;
   small.seq_q = trial_length(seq_q, tiles);
   // Unequal lengths stay unequal, and in the same order.
@@ -101,7 +100,7 @@ compiler::CompiledProblem trial_problem(const compiler::CompiledProblem& problem
   pack(small.o, problem::shape_of(small, TensorRole::kO));
   shrink_operands(small);
   small.scale = problem.problem.effective_scale();
-  return trial;
+  return compiler::resized(problem, std::move(small));
 }
 
 }  // namespace scoremod::verification

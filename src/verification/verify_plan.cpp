@@ -166,7 +166,7 @@ std::vector<OutputError> verify_forward(const compiler::CompiledProblem& trial, 
 std::vector<OutputError> verify_backward(const compiler::CompiledProblem& trial, const backend::BackwardPlan& plan,
                                          const backend::MemorySpace& memory,
                                          std::span<const std::uint32_t> operand_gradients) {
-  if (!trial.derivative) fail_bug("a backward is verified on a problem without a derivative");
+  if (!trial.backward) fail_bug("a backward is verified on a problem without a derivative");
   return Trial(trial, memory).backward(plan, operand_gradients);
 }
 

@@ -158,7 +158,7 @@ TEST(FiniteDifferencesOfPrograms, FindAnIdentityDerivative) {
     Differences differences(checking::zoo_case({name}, small_problem(), DType::kF32));
     compiler::CompiledProblem faulty = differences.compiled();
     const std::string operands = std::string(name) == "soft_cap" ? "" : "operand temperature: f32 [h]\n";
-    faulty.derivative = Program::parse(operands + "value = score\nd_score = upstream");
+    faulty.backward->program = Program::parse(operands + "value = score\nd_score = upstream");
     EXPECT_GT(differences.largest_error(faulty), 0.01) << name;
   }
 }

@@ -87,12 +87,12 @@ class NegativeControls : public ::testing::TestWithParam<DType> {
   /// Subjects whose program, or derivative, is another than the one that they should run.
   Subject with_program(const std::string& roots) const {
     compiler::CompiledProblem faulty = compiled_;
-    faulty.problem.program = faulty.program = Program::parse(kOperands + roots);
+    faulty.problem.program = faulty.forward.program = Program::parse(kOperands + roots);
     return test::reference_subject(faulty);
   }
   Subject with_derivative(const std::string& roots) const {
     compiler::CompiledProblem faulty = compiled_;
-    faulty.derivative = Program::parse(kOperands + roots);
+    faulty.backward->program = Program::parse(kOperands + roots);
     return test::reference_subject(faulty);
   }
 
@@ -212,7 +212,7 @@ TEST_P(NegativeControls, WritesOutsideOfTheOutputs) {
     // A write that stays is also seen after the backward has run; with it switched off there is one message.
     compiler::CompiledProblem forward_only = compiled_;
     forward_only.problem.backward = false;
-    forward_only.derivative.reset();
+    forward_only.backward.reset();
     const CheckReport report = checking::check_subject(forward_only, test::after_forward(right_, fault.write),
                                                        random_inputs(forward_only.problem), {});
     EXPECT_FALSE(report.passed());

@@ -128,8 +128,8 @@ TEST_P(ComputedNodes, OfAZooEntryAreRight) {
   RandomInputOptions options;
   options.overrides = test.fills;
   const ProblemInputs inputs = random_inputs(test.problem, options);
-  expect_right(entry.name, test.problem, compiled.program, inputs, {});
-  expect_right(entry.name + " with offsets", test.problem, *compiled.derivative, inputs, {1, 2, 30, 40});
+  expect_right(entry.name, test.problem, compiled.forward.program, inputs, {});
+  expect_right(entry.name + " with offsets", test.problem, compiled.backward->program, inputs, {1, 2, 30, 40});
 }
 INSTANTIATE_TEST_SUITE_P(Zoo, ComputedNodes, ::testing::Range(0, static_cast<int>(zoo::entries().size())));
 
@@ -143,8 +143,8 @@ TEST_P(RandomComputedNodes, AreRight) {
   options.seed = seed;
   options.overrides = test.fills;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  expect_right("seed " + std::to_string(seed), test.problem, compiled.program, random_inputs(test.problem, options),
-               test.call.offsets);
+  expect_right("seed " + std::to_string(seed), test.problem, compiled.forward.program,
+               random_inputs(test.problem, options), test.call.offsets);
 }
 INSTANTIATE_TEST_SUITE_P(Problems, RandomComputedNodes, ::testing::Range(0, 100));
 

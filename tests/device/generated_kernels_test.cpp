@@ -32,9 +32,9 @@ class GeneratedKernels : public ::testing::Test {
   /// Both generators, for everything that this problem gives them.
   static void expect_compiles(const AttentionProblem& problem, int compute_capability) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    const std::vector<NodeTensor> tensors = test::score_free_tensors(compiled.program);
-    std::string text = compute_source(problem, compiled.program, tensors).text;
-    if (compiled.derivative) {
+    const std::vector<NodeTensor> tensors = test::score_free_tensors(compiled.forward.program);
+    std::string text = compute_source(problem, compiled.forward.program, tensors).text;
+    if (compiled.backward) {
       const auto targets = gradient_targets(compiled, problem::operands_with_gradient(problem));
       const std::string gradients = gradient_source(compiled, targets).text;
       EXPECT_FALSE(compile_kernels(gradients, compute_capability).empty());

@@ -77,7 +77,7 @@ std::string found_for(const std::string& golden) {
     previous = report.program;
   };
   const auto compiled = compiler::compile(problem_with(program), options);
-  return text + "== mask\n" + describe(compiled.mask);
+  return text + "== mask\n" + describe(compiled.forward.mask);
 }
 
 class GoldenPasses : public testing::TestWithParam<std::filesystem::path> {};

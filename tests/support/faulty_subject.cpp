@@ -13,7 +13,7 @@ Subject reference_subject(const compiler::CompiledProblem& compiled) {
   const backend::Backend& reference = backend::reference_backend();
   const std::shared_ptr<backend::ForwardPlan> forward = reference.plan_forward(compiled, {});
   std::shared_ptr<backend::BackwardPlan> backward;
-  if (compiled.derivative) backward = reference.plan_backward(compiled, {});
+  if (compiled.backward) backward = reference.plan_backward(compiled, {});
   const AttentionProblem problem = compiled.problem;
   Subject subject;
   subject.backend = "reference";

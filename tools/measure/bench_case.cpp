@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "scoremod/error.hpp"
-#include "scoremod/explain.hpp"
+#include "scoremod/work.hpp"
 
 #include "text_file.hpp"
 
@@ -149,10 +149,7 @@ std::vector<BenchCase> load_cases(const std::string& path, bool with_backward) {
 }
 
 double product_flops(const BenchCase& bench_case) {
-  ExplainOptions options;
-  // The estimate is the same for every backend, and this one plans nothing.
-  options.compile.backend = "reference";
-  const WorkEstimate work = explain(bench_case.problem, options).work;
+  const WorkEstimate work = estimate_work(bench_case.problem);
   return bench_case.direction == Direction::kForward ? work.forward_flops : work.backward_flops;
 }
 

@@ -19,16 +19,16 @@ class CpuBackward final : public BackwardPlan {
  public:
   CpuBackward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
       : compiled_(compiled),
-        analyzer_(compiled_.program),
+        analyzer_(compiled_.forward.program),
         shape_(compiled.problem),
-        program_(vectorize(*compiled.derivative)),
+        program_(vectorize(compiled.backward->program)),
         operands_(operand_views(compiled.problem)),
         threads_(useful_threads(shape_, thread_count(options.threads))),
         keys_(keys_per_backward_tile(shape_)),
         tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)),
         remainders_(compiled_, analyzer_, shape_, threads_) {
     Scratch shared;
-    const OperandGradients gradients(compiled_.problem, operands_, {}, shared);
+    const OperandGradients gradients(compiled_.backward->reductions, operands_, {}, shared);
     take_shared(shared);
     shared_bytes_ = shared.used();
     // A call refers to these: they must live as long as it does.
@@ -46,7 +46,7 @@ class CpuBackward final : public BackwardPlan {
                std::span<std::byte> workspace) const override {
     Scratch shared(workspace.first(shared_bytes_));
     const std::vector<OperandView> operands = with_data(operands_, tensors.operands);
-    const OperandGradients gradients(compiled_.problem, operands_, tensors.d_operands, shared);
+    const OperandGradients gradients(compiled_.backward->reductions, operands_, tensors.d_operands, shared);
     SharedMemory memory = take_shared(shared);
     for (Turn& turn : memory.turns) new (&turn) Turn;
     const std::span<std::byte> of_workers = workspace.subspan(shared_bytes_);
@@ -119,7 +119,7 @@ class CpuBackward final : public BackwardPlan {
 }  // namespace
 
 std::unique_ptr<BackwardPlan> make_backward_plan(const compiler::CompiledProblem& problem, const PlanOptions& options) {
-  if (!problem.derivative) fail_bug("a backward plan was asked for a problem that was compiled without a derivative");
+  if (!problem.backward) fail_bug("a backward plan was asked for a problem that was compiled without a derivative");
   return std::make_unique<CpuBackward>(problem, options);
 }
 

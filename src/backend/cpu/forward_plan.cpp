@@ -11,9 +11,9 @@ class CpuForward final : public ForwardPlan {
  public:
   CpuForward(const compiler::CompiledProblem& compiled, const PlanOptions& options)
       : compiled_(compiled),
-        analyzer_(compiled_.program),
+        analyzer_(compiled_.forward.program),
         shape_(compiled.problem),
-        program_(vectorize(compiled.program)),
+        program_(vectorize(compiled.forward.program)),
         operands_(operand_views(compiled.problem)),
         threads_(useful_threads(shape_, thread_count(options.threads))) {
     // A call refers to these: they must live as long as it does.

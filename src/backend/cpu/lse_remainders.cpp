@@ -23,7 +23,7 @@ LseRemainders::LseRemainders(const compiler::CompiledProblem& compiled, const ma
     : compiled_(compiled),
       analyzer_(analyzer),
       shape_(shape),
-      program_(vectorize(compiled.program)),
+      program_(vectorize(compiled.forward.program)),
       threads_(threads) {
   const std::vector<OperandView> operands = operand_views(compiled.problem);
   // A call refers to these: they must live as long as it does.

@@ -17,14 +17,15 @@ MaskTiles::MaskTiles(const compiler::CompiledProblem& compiled, const masks::Til
                      std::span<const OperandView> operands, const IndexOffsets& offsets)
     : analyzer_(analyzer),
       scratch_(analyzer.make_scratch()),
-      slices_(compiled.program, operands, compiled.problem.seq_kv),
+      slices_(compiled.forward.program, operands, compiled.problem.seq_kv),
       offsets_(offsets),
-      masks_all_(compiled.mask.kind == masks::MaskKind::kEmpty),
-      has_terms_(!compiled.mask.terms.empty()),
+      masks_all_(compiled.forward.mask.kind == masks::MaskKind::kEmpty),
+      has_terms_(!compiled.forward.mask.terms.empty()),
       lowest_(-kUnbounded),
       highest_(kUnbounded) {
-  if (!compiled.mask.band) return;
-  const masks::Band band = masks::top_left(*compiled.mask.band, compiled.problem.seq_q, compiled.problem.seq_kv);
+  if (!compiled.forward.mask.band) return;
+  const masks::Band band =
+      masks::top_left(*compiled.forward.mask.band, compiled.problem.seq_q, compiled.problem.seq_kv);
   // The band is told in global indices: (j + key offset) - (q + query offset).
   const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
   if (band.left) lowest_ = std::max(-kUnbounded, shift - *band.left);

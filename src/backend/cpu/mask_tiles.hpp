@@ -19,7 +19,7 @@ struct NeededKeys {
 /// One for each thread.
 class MaskTiles {
  public:
-  /// The analyzer is that of compiled.program; both must outlive this.
+  /// The analyzer is that of compiled.forward.program; both must outlive this.
   MaskTiles(const compiler::CompiledProblem& compiled, const masks::TileMaskAnalyzer& analyzer,
             std::span<const OperandView> operands, const IndexOffsets& offsets);
 

@@ -5,7 +5,6 @@
 
 #include "backend/cpu/row_kernels.hpp"
 #include "base/element.hpp"
-#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -15,24 +14,11 @@ constexpr auto kH = static_cast<std::size_t>(Axis::kHead);
 constexpr auto kQ = static_cast<std::size_t>(Axis::kQuery);
 constexpr auto kK = static_cast<std::size_t>(Axis::kKey);
 
-GradientTarget make_target(const AttentionProblem& problem, std::uint32_t operand, const OperandView& view) {
-  const OperandDecl& decl = problem.program.operands()[operand];
-  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  GradientTarget target;
-  target.operand = operand;
-  target.view = view;
-  if (decl.is_table()) {
-    target.kind = GradientKind::kTable;
-    for (int i = 0; i < decl.table_rank; ++i) target.entries *= view.extents[static_cast<std::size_t>(i)];
-    return target;
-  }
-  target.has_axis = decl.axes;
-  target.kind = decl.axes[kQ] ? GradientKind::kByQuery : GradientKind::kShared;
-  for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
-    if (decl.axes[axis]) target.extents[axis] = sizes[axis];
-    target.entries *= target.extents[axis];
-  }
-  return target;
+GradientTarget make_target(const compiler::OperandReduction& reduction, const OperandView& view) {
+  const GradientKind kind = reduction.scattered           ? GradientKind::kTable
+                            : reduction.has(Axis::kQuery) ? GradientKind::kByQuery
+                                                          : GradientKind::kShared;
+  return {reduction, kind, nullptr, view};
 }
 
 /// Strides of a dense tensor with these extents, 0 along extents of 1.
@@ -49,11 +35,8 @@ std::array<std::int64_t, kAxisCount> dense_strides(const std::array<std::int64_t
 /// Calls body(number in dense order, offset in the operand) for every entry.
 template <class Body>
 void for_each_entry(const GradientTarget& target, const Body& body) {
-  const bool table = target.kind == GradientKind::kTable;
-  const auto& extents = table ? target.view.extents : target.extents;
-  const auto& strides = table ? target.view.table_strides : target.view.axis_strides;
-  std::array<std::int64_t, kAxisCount> sizes{};
-  for (std::size_t i = 0; i < kAxisCount; ++i) sizes[i] = std::max<std::int64_t>(extents[i], 1);
+  const auto& strides = target.scattered ? target.view.table_strides : target.view.axis_strides;
+  const auto& sizes = target.extents;
   std::int64_t number = 0;
   for (std::int64_t i = 0; i < sizes[0]; ++i) {
     for (std::int64_t j = 0; j < sizes[1]; ++j) {
@@ -72,14 +55,14 @@ std::int64_t at(const std::array<std::int64_t, kAxisCount>& strides, std::int64_
 
 }  // namespace
 
-OperandGradients::OperandGradients(const AttentionProblem& problem, std::span<const OperandView> views,
-                                   std::span<void* const> data, Scratch& scratch) {
-  for (std::uint32_t operand = 0; operand < views.size(); ++operand) {
-    if (!problem::spec_of(problem, operand).has_gradient()) continue;
+OperandGradients::OperandGradients(std::span<const compiler::OperandReduction> reductions,
+                                   std::span<const OperandView> views, std::span<void* const> data, Scratch& scratch) {
+  for (const compiler::OperandReduction& reduction : reductions) {
+    const std::uint32_t operand = reduction.operand;
     if (!data.empty() && data[operand] == nullptr) continue;
-    GradientTarget target = make_target(problem, operand, views[operand]);
+    GradientTarget target = make_target(reduction, views[operand]);
     target.data = data.empty() ? nullptr : data[operand];
-    const auto entries = static_cast<std::size_t>(target.entries);
+    const auto entries = static_cast<std::size_t>(target.entries());
     if (target.kind != GradientKind::kByQuery) {
       target.sums = scratch.take<double>(entries);
     } else if (target.view.dtype == DType::kF32) {
@@ -96,9 +79,9 @@ OperandGradients::OperandGradients(const AttentionProblem& problem, std::span<co
 void OperandGradients::clear() const {
   for (const GradientTarget& target : targets_) {
     if (target.sums != nullptr) {
-      std::fill_n(target.sums, target.entries, 0.0);
+      std::fill_n(target.sums, target.entries(), 0.0);
     } else if (target.rows != target.data) {
-      std::fill_n(target.rows, target.entries, 0.0f);
+      std::fill_n(target.rows, target.entries(), 0.0f);
     } else {
       for_each_entry(target, [&](std::int64_t, std::int64_t offset) { target.rows[offset] = 0; });
     }
@@ -137,7 +120,7 @@ OperandGradientWorker::OperandGradientWorker(const OperandGradients& gradients, 
     if (target.kind == GradientKind::kByQuery) {
       part.block = scratch.take<float>(rows * (target.has(Axis::kKey) ? stride_ : 1));
     } else {
-      part.count = target.kind == GradientKind::kTable ? static_cast<std::size_t>(target.entries) : heads * keys;
+      part.count = target.kind == GradientKind::kTable ? static_cast<std::size_t>(target.entries()) : heads * keys;
       part.sums = scratch.take<double>(part.count);
     }
     parts_.push_back(part);

@@ -7,6 +7,7 @@
 #include "backend/cpu/attention_shape.hpp"
 #include "backend/cpu/scratch.hpp"
 #include "backend/cpu/tile_program.hpp"
+#include "compiler/operand_reduction.hpp"
 
 namespace scoremod::backend::cpu {
 
@@ -26,30 +27,25 @@ enum class GradientKind : std::uint8_t {
 };
 
 /// The gradient of one operand, and the sums that all threads share.
-struct GradientTarget {
-  std::uint32_t operand = 0;
+struct GradientTarget : compiler::OperandReduction {
   GradientKind kind = GradientKind::kShared;
   void* data = nullptr;
-  OperandView view;                                          ///< the gradient lies as the operand does
-  std::array<std::int64_t, kAxisCount> extents{1, 1, 1, 1};  ///< along b, h, q, kv; 1 along the axes that it lacks
-  std::int64_t entries = 1;
+  OperandView view;  ///< the gradient lies as the operand does
   /// kTable and kShared: dense sums in double, because they may have as many terms as the problem has scores.
   double* sums = nullptr;
   /// kByQuery: f32 sums; the gradient itself when that is f32, else dense.
   float* rows = nullptr;
   std::array<std::int64_t, kAxisCount> row_strides{};
-
-  bool has(Axis axis) const { return has_axis[static_cast<std::size_t>(axis)]; }
-  std::array<bool, kAxisCount> has_axis{};
 };
 
 /// The wanted operand gradients of one call. Sums are added up in the order of the units, whichever thread runs them,
 /// so that results do not depend on the number of threads.
 class OperandGradients {
  public:
-  /// `data` has one pointer for each operand, null where the gradient is not wanted; empty means every float operand.
-  OperandGradients(const AttentionProblem& problem, std::span<const OperandView> views, std::span<void* const> data,
-                   Scratch& scratch);
+  /// `views` and `data` have one entry for each operand, data null where the gradient is not wanted; empty data means
+  /// that all are.
+  OperandGradients(std::span<const compiler::OperandReduction> reductions, std::span<const OperandView> views,
+                   std::span<void* const> data, Scratch& scratch);
 
   void clear() const;
   /// Writes the gradients from the sums.

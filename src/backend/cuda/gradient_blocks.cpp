@@ -57,9 +57,10 @@ GradientBlocks gradient_blocks(const AttentionProblem& problem, std::span<const 
 
 KeyRange needed_keys(const compiler::CompiledProblem& problem, std::int64_t query_offset, std::int64_t key_offset,
                      KeyRange queries, KeyRange keys) {
-  if (problem.mask.kind == masks::MaskKind::kEmpty) return {};
-  if (!problem.mask.band) return keys;
-  const masks::Band band = masks::top_left(*problem.mask.band, problem.problem.seq_q, problem.problem.seq_kv);
+  const masks::MaskClass& mask = problem.backward->mask;
+  if (mask.kind == masks::MaskKind::kEmpty) return {};
+  if (!mask.band) return keys;
+  const masks::Band band = masks::top_left(*mask.band, problem.problem.seq_q, problem.problem.seq_kv);
   // d = kv - q in global indices, so that kv = d + q + shift in local ones.
   const std::int64_t shift = query_offset - key_offset;
   KeyRange needed = keys;

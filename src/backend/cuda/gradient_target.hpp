@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,24 +17,17 @@ enum class GradientSum : std::uint8_t {
   kTable,    ///< scattered: sums of all entries
 };
 
-/// The gradient of one operand.
-struct GradientTarget {
-  std::uint32_t operand = 0;
+/// The gradient of one operand: its sums are dense in the order b, h, q, kv and have the reduction's extents.
+struct GradientTarget : compiler::OperandReduction {
   GradientSum sum = GradientSum::kZero;
-  /// Of the sums, dense in the order b, h, q, kv: 1 along axes that the operand lacks. A table's own extents.
-  std::array<std::int64_t, kAxisCount> extents{1, 1, 1, 1};
-
   /// The sums are exact ones (exact_sum.hpp), which come out the same in whatever order blocks of threads add to them;
   /// else of float32. Of a deterministic problem, where several blocks of threads of one launch add to a sum.
   bool exact = false;
 
   std::int64_t sum_bytes() const;
-  std::int64_t entries() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
-  bool has(Axis axis) const { return axes[static_cast<std::size_t>(axis)]; }
-  std::array<bool, kAxisCount> axes{};
 };
 
-/// One for each of `operands`, float operands of the problem's program.
+/// One for each of `operands`, which have a gradient, of a problem with backward.
 std::vector<GradientTarget> gradient_targets(const compiler::CompiledProblem& problem,
                                              std::span<const std::uint32_t> operands);
 

@@ -32,7 +32,7 @@ class GradientKernel {
  public:
   GradientKernel(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets)
       : problem_(problem.problem),
-        derivative_(*problem.derivative),
+        derivative_(problem.backward->program),
         targets_(targets),
         source_(problem_, derivative_),
         shared_tables_(targets.size()) {

@@ -162,7 +162,7 @@ class GeneratedOperandGradients final : public OperandGradients {
     const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
     store(call, GradientSum::kZero, queries, keys);
     // The kernel writes what it visits; a mask may make that less than everything.
-    const bool all = !compiled_.mask.band && compiled_.mask.kind != masks::MaskKind::kEmpty;
+    const bool all = !compiled_.backward->mask.band && compiled_.backward->mask.kind != masks::MaskKind::kEmpty;
     if (!all) store(call, GradientSum::kStored, queries, keys);
   }
 
@@ -296,10 +296,10 @@ std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
 std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
   std::vector<std::string> reasons;
   const AttentionProblem& p = problem.problem;
-  if (!problem.derivative) fail_bug("the problem was compiled without a derivative");
-  if (problem.derivative->nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
+  if (!problem.backward) fail_bug("the problem was compiled without a derivative");
+  if (problem.backward->program.nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
     reasons.push_back(concat("gradients of operands: expected a derivative of at most ", kMaxKernelNodes, " nodes and ",
-                             kMaxKernelOperands, " operands, found ", problem.derivative->nodes().size(), " and ",
+                             kMaxKernelOperands, " operands, found ", problem.backward->program.nodes().size(), " and ",
                              p.program.operands().size()));
   }
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {

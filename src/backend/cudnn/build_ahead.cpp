@@ -103,7 +103,7 @@ void build_task(const compiler::CompiledProblem& problem, const PlanTask& task, 
       std::ranges::find_if(found.found, [&](const Candidate& next) { return build_candidate(next, device, ahead); });
   if (!ahead.built && task.operand_gradient) return;
   if (task.operand_gradient) {
-    const std::string& name = problem.program.operands()[*task.operand_gradient].name;
+    const std::string& name = problem.problem.program.operands()[*task.operand_gradient].name;
     ahead.notes.push_back(concat("writes the gradient of '", name, "' too"));
   }
   if (ahead.built && !table.verified()) {
@@ -123,7 +123,7 @@ std::vector<AheadPlan> build_ahead(const compiler::CompiledProblem& problem, std
   if (!library().available) fail_environment(library().reason);
   std::vector<AheadPlan> plans;
   build_task(problem, Direction::kForward, device, plans);
-  if (problem.derivative) build_task(problem, Direction::kBackward, device, plans);
+  if (problem.backward) build_task(problem, Direction::kBackward, device, plans);
   if (const auto operand = fused_gradient_operand(problem)) {
     build_task(problem, {Direction::kBackward, operand}, device, plans);
   }

@@ -70,7 +70,7 @@ class CudnnBackend final : public Backend {
     add(verdict.reasons, "forward", forward.reasons);
     add(verdict.notes, "forward", forward.notes);
     if (forward.plan) object_to_workspace(problem, "forward", forward.plan->workspace_bytes(), verdict);
-    if (!problem.derivative) return;
+    if (!problem.backward) return;
     const cudnn::DirectionAnswer backward = cudnn::plan_direction(problem, Direction::kBackward);
     add(verdict.reasons, "backward", backward.reasons);
     add(verdict.notes, "backward", backward.notes);

@@ -26,7 +26,7 @@ DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction
       takes_offsets_(problem.problem.index_offsets),
       modifier_(std::move(modifier)),
       engine_(std::move(engine)) {
-  const Program& program = direction == Direction::kForward ? problem.program : *problem.derivative;
+  const Program& program = direction == Direction::kForward ? problem.forward.program : problem.backward->program;
   const std::vector<cuda::NodeTensor> computed = node_tensors(modifier_.computed);
   if (!computed.empty()) kernel_ = cuda::ComputeKernel::build(problem.problem, program, computed);
   place_in_workspace(engine_->workspace_bytes());

@@ -109,7 +109,7 @@ DirectionForms here(const compiler::CompiledProblem& problem, Direction directio
 std::vector<DirectionForms> explain_forms(const compiler::CompiledProblem& problem,
                                           const std::optional<std::string>& device_properties) {
   std::vector<Direction> directions{Direction::kForward};
-  if (problem.derivative) directions.push_back(Direction::kBackward);
+  if (problem.backward) directions.push_back(Direction::kBackward);
   std::vector<DirectionForms> all;
   if (!device_properties) {
     for (const Direction direction : directions) all.push_back(here(problem, direction));

@@ -42,7 +42,7 @@ GradientWays gradient_ways(const compiler::CompiledProblem& problem) {
   ways.operands = problem::operands_with_gradient(problem.problem);
   const std::optional<std::uint32_t> operand = fused_gradient_operand(problem);
   if (!operand) return ways;
-  const std::string subject = concat("gradient of '", problem.program.operands()[*operand].name, "' ");
+  const std::string subject = concat("gradient of '", problem.problem.program.operands()[*operand].name, "' ");
   std::vector<std::string> reasons;
   ways.plan = fused_plan(problem, *operand, reasons);
   if (ways.plan) {

@@ -189,8 +189,8 @@ class Backward {
 
  private:
   static Program derivative_of(const compiler::CompiledProblem& compiled) {
-    if (!compiled.derivative) fail_bug("the problem was compiled without a derivative");
-    return *compiled.derivative;
+    if (!compiled.backward) fail_bug("the problem was compiled without a derivative");
+    return compiled.backward->program;
   }
 
   /// Adds the operands' contributions at the evaluated element; returns the score's.

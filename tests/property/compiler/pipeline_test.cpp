@@ -89,12 +89,12 @@ TEST(PipelineProperty, WhatAttentionSeesDoesNotDependOnTheSteps) {
       for (std::uint64_t element = 0; element < kElements; ++element) {
         const Element<float> at = random_element(seed * kElements + element);
         const std::string expected = seen(problem.program, at);
-        ASSERT_EQ(seen(compiled.program, at), expected)
+        ASSERT_EQ(seen(compiled.forward.program, at), expected)
             << "seed " << seed << ", without " << (names.empty() ? "nothing" : names.front()) << "\n"
             << problem.program.to_string() << "became\n"
-            << compiled.program.to_string();
-        ASSERT_EQ(seen(*compiled.derivative, at), expected) << "seed " << seed << "\n"
-                                                            << compiled.derivative->to_string();
+            << compiled.forward.program.to_string();
+        ASSERT_EQ(seen(compiled.backward->program, at), expected) << "seed " << seed << "\n"
+                                                                  << compiled.backward->program.to_string();
       }
     }
   }

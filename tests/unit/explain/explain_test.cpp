@@ -7,8 +7,6 @@
 
 #include "scoremod/error.hpp"
 
-#include "explain/work_estimate.hpp"
-
 namespace scoremod {
 namespace {
 
@@ -33,42 +31,6 @@ double counted_pairs(const AttentionProblem& problem, Keep keep) {
     for (std::int64_t kv = 0; kv < problem.seq_kv; ++kv) count += keep(q, kv) ? 1 : 0;
   }
   return static_cast<double>(problem.batch * problem.heads_q * count);
-}
-
-TEST(WorkEstimate, PairsOfABandAreThoseThatCountingFinds) {
-  for (std::int64_t seq_q = 1; seq_q <= 6; ++seq_q) {
-    for (std::int64_t seq_kv = 1; seq_kv <= 6; ++seq_kv) {
-      for (std::int64_t left = -8; left <= 8; ++left) {
-        for (std::int64_t right = -8; right <= 8; ++right) {
-          std::int64_t top_left = 0, bottom_right = 0;
-          for (std::int64_t q = 0; q < seq_q; ++q) {
-            for (std::int64_t kv = 0; kv < seq_kv; ++kv) {
-              const std::int64_t d = kv - q, e = d - (seq_kv - seq_q);
-              top_left += -left <= d && d <= right ? 1 : 0;
-              bottom_right += -left <= e && e <= right ? 1 : 0;
-            }
-          }
-          const auto pairs = [&](masks::BandAnchor anchor) {
-            return explaining::pairs_in_band(masks::Band{left, right, anchor}, seq_q, seq_kv);
-          };
-          ASSERT_EQ(pairs(masks::BandAnchor::kTopLeft), top_left)
-              << seq_q << " " << seq_kv << " " << left << " " << right;
-          ASSERT_EQ(pairs(masks::BandAnchor::kBottomRight), bottom_right)
-              << seq_q << " " << seq_kv << " " << left << " " << right;
-        }
-      }
-    }
-  }
-}
-
-TEST(WorkEstimate, OpenEndsAndHugeBoundsDoNotWrap) {
-  constexpr std::int64_t kLong = std::int64_t{1} << 30;
-  using masks::Band;
-  EXPECT_EQ(explaining::pairs_in_band(std::nullopt, kLong, kLong), kLong * kLong);
-  EXPECT_EQ(explaining::pairs_in_band(Band{}, kLong, kLong), kLong * kLong);
-  EXPECT_EQ(explaining::pairs_in_band(Band{std::nullopt, 0}, kLong, kLong), kLong * (kLong + 1) / 2);
-  EXPECT_EQ(explaining::pairs_in_band(Band{std::int64_t{1} << 40, std::int64_t{1} << 40}, kLong, kLong), kLong * kLong);
-  EXPECT_EQ(explaining::pairs_in_band(Band{-(std::int64_t{1} << 40), std::nullopt}, kLong, kLong), 0);
 }
 
 TEST(Explain, CountsWhatTheMaskKeeps) {

@@ -16,11 +16,6 @@ bool repeats(const OperandSpec& spec) {
   return false;
 }
 
-bool is_full_matrix(const OperandDecl& decl) {
-  return !decl.is_table() && decl.axes[static_cast<std::size_t>(Axis::kQuery)] &&
-         decl.axes[static_cast<std::size_t>(Axis::kKey)];
-}
-
 /// "1hqk", and ".strided" where it is not dense: as the explorer names it.
 std::string form_key(const BiasGradient& gradient) {
   std::string key;
@@ -36,27 +31,15 @@ std::string form_key(const BiasGradient& gradient) {
   return concat(key, is_dense ? "" : ".strided");
 }
 
-/// Whether all that reaches the operand is the gradient of the value, once.
-bool is_added(const Program& derivative, std::uint32_t operand) {
-  int reads = 0;
-  for (const Root& root : derivative.roots()) {
-    if (root.kind != RootKind::kOperandAdjoint || root.operand != operand) continue;
-    if (derivative.nodes()[root.node].op != Op::kUpstream) return false;
-    ++reads;
-  }
-  return reads == 1;
-}
-
 }  // namespace
 
 std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProblem& problem) {
-  if (!problem.derivative || problem.problem.deterministic) return std::nullopt;
-  const auto& operands = problem.program.operands();
-  for (std::uint32_t i = 0; i < operands.size(); ++i) {
-    const OperandSpec& spec = problem::spec_of(problem.problem, i);
+  if (!problem.backward || problem.problem.deterministic) return std::nullopt;
+  for (const compiler::OperandReduction& reduction : problem.backward->reductions) {
+    const OperandSpec& spec = problem::spec_of(problem.problem, reduction.operand);
     const bool has_dtype = spec.dtype == problem.problem.dtype && spec.dtype != DType::kF32;
-    if (spec.gradient && has_dtype && is_full_matrix(operands[i]) && !repeats(spec) && is_added(*problem.derivative, i))
-      return i;
+    const bool full = reduction.has(Axis::kQuery) && reduction.has(Axis::kKey);
+    if (has_dtype && full && reduction.is_upstream && !repeats(spec)) return reduction.operand;
   }
   return std::nullopt;
 }

@@ -7,7 +7,7 @@
 namespace scoremod::backend::cudnn {
 
 LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOptions& options) {
-  if (options.backward && !problem.derivative) fail_bug("a backward lowering of a problem without derivative");
+  if (options.backward && !problem.backward) fail_bug("a backward lowering of a problem without derivative");
   LoweringResult result;
   try {
     result.lowered = lower_within_budget(problem, options);

@@ -34,8 +34,7 @@ struct TensorBinding {
 /// the others. f32 for Type::kF32, i32 for kI32, and i32 0 or 1 for kBool. The call's index offsets are added to the
 /// node's indices.
 struct ComputedOperand {
-  NodeId node = kNoNode;  ///< of the program that was lowered: `problem.program` in forward, `*problem.derivative` in
-                          ///< backward
+  NodeId node = kNoNode;                ///< of the program that was lowered: CompiledForward's or CompiledBackward's
   std::array<bool, kAxisCount> axes{};  ///< all that the node varies along; more where only a larger shape has a form
   Type type = Type::kF32;
 

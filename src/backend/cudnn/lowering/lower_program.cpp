@@ -7,7 +7,6 @@
 #include "backend/cudnn/lowering/lower_op.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
-#include "masks/classify_mask.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -67,7 +66,7 @@ std::vector<bool> factors_of(const Program& program) {
 }  // namespace
 
 const Program& program_of(const compiler::CompiledProblem& problem, const LoweringOptions& options) {
-  return options.backward ? *problem.derivative : problem.program;
+  return options.backward ? problem.backward->program : problem.forward.program;
 }
 
 std::string row_vector_form(int uses) { return concat("row_vector_uses.", uses); }
@@ -116,7 +115,7 @@ Value ProgramLowering::no_gradient() {
 
 /// keep == terms AND band: the terms as a select, then the band last, where cuDNN recognises it and skips tiles.
 Value ProgramLowering::mask(Value value) {
-  const masks::MaskClass mask = classify();
+  const masks::MaskClass& mask = options_.backward ? problem_.backward->mask : problem_.forward.mask;
   if (mask.kind == masks::MaskKind::kEmpty) {
     const Value never = writer_.compare(Mode::kCmpLt, writer_.zero(Type::kI32), GraphWriter::constant(std::int32_t{0}));
     return keep_where(never, value);
@@ -159,12 +158,6 @@ Value ProgramLowering::keep_in(const masks::Band& band, Value value) {
   if (band.right) value = keep_where(end(Mode::kCmpLe, *band.right), value);
   if (band.left) value = keep_where(end(Mode::kCmpGe, -*band.left), value);
   return value;
-}
-
-/// The mask of the program that is being lowered: the derivative's nodes have numbers of their own.
-masks::MaskClass ProgramLowering::classify() const {
-  if (!options_.backward) return problem_.mask;
-  return masks::classify_mask(program_, {problem_.problem.seq_q, problem_.problem.seq_kv});
 }
 
 /// In backward cuDNN runs whole tiles, and what the modifier makes of the scores and operands past the last row and

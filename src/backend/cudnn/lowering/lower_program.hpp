@@ -48,7 +48,6 @@ class ProgramLowering {
   Value keep_where(Value condition, Value value);
   bool has_form(const masks::Band& band) const;
   Value keep_in(const masks::Band& band, Value value);
-  masks::MaskClass classify() const;
   Value cut_tail(Value x, float outside);
   std::optional<Value> inside();
 

@@ -18,7 +18,7 @@ class Mask {
   explicit Mask(const char* keep, std::vector<std::vector<std::int32_t>> data = {}, const IndexOffsets& offsets = {})
       : data_(std::move(data)),
         compiled_(compile(keep, data_)),
-        analyzer_(compiled_.program),
+        analyzer_(compiled_.forward.program),
         views_(with_data(operand_views(compiled_.problem), pointers())),
         tiles_(compiled_, analyzer_, views_, offsets) {
     tiles_.begin_head(0, 0);

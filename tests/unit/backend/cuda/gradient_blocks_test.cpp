@@ -28,8 +28,8 @@ TEST(GradientBlocks, NeedAllKeysThatTheBandKeeps) {
                            "kv_idx + 20 >= q_idx & kv_idx <= q_idx + 20"}) {
     const compiler::CompiledProblem compiled =
         compiler::compile(problem_of(std::string("value = score\nkeep = ") + keep, 70, 200));
-    ASSERT_TRUE(compiled.mask.band) << keep;
-    const masks::Band band = masks::top_left(*compiled.mask.band, 70, 200);
+    ASSERT_TRUE(compiled.backward->mask.band) << keep;
+    const masks::Band band = masks::top_left(*compiled.backward->mask.band, 70, 200);
     bool skipped = false;
     for (const auto& [query_offset, key_offset] : {std::pair{0, 0}, std::pair{33, 0}, std::pair{0, 90}}) {
       for (std::int64_t q = 0; q < 70; q += 13) {

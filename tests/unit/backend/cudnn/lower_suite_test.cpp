@@ -19,7 +19,7 @@ TEST(LowerSuite, RefusesOnlyComputedTensorsBesideASingleKey) {
     const compiler::CompiledProblem problem = compiler::compile(test_case.problem);
     const FormTable table = shipped_form_table("sm_90", "9.19.0", row_class(test_case.problem));
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      if (direction == Direction::kBackward && !problem.derivative) continue;
+      if (direction == Direction::kBackward && !problem.backward) continue;
       ++graphs;
       const Candidates found = candidates(problem, direction, right_forms(table, direction));
       if (!found.found.empty()) continue;

@@ -130,7 +130,7 @@ TEST(CudnnLower, ComputesBeforehandWhatHasNoForm) {
   ASSERT_TRUE(result.lowered);
   ASSERT_EQ(result.lowered->computed.size(), 1u);
   const ComputedOperand& computed = result.lowered->computed[0];
-  EXPECT_EQ(compiled(Program::parse(table)).program.nodes()[computed.node].op, Op::kGather);
+  EXPECT_EQ(compiled(Program::parse(table)).forward.program.nodes()[computed.node].op, Op::kGather);
   EXPECT_EQ(computed.axes, (std::array<bool, kAxisCount>{false, false, true, false}));
   EXPECT_EQ(computed.type, Type::kF32);
   EXPECT_EQ(result.lowered->bindings[0], (TensorBinding{TensorBinding::Kind::kComputed, 0, Axis::kBatch}));

@@ -1,10 +1,12 @@
-#include "explain/work_estimate.hpp"
+#include "compiler/work_estimate.hpp"
 
 #include <algorithm>
 
+#include "compiler/pipeline.hpp"
 #include "ir/op_table.hpp"
+#include "problem/tensor_view.hpp"
 
-namespace scoremod::explaining {
+namespace scoremod::compiler {
 namespace {
 
 int count_ops(const Program& program) {
@@ -37,6 +39,27 @@ Pairs count_pairs(const masks::MaskClass& mask, std::int64_t seq_q, std::int64_t
   return {pairs_in_band(mask.band, seq_q, seq_kv), mask.terms.empty()};
 }
 
+double gradient_bytes(const AttentionProblem& problem) {
+  double bytes = 0;
+  for (const std::uint32_t operand : problem::operands_with_gradient(problem)) {
+    bytes += static_cast<double>(problem::bytes_of(problem::spec_of(problem, operand)));
+  }
+  return bytes;
+}
+
+/// The bytes that each direction reads and writes.
+void count_bytes(const AttentionProblem& problem, WorkEstimate& work) {
+  using problem::TensorRole;
+  const auto bytes = [&](TensorRole role) { return static_cast<double>(problem::bytes_of(problem, role)); };
+  const double q_k_v = bytes(TensorRole::kQ) + bytes(TensorRole::kK) + bytes(TensorRole::kV);
+  const double o = bytes(TensorRole::kO);
+  const double lse = static_cast<double>(problem.batch * problem.heads_q * problem.seq_q) * sizeof(float);
+  double operands = 0;
+  for (const OperandSpec& spec : problem.operands) operands += static_cast<double>(problem::bytes_of(spec));
+  work.forward_bytes = q_k_v + operands + o + (problem.stats || problem.backward ? lse : 0);
+  if (problem.backward) work.backward_bytes = 2 * q_k_v + 2 * o + lse + operands + gradient_bytes(problem);
+}
+
 }  // namespace
 
 std::int64_t pairs_up_to(std::int64_t seq_q, std::int64_t seq_kv, std::int64_t offset) {
@@ -57,9 +80,9 @@ std::int64_t pairs_in_band(const std::optional<masks::Band>& band, std::int64_t 
   return std::max<std::int64_t>(below - outside, 0);
 }
 
-WorkEstimate estimate_work(const compiler::CompiledProblem& compiled) {
+WorkEstimate work_of(const CompiledProblem& compiled) {
   const AttentionProblem& problem = compiled.problem;
-  const Pairs pairs = count_pairs(compiled.mask, problem.seq_q, problem.seq_kv);
+  const Pairs pairs = count_pairs(compiled.forward.mask, problem.seq_q, problem.seq_kv);
   const double rows = static_cast<double>(problem.batch) * static_cast<double>(problem.heads_q);
   const auto dim_qk = static_cast<double>(problem.dim_qk);
   const auto dim_v = static_cast<double>(problem.dim_v);
@@ -69,9 +92,16 @@ WorkEstimate estimate_work(const compiler::CompiledProblem& compiled) {
   work.exact = pairs.exact;
   work.forward_flops = work.pairs * (2 * dim_qk + 2 * dim_v);
   work.backward_flops = problem.backward ? work.pairs * (6 * dim_qk + 4 * dim_v) : 0;
-  work.program_ops = count_ops(compiled.program);
-  work.derivative_ops = compiled.derivative ? count_ops(*compiled.derivative) : 0;
+  count_bytes(problem, work);
+  work.program_ops = count_ops(compiled.forward.program);
+  work.derivative_ops = compiled.backward ? count_ops(compiled.backward->program) : 0;
   return work;
 }
 
-}  // namespace scoremod::explaining
+}  // namespace scoremod::compiler
+
+namespace scoremod {
+
+WorkEstimate estimate_work(const AttentionProblem& problem) { return compiler::work_of(compiler::compile(problem)); }
+
+}  // namespace scoremod
