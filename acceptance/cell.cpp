@@ -5,10 +5,10 @@
 
 #include "scoremod/zoo.hpp"
 
-#include "backend/cudnn/candidates.hpp"
+#include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/graph/engine.hpp"
-#include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/graph/refusal.hpp"
+#include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 
@@ -80,21 +80,21 @@ AttentionProblem problem_of(const Cell& cell) {
 }
 
 CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& forms_version) {
-  const auto device = cudnn::DeviceProperties::parse(device_json);
+  const auto device = backend::DeviceProperties::parse(device_json);
   const auto problem = compiler::compile(problem_of(cell), {});
   const auto table = cudnn::shipped_form_table(device.architecture(), forms_version, cudnn::row_class(problem.problem));
   cudnn::PlanTask task = cell.direction;
   if (cell.operand_gradient) task.operand_gradient = cudnn::fused_gradient_operand(problem).value();
-  const auto candidates = cudnn::candidates(problem, task, cudnn::right_forms(table, cell.direction));
+  const auto lowerings = cudnn::lowerings(problem, task, cudnn::right_forms(table, cell.direction));
   CellResult result{"not_lowered", "", 0};
-  for (const cudnn::Candidate& candidate : candidates.found) {
-    const cudnn::BuildOutcome built = cudnn::build_plan(candidate.graph, device);
+  for (const cudnn::Lowering& lowering : lowerings.found) {
+    const cudnn::BuildOutcome built = cudnn::build_plan(lowering.graph, device);
     if (built.status == cudnn::BuildStatus::kBuilt) return {"built", result.reason, built.plan->workspace_bytes()};
     result.verdict = built.status == cudnn::BuildStatus::kRefused ? "refused" : "failed";
     add(result.reason, cudnn::short_refusal(built.text));
   }
-  for (const std::string& reason : candidates.reasons) {
-    if (candidates.found.empty()) add(result.reason, reason);
+  for (const std::string& reason : lowerings.reasons) {
+    if (lowerings.found.empty()) add(result.reason, reason);
   }
   return result;
 }

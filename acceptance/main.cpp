@@ -16,9 +16,9 @@
 #include "acceptance/cell.hpp"
 #include "acceptance/table.hpp"
 #include "backend/cuda/load_stand_in_driver.hpp"
-#include "backend/cudnn/graph/device_properties.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/device_properties.hpp"
 #include "explorer/worker_pool.hpp"
 
 namespace {
@@ -91,7 +91,7 @@ Table build_all(const Options& options) {
     numbers.push_back(i);
     rows[i] = {{"modifier", all[i].modifier},
                {"direction", acceptance::direction_text(all[i])},
-               {"architecture", cudnn::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
+               {"architecture", scoremod::backend::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
   }
   const std::vector<std::string> command{"/proc/self/exe", "--worker",        "--devices",
                                          options.devices,  "--forms-version", options.forms};

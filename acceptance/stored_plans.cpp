@@ -16,7 +16,7 @@
 #include "scoremod/inputs.hpp"
 #include "scoremod/problem_file.hpp"
 
-#include "backend/cudnn/candidates.hpp"
+#include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
@@ -54,15 +54,15 @@ const char* name_of(Direction direction) { return direction == Direction::kForwa
 
 /// The fastest form, as `scoremod compile` takes it.
 explorer::PreparedCall prepare(const compiler::CompiledProblem& problem, Direction direction,
-                               const cudnn::DeviceProperties& device) {
+                               const backend::DeviceProperties& device) {
   const auto table = cudnn::shipped_form_table(
       device.architecture(), cudnn::version_text(cudnn::library().cudnn_version), cudnn::row_class(problem.problem));
-  auto candidates = cudnn::candidates(problem, direction, cudnn::right_forms(table, direction));
-  if (candidates.found.empty()) fail_unsupported("no form for this problem");
-  return {problem, std::move(candidates.found.front().modifier), direction, {}, false};
+  auto lowerings = cudnn::lowerings(problem, direction, cudnn::right_forms(table, direction));
+  if (lowerings.found.empty()) fail_unsupported("no form for this problem");
+  return {problem, std::move(lowerings.found.front().modifier), direction, {}, false};
 }
 
-Bytes stored_bytes(plans::PlanStore& store, const cudnn::AttentionGraph& graph, const cudnn::DeviceProperties& device) {
+Bytes stored_bytes(plans::PlanStore& store, const cudnn::AttentionGraph& graph, const backend::DeviceProperties& device) {
   cudnn::PlanKey key;
   key.graph = graph;
   key.device = cudnn::plan_device(device);
@@ -124,7 +124,7 @@ struct ForwardResults {
 };
 
 Json compare(const std::string& name, const explorer::PreparedCall& prepared, const ProblemInputs& inputs,
-             plans::PlanStore& store, const cudnn::DeviceProperties& device, ForwardResults& forward) {
+             plans::PlanStore& store, const backend::DeviceProperties& device, ForwardResults& forward) {
   const AttentionProblem& problem = prepared.compiled.problem;
   const Direction direction = prepared.direction;
   const auto graph = cudnn::attention_graph(problem, direction, prepared.modifier.graph);
@@ -179,7 +179,7 @@ Json compare(const std::string& name, const explorer::PreparedCall& prepared, co
 int run(const std::string& directory, const std::vector<std::string>& files, const std::string& machine,
         const std::string& commit) {
   plans::PlanStore store(directory);
-  const cudnn::DeviceProperties device = cudnn::device_properties(cudnn::thread_handle());
+  const backend::DeviceProperties device = cudnn::device_properties(cudnn::thread_handle());
   Json rows = Json::array();
   bool right = true;
   for (const std::string& file : files) {

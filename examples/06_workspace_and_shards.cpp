@@ -50,7 +50,7 @@ Buffer write(float* x, std::size_t count) { return {x, count * sizeof(float)}; }
 
 int main() try {
   for (const Support& answer : support(problem_of(kLength))) {
-    std::printf("%s: %s\n", answer.backend.c_str(), answer.supported ? "supported" : answer.reasons.at(0).c_str());
+    std::printf("%s: %s\n", answer.backend.c_str(), answer.supported ? "supported" : answer.reasons.at(0).text.c_str());
   }
 
   std::vector<float> q(kLength * kHeads * kDim), k(kLength * kDim), v(k.size()), whole(q.size()), halves(q.size());

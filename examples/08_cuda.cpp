@@ -56,7 +56,7 @@ int main() {
 
   for (const Support& answer : support(problem)) {
     std::printf("%s (%s memory): %s\n", answer.backend.c_str(), to_string(answer.memory),
-                answer.supported ? "yes" : answer.reasons.front().c_str());
+                answer.supported ? "yes" : answer.reasons.front().text.c_str());
     for (const std::string& note : answer.notes) std::printf("  %s\n", note.c_str());
   }
   const ProblemInputs inputs = random_inputs(problem);

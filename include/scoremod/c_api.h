@@ -72,6 +72,13 @@ typedef struct scoremod_compile_options {
   int32_t device;     /* its ordinal; the host is device 0 */
   /* Where the calls' tensors will lie: "host" or "cuda"; NULL or "": in the named backend's memory, or on the host. */
   const char* memory;
+  /* Whom to choose from: names alone, the first that supports the problem; names with a '-' before them are left out.
+   * None: what SCOREMOD_BACKENDS says, else the one that is predicted to be the fastest. */
+  const char* const* backends;
+  size_t backend_count;
+  size_t max_workspace;  /* bytes of device memory that a call may need; 0: SCOREMOD_MAX_WORKSPACE, or 8 GiB */
+  int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
+  int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
 } scoremod_compile_options;
 
 /* What may differ from call to call without a new attention. */
@@ -149,9 +156,10 @@ SCOREMOD_C_API scoremod_status scoremod_attention_forward(const scoremod_attenti
 SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attention* attention,
                                                            const scoremod_backward_args* args, char** message);
 
-/* Asks every backend whether it can run the problem, without building anything. *answers_json becomes
- * [{"backend": "cpu", "supported": true, "reasons": [], "notes": [], "memory": "host"}, ...] in the order of
- * preference; the caller frees it. */
+/* Asks every backend whether it can run the problem: by what options->support_level says. *answers_json becomes
+ * [{"backend": "cpu", "supported": true, "forward_supported": true, "reasons": [], "refusals": [], "notes": [],
+ *   "memory": "host"}, ...] in the order of preference; the caller frees it. "reasons" are texts, and "refusals" the
+ * same as {"id", "direction", "text", "remedy"}: docs/unsupported_reasons.md has the ids. */
 SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
                                                 char** answers_json, char** message);
 

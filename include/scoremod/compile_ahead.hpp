@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "scoremod/attention.hpp"
 #include "scoremod/export.hpp"
 #include "scoremod/problem.hpp"
 
@@ -13,6 +14,7 @@ namespace scoremod {
 /// One plan of compile_ahead(), or why there is none.
 struct AheadResult {
   std::string direction;  ///< "forward" or "backward"
+  std::string backend;    ///< whose plan it is; empty where there is none
   bool trial = false;     ///< a small problem's, whose run on the device decides whether the plan before it is used
   bool stored = false;
   std::vector<std::string> reasons;  ///< when not stored: why; when stored: why a faster form was passed over
@@ -35,7 +37,7 @@ struct AheadResult {
 /// invalid problem or text, kUnsupported when this build has no backend that plans ahead, and kEnvironment when a
 /// library is missing or the folder cannot be written.
 SCOREMOD_API std::vector<AheadResult> compile_ahead(const AttentionProblem& problem, std::string_view device_properties,
-                                                    const std::string& directory);
+                                                    const std::string& directory, const CompileOptions& options = {});
 
 /// The properties of the calling thread's current CUDA device as JSON, for compile_ahead() elsewhere. Throws
 /// Error(kEnvironment) when there is no device.

@@ -57,16 +57,20 @@ struct BackendExplanation {
   std::optional<std::size_t> backward_workspace_bytes;  ///< only for problems with backward
 };
 
-/// One way to write a direction for cuDNN.
+/// One way of a device's backend to do a direction.
 struct FormCandidateExplanation {
   struct Form {
     std::string name;  ///< docs/cudnn_forms.md
     /// What attention with this form alone took when it was explored; absent where it was not timed.
     std::optional<double> milliseconds;
   };
+  std::string backend;
   std::vector<Form> forms;
-  std::size_t nodes = 0;              ///< of the graph that cuDNN gets for the score function
-  std::size_t computed_operands = 0;  ///< tensors that scoremod computes before cuDNN runs
+  double predicted_milliseconds = 0;  ///< for the whole problem; by it candidates are ordered
+  std::string prediction_source;
+  std::optional<double> measured_milliseconds;  ///< where autotuning timed it
+  std::size_t nodes = 0;                        ///< of the graph that cuDNN gets for the score function
+  std::size_t computed_operands = 0;            ///< tensors that scoremod computes before cuDNN runs
   bool chosen = false;  ///< the one that runs; on another machine's device, unless a trial there refuses it
   bool asked = false;   ///< cuDNN was asked to build it
   std::optional<std::size_t> workspace_bytes;  ///< where it was built
@@ -98,6 +102,7 @@ struct Explanation {
   WorkEstimate work;
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
+  std::string decided_by;                    ///< who said which of them may be chosen
   std::vector<FormExplanation> forms;        ///< of the cudnn backend; empty without a device
 };
 

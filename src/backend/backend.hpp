@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,7 +7,9 @@
 
 #include "scoremod/attention.hpp"
 
+#include "backend/candidate.hpp"
 #include "backend/memory_space.hpp"
+#include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend {
@@ -16,71 +17,8 @@ namespace scoremod::backend {
 /// Up to here half of float32's spacing, 2^-17, is about what a sum of some hundreds of weights loses to rounding.
 inline constexpr float kLargestReadLse = 256;
 
-enum class Direction { kForward, kBackward };
-
-/// Checked pointers of one call. The executor has validated every size; operands are in the order of the program's
-/// declarations.
-struct ForwardTensors {
-  const void* q = nullptr;
-  const void* k = nullptr;
-  const void* v = nullptr;
-  std::span<const void* const> operands;
-  void* o = nullptr;
-  float* lse = nullptr;  ///< null when not wanted
-};
-
-struct BackwardTensors {
-  const void* q = nullptr;
-  const void* k = nullptr;
-  const void* v = nullptr;
-  const void* o = nullptr;
-  const float* lse = nullptr;
-  const void* d_o = nullptr;
-  std::span<const void* const> operands;
-  void* dq = nullptr;
-  void* dk = nullptr;
-  void* dv = nullptr;
-  std::span<void* const> d_operands;  ///< one per operand; null where not wanted
-};
-
-/// What may differ from call to call.
-struct CallParameters {
-  float scale = 1;
-  IndexOffsets offsets;
-  void* stream = nullptr;
-};
-
-/// Runs one direction of one problem. Immutable: several threads may execute it at once, each with its own workspace.
-class Plan {
- public:
-  virtual ~Plan() = default;
-  virtual std::size_t workspace_bytes() const = 0;
-};
-
-class ForwardPlan : public Plan {
- public:
-  virtual void execute(const ForwardTensors& tensors, const CallParameters& parameters,
-                       std::span<std::byte> workspace) const = 0;
-};
-
-class BackwardPlan : public Plan {
- public:
-  virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters,
-                       std::span<std::byte> workspace) const = 0;
-};
-
-/// Whether a backend can run a problem, with every reason why not.
-struct Verdict {
-  bool supported = true;
-  std::vector<std::string> reasons;
-  std::vector<std::string> notes;  ///< how it would run and what that costs, where that is not plain
-};
-
-struct PlanOptions {
-  int threads = 0;  ///< 0: one for each core
-};
-
-/// A way to run problems. Stateless.
+/// A way to run problems: the engine of a device, or the host's code. It says which candidates there are; the planner
+/// (src/planner) chooses, builds, verifies and stores, for all backends alike. Stateless.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -92,15 +30,35 @@ class Backend {
   /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
   /// no may still do so where |LSE| is below kLargestReadLse.
   virtual bool backward_reads_lse() const { return true; }
-  virtual Verdict support(const compiler::CompiledProblem& problem) const = 0;
-  virtual std::unique_ptr<ForwardPlan> plan_forward(const compiler::CompiledProblem& problem,
-                                                    const PlanOptions& options) const = 0;
-  virtual std::unique_ptr<BackwardPlan> plan_backward(const compiler::CompiledProblem& problem,
-                                                      const PlanOptions& options) const = 0;
+  /// What a store's files say of who made them: the name, and the version of the library behind it.
+  virtual std::string engine_text() const { return name(); }
+  /// Whether it offers parts of a backward only, and so belongs to whatever is selected in its memory.
+  virtual bool is_companion() const { return false; }
+
+  /// Puts what stands in for a driver in its place, where plans are to be built for a device elsewhere and this machine
+  /// has none. Throws Error(kEnvironment).
+  virtual void prepare_building_elsewhere() const {}
+  /// The properties of the current device as building elsewhere takes them; empty where this backend cannot say.
+  virtual std::string device_properties_here() const { return {}; }
+
+  /// Every reason against a task that is known before anything is lowered or built, without a device: of the problem
+  /// alone where `target` is null, and of the target's architecture too where it is not. Builds and tries nothing.
+  virtual std::vector<UnsupportedReason> objections(const compiler::CompiledProblem& problem, const Task& task,
+                                                    const Target* target) const = 0;
+  /// The ways to do a task to which objections() has none, each once, and why there are no more. Builds and tries
+  /// nothing, and needs no device.
+  virtual std::vector<Candidate> candidates(const compiler::CompiledProblem& problem, const Task& task,
+                                            const Target& target, std::vector<UnsupportedReason>& reasons) const = 0;
+  /// The sets of operands (ascending) whose gradients some candidates write beside dq, dk and dv. `notes` becomes why
+  /// others are not among them, where that is worth saying.
+  virtual std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const compiler::CompiledProblem&,
+                                                                          const Target&,
+                                                                          std::vector<std::string>& /*notes*/) const {
+    return {};
+  }
 };
 
-/// Every backend in the order of preference; the last is the reference. Defined in registry.cpp, which alone names
-/// backends.
+/// Every backend; the last is the reference. Defined in registry.cpp, which alone names backends.
 std::span<const Backend* const> backends();
 /// The backend of this name; throws Error(kInvalidArgument) that lists the names when there is none.
 const Backend& find_backend(const std::string& name);

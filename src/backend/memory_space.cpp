@@ -1,8 +1,10 @@
 #include "backend/memory_space.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "scoremod/error.hpp"
@@ -30,6 +32,12 @@ class HostMemory final : public MemorySpace {
   void copy_out(void* host, const void* from, std::size_t bytes) const override { std::memcpy(host, from, bytes); }
   void wait(void*) const override {}
   int current_device() const override { return 0; }
+  DeviceProperties describe() const override {
+    DeviceProperties host;
+    host.name = "host";
+    host.multiprocessors = std::max(1u, std::thread::hardware_concurrency());
+    return host;
+  }
   void make_current(int device) const override {
     if (device != 0) fail_argument("device: expected 0, the host, found ", device);
   }

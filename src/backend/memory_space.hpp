@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "scoremod/attention.hpp"
+
+#include "backend/device_properties.hpp"
 
 namespace scoremod::backend {
 
@@ -16,6 +19,12 @@ class Stopwatch {
   virtual void start() = 0;
   /// Milliseconds, once everything since start() is done.
   virtual double stop() = 0;
+};
+
+/// What a thread needs around it while it plans; see MemorySpace::enter_planning().
+class PlanningScope {
+ public:
+  virtual ~PlanningScope() = default;
 };
 
 /// The memory in which a backend's calls find their tensors and their workspace. Every function may throw
@@ -40,6 +49,13 @@ class MemorySpace {
 
   /// The ordinal of the device that the calling thread's calls go to; the host has one device, 0.
   virtual int current_device() const = 0;
+  /// The id of what a loaded plan belongs to beside its device: the calling thread's CUDA context; 0 on the host.
+  virtual std::uint64_t context() const { return 0; }
+  /// The properties of the current device.
+  virtual DeviceProperties describe() const = 0;
+  /// Lets the calling thread, for the scope's life, build, load and try plans while other threads capture theirs. Null
+  /// where that needs nothing.
+  virtual std::unique_ptr<PlanningScope> enter_planning() const { return nullptr; }
   /// Throws Error(kInvalidArgument) when there is no such device.
   virtual void make_current(int device) const = 0;
 

@@ -11,6 +11,7 @@
 #include "base/version.hpp"
 #include "c_api/convert.hpp"
 #include "c_api/guard.hpp"
+#include "explain/reason_json.hpp"
 
 struct scoremod_attention {
   scoremod::Attention attention;
@@ -112,12 +113,14 @@ scoremod_status scoremod_support(const char* problem_json, const scoremod_compil
     require(problem_json, "problem_json");
     require(answers_json, "answers_json");
     auto answers = nlohmann::ordered_json::array();
-    for (const scoremod::Support& answer : scoremod::support(scoremod::parse_problem(problem_json), convert(options))) {
-      answers.push_back({{"backend", answer.backend},
-                         {"supported", answer.supported},
-                         {"reasons", answer.reasons},
-                         {"notes", answer.notes},
-                         {"memory", to_string(answer.memory)}});
+    for (const scoremod::Support& answer : scoremod::support(scoremod::parse_problem(problem_json), convert(options),
+                                                             scoremod::c_api::support_level_of(options))) {
+      nlohmann::ordered_json object{{"backend", answer.backend}, {"supported", answer.supported}};
+      scoremod::explaining::add_reasons(answer.reasons, object);
+      object["notes"] = answer.notes;
+      object["memory"] = to_string(answer.memory);
+      object["forward_supported"] = answer.forward_supported;
+      answers.push_back(std::move(object));
     }
     give(answers.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), answers_json);
   });

@@ -14,6 +14,7 @@ namespace {
 // Fields are only ever added at the end: these places are what callers were compiled with.
 static_assert(sizeof(scoremod_status) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, memory) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, support_level) == 84);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) == 36);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
@@ -103,7 +104,20 @@ CompileOptions convert(const scoremod_compile_options* given) {
              require(pass, path.c_str());
              made.disabled_passes.emplace_back(pass);
            });
+  for_each(options.backends, options.backend_count, "backends", [&](const char* backend, const std::string& path) {
+    require(backend, path.c_str());
+    made.backends.emplace_back(backend);
+  });
+  if (options.max_workspace != 0) made.max_workspace = options.max_workspace;
+  made.autotune = options.autotune != 0;
   return made;
+}
+
+SupportLevel support_level_of(const scoremod_compile_options* given) {
+  if (given == nullptr) return SupportLevel::kVerified;
+  const std::int32_t level = read_struct(given, "scoremod_compile_options").support_level;
+  if (level != 0 && level != 1) fail_argument("options.support_level: expected 0 or 1, found ", level);
+  return level == 0 ? SupportLevel::kVerified : SupportLevel::kStatic;
 }
 
 ForwardCall convert(const scoremod_forward_args* given) {

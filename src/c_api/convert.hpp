@@ -21,6 +21,7 @@ struct BackwardCall {
 
 /// Null gives the defaults.
 CompileOptions convert(const scoremod_compile_options* options);
+SupportLevel support_level_of(const scoremod_compile_options* options);
 /// Null is refused.
 ForwardCall convert(const scoremod_forward_args* args);
 BackwardCall convert(const scoremod_backward_args* args);

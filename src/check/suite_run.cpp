@@ -28,8 +28,9 @@ std::vector<std::string> refusal_reasons(const AttentionProblem& problem, const 
   std::vector<std::string> reasons;
   for (const Support& answer : support(problem, options)) {
     if (answer.supported) return {message};
-    for (const std::string& reason : answer.reasons) {
-      reasons.push_back(backend.empty() ? concat(answer.backend, ": ", reason) : reason);
+    for (const UnsupportedReason& reason : answer.reasons) {
+      const std::string text = to_string(reason);
+      reasons.push_back(backend.empty() ? concat(answer.backend, ": ", text) : text);
     }
   }
   return reasons.empty() ? std::vector<std::string>{message} : reasons;

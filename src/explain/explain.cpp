@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "backend/backend.hpp"
-#include "backend/form_choices.hpp"
-#include "backend/support_of.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "compiler/work_estimate.hpp"
 #include "ir/builder.hpp"
+#include "planner/plan_problem.hpp"
 
 namespace scoremod {
 namespace explaining {
@@ -59,67 +58,103 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   return mask;
 }
 
-BackendExplanation explain_backend(const backend::Backend& backend, const compiler::CompiledProblem& compiled,
-                                   const backend::PlanOptions& options) {
-  BackendExplanation explanation{backend::support_of(backend, compiled), false, std::nullopt, std::nullopt};
-  if (!explanation.support.supported) return explanation;
-  explanation.forward_workspace_bytes = backend.plan_forward(compiled, options)->workspace_bytes();
-  if (compiled.problem.backward) {
-    explanation.backward_workspace_bytes = backend.plan_backward(compiled, options)->workspace_bytes();
-  }
-  return explanation;
-}
-
-std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
-                                                 const CompileOptions& options) {
-  if (!options.backend.empty()) backend::find_backend(options.backend);
-  std::vector<BackendExplanation> explanations;
-  bool chosen = false;
-  for (const backend::Backend* backend : backend::backends()) {
-    explanations.push_back(explain_backend(*backend, compiled, {options.threads}));
-    BackendExplanation& last = explanations.back();
-    const bool asked = options.backend.empty() ? backend->memory().kind() == options.memory.value_or(MemoryKind::kHost)
-                                               : options.backend == backend->name();
-    last.chosen = !chosen && asked && last.support.supported;
-    chosen = chosen || last.chosen;
-  }
-  return explanations;
-}
-
-FormCandidateExplanation explain_candidate(const backend::FormCandidate& candidate) {
+FormCandidateExplanation explain_candidate(const planner::Considered& considered) {
   FormCandidateExplanation explanation;
-  for (const backend::FormCost& cost : candidate.forms) explanation.forms.push_back({cost.form, cost.milliseconds});
+  const backend::Candidate& candidate = considered.candidate;
+  explanation.backend = considered.engine->name();
+  for (const backend::CandidatePart& part : candidate.parts)
+    explanation.forms.push_back({part.name, part.milliseconds});
   explanation.nodes = candidate.nodes;
   explanation.computed_operands = candidate.computed_operands;
-  explanation.chosen = candidate.chosen;
-  explanation.asked = candidate.asked;
-  explanation.workspace_bytes = candidate.workspace_bytes;
-  explanation.refusal = candidate.refusal;
+  explanation.predicted_milliseconds = candidate.predicted.milliseconds;
+  explanation.prediction_source = candidate.predicted.source;
+  explanation.measured_milliseconds = considered.measured_milliseconds;
+  explanation.chosen = considered.chosen;
+  explanation.asked = considered.asked;
+  explanation.workspace_bytes = considered.workspace_bytes;
+  if (considered.refusal) explanation.refusal = to_string(*considered.refusal);
   return explanation;
 }
 
-std::vector<FormExplanation> explain_forms(const compiler::CompiledProblem& compiled,
-                                           const std::optional<std::string>& device) {
-  std::vector<FormExplanation> explanations;
-  for (const backend::DirectionForms& forms : backend::form_choices(compiled, device)) {
+void add_forms(const planner::PlannedProblem& planned, std::vector<FormExplanation>& forms) {
+  const auto add = [&](const planner::TaskAnswer& answer) {
     FormExplanation explanation;
-    explanation.direction = forms.direction == backend::Direction::kForward ? "forward" : "backward";
-    explanation.architecture = forms.architecture;
-    explanation.verified = forms.verified;
-    explanation.seen_on = forms.seen_on;
-    explanation.plain_milliseconds = forms.plain_milliseconds;
-    explanation.reasons = forms.reasons;
-    for (const auto& candidate : forms.candidates) explanation.candidates.push_back(explain_candidate(candidate));
+    explanation.direction = answer.task.direction == backend::Direction::kForward ? "forward" : "backward";
+    explanation.architecture = planned.target->device.architecture();
+    explanation.verified = true;
+    for (const planner::Considered& considered : answer.considered) {
+      if (!considered.candidate.parts_seen_on.empty()) {
+        explanation.verified = false;
+        explanation.seen_on = considered.candidate.parts_seen_on;
+      }
+      if (considered.candidate.base_milliseconds) {
+        explanation.plain_milliseconds = considered.candidate.base_milliseconds;
+      }
+      explanation.candidates.push_back(explain_candidate(considered));
+    }
+    for (const planner::EngineReasons& engine : answer.reasons) {
+      if (engine.engine->is_companion()) continue;
+      for (const UnsupportedReason& reason : engine.reasons) explanation.reasons.push_back(to_string(reason));
+    }
+    forms.push_back(std::move(explanation));
+  };
+  add(planned.prepared.forward);
+  if (planned.prepared.backward) add(*planned.prepared.backward);
+}
+
+/// Whether an engine had a choice, or something to verify.
+bool has_candidates_to_explain(const planner::Prepared& prepared) {
+  return std::ranges::any_of(prepared.forward.considered, [](const planner::Considered& considered) {
+    return !considered.candidate.structural_key.empty();
+  });
+}
+
+planner::Selection alone(const backend::Backend& engine) {
+  return {{&engine}, engine.memory().kind(), true, "the caller"};
+}
+
+/// Each backend by itself; what a device's backend has planned then serves the explanation of its candidates.
+std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
+                                                 const CompileOptions& options, std::vector<FormExplanation>* forms) {
+  std::vector<BackendExplanation> explanations;
+  for (const backend::Backend* engine : backend::backends()) {
+    if (engine->is_companion()) continue;
+    const auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, alone(*engine));
+    BackendExplanation explanation{planner::support_of(planned, *engine, compiled), false, {}, {}};
+    const planner::Prepared& prepared = planned.prepared;
+    if (prepared.forward_plan) explanation.forward_workspace_bytes = prepared.forward_plan->workspace_bytes();
+    if (prepared.backward_plan) explanation.backward_workspace_bytes = prepared.backward_plan->workspace_bytes();
+    if (forms != nullptr && planned.target && has_candidates_to_explain(prepared)) add_forms(planned, *forms);
     explanations.push_back(std::move(explanation));
   }
   return explanations;
 }
 
-/// Whether the current device's backend has forms to explain.
-bool runs_on_device(const std::vector<BackendExplanation>& backends) {
-  return std::ranges::any_of(backends, [](const BackendExplanation& backend) {
-    return backend.support.memory == MemoryKind::kCuda && backend.support.supported;
-  });
+/// Marks what compile() would take, and says who decided.
+void mark_chosen(const compiler::CompiledProblem& compiled, const CompileOptions& options, Explanation& explanation) {
+  planner::Selection selection = planner::select(options);
+  explanation.decided_by = selection.decided_by;
+  const auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, std::move(selection));
+  const planner::Considered* chosen = planned.prepared.forward.chosen();
+  if (chosen == nullptr) return;
+  for (BackendExplanation& backend : explanation.backends) {
+    backend.chosen = backend.support.backend == chosen->engine->name();
+  }
+}
+
+std::vector<FormExplanation> explain_forms_elsewhere(const compiler::CompiledProblem& compiled,
+                                                     const CompileOptions& options, const std::string& device) {
+  CompileOptions for_device = options;
+  if (for_device.backend.empty()) for_device.memory = MemoryKind::kCuda;
+  std::vector<FormExplanation> forms;
+  const auto planned =
+      planner::plan_problem_elsewhere(compiled, for_device, planner::Level::kBuilt, planner::select(for_device),
+                                      backend::DeviceProperties::parse(device), true);
+  if (planned.selection.backends.empty()) {
+    fail_unsupported("this scoremod was built without a backend that has candidates to explain for a device");
+  }
+  add_forms(planned, forms);
+  return forms;
 }
 
 }  // namespace
@@ -138,13 +173,10 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
   if (compiled.backward) explanation.derivative = compiled.backward->program.to_string();
   explanation.work = compiler::work_of(compiled);
   explanation.tensors = tensors_of(problem);
-  // A device elsewhere comes first: what is asked then must not find this machine's driver missing before.
   const std::optional<std::string>& device = options.device_properties;
-  if (device) explanation.forms = explaining::explain_forms(compiled, device);
-  explanation.backends = explaining::explain_backends(compiled, options.compile);
-  if (!device && explaining::runs_on_device(explanation.backends)) {
-    explanation.forms = explaining::explain_forms(compiled, {});
-  }
+  if (device) explanation.forms = explaining::explain_forms_elsewhere(compiled, options.compile, *device);
+  explanation.backends = explaining::explain_backends(compiled, options.compile, device ? nullptr : &explanation.forms);
+  explaining::mark_chosen(compiled, options.compile, explanation);
   return explanation;
 }
 

@@ -2,6 +2,8 @@
 
 #include "scoremod/explain.hpp"
 
+#include "explain/reason_json.hpp"
+
 namespace scoremod {
 namespace {
 
@@ -65,14 +67,16 @@ Json tensors_json(const std::vector<TensorInfo>& tensors) {
 Json backends_json(const std::vector<BackendExplanation>& backends) {
   Json json = Json::array();
   for (const BackendExplanation& backend : backends) {
-    json.push_back({{"backend", backend.support.backend},
-                    {"supported", backend.support.supported},
-                    {"chosen", backend.chosen},
-                    {"memory", to_string(backend.support.memory)},
-                    {"reasons", backend.support.reasons},
-                    {"notes", backend.support.notes},
-                    {"forward_workspace_bytes", optional_json(backend.forward_workspace_bytes)},
-                    {"backward_workspace_bytes", optional_json(backend.backward_workspace_bytes)}});
+    Json answer{{"backend", backend.support.backend},
+                {"supported", backend.support.supported},
+                {"forward_supported", backend.support.forward_supported},
+                {"chosen", backend.chosen},
+                {"memory", to_string(backend.support.memory)}};
+    explaining::add_reasons(backend.support.reasons, answer);
+    answer["notes"] = backend.support.notes;
+    answer["forward_workspace_bytes"] = optional_json(backend.forward_workspace_bytes);
+    answer["backward_workspace_bytes"] = optional_json(backend.backward_workspace_bytes);
+    json.push_back(std::move(answer));
   }
   return json;
 }
@@ -81,7 +85,11 @@ Json candidate_json(const FormCandidateExplanation& candidate) {
   Json forms = Json::array();
   for (const auto& form : candidate.forms)
     forms.push_back({{"form", form.name}, {"ms", optional_json(form.milliseconds)}});
-  return {{"chosen", candidate.chosen},
+  return {{"backend", candidate.backend},
+          {"chosen", candidate.chosen},
+          {"predicted_ms", candidate.predicted_milliseconds},
+          {"prediction_source", candidate.prediction_source},
+          {"measured_ms", optional_json(candidate.measured_milliseconds)},
           {"forms", std::move(forms)},
           {"nodes", candidate.nodes},
           {"computed_operands", candidate.computed_operands},
@@ -118,6 +126,7 @@ std::string to_json(const Explanation& explanation) {
   json["steps"] = steps_json(explanation.steps);
   json["work"] = work_json(explanation.work);
   json["tensors"] = tensors_json(explanation.tensors);
+  json["decided_by"] = explanation.decided_by;
   json["backends"] = backends_json(explanation.backends);
   json["forms"] = forms_json(explanation.forms);
   return json.dump(2) + "\n";

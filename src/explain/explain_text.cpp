@@ -134,7 +134,7 @@ class Writer {
   }
 
   void backends() {
-    out_ << "backends\n";
+    out_ << "backends    chosen among by " << explanation_.decided_by << "\n";
     for (const BackendExplanation& backend : explanation_.backends) {
       out_ << "    " << std::left << std::setw(20) << backend.support.backend
            << (backend.support.supported ? "supported" : "not supported");
@@ -143,7 +143,7 @@ class Writer {
       if (backend.backward_workspace_bytes)
         out_ << ", " << bytes_text(*backend.backward_workspace_bytes) << " backward";
       out_ << (backend.chosen ? " (chosen)" : "") << "\n";
-      for (const std::string& reason : backend.support.reasons) out_ << indented("because " + reason);
+      for (const UnsupportedReason& reason : backend.support.reasons) out_ << indented("because " + to_string(reason));
       for (const std::string& note : backend.support.notes) out_ << indented(note);
     }
   }
@@ -172,7 +172,7 @@ class Writer {
   }
 
   void forms(const FormExplanation& direction) {
-    out_ << "cudnn forms, " << direction.direction << ", " << direction.architecture;
+    out_ << "candidates, " << direction.direction << ", " << direction.architecture;
     if (!direction.verified) {
       out_ << " (not verified here: seen to be right on " << direction.seen_on << ", whose times these are)";
     }
@@ -183,7 +183,9 @@ class Writer {
            << (candidate.chosen            ? "runs"
                : candidate.refusal.empty() ? "or"
                                            : "not")
-           << ": " << candidate.nodes << " nodes";
+           << ": " << candidate.backend << ", " << candidate.nodes << " nodes, predicted"
+           << time_text(candidate.predicted_milliseconds) << " (" << candidate.prediction_source << ")";
+      if (candidate.measured_milliseconds) out_ << ", measured" << time_text(candidate.measured_milliseconds);
       if (candidate.computed_operands > 0) out_ << ", " << candidate.computed_operands << " computed beforehand";
       if (candidate.workspace_bytes) out_ << ", workspace " << bytes_text(*candidate.workspace_bytes);
       out_ << "\n";

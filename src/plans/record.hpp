@@ -13,13 +13,14 @@ enum class RecordKind : std::uint8_t {
   kPlan,          ///< a serialized plan
   kVerification,  ///< the verdict of a trial run on a device
   kKernels,       ///< kernels that were compiled for a program
+  kChoice,        ///< which of some candidates was measured to be the fastest
   kAdmission,     ///< a verdict of a trial that covered less, of earlier versions: listed and deleted, never used
 };
 
 inline constexpr std::array kRecordKinds{RecordKind::kPlan, RecordKind::kVerification, RecordKind::kKernels,
                                          RecordKind::kAdmission};
 
-/// "plan", "verification", "kernels" or "admission"; also the beginning of its files' names.
+/// "plan", "verification", "kernels", "choice" or "admission"; also the beginning of its files' names.
 const char* to_string(RecordKind kind);
 
 /// Something to be kept in a file, to be found by its kind and key.

@@ -87,6 +87,7 @@ const char* to_string(RecordKind kind) {
     case RecordKind::kPlan: return "plan";
     case RecordKind::kVerification: return "verification";
     case RecordKind::kKernels: return "kernels";
+    case RecordKind::kChoice: return "choice";
     case RecordKind::kAdmission: return "admission";
   }
   return "unknown";

@@ -3,9 +3,9 @@
 #include <new>
 
 #include "backend/backend.hpp"
-#include "backend/support_of.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
+#include "planner/plan_problem.hpp"
 #include "runtime/call_tensors.hpp"
 #include "runtime/workspace.hpp"
 
@@ -21,62 +21,45 @@ compiler::CompiledProblem compile_problem(const AttentionProblem& problem, const
   return compiler::compile(problem, pipeline);
 }
 
-/// The one backend that the options name.
-const Backend& named_backend(const CompileOptions& options) {
-  const Backend& named = backend::find_backend(options.backend);
-  const MemoryKind kind = named.memory().kind();
-  if (options.memory && *options.memory != kind) {
-    fail_argument("backend '", named.name(), "' takes ", to_string(kind), " memory, found ", to_string(*options.memory),
-                  " asked for; leave the memory out or name another backend");
-  }
-  return named;
-}
-
-/// The backends that the options allow, in the order of preference.
-std::vector<const Backend*> candidates(const CompileOptions& options) {
-  if (!options.backend.empty()) return {&named_backend(options)};
-  std::vector<const Backend*> fitting;
-  for (const Backend* candidate : backend::backends()) {
-    if (candidate->memory().kind() == options.memory.value_or(MemoryKind::kHost)) fitting.push_back(candidate);
-  }
-  return fitting;
-}
-
-/// Whom support() asks: without a name or a memory, everyone.
+/// Whom support() asks: without a selection of the caller's, everyone.
 std::vector<const Backend*> asked(const CompileOptions& options) {
-  if (!options.backend.empty() || options.memory) return candidates(options);
-  const auto all = backend::backends();
-  return {all.begin(), all.end()};
+  if (!options.backend.empty() || !options.backends.empty() || options.memory) return planner::select(options).backends;
+  std::vector<const Backend*> all;
+  for (const Backend* candidate : backend::backends()) {
+    if (!candidate->is_companion()) all.push_back(candidate);
+  }
+  return all;
 }
 
-std::vector<Support> ask(const std::vector<const Backend*>& backends, const compiler::CompiledProblem& compiled,
-                         std::optional<int> device) {
-  std::vector<Support> answers;
-  for (const Backend* candidate : backends) {
-    std::optional<backend::DeviceScope> current;
-    if (device) current.emplace(candidate->memory(), *device);
-    answers.push_back(backend::support_of(*candidate, compiled));
+/// Every engine's reasons against a task, those of its candidates among them.
+std::string reasons_text(const planner::TaskAnswer& answer) {
+  std::string text;
+  for (const planner::EngineReasons& engine : answer.reasons) {
+    std::string reasons;
+    const auto add = [&](const UnsupportedReason& reason) {
+      if (reasons.find(reason.text) == std::string::npos) reasons += (reasons.empty() ? "" : ", ") + to_string(reason);
+    };
+    for (const planner::Considered& candidate : answer.considered) {
+      if (candidate.engine == engine.engine && candidate.refusal) add(*candidate.refusal);
+    }
+    for (const UnsupportedReason& reason : engine.reasons) add(reason);
+    if (!reasons.empty()) text += concat("; ", engine.engine->name(), ": ", reasons);
   }
-  return answers;
+  return text;
 }
 
-[[noreturn]] void fail_no_backend(const std::vector<Support>& answers) {
-  std::string text = "no backend runs this problem";
-  if (answers.empty()) text += ": this build of scoremod has none for the memory that was asked for";
-  for (const Support& answer : answers) {
-    text += concat("; ", answer.backend, ": ");
-    for (std::size_t i = 0; i < answer.reasons.size(); ++i) text += concat(i == 0 ? "" : ", ", answer.reasons[i]);
+[[noreturn]] void fail_no_backend(const planner::PlannedProblem& planned) {
+  if (planned.selection.backends.empty()) {
+    fail_unsupported("no backend runs this problem: of those that ", planned.selection.decided_by,
+                     " chose, this build of scoremod has none for ", to_string(planned.selection.memory), " memory");
   }
+  fail_unsupported("no backend runs this problem", reasons_text(planned.prepared.forward));
+}
+
+[[noreturn]] void fail_no_backward(const std::vector<UnsupportedReason>& reasons) {
+  std::string text = "no backend runs the backward of this problem";
+  for (const UnsupportedReason& reason : reasons) text += "; " + to_string(reason);
   fail_unsupported(text);
-}
-
-const Backend& choose(const compiler::CompiledProblem& compiled, const CompileOptions& options) {
-  const std::vector<const Backend*> backends = candidates(options);
-  const std::vector<Support> answers = ask(backends, compiled, options.device);
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].supported) return *backends[i];
-  }
-  fail_no_backend(answers);
 }
 
 /// Runs body; the machine's being out of memory becomes the error that it is.
@@ -95,29 +78,49 @@ auto with_memory(const char* what, const Body& body) {
 struct Attention::State {
   AttentionProblem problem;
   std::string backend;
+  std::string backward_backend;
+  std::vector<UnsupportedReason> backward_reasons;
   const backend::MemorySpace* memory = nullptr;
   int device = 0;
-  std::unique_ptr<backend::ForwardPlan> forward;
-  std::unique_ptr<backend::BackwardPlan> backward;
+  std::shared_ptr<const backend::ForwardPlan> forward;
+  std::shared_ptr<const backend::BackwardPlan> backward;
 };
 
-std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options) {
-  return with_memory("support", [&] { return ask(asked(options), compile_problem(problem, options), options.device); });
+std::string to_string(const UnsupportedReason& reason) {
+  return concat(reason.direction, reason.direction.empty() ? "" : ": ", reason.text, reason.remedy.empty() ? "" : "; ",
+                reason.remedy);
+}
+
+std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options, SupportLevel level) {
+  return with_memory("support", [&] {
+    const compiler::CompiledProblem compiled = compile_problem(problem, options);
+    const auto depth = level == SupportLevel::kStatic ? planner::Level::kStatic : planner::Level::kVerified;
+    std::vector<Support> answers;
+    for (const Backend* engine : asked(options)) {
+      planner::Selection alone{{engine}, engine->memory().kind(), true, "the caller"};
+      const auto planned = planner::plan_problem(compiled, options, depth, std::move(alone));
+      answers.push_back(planner::support_of(planned, *engine, compiled));
+    }
+    return answers;
+  });
 }
 
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
   return with_memory("compile", [&] {
     const compiler::CompiledProblem compiled = compile_problem(problem, options);
-    const Backend& chosen = choose(compiled, options);
-    const backend::PlanOptions plan_options{options.threads};
+    auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
+    if (!planned.prepared.runs_forward()) fail_no_backend(planned);
+    const planner::Prepared& prepared = planned.prepared;
+    const Backend& engine = *prepared.forward.chosen()->engine;
     auto state = std::make_unique<State>();
     state->problem = problem;
-    state->backend = chosen.name();
-    state->memory = &chosen.memory();
-    const backend::DeviceScope current(*state->memory, options.device);
-    state->device = state->memory->current_device();
-    state->forward = chosen.plan_forward(compiled, plan_options);
-    if (problem.backward) state->backward = chosen.plan_backward(compiled, plan_options);
+    state->backend = engine.name();
+    state->memory = &engine.memory();
+    state->device = planned.target->ordinal;
+    state->forward = prepared.forward_plan;
+    state->backward = prepared.backward_plan;
+    state->backward_reasons = prepared.backward_reasons();
+    if (state->backward) state->backward_backend = prepared.backward->chosen()->engine->name();
     return Attention(std::move(state));
   });
 }
@@ -129,6 +132,8 @@ Attention::~Attention() = default;
 
 const AttentionProblem& Attention::problem() const { return state_->problem; }
 const std::string& Attention::backend() const { return state_->backend; }
+const std::string& Attention::backward_backend() const { return state_->backward_backend; }
+const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state_->backward_reasons; }
 int Attention::device() const { return state_->device; }
 MemoryKind Attention::memory() const { return state_->memory->kind(); }
 std::size_t Attention::alignment() const { return state_->memory->alignment(); }
@@ -149,6 +154,7 @@ void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
 }
 
 void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
+  if (state_->backward == nullptr && !state_->backward_reasons.empty()) fail_no_backward(state_->backward_reasons);
   if (state_->backward == nullptr) {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }

@@ -39,7 +39,7 @@ std::string judge_support(const std::vector<Unsupported>& list, const Support& a
     return line.backend == answer.backend && matches(line.test_case, test_case);
   });
   std::string reasons;
-  for (const std::string& reason : answer.reasons) reasons += (reasons.empty() ? "" : "; ") + reason;
+  for (const UnsupportedReason& reason : answer.reasons) reasons += (reasons.empty() ? "" : "; ") + to_string(reason);
   if (entry == list.end()) {
     return answer.supported ? "" : answer.backend + " refuses " + test_case + ", which is not in the list: " + reasons;
   }

@@ -109,17 +109,25 @@ TEST_P(SpecialValues, LargeAndSmallScores) {
 INSTANTIATE_TEST_SUITE_P(All, SpecialValues, ::testing::ValuesIn(test::tested_backends()),
                          [](const auto& test) { return test.param; });
 
+/// A backend's answer: supported, unless there is a reason why not.
+Support answer_of(const char* backend, const char* reason = nullptr) {
+  Support answer;
+  answer.backend = backend;
+  answer.supported = answer.forward_supported = reason == nullptr;
+  if (reason != nullptr) answer.reasons.push_back({"an_id", "", reason, ""});
+  return answer;
+}
+
 TEST(UnsupportedList, HoldsBackendsToIt) {
   const std::vector<test::Unsupported> list{{"abacus", "lengths/*", "too long"}};
-  EXPECT_EQ(test::judge_support(list, {"abacus", true, {}, {}, MemoryKind::kHost}, "scale"), "");
-  EXPECT_EQ(test::judge_support(list, {"abacus", false, {"it is too long"}, {}, MemoryKind::kHost}, "lengths/causal"),
-            "");
-  EXPECT_EQ(test::judge_support(list, {"cpu", true, {}, {}, MemoryKind::kHost}, "lengths/causal"), "");
+  EXPECT_EQ(test::judge_support(list, answer_of("abacus"), "scale"), "");
+  EXPECT_EQ(test::judge_support(list, answer_of("abacus", "it is too long"), "lengths/causal"), "");
+  EXPECT_EQ(test::judge_support(list, answer_of("cpu"), "lengths/causal"), "");
   // A refusal that is not in the list, a reason that is not the listed one, and an entry that has become stale.
-  EXPECT_NE(test::judge_support(list, {"abacus", false, {"too long"}, {}, MemoryKind::kHost}, "scale"), "");
-  EXPECT_NE(test::judge_support(list, {"cpu", false, {"too long"}, {}, MemoryKind::kHost}, "lengths/causal"), "");
-  EXPECT_NE(test::judge_support(list, {"abacus", false, {"no beads"}, {}, MemoryKind::kHost}, "lengths/causal"), "");
-  EXPECT_NE(test::judge_support(list, {"abacus", true, {}, {}, MemoryKind::kHost}, "lengths/causal"), "");
+  EXPECT_NE(test::judge_support(list, answer_of("abacus", "too long"), "scale"), "");
+  EXPECT_NE(test::judge_support(list, answer_of("cpu", "too long"), "lengths/causal"), "");
+  EXPECT_NE(test::judge_support(list, answer_of("abacus", "no beads"), "lengths/causal"), "");
+  EXPECT_NE(test::judge_support(list, answer_of("abacus"), "lengths/causal"), "");
 }
 
 }  // namespace

@@ -13,13 +13,11 @@
 
 #include "backend/cuda/driver_call.hpp"
 #include "backend/cuda/runtime_call.hpp"
-#include "backend/cudnn/gradient_ways.hpp"
 #include "backend/cudnn/graph/library.hpp"
-#include "backend/cudnn/planner.hpp"
-#include "backend/cudnn/trial_run.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_fixture.hpp"
+#include "planner/plan_problem.hpp"
 
 namespace scoremod {
 namespace {
@@ -101,36 +99,60 @@ class CudnnBackend : public test::OnDevice {
 
 constexpr const char* kTemperature = "operand temperature: f32 [b, h]\nvalue = score * temperature";
 
+/// The answer to one task by a cuDNN that lowers into the forms that are planted.
+planner::TaskAnswer answer_of_planted(const compiler::CompiledProblem& problem, Direction direction,
+                                      backend::cudnn::FormFilter allowed) {
+  const auto planted = backend::make_cudnn_backend(std::move(allowed));
+  const std::vector<const backend::Backend*> backends{planted.get()};
+  const backend::MemorySpace& memory = planted->memory();
+  const backend::Target target{memory.describe(), memory.current_device(), memory.context(), true};
+  planner::Request request;
+  request.target = &target;
+  request.backends = backends;
+  request.max_workspace = std::size_t{8} << 30;
+  return planner::plan_task(problem, {direction}, request);
+}
+
 /// cuDNN 9.19 reads a B,H,1,1 operand wrongly from the second row on, and says nothing.
 TEST_F(CudnnBackend, RefusesAPlantedWrongLoweringWithItsErrorAndTakesTheNextCandidate) {
   const auto problem = compiler::compile(problem_of(kTemperature, true));
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    backend::cudnn::PlannerOptions planted;
-    planted.allowed = [](std::string_view) { return true; };
-    const auto answer = backend::cudnn::plan_direction(problem, direction, planted);
-    ASSERT_TRUE(answer.plan) << (answer.reasons.empty() ? "" : answer.reasons[0]);
-    ASSERT_EQ(answer.notes.size(), 2u);
-    EXPECT_NE(answer.notes[0].find("gave a wrong"), std::string::npos) << answer.notes[0];
-    EXPECT_NE(answer.notes[0].find("relative error"), std::string::npos) << answer.notes[0];
-    for (const auto& output : backend::cudnn::trial_run(problem, direction, *answer.plan)) {
-      EXPECT_TRUE(output.right()) << output.name << " " << output.error << " of " << output.tolerance;
-    }
+    const auto answer = answer_of_planted(problem, direction, [](std::string_view) { return true; });
+    ASSERT_NE(answer.chosen(), nullptr);
+    ASSERT_NE(answer.chosen(), &answer.considered.front());
+    ASSERT_TRUE(answer.considered.front().refusal);
+    const UnsupportedReason& refusal = *answer.considered.front().refusal;
+    EXPECT_EQ(refusal.id, "wrong_result");
+    EXPECT_NE(refusal.text.find("gave a wrong"), std::string::npos) << refusal.text;
+    EXPECT_NE(refusal.text.find("relative error"), std::string::npos) << refusal.text;
     test::record_line(concat(R"({"case": "planted wrong lowering", "direction": ")",
                              direction == Direction::kForward ? "forward" : "backward", R"(", "verdict": ")",
-                             answer.notes[0], "\"}"));
+                             refusal.text, "\"}"));
   }
 }
 
 TEST_F(CudnnBackend, HasNoPlanWhereEveryCandidateIsWrong) {
   const auto problem = compiler::compile(problem_of(kTemperature, false));
-  backend::cudnn::PlannerOptions planted;
-  planted.allowed = [](std::string_view form) {
+  const auto answer = answer_of_planted(problem, Direction::kForward, [](std::string_view form) {
     return !form.starts_with("operand.") || form.ends_with(".as_declared");
-  };
-  const auto answer = backend::cudnn::plan_direction(problem, Direction::kForward, planted);
-  EXPECT_FALSE(answer.plan);
-  ASSERT_FALSE(answer.reasons.empty());
-  EXPECT_NE(answer.reasons[0].find("relative error"), std::string::npos) << answer.reasons[0];
+  });
+  EXPECT_EQ(answer.chosen(), nullptr);
+  ASSERT_FALSE(answer.all_reasons().empty());
+  EXPECT_NE(answer.all_reasons()[0].text.find("relative error"), std::string::npos);
+}
+
+/// As compile() plans it on cuDNN.
+planner::Prepared prepared_on_cudnn(const AttentionProblem& problem) {
+  CompileOptions options;
+  options.backend = "cudnn";
+  return planner::plan_problem(compiler::compile(problem), options, planner::Level::kVerified, planner::select(options))
+      .prepared;
+}
+
+std::string text_of(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const std::string& note : notes) text += note + "\n";
+  return text;
 }
 
 /// As the axes of the bias, what follows it, and whether its rows have a gap between them.
@@ -162,9 +184,9 @@ TEST_F(CudnnBackend, WritesTheGradientOfABiasWithDenseRowsBesideTheOthers) {
     }
     const std::string name = concat("bias ", bias.axes, bias.keep, bias.gap ? " with gaps" : "");
     SCOPED_TRACE(name);
-    const auto ways = backend::cudnn::gradient_ways(compiler::compile(problem));
+    const planner::Prepared prepared = prepared_on_cudnn(problem);
     // cuDNN writes the gradient in dense rows only; with gaps between them it is summed by a pass.
-    EXPECT_EQ(ways.fused.has_value(), !bias.gap) << (ways.notes.empty() ? "" : ways.notes[0]);
+    EXPECT_EQ(prepared.fused_backward.has_value(), !bias.gap) << text_of(prepared.all_notes());
     CheckOptions options;
     options.backend = "cudnn";
     test::record(name, "fused gradient", check(problem, options), "d");
@@ -177,19 +199,19 @@ TEST_F(CudnnBackend, SumsTheGradientOfABiasItselfWhereAnotherIsAskedForOrTheWork
       "value = score + f32(q_idx - kv_idx) * slope + bias",
       true);
   problem.operands[0].dtype = DType::kBF16;
-  const auto ways = backend::cudnn::gradient_ways(compiler::compile(problem));
-  EXPECT_TRUE(ways.fused) << (ways.notes.empty() ? "" : ways.notes[0]);
-  EXPECT_TRUE(ways.needs_pass());
+  const planner::Prepared prepared = prepared_on_cudnn(problem);
+  EXPECT_TRUE(prepared.fused_backward) << text_of(prepared.all_notes());
+  EXPECT_TRUE(prepared.operand_gradients);
   CheckOptions options;
   options.backend = "cudnn";
   test::record("bias and slope", "gradients by the pass", check(problem, options), "d_");
   problem = problem_of("operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias", true);
   problem.operands[0].dtype = DType::kBF16;
   ASSERT_EQ(setenv("SCOREMOD_MAX_WORKSPACE", "1000000", 1), 0);
-  const auto limited = backend::cudnn::gradient_ways(compiler::compile(problem));
+  const planner::Prepared limited = prepared_on_cudnn(problem);
   unsetenv("SCOREMOD_MAX_WORKSPACE");
-  EXPECT_FALSE(limited.fused);
-  EXPECT_NE(limited.notes.at(0).find("SCOREMOD_MAX_WORKSPACE"), std::string::npos) << limited.notes[0];
+  EXPECT_FALSE(limited.fused_backward);
+  EXPECT_NE(text_of(limited.notes).find("SCOREMOD_MAX_WORKSPACE"), std::string::npos) << text_of(limited.notes);
 }
 
 TEST_F(CudnnBackend, ReplaysACapturedCallBitForBit) {
@@ -303,7 +325,7 @@ TEST_F(CudnnBackend, RunsNoPlanInAnotherContext) {
   EXPECT_EQ(call.o(), expected);
 }
 
-TEST_F(CudnnBackend, TakesItsTimeForAdmissionOnce) {
+TEST_F(CudnnBackend, TakesItsTimeForVerificationOnce) {
   const auto seconds = [](const AttentionProblem& problem) {
     const auto start = std::chrono::steady_clock::now();
     on_cudnn(problem);

@@ -10,10 +10,9 @@ namespace scoremod::test {
 using checking::Subject;
 
 Subject reference_subject(const compiler::CompiledProblem& compiled) {
-  const backend::Backend& reference = backend::reference_backend();
-  const std::shared_ptr<backend::ForwardPlan> forward = reference.plan_forward(compiled, {});
+  const std::shared_ptr<backend::ForwardPlan> forward = backend::reference::make_forward_plan(compiled);
   std::shared_ptr<backend::BackwardPlan> backward;
-  if (compiled.backward) backward = reference.plan_backward(compiled, {});
+  if (compiled.backward) backward = backend::reference::make_backward_plan(compiled);
   const AttentionProblem problem = compiled.problem;
   Subject subject;
   subject.backend = "reference";

@@ -23,12 +23,14 @@ struct Arguments {
   std::string device;
   std::vector<std::string> problems;
   std::string directory;
+  CompileOptions options;
   bool json = false;
 };
 
 Json to_json(const std::string& problem, const AheadResult& result) {
   return {{"problem", problem},
           {"direction", result.direction},
+          {"backend", result.backend},
           {"trial", result.trial},
           {"stored", result.stored},
           {"label", result.label},
@@ -59,7 +61,8 @@ int run(const Arguments& arguments) {
   Json rows = Json::array();
   bool all_stored = true;
   for (const std::string& name : arguments.problems) {
-    for (const AheadResult& result : compile_ahead(read_problem(name).file.problem, device, arguments.directory)) {
+    for (const AheadResult& result :
+         compile_ahead(read_problem(name).file.problem, device, arguments.directory, arguments.options)) {
       all_stored = all_stored && result.stored;
       if (arguments.json) {
         rows.push_back(to_json(name, result));
@@ -83,6 +86,8 @@ void add_compile(CLI::App& app, Action* action) {
       ->required();
   command->add_option("-o,--output", arguments->directory, "Folder of the plan store, as SCOREMOD_CACHE_DIR names it")
       ->required();
+  command->add_option("--backend", arguments->options.backend,
+                      "Backend to build for; of the device's, the one that is predicted to be the fastest if left out");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });
 }

@@ -39,7 +39,7 @@ void add_explain(CLI::App& app, Action* action) {
   command->add_option("--backend", compile.backend, "Backend to choose; the first that fits if left out");
   command->add_option(
       "--device", arguments->device,
-      "Explain cuDNN's forms for the device of this file, which `scoremod device` wrote; the current one if "
+      "Explain the candidates for the device of this file, which `scoremod device` wrote; the current one if "
       "left out");
   input::add_threads(*command, compile.threads);
   command->add_option("--disable", compile.disabled_passes, "Compiler step to leave out; may be repeated");

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "backend/cuda/context.hpp"
 #include "backend/cuda/device.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
@@ -48,6 +49,12 @@ class KnownPointers {
   std::array<Entry, std::size_t{1} << kBits> entries_{};
 };
 
+/// Plans are loaded and tried on streams that nobody captures, while other threads may capture theirs.
+class CudaPlanning final : public PlanningScope {
+ private:
+  RelaxedCapture relaxed_;
+};
+
 class CudaMemory final : public MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }
@@ -84,6 +91,9 @@ class CudaMemory final : public MemorySpace {
   std::unique_ptr<Stopwatch> stopwatch() const override { return std::make_unique<EventStopwatch>(); }
 
   int current_device() const override { return current_device_ordinal(); }
+  std::uint64_t context() const override { return current_context(); }
+  DeviceProperties describe() const override { return describe_current_device(); }
+  std::unique_ptr<PlanningScope> enter_planning() const override { return std::make_unique<CudaPlanning>(); }
 
   void make_current(int device) const override {
     int count = 0;

@@ -1,5 +1,7 @@
 #include "backend/cuda/device.hpp"
 
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "backend/cuda/runtime_call.hpp"
@@ -29,6 +31,24 @@ DeviceInfo current_device() {
   check_runtime(SCOREMOD_CUDART(cudaGetDeviceProperties)(&properties, info.ordinal), "cudaGetDeviceProperties");
   info.name = properties.name;
   return info;
+}
+
+const DeviceProperties& describe_current_device() {
+  static std::mutex mutex;
+  static std::map<int, DeviceProperties> known;
+  const int ordinal = current_device_ordinal();
+  const std::scoped_lock lock(mutex);
+  const auto [entry, is_new] = known.try_emplace(ordinal);
+  if (!is_new && entry->second.compute_capability != 0) return entry->second;
+  cudaDeviceProp read{};
+  check_runtime(SCOREMOD_CUDART(cudaGetDeviceProperties)(&read, ordinal), "cudaGetDeviceProperties");
+  DeviceProperties& properties = entry->second;
+  properties.name = read.name;
+  properties.multiprocessors = read.multiProcessorCount;
+  properties.shared_memory_per_block = static_cast<std::int64_t>(read.sharedMemPerBlockOptin);
+  properties.l2_cache_bytes = read.l2CacheSize;
+  properties.compute_capability = read.major * 10 + read.minor;
+  return properties;
 }
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {

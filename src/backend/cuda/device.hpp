@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <string>
 
+#include "backend/device_properties.hpp"
+
 namespace scoremod::backend::cuda {
 
 /// A CUDA device as scoremod sees it. Every call throws Error(kEnvironment) with CUDA's own text on failure.
@@ -17,6 +19,9 @@ DeviceInfo current_device();
 int current_device_ordinal();
 /// 90 for sm_90. Much cheaper than current_device().
 int current_compute_capability();
+
+/// The properties of the current device, read once for each device. `json` is empty: cuDNN alone writes it.
+const DeviceProperties& describe_current_device();
 
 /// Device memory, freed on destruction.
 class DeviceMemory {

@@ -1,8 +1,10 @@
 #include "backend/cuda/library.hpp"
 
 #include <array>
+#include <atomic>
 #include <dlfcn.h>
 #include <link.h>
+#include <mutex>
 
 #include "base/fail.hpp"
 
@@ -47,6 +49,12 @@ LibraryState load() {
   return state;
 }
 
+/// How often a driver was put in place after the first look for one.
+std::atomic<int>& driver_changes() {
+  static std::atomic<int> changes = 0;
+  return changes;
+}
+
 }  // namespace
 
 SharedLibrary loaded_library(std::span<const char* const> names) {
@@ -83,9 +91,20 @@ void* symbol_of(const SharedLibrary& library, const char* name) {
 }
 
 const LibraryState& library() {
-  static const LibraryState state = load();
-  return state;
+  static std::mutex mutex;
+  // States that callers hold references to are never freed; there are at most two.
+  static const LibraryState* state = nullptr;
+  static int looks = 0;
+  const std::scoped_lock lock(mutex);
+  const bool again = state != nullptr && !state->available && looks != driver_changes();
+  if (state == nullptr || again) {
+    looks = driver_changes();
+    state = new LibraryState(load());
+  }
+  return *state;
 }
+
+void look_for_driver_again() { ++driver_changes(); }
 
 const SharedLibrary& nvrtc_library() {
   static const SharedLibrary library = open_beside_runtime(std::array{"libnvrtc.so.13", "libnvrtc.so.12"});

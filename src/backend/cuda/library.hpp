@@ -36,6 +36,8 @@ struct LibraryState {
 
 /// Loads the driver and the CUDA runtime once for the process. Never throws.
 const LibraryState& library();
+/// Says that a driver may be there by now, so that library() looks again if it found none.
+void look_for_driver_again();
 
 /// The compiler of generated kernels, and the library of matrix products: from the loader's path, or else from the
 /// folder of the CUDA runtime. Each is loaded once for the process, when it is first asked for; neither needs a driver

@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include "backend/cuda/library.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
@@ -35,7 +36,7 @@ void load_stand_in_driver() {
   std::string reason;
   for (const auto& file : {folder / "scoremod" / kFile, folder.parent_path() / "lib" / "scoremod" / kFile}) {
     // Its SONAME is libcuda.so.1, by which everything that looks for a driver finds it from now on.
-    if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return look_for_driver_again();
     reason += concat(reason.empty() ? "" : "; ", dlerror());
   }
   fail_environment("no CUDA driver, and scoremod's stand-in for one could not be loaded: ", reason,

@@ -3,9 +3,9 @@
 namespace scoremod::backend::cuda {
 
 /// Where the machine has no CUDA driver, puts a stand-in in its place for this process, so that cuDNN can build plans
-/// for a device that is elsewhere; nothing can be run. Where there is a driver, does nothing. Call it before anything
-/// asks for library(): a driver that was missed once is not looked for again. Throws Error(kEnvironment) when the
-/// stand-in is not where the build and the installation put it: in scoremod/ beside libscoremod.so.
+/// for a device that is elsewhere; nothing can be run. Where there is a driver, does nothing. Throws
+/// Error(kEnvironment) when the stand-in is not where the build and the installation put it: in scoremod/ beside
+/// libscoremod.so.
 void load_stand_in_driver();
 
 }  // namespace scoremod::backend::cuda

@@ -10,6 +10,7 @@
 #include "backend/cuda/matrix_products.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "backend/cuda/runtime_call.hpp"
+#include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -293,18 +294,20 @@ std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
 
 }  // namespace
 
-std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
-  std::vector<std::string> reasons;
+std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
+  std::vector<UnsupportedReason> reasons;
   const AttentionProblem& p = problem.problem;
   if (!problem.backward) fail_bug("the problem was compiled without a derivative");
   if (problem.backward->program.nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
-    reasons.push_back(concat("gradients of operands: expected a derivative of at most ", kMaxKernelNodes, " nodes and ",
-                             kMaxKernelOperands, " operands, found ", problem.backward->program.nodes().size(), " and ",
-                             p.program.operands().size()));
+    reasons.push_back(
+        unsupported(Rule::kOperandGradientSize,
+                    concat("gradients of operands: expected a derivative of at most ", kMaxKernelNodes, " nodes and ",
+                           kMaxKernelOperands, " operands, found ", problem.backward->program.nodes().size(), " and ",
+                           p.program.operands().size())));
   }
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
     std::string reason = stride_reason(p, role);
-    if (!reason.empty()) reasons.push_back(std::move(reason));
+    if (!reason.empty()) reasons.push_back(unsupported(Rule::kOperandGradientStride, std::move(reason)));
   }
   for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
     const OperandSpec& spec = problem::spec_of(p, i);
@@ -312,8 +315,9 @@ std::vector<std::string> OperandGradients::unsupported_reasons(const compiler::C
     std::int64_t entries = 1;
     for (const std::int64_t extent : spec.shape) entries *= extent;
     if (entries > std::numeric_limits<std::int32_t>::max()) {
-      reasons.push_back(concat("gradients of operands: expected fewer than 2^31 entries of table '", spec.name,
-                               "', found ", entries));
+      reasons.push_back(unsupported(Rule::kOperandGradientSize,
+                                    concat("gradients of operands: expected fewer than 2^31 entries of table '",
+                                           spec.name, "', found ", entries)));
     }
   }
   return reasons;
@@ -338,8 +342,8 @@ OperandGradientCost OperandGradients::cost(const compiler::CompiledProblem& prob
 
 std::unique_ptr<const OperandGradients> OperandGradients::build(const compiler::CompiledProblem& problem,
                                                                 std::span<const std::uint32_t> operands) {
-  const std::vector<std::string> reasons = unsupported_reasons(problem);
-  if (!reasons.empty()) fail_unsupported(reasons.front());
+  const std::vector<UnsupportedReason> reasons = unsupported_reasons(problem);
+  if (!reasons.empty()) fail_unsupported(to_string(reasons.front()));
   return std::make_unique<GeneratedOperandGradients>(problem, operands);
 }
 

@@ -28,7 +28,7 @@ struct OperandGradientCost {
 class OperandGradients {
  public:
   /// Why the pass cannot run this problem; empty when it can. Needs no device.
-  static std::vector<std::string> unsupported_reasons(const compiler::CompiledProblem& problem);
+  static std::vector<UnsupportedReason> unsupported_reasons(const compiler::CompiledProblem& problem);
   /// What build() would cost at each execution. Needs no device.
   static OperandGradientCost cost(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands);
 

@@ -1,104 +1,134 @@
 #include "backend/cudnn/cudnn_backend.hpp"
 
-#include <algorithm>
-
-#include "scoremod/error.hpp"
-
 #include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/operand_gradients.hpp"
-#include "backend/cudnn/execution_plans.hpp"
+#include "backend/cuda/load_stand_in_driver.hpp"
 #include "backend/cudnn/graph/device_target.hpp"
-#include "backend/cudnn/planner.hpp"
-#include "backend/cudnn/predicted_workspace.hpp"
+#include "backend/cudnn/graph/engine.hpp"
+#include "backend/cudnn/graph/handle.hpp"
+#include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/lowering/fused_gradient.hpp"
+#include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/problem_rules.hpp"
+#include "backend/cudnn/recipe.hpp"
+#include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "verification/verdict.hpp"
 
 namespace scoremod::backend {
 namespace {
 
 using compiler::CompiledProblem;
+using cudnn::DeviceTarget;
+using cudnn::FormTable;
 
-/// What the plans themselves say is held to the limit too: a prediction may be off, and says nothing of what scoremod
-/// adds. Nothing has been allocated yet.
-void object_to_workspace(const CompiledProblem& problem, const char* direction, std::size_t bytes, Verdict& verdict) {
-  std::string reason = cudnn::workspace_objection(problem.problem, direction, bytes);
-  if (!reason.empty()) verdict.reasons.push_back(std::move(reason));
-}
-
-void add(std::vector<std::string>& to, const char* direction, const std::vector<std::string>& from) {
-  for (const std::string& text : from) to.push_back(concat(direction, ": ", text));
+/// The task in cuDNN's terms; the operands are one at most, as fused_operand_gradients() says.
+cudnn::PlanTask plan_task_of(const Task& task) {
+  if (task.operand_gradients.empty()) return {task.direction};
+  return {task.direction, task.operand_gradients.front()};
 }
 
 class CudnnBackend final : public Backend {
  public:
+  explicit CudnnBackend(cudnn::FormFilter allowed = {}) : allowed_(std::move(allowed)) {}
+
   const char* name() const override { return "cudnn"; }
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
   /// cuDNN computes functions by the GPU's approximations. The largest error seen on an H200 with 9.19 was 2^-17.4 (a
   /// tanh, by the LSE of rows with two keys).
   double function_error() const override { return 0x1p-17; }
+  std::string engine_text() const override {
+    return concat("cudnn ", cudnn::version_text(cudnn::library().cudnn_version));
+  }
 
-  Verdict support(const CompiledProblem& problem) const override {
-    Verdict verdict;
-    try {
-      judge(problem, verdict);
-    } catch (const Error& error) {
-      // No driver, no device, no cuDNN, or a build that failed for a reason of the machine's.
-      if (error.code() != ErrorCode::kEnvironment) throw;
-      verdict.reasons.push_back(error.what());
+  void prepare_building_elsewhere() const override {
+    cuda::load_stand_in_driver();
+    cudnn::require_library();
+  }
+  std::string device_properties_here() const override { return cudnn::device_properties(cudnn::builder_handle()).json; }
+
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
+                                            const Target* target) const override {
+    const std::optional<int> capability =
+        target == nullptr ? std::nullopt : std::optional(target->device.compute_capability);
+    std::vector<UnsupportedReason> reasons = cudnn::problem_objections(problem.problem, task.direction, capability);
+    if (!task.attention) {
+      reasons.push_back(unsupported(Rule::kNoOperandGradient,
+                                    "cuDNN writes gradients of operands beside dq, dk and dv, "
+                                    "and not alone"));
     }
-    verdict.supported = verdict.reasons.empty();
-    return verdict;
+    if (!cudnn::library().available) reasons.push_back(unsupported(Rule::kNoLibrary, cudnn::library().reason));
+    if (target == nullptr || !cudnn::library().available) return reasons;
+    object_to_table(problem, *target, reasons);
+    return reasons;
   }
 
-  std::unique_ptr<ForwardPlan> plan_forward(const CompiledProblem& problem, const PlanOptions&) const override {
-    return std::make_unique<cudnn::CudnnForwardPlan>(plan(problem, Direction::kForward));
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                    std::vector<UnsupportedReason>& reasons) const override {
+    const DeviceTarget device = cudnn::device_target(target);
+    const cudnn::PlanTask plan_task = plan_task_of(task);
+    if (!writes(problem, plan_task, reasons)) return {};
+    const FormTable& table = device.forms(cudnn::row_class(problem.problem));
+    cudnn::Lowerings found =
+        cudnn::lowerings(problem, plan_task, allowed_ ? allowed_ : cudnn::right_forms(table, task.direction));
+    for (std::string& reason : found.reasons) {
+      reasons.push_back(unsupported(Rule::kNoLowering, std::move(reason)));
+    }
+    std::vector<Candidate> candidates;
+    for (cudnn::Lowering& lowering : found.found) {
+      candidates.push_back(cudnn::candidate_of(problem, plan_task, std::move(lowering), device));
+    }
+    return candidates;
   }
 
-  std::unique_ptr<BackwardPlan> plan_backward(const CompiledProblem& problem, const PlanOptions&) const override {
-    auto backward = plan(problem, Direction::kBackward);
-    cudnn::GradientWays ways = cudnn::gradient_ways(problem);
-    std::unique_ptr<const cuda::OperandGradients> pass;
-    if (ways.needs_pass()) pass = cuda::OperandGradients::build(problem, ways.operands);
-    return std::make_unique<cudnn::CudnnBackwardPlan>(std::move(backward), std::move(ways), std::move(pass));
+  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
+                                                                  std::vector<std::string>& notes) const override {
+    const std::optional<std::uint32_t> operand = cudnn::fused_gradient_operand(problem);
+    if (!operand || !cudnn::library().available) return {};
+    const DeviceTarget device = cudnn::device_target(target);
+    const FormTable& table = device.forms(cudnn::row_class(problem.problem));
+    const std::string objection = cudnn::gradient_objection(table, cudnn::bias_gradient(problem.problem, *operand));
+    if (objection.empty()) return {{*operand}};
+    notes.push_back(
+        concat("gradient of '", problem.problem.program.operands()[*operand].name, "' not by cuDNN: ", objection));
+    return {};
   }
 
  private:
-  static void judge(const CompiledProblem& problem, Verdict& verdict) {
-    verdict.reasons = cudnn::problem_objections(problem.problem, cudnn::current_target().device.compute_capability);
-    if (!verdict.reasons.empty()) return;
-    const cudnn::DirectionAnswer forward = cudnn::plan_direction(problem, Direction::kForward);
-    add(verdict.reasons, "forward", forward.reasons);
-    add(verdict.notes, "forward", forward.notes);
-    if (forward.plan) object_to_workspace(problem, "forward", forward.plan->workspace_bytes(), verdict);
-    if (!problem.backward) return;
-    const cudnn::DirectionAnswer backward = cudnn::plan_direction(problem, Direction::kBackward);
-    add(verdict.reasons, "backward", backward.reasons);
-    add(verdict.notes, "backward", backward.notes);
-    if (backward.plan) object_to_workspace(problem, "backward", backward.plan->workspace_bytes(), verdict);
-    if (verdict.reasons.empty()) judge_operand_gradients(problem, verdict);
+  /// Whether cuDNN writes the operand's gradient that the task asks for; says why not.
+  static bool writes(const CompiledProblem& problem, const cudnn::PlanTask& task,
+                     std::vector<UnsupportedReason>& reasons) {
+    if (!task.operand_gradient || cudnn::fused_gradient_operand(problem) == task.operand_gradient) return true;
+    reasons.push_back(
+        unsupported(Rule::kNoOperandGradient,
+                    concat("cuDNN does not write the gradient of '",
+                           problem.problem.program.operands()[*task.operand_gradient].name, "' beside dq, dk and dv")));
+    return false;
   }
 
-  static void judge_operand_gradients(const CompiledProblem& problem, Verdict& verdict) {
-    const cudnn::GradientWays ways = cudnn::gradient_ways(problem);
-    verdict.notes.insert(verdict.notes.end(), ways.notes.begin(), ways.notes.end());
-    if (!ways.needs_pass()) return;
-    add(verdict.reasons, "operand gradients", cuda::OperandGradients::unsupported_reasons(problem));
-    if (!verdict.reasons.empty()) return;
-    const std::size_t bytes = cuda::OperandGradients::cost(problem, ways.operands).workspace_bytes;
-    object_to_workspace(problem, "pass for the gradients of operands", bytes, verdict);
-    verdict.notes.push_back(cuda::describe(problem, ways.operands));
+  static void object_to_table(const CompiledProblem& problem, const Target& target,
+                              std::vector<UnsupportedReason>& reasons) {
+    const DeviceTarget device = cudnn::device_target(target);
+    const FormTable& table = device.forms(cudnn::row_class(problem.problem));
+    if (table.size() == 0) {
+      reasons.push_back(unsupported(Rule::kUnexploredVersion, concat("no form is known for cuDNN ",
+                                                                     device.cudnn_version, ": expected a cuDNN 9")));
+    } else if (!table.verified() && verification::verification_mode() == verification::Mode::kNever) {
+      reasons.push_back(
+          unsupported(Rule::kVerificationForbidden,
+                      concat("the forms were seen to be right on ", table.seen_on(), ", and not on ",
+                             device.architecture, " with cuDNN ", device.cudnn_version,
+                             "; SCOREMOD_VERIFICATION=never forbids the trial that would show what they compute")));
+    }
   }
 
-  static std::shared_ptr<const cudnn::DirectionPlan> plan(const CompiledProblem& problem, Direction direction) {
-    const cudnn::DirectionAnswer answer = cudnn::plan_direction(problem, direction);
-    if (answer.plan) return answer.plan;
-    std::string text = "cudnn does not run this problem";
-    for (const std::string& reason : answer.reasons) text += concat("; ", reason);
-    fail_unsupported(text);
-  }
+  cudnn::FormFilter allowed_;  ///< empty: those that the table has seen to be right
 };
 
 }  // namespace
+
+std::unique_ptr<const Backend> make_cudnn_backend(cudnn::FormFilter allowed) {
+  return std::make_unique<CudnnBackend>(std::move(allowed));
+}
 
 const Backend& cudnn_backend() {
   static const CudnnBackend backend;

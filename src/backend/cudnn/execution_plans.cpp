@@ -1,7 +1,5 @@
 #include "backend/cudnn/execution_plans.hpp"
 
-#include <algorithm>
-
 #include "backend/cuda/workspace_alignment.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -25,11 +23,7 @@ void CudnnForwardPlan::execute(const ForwardTensors& tensors, const CallParamete
   plan_->execute(call, parameters, cuda::aligned(workspace));
 }
 
-/// All run on one stream, one after the other.
-std::size_t CudnnBackwardPlan::workspace_bytes() const {
-  return cuda::with_room_to_align(std::max({plan_->workspace_bytes(), ways_.plan ? ways_.plan->workspace_bytes() : 0,
-                                            pass_ ? pass_->workspace_bytes() : 0}));
-}
+std::size_t CudnnBackwardPlan::workspace_bytes() const { return cuda::with_room_to_align(plan_->workspace_bytes()); }
 
 void CudnnBackwardPlan::execute(const BackwardTensors& tensors, const CallParameters& parameters,
                                 std::span<std::byte> workspace) const {
@@ -44,13 +38,8 @@ void CudnnBackwardPlan::execute(const BackwardTensors& tensors, const CallParame
   call.attention[kUidDK] = tensors.dk;
   call.attention[kUidDV] = tensors.dv;
   call.operands = tensors.operands;
-  if (ways_.is_fused(tensors.d_operands)) {
-    call.attention[kUidDBias] = tensors.d_operands[*ways_.fused];
-    return ways_.plan->execute(call, parameters, cuda::aligned(workspace));
-  }
+  if (operand_) call.attention[kUidDBias] = tensors.d_operands[*operand_];
   plan_->execute(call, parameters, cuda::aligned(workspace));
-  const bool wanted = std::ranges::any_of(tensors.d_operands, [](const void* data) { return data != nullptr; });
-  if (wanted) pass_->execute(tensors, parameters, cuda::aligned(workspace));
 }
 
 }  // namespace scoremod::backend::cudnn

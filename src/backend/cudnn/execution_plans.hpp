@@ -1,15 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
-#include "backend/backend.hpp"
-#include "backend/cuda/operand_gradients.hpp"
 #include "backend/cudnn/direction_plan.hpp"
-#include "backend/cudnn/gradient_ways.hpp"
+#include "backend/plan.hpp"
 
 namespace scoremod::backend::cudnn {
 
-/// A direction plan as the executor and trials call it.
+/// A direction plan as the executor and verification call it.
 class CudnnForwardPlan final : public ForwardPlan {
  public:
   explicit CudnnForwardPlan(std::shared_ptr<const DirectionPlan> plan) : plan_(std::move(plan)) {}
@@ -22,13 +21,11 @@ class CudnnForwardPlan final : public ForwardPlan {
   std::shared_ptr<const DirectionPlan> plan_;
 };
 
-/// A backward with what makes the gradients of its operands.
+/// dq, dk and dv, and the gradient of one operand where cuDNN writes it beside them.
 class CudnnBackwardPlan final : public BackwardPlan {
  public:
-  /// `pass` is null when no call needs it.
-  CudnnBackwardPlan(std::shared_ptr<const DirectionPlan> plan, GradientWays ways,
-                    std::unique_ptr<const cuda::OperandGradients> pass)
-      : plan_(std::move(plan)), ways_(std::move(ways)), pass_(std::move(pass)) {}
+  CudnnBackwardPlan(std::shared_ptr<const DirectionPlan> plan, std::optional<std::uint32_t> operand)
+      : plan_(std::move(plan)), operand_(operand) {}
 
   std::size_t workspace_bytes() const override;
   void execute(const BackwardTensors& tensors, const CallParameters& parameters,
@@ -36,8 +33,7 @@ class CudnnBackwardPlan final : public BackwardPlan {
 
  private:
   std::shared_ptr<const DirectionPlan> plan_;
-  GradientWays ways_;
-  std::unique_ptr<const cuda::OperandGradients> pass_;
+  std::optional<std::uint32_t> operand_;
 };
 
 }  // namespace scoremod::backend::cudnn

@@ -1,17 +1,11 @@
 #include "backend/cudnn/predicted_workspace.hpp"
 
-#include <charconv>
 #include <cstdint>
-#include <cstdlib>
-#include <string_view>
-
-#include "base/fail.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
 
 constexpr int kHopper = 9;
-constexpr std::size_t kDefaultLimit = std::size_t{8} << 30;
 std::int64_t padded(std::int64_t size, std::int64_t to) { return (size + to - 1) / to * to; }
 
 /// Sizes are up to 2^30 each, so that their products leave 64 bits; a double holds those, exactly as far as a device's
@@ -35,34 +29,6 @@ std::size_t predicted_deterministic_workspace(const AttentionProblem& problem, i
     bytes += key_rows * static_cast<double>(problem.dim_qk + problem.dim_v) * elements;  // dK, dV of each query head
   }
   return saturated(bytes);
-}
-
-std::size_t workspace_limit() {
-  const char* value = std::getenv("SCOREMOD_MAX_WORKSPACE");
-  const std::string_view text = value == nullptr ? "" : value;
-  if (text.empty()) return kDefaultLimit;
-  std::size_t limit = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    fail_argument("SCOREMOD_MAX_WORKSPACE: expected a number of bytes, found '", text, "'");
-  }
-  return limit;
-}
-
-std::string workspace_objection(const AttentionProblem& problem, const char* direction, std::size_t bytes) {
-  const std::size_t limit = workspace_limit();
-  if (bytes <= limit) return {};
-  std::string text = concat("the ", direction, " needs a workspace of ", bytes, " bytes, more than the limit of ",
-                            limit, " (SCOREMOD_MAX_WORKSPACE)");
-  if (problem.deterministic && problem.backward) {
-    text +=
-        concat("; gradients that are the same bits each time take ", size_of(problem.dtype),
-               " bytes for each pair of a query and a key and each head: leave 'deterministic' out, split the batch "
-               "or the heads, or raise the limit");
-  } else {
-    text += "; split the batch or the heads, or raise the limit";
-  }
-  return text;
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -1,18 +1,18 @@
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "scoremod/problem.hpp"
 
+#include "backend/candidate.hpp"
+
 namespace scoremod::backend::cudnn {
 
-/// What speaks against a problem on this architecture (90 for sm_90) before any form is looked at: sizes, dtype and
-/// strides that cuDNN's fused attention cannot take, gradients that it cannot make the same bits each time, and a
-/// workspace above the limit. Each says what would be taken. Empty when nothing speaks against it.
-std::vector<std::string> problem_objections(const AttentionProblem& problem, int compute_capability);
-
-/// What speaks against the backward alone, on every architecture: the forward of such a problem may be cuDNN's.
-std::vector<std::string> backward_objections(const AttentionProblem& problem);
+/// What speaks against a direction of a problem before any form is looked at: sizes, dtype and strides that cuDNN's
+/// fused attention cannot take, and gradients that it cannot make the same bits each time. Every reason is given.
+/// Without a compute capability (90 for sm_90) what holds on each architecture.
+std::vector<UnsupportedReason> problem_objections(const AttentionProblem& problem, Direction direction,
+                                                  std::optional<int> compute_capability);
 
 }  // namespace scoremod::backend::cudnn

@@ -1,5 +1,6 @@
 #include "backend/reference/reference_backend.hpp"
 
+#include "backend/direct_recipe.hpp"
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 
@@ -55,31 +56,56 @@ class ReferenceBackward final : public BackwardPlan {
   const CompiledProblem compiled_;
 };
 
-/// Why a problem can't be run: nothing, so far. Every member is named: one that is added does not compile until it is
-/// run or refused here.
-std::vector<std::string> objections(const AttentionProblem& problem) {
-  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                program, operands, backward, stats, index_offsets, deterministic] = problem;
-  return {};
+/// About what the interpreter takes; far above the tiled path for every size.
+Prediction predicted_time(const CompiledProblem& problem, Direction direction, const Target&) {
+  constexpr double kFlopsPerMillisecond = 5e3;
+  const AttentionProblem& p = problem.problem;
+  const double pairs = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.seq_q) *
+                       static_cast<double>(p.seq_kv);
+  const double products = direction == Direction::kForward ? 2 : 5;
+  return {pairs * products * static_cast<double>(p.dim_qk + p.dim_v) / (kFlopsPerMillisecond), "assumed rate"};
 }
 
 class ReferenceBackend final : public Backend {
  public:
   const char* name() const override { return "reference"; }
   bool backward_reads_lse() const override { return false; }
-  Verdict support(const CompiledProblem& compiled) const override {
-    std::vector<std::string> reasons = objections(compiled.problem);
-    return {reasons.empty(), std::move(reasons), {}};
+  std::vector<UnsupportedReason> objections(const CompiledProblem& compiled, const Task&,
+                                            const Target*) const override {
+    // Every member is named: one that is added does not compile until it is run or refused here.
+    [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
+                                  program, operands, backward, stats, index_offsets, deterministic] = compiled.problem;
+    return {};
   }
-  std::unique_ptr<ForwardPlan> plan_forward(const CompiledProblem& problem, const PlanOptions&) const override {
-    return std::make_unique<ReferenceForward>(problem);
-  }
-  std::unique_ptr<BackwardPlan> plan_backward(const CompiledProblem& problem, const PlanOptions&) const override {
-    return std::make_unique<ReferenceBackward>(problem);
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                    std::vector<UnsupportedReason>&) const override {
+    Candidate candidate;
+    candidate.task = task;
+    candidate.any_operand_gradients = true;
+    candidate.predicted = predicted_time(problem, task.direction, target);
+    const auto make = [problem, direction = task.direction](const PlanOptions&) {
+      ExecutablePlan plan;
+      if (direction == Direction::kForward) {
+        plan.forward = reference::make_forward_plan(problem);
+      } else {
+        plan.backward = reference::make_backward_plan(problem);
+      }
+      return plan;
+    };
+    candidate.recipe = std::make_shared<DirectRecipe>(make);
+    return {std::move(candidate)};
   }
 };
 
 }  // namespace
+
+std::unique_ptr<ForwardPlan> reference::make_forward_plan(const CompiledProblem& problem) {
+  return std::make_unique<ReferenceForward>(problem);
+}
+
+std::unique_ptr<BackwardPlan> reference::make_backward_plan(const CompiledProblem& problem) {
+  return std::make_unique<ReferenceBackward>(problem);
+}
 
 const Backend& reference_backend() {
   static const ReferenceBackend kBackend;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+
 #include "backend/backend.hpp"
 
 namespace scoremod::backend {
@@ -7,4 +9,11 @@ namespace scoremod::backend {
 /// Runs every valid problem, slowly, in float64: the definition of what a problem means.
 const Backend& reference_backend();
 
+namespace reference {
+
+/// The reference backend's plans.
+std::unique_ptr<ForwardPlan> make_forward_plan(const compiler::CompiledProblem& problem);
+std::unique_ptr<BackwardPlan> make_backward_plan(const compiler::CompiledProblem& problem);
+
+}  // namespace reference
 }  // namespace scoremod::backend

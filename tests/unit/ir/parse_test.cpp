@@ -157,10 +157,12 @@ TEST(Parse, RefusesWhatWouldRunAway) {
   EXPECT_NE(refusal(std::string((16 << 20) + 1, ' ')).find("at most 16777216 bytes"), std::string::npos);
   std::string operands;
   for (int i = 0; i < 2000; ++i) operands += "operand x" + std::to_string(i) + ": f32 []\n";
-  test::expect_refusal("more than 1024 operands", [&] { Program::parse(operands); }, ErrorCode::kUnsupported);
+  test::expect_refusal(
+      "more than 1024 operands", [&] { Program::parse(operands); }, ErrorCode::kUnsupported);
   std::string sum = "value = score";
   for (int i = 0; i < 70000; ++i) sum += " + " + std::to_string(i) + ".0";
-  test::expect_refusal("more than 65536 nodes", [&] { Program::parse(sum); }, ErrorCode::kUnsupported);
+  test::expect_refusal(
+      "more than 65536 nodes", [&] { Program::parse(sum); }, ErrorCode::kUnsupported);
   EXPECT_NE(refusal("operand " + std::string(65, 'x') + ": f32 []").find("at most 64 characters"), std::string::npos);
 }
 

@@ -29,6 +29,7 @@ class PretendedDevice final : public backend::MemorySpace {
   }
   void wait(void*) const override {}
   int current_device() const override { return 0; }
+  backend::DeviceProperties describe() const override { return {}; }
   void make_current(int) const override {}
   std::string objection(const void* data, int) const override { return data == forbidden ? "memory of the host" : ""; }
 

@@ -7,7 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_backend.hpp"
+#include "backend/cpu/backward_plan.hpp"
+#include "backend/cpu/forward_plan.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/problem_for.hpp"
@@ -29,7 +30,7 @@ class SpoiltForward final : public backend::ForwardPlan {
  public:
   using Spoil = std::function<void(const ForwardTensors&)>;
   SpoiltForward(const compiler::CompiledProblem& problem, Spoil spoil)
-      : plan_(backend::cpu_backend().plan_forward(problem, {1})), spoil_(std::move(spoil)) {}
+      : plan_(backend::cpu::make_forward_plan(problem, {1})), spoil_(std::move(spoil)) {}
 
   std::size_t workspace_bytes() const override { return plan_->workspace_bytes(); }
   void execute(const ForwardTensors& tensors, const CallParameters& parameters,
@@ -47,7 +48,7 @@ class SpoiltBackward final : public backend::BackwardPlan {
  public:
   using Spoil = std::function<void(const BackwardTensors&)>;
   SpoiltBackward(const compiler::CompiledProblem& problem, Spoil spoil)
-      : plan_(backend::cpu_backend().plan_backward(problem, {1})), spoil_(std::move(spoil)) {}
+      : plan_(backend::cpu::make_backward_plan(problem, {1})), spoil_(std::move(spoil)) {}
 
   std::size_t workspace_bytes() const override { return plan_->workspace_bytes(); }
   void execute(const BackwardTensors& tensors, const CallParameters& parameters,

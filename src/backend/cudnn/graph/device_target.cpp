@@ -6,10 +6,10 @@
 #include <tuple>
 
 #include "backend/cuda/device.hpp"
-#include "backend/cudnn/graph/device_properties.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
+#include "backend/device_properties.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -36,8 +36,17 @@ const FormTable& DeviceTarget::forms(RowClass rows) const {
   return *table;
 }
 
+DeviceTarget device_target(const Target& target) {
+  DeviceTarget device;
+  device.ordinal = target.ordinal;
+  device.device = plan_device(target.device);
+  device.architecture = target.device.architecture();
+  device.cudnn_version = version_text(library().cudnn_version);
+  return device;
+}
+
 const DeviceTarget& current_target() {
-  if (!library().available) fail_environment(library().reason);
+  require_library();
   static std::mutex mutex;
   static std::map<int, std::unique_ptr<const DeviceTarget>> targets;
   const int ordinal = cuda::current_device_ordinal();

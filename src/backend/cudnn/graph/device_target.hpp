@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "backend/candidate.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
 #include "backend/cudnn/patterns/form_table.hpp"
 
@@ -17,6 +18,9 @@ struct DeviceTarget {
   /// What is known of forms here.
   const FormTable& forms(RowClass rows) const;
 };
+
+/// A planner's target in cuDNN's terms, with the cuDNN that is loaded.
+DeviceTarget device_target(const Target& target);
 
 /// Reads each device once. Throws Error(kEnvironment) when there is no driver, no cuDNN or no device, with the
 /// loader's or CUDA's own text.

@@ -23,7 +23,7 @@ namespace {
 constexpr int kFormat = 1;
 
 void use_library() {
-  if (!library().available) fail_environment(library().reason);
+  require_library();
   fe::cudnn_dlhandle = library().cudnn;
 }
 
@@ -155,8 +155,11 @@ BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, con
     return build(spec, handle, device);
   } catch (const Error&) {
     throw;
-  } catch (const std::exception& error) {
-    // Adding a node throws when neither of the frontend's implementations takes it.
+  } catch (const std::system_error& error) {
+    return {BuildStatus::kFailed, error.what(), nullptr};
+  } catch (const std::runtime_error& error) {
+    // Adding a node throws this when neither of the frontend's implementations takes it. Nothing else is a refusal,
+    // which would be remembered: memory that ran out may be there the next time.
     return {BuildStatus::kRefused, error.what(), nullptr};
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/cudnn/graph/attention_graph.hpp"
-#include "backend/cudnn/graph/device_properties.hpp"
+#include "backend/device_properties.hpp"
 
 namespace scoremod::backend::cudnn {
 

@@ -33,7 +33,7 @@ struct Handles {
 
 /// The current context's, made where there is none yet.
 void* handle_in(HandlesByContext& handles) {
-  if (!library().available) fail_environment(library().reason);
+  require_library();
   cudnnHandle_t& handle = handles[cuda::current_context()];
   if (handle != nullptr) return handle;
   // It may be a thread's first call that is being captured.

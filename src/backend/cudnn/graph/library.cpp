@@ -21,10 +21,6 @@ constexpr std::array kParts{"libcudnn_graph.so.9",
 
 LibraryState load() {
   LibraryState state;
-  if (!cuda::library().available) {
-    state.reason = cuda::library().reason;
-    return state;
-  }
   const cuda::SharedLibrary found = open_cudnn();
   state.cudnn = found.handle;
   if (state.cudnn == nullptr) {
@@ -60,6 +56,11 @@ cuda::SharedLibrary open_cudnn() {
     }
   }
   return cuda::open_library(whole);
+}
+
+void require_library() {
+  if (!library().available) fail_environment(library().reason);
+  if (!cuda::library().available) fail_environment(cuda::library().reason);
 }
 
 std::string version_text(std::size_t version) {

@@ -7,7 +7,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What was found of CUDA and cuDNN at run time.
+/// What was found of cuDNN at run time.
 struct LibraryState {
   bool available = false;
   std::string reason;  ///< when not available: what could not be loaded, in the loader's own words
@@ -15,8 +15,11 @@ struct LibraryState {
   std::size_t cudnn_version = 0;  ///< as cudnnGetVersion() gives it: 91900 is 9.19.0
 };
 
-/// Loads the driver, the CUDA runtime and cuDNN (open_cudnn()) once for the process. Never throws.
+/// Loads cuDNN (open_cudnn()) once for the process; its version is known without a driver. Never throws.
 const LibraryState& library();
+
+/// Throws Error(kEnvironment) unless cuDNN, the CUDA runtime and a driver are there, with the loader's words.
+void require_library();
 
 /// libcudnn.so.9: the one that the process has loaded; or else the one beside whichever of cuDNN's other libraries it
 /// has loaded, since that is the version which libcudnn.so.9 would call; or else the loader's. Never throws.

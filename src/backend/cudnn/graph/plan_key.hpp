@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backend/cudnn/graph/attention_graph.hpp"
-#include "backend/cudnn/graph/device_properties.hpp"
+#include "backend/device_properties.hpp"
 #include "base/bytes.hpp"
 
 namespace scoremod::backend::cudnn {

@@ -62,14 +62,12 @@ Outputs run(const compiler::CompiledProblem& compiled, const ProblemInputs& inpu
   for (auto& gradient : gradients) d_operands.push_back(gradient.data());
   std::vector<std::byte> o(inputs.d_o.size()), dq(inputs.q.size()), dk(inputs.k.size()), dv(inputs.v.size());
   std::vector<float> lse(static_cast<std::size_t>(problem::lse_tensor(problem).elements()));
-  reference_backend()
-      .plan_forward(compiled, {})
-      ->execute({inputs.q.data(), inputs.k.data(), inputs.v.data(), operands, o.data(), lse.data()}, parameters, {});
-  reference_backend()
-      .plan_backward(compiled, {})
-      ->execute({inputs.q.data(), inputs.k.data(), inputs.v.data(), nullptr, nullptr, inputs.d_o.data(), operands,
-                 dq.data(), dk.data(), dv.data(), d_operands},
-                parameters, {});
+  reference::make_forward_plan(compiled)->execute(
+      {inputs.q.data(), inputs.k.data(), inputs.v.data(), operands, o.data(), lse.data()}, parameters, {});
+  reference::make_backward_plan(compiled)->execute(
+      {inputs.q.data(), inputs.k.data(), inputs.v.data(), nullptr, nullptr, inputs.d_o.data(), operands, dq.data(),
+       dk.data(), dv.data(), d_operands},
+      parameters, {});
   return {read(problem, TensorRole::kO, o),  {lse.begin(), lse.end()},          read(problem, TensorRole::kQ, dq),
           read(problem, TensorRole::kK, dk), read(problem, TensorRole::kV, dv), gradients};
 }

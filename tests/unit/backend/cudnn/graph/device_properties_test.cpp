@@ -1,4 +1,4 @@
-#include "backend/cudnn/graph/device_properties.hpp"
+#include "backend/device_properties.hpp"
 
 #include <gtest/gtest.h>
 

@@ -39,6 +39,8 @@ std::size_t version_found() {
 /// The version that a process finds which has loaded a library before as frameworks do; what is loaded stays so, hence
 /// a child process.
 void expect_version_after(const std::string& loaded, bool expected) {
+  // A process of its own, in which no other test has loaded cuDNN.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         if (!loaded.empty()) dlopen(loaded.c_str(), RTLD_NOW | RTLD_LOCAL);

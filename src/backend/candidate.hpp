@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/device_properties.hpp"
+#include "backend/memory_space.hpp"
+#include "backend/plan.hpp"
+#include "base/bytes.hpp"
+
+namespace scoremod::backend {
+
+/// What one plan computes of a problem.
+struct Task {
+  Direction direction = Direction::kForward;
+  bool attention = true;                         ///< backward: writes dq, dk and dv; else the operands' gradients alone
+  std::vector<std::uint32_t> operand_gradients;  ///< backward: the operands whose gradients it writes, ascending
+
+  bool operator==(const Task&) const = default;
+};
+
+/// Where plans are to run.
+struct Target {
+  DeviceProperties device;
+  int ordinal = 0;            ///< of the device, where it is here
+  std::uint64_t context = 0;  ///< MemorySpace::context(), where it is here
+  bool present = true;        ///< false: the device is elsewhere; plans for it can be built and not run
+};
+
+/// How long a candidate will take, and where that is known from.
+struct Prediction {
+  double milliseconds = 0;
+  std::string source;  ///< such as "measured patterns, scaled by the mask's work"
+};
+
+/// What was built for a plan: it can be stored, and serves every problem with the same plan key.
+class Artifact {
+ public:
+  virtual ~Artifact() = default;
+  /// For Recipe::load(); the same bytes whether it was built or loaded.
+  virtual std::vector<std::byte> serialize() const = 0;
+  /// Device memory that it needs by itself.
+  virtual std::size_t workspace_bytes() const { return 0; }
+};
+
+/// What came of a build: something, or the engine's words of refusal. Any other failure is thrown.
+struct BuildResult {
+  std::shared_ptr<const Artifact> artifact;
+  std::string refusal;
+};
+
+/// What runs: the forward, or the backward (of the task's outputs).
+struct ExecutablePlan {
+  std::shared_ptr<const ForwardPlan> forward;
+  std::shared_ptr<const BackwardPlan> backward;
+  std::string note;  ///< what it consists of, for people
+
+  std::size_t workspace_bytes() const { return forward ? forward->workspace_bytes() : backward->workspace_bytes(); }
+};
+
+/// How to make a candidate run. Immutable; keeps all that it needs.
+class Recipe {
+ public:
+  virtual ~Recipe() = default;
+  /// Builds for a device that need not be here. Throws Error(kEnvironment) where the build fails for another reason
+  /// than that the engine does not support it.
+  virtual BuildResult build(const Target& target) const = 0;
+  /// From serialize()'s bytes, for a device that is here. Throws Error where they are damaged or of another kind.
+  virtual std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const = 0;
+  /// Ready to run on the target, which is here.
+  virtual ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const = 0;
+};
+
+/// A piece of a candidate, and what attention with it alone was measured to take.
+struct CandidatePart {
+  std::string name;
+  std::optional<double> milliseconds;  ///< absent where it was not timed
+};
+
+/// One way of an engine to do a task: plain data, and a recipe.
+struct Candidate {
+  Task task;
+  /// What a verification on the device vouches for: two candidates of equal keys are both right or both wrong. Empty
+  /// for what needs none: the host's backends, which are what verification goes by.
+  Bytes structural_key;
+  /// Whether the library ships the knowledge that candidates of this key are right on this device.
+  bool known_right = false;
+  /// Whose artifacts are interchangeable; empty where there is nothing to keep.
+  Bytes plan_key;
+  std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128": what a store's files say
+  Prediction predicted;
+  std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build
+  bool any_operand_gradients = false;  ///< backward: it also writes whichever operands' gradients a call asks for
+  // What explain shows.
+  std::vector<std::string> notes;  ///< what it consists of, and what is not known of it
+  std::vector<CandidatePart> parts;
+  std::optional<double> base_milliseconds;  ///< what attention without a program took where the parts were timed
+  std::string
+      parts_seen_on;      ///< where the parts were seen to be right, where that is not this architecture and version
+  std::size_t nodes = 0;  ///< of the program, inside the engine's kernel
+  std::size_t computed_operands = 0;  ///< tensors computed before it runs
+  std::shared_ptr<const Recipe> recipe;
+};
+
+}  // namespace scoremod::backend

@@ -1,0 +1,83 @@
+#include "backend/cuda/operand_gradients_backend.hpp"
+
+#include <utility>
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/direct_recipe.hpp"
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+using compiler::CompiledProblem;
+
+class OperandGradientsPlan final : public BackwardPlan {
+ public:
+  explicit OperandGradientsPlan(std::unique_ptr<const cuda::OperandGradients> pass) : pass_(std::move(pass)) {}
+
+  std::size_t workspace_bytes() const override { return cuda::with_room_to_align(pass_->workspace_bytes()); }
+
+  void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    pass_->execute(tensors, parameters, cuda::aligned(workspace));
+  }
+
+ private:
+  std::unique_ptr<const cuda::OperandGradients> pass_;
+};
+
+/// The pass makes two products of the backward's five, at about cuBLAS's rate, and goes over memory between them.
+Prediction predicted_time(const CompiledProblem& problem, const Target& target) {
+  constexpr double kFlopsPerMultiprocessorAndMillisecond = 1.5e9;
+  const AttentionProblem& p = problem.problem;
+  const double pairs = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.seq_q) *
+                       static_cast<double>(p.seq_kv);
+  const double flops = pairs * 2 * static_cast<double>(p.dim_qk + p.dim_v);
+  const auto machine = static_cast<double>(target.device.multiprocessors) * kFlopsPerMultiprocessorAndMillisecond;
+  return {flops / machine, "assumed rate"};
+}
+
+class OperandGradientsBackend final : public Backend {
+ public:
+  const char* name() const override { return "operand_gradients"; }
+  const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+  bool is_companion() const override { return true; }
+
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
+                                            const Target*) const override {
+    if (task.attention || task.operand_gradients.empty()) {
+      return {unsupported(Rule::kNoOperandGradient, "the pass for gradients of operands makes nothing else")};
+    }
+    return cuda::OperandGradients::unsupported_reasons(problem);
+  }
+
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                    std::vector<UnsupportedReason>&) const override {
+    Candidate candidate;
+    candidate.task = task;
+    candidate.label = cuda::describe(problem, task.operand_gradients);
+    candidate.notes = {candidate.label};
+    candidate.predicted = predicted_time(problem, target);
+    candidate.workspace_bytes = cuda::OperandGradients::cost(problem, task.operand_gradients).workspace_bytes;
+    candidate.recipe = std::make_shared<DirectRecipe>(
+        [problem, operands = task.operand_gradients, note = candidate.label](const PlanOptions&) {
+          ExecutablePlan plan;
+          plan.backward = std::make_shared<OperandGradientsPlan>(cuda::OperandGradients::build(problem, operands));
+          plan.note = note;
+          return plan;
+        });
+    return {std::move(candidate)};
+  }
+};
+
+}  // namespace
+
+const Backend& operand_gradients_backend() {
+  static const OperandGradientsBackend backend;
+  return backend;
+}
+
+}  // namespace scoremod::backend

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/cudnn/graph/attention_graph.hpp"
+#include "backend/cudnn/lowering/lower.hpp"
+#include "backend/cudnn/patterns/form_table.hpp"
+
+namespace scoremod::backend::cudnn {
+
+/// One way to say a task to cuDNN.
+struct Lowering {
+  LoweredModifier modifier;
+  AttentionGraph graph;
+  std::size_t groups_left_out = 0;  ///< of the forms that slower ones can take the place of
+};
+
+struct Lowerings {
+  std::vector<Lowering> found;       ///< the fastest forms first; no two with the same graph
+  std::vector<std::string> reasons;  ///< why a set of forms gave none
+};
+
+/// Every lowering worth trying: with all forms that `allowed` admits, and then without those that a slower form can
+/// take the place of. What is built here, ahead of time, and for a test is built of this list.
+Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed);
+
+/// The lowering with this many groups of forms left out; else the reasons for which there is none. A candidate's is
+/// that of another problem with its groups_left_out.
+std::optional<Lowering> lowering_of(const compiler::CompiledProblem& problem, const PlanTask& task,
+                                    const FormFilter& allowed, std::size_t groups_left_out,
+                                    std::vector<std::string>& reasons);
+
+/// Admits the forms that the table has seen to be right in a direction. Keeps a reference to the table.
+FormFilter right_forms(const FormTable& table, Direction direction);
+
+/// Which part of a form table speaks for a problem.
+RowClass row_class(const AttentionProblem& problem);
+
+}  // namespace scoremod::backend::cudnn

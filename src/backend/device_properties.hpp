@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace scoremod::backend {
+
+/// What is known of a device that plans are made for, which need not be here: the JSON text that cuDNN itself
+/// writes (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), and the parts of it that scoremod reads.
+struct DeviceProperties {
+  std::string json;
+  std::string name;            ///< "NVIDIA H200"; a label only
+  int compute_capability = 0;  ///< 90 for sm_90
+  std::int64_t multiprocessors = 0;
+  std::int64_t shared_memory_per_block = 0;  ///< bytes, the most that a kernel may opt in to
+  std::int64_t l2_cache_bytes = 0;
+
+  /// Reads cuDNN's JSON. Throws Error(kInvalidArgument) for text that is not a device's properties.
+  static DeviceProperties parse(std::string_view json);
+
+  /// "sm_90 NVIDIA H200", or "host": what a store's files say of their device.
+  std::string label() const;
+
+  /// "sm_90": the family that lowering rules and form tables go by.
+  std::string architecture() const;
+
+  /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block": equal for two devices exactly when a plan
+  /// built for one may run on the other. Clocks, memory size and place in the machine don't matter to a plan.
+  std::string identity() const;
+};
+
+/// "sm_90" of 90.
+std::string architecture_name(int compute_capability);
+
+}  // namespace scoremod::backend

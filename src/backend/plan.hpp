@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "scoremod/attention.hpp"
+
+namespace scoremod::backend {
+
+enum class Direction { kForward, kBackward };
+
+/// Checked pointers of one call. The executor has validated every size; operands are in the order of the program's
+/// declarations.
+struct ForwardTensors {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  std::span<const void* const> operands;
+  void* o = nullptr;
+  float* lse = nullptr;  ///< null when not wanted
+};
+
+struct BackwardTensors {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  const void* o = nullptr;
+  const float* lse = nullptr;
+  const void* d_o = nullptr;
+  std::span<const void* const> operands;
+  void* dq = nullptr;
+  void* dk = nullptr;
+  void* dv = nullptr;
+  std::span<void* const> d_operands;  ///< one per operand; null where not wanted
+};
+
+/// What may differ from call to call.
+struct CallParameters {
+  float scale = 1;
+  IndexOffsets offsets;
+  void* stream = nullptr;
+};
+
+/// Runs one direction of one problem. Immutable: several threads may execute it at once, each with its own workspace.
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+};
+
+class ForwardPlan : public Plan {
+ public:
+  virtual void execute(const ForwardTensors& tensors, const CallParameters& parameters,
+                       std::span<std::byte> workspace) const = 0;
+};
+
+class BackwardPlan : public Plan {
+ public:
+  virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters,
+                       std::span<std::byte> workspace) const = 0;
+};
+
+struct PlanOptions {
+  int threads = 0;  ///< 0: one for each core
+};
+
+}  // namespace scoremod::backend

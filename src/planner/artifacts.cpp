@@ -1,0 +1,78 @@
+#include "planner/artifacts.hpp"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "scoremod/error.hpp"
+
+#include "base/canonical_bytes.hpp"
+#include "plans/plan_cache.hpp"
+#include "plans/plan_store.hpp"
+#include "plans/plan_work.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+using backend::Artifact;
+using ArtifactCache = plans::PlanCache<Artifact>;
+
+/// One for each backend, so that the limits hold for each. Never destroyed: at the end of the process the libraries
+/// that plans belong to may be gone before them.
+ArtifactCache& cache_of(const backend::Backend& engine) {
+  static auto& mutex = *new std::mutex;
+  static auto& caches = *new std::map<std::string, std::unique_ptr<ArtifactCache>>;
+  const std::scoped_lock lock(mutex);
+  std::unique_ptr<ArtifactCache>& cache = caches[engine.name()];
+  if (!cache) cache = std::make_unique<ArtifactCache>(engine.name());
+  return *cache;
+}
+
+/// What was loaded stays on its device and in its context.
+Bytes loaded_key(const backend::Candidate& candidate, const backend::Target& target) {
+  CanonicalWriter out;
+  out.bytes(candidate.plan_key);
+  out.integer(target.ordinal).integer(static_cast<std::int64_t>(target.context));
+  return out.written();
+}
+
+plans::PlanOrRefusal<Artifact> kept(std::shared_ptr<const Artifact> artifact) {
+  const std::size_t bytes = artifact->serialize().size();
+  return {std::move(artifact), bytes, {}};
+}
+
+plans::PlanOrRefusal<Artifact> load_or_build(const backend::Backend& engine, const backend::Candidate& candidate,
+                                             const backend::Target& target) {
+  const std::shared_ptr<plans::PlanStore> store = plans::plan_store();
+  plans::CountedWork load(plans::WorkKind::kLoad);
+  if (const auto stored = store->load(plans::RecordKind::kPlan, candidate.plan_key)) {
+    try {
+      return kept(candidate.recipe->load(*stored, target));
+    } catch (const Error&) {
+      store->forget(plans::RecordKind::kPlan, candidate.plan_key);
+    }
+  }
+  load.forget();
+  const plans::CountedWork build(plans::WorkKind::kBuild);
+  backend::BuildResult built = candidate.recipe->build(target);
+  if (!built.artifact) {
+    const std::size_t size = built.refusal.size();
+    return {nullptr, size, std::move(built.refusal)};
+  }
+  store->save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,
+               candidate.plan_key, built.artifact->serialize()});
+  return kept(std::move(built.artifact));
+}
+
+}  // namespace
+
+backend::BuildResult obtain_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
+                                     const backend::Target& target) {
+  if (candidate.plan_key.empty()) return candidate.recipe->build(target);
+  auto entry =
+      cache_of(engine).get(loaded_key(candidate, target), [&] { return load_or_build(engine, candidate, target); });
+  return {std::move(entry.plan), std::move(entry.refusal)};
+}
+
+}  // namespace scoremod::planner

@@ -1,0 +1,139 @@
+#include "planner/plan_problem.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "scoremod/error.hpp"
+
+#include "analysis/finite_mask.hpp"
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+using compiler::CompiledProblem;
+
+constexpr std::size_t kDefaultWorkspaceLimit = std::size_t{8} << 30;
+
+bool wants_autotune(const CompileOptions& options) {
+  const char* value = std::getenv("SCOREMOD_AUTOTUNE");
+  const std::string_view text = value == nullptr ? "" : value;
+  if (!text.empty() && text != "0" && text != "1") {
+    fail_argument("SCOREMOD_AUTOTUNE: expected 0 or 1, found '", text, "'");
+  }
+  return options.autotune || text == "1";
+}
+
+Request request_for(const CompileOptions& options, Level level, const Selection& selection,
+                    const std::vector<const backend::Backend*>& backends) {
+  Request request;
+  request.level = level;
+  request.backends = backends;
+  request.in_order = selection.in_order;
+  request.autotune = wants_autotune(options);
+  request.max_workspace = selection.memory == MemoryKind::kHost ? SIZE_MAX : workspace_limit(options);
+  request.options.threads = options.threads;
+  return request;
+}
+
+/// The current device; nothing, and the reason, where there is none.
+std::optional<backend::Target> target_here(const backend::MemorySpace& memory, UnsupportedReason& reason) {
+  try {
+    backend::Target target;
+    target.ordinal = memory.current_device();
+    target.device = memory.describe();
+    target.context = memory.context();
+    return target;
+  } catch (const Error& error) {
+    // No driver, no runtime or no device.
+    if (error.code() != ErrorCode::kEnvironment) throw;
+    reason = backend::unsupported(backend::Rule::kNoDevice, error.what());
+    return std::nullopt;
+  }
+}
+
+void add_first(TaskAnswer& answer, const UnsupportedReason& reason) {
+  for (EngineReasons& engine : answer.reasons) engine.reasons.insert(engine.reasons.begin(), reason);
+}
+
+}  // namespace
+
+std::size_t workspace_limit(const CompileOptions& options) {
+  if (options.max_workspace) return *options.max_workspace;
+  const char* value = std::getenv("SCOREMOD_MAX_WORKSPACE");
+  const std::string_view text = value == nullptr ? "" : value;
+  if (text.empty()) return kDefaultWorkspaceLimit;
+  std::size_t limit = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    fail_argument("SCOREMOD_MAX_WORKSPACE: expected a number of bytes, found '", text, "'");
+  }
+  return limit;
+}
+
+PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions& options, Level level,
+                            Selection selection) {
+  PlannedProblem planned{std::move(selection), {}, {}};
+  if (planned.selection.backends.empty()) return planned;
+  const auto backends = with_companions(planned.selection.backends);
+  const backend::MemorySpace& memory = backends.front()->memory();
+  Request request = request_for(options, level, planned.selection, backends);
+  std::optional<backend::DeviceScope> current;
+  UnsupportedReason no_device;
+  try {
+    if (options.device) current.emplace(memory, *options.device);
+    planned.target = target_here(memory, no_device);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEnvironment) throw;
+    no_device = backend::unsupported(backend::Rule::kNoDevice, error.what());
+  }
+  if (!planned.target) request.level = Level::kStatic;
+  request.target = planned.target ? &*planned.target : nullptr;
+  planned.prepared = prepare(problem, request);
+  if (planned.target) return planned;
+  add_first(planned.prepared.forward, no_device);
+  if (planned.prepared.backward) add_first(*planned.prepared.backward, no_device);
+  return planned;
+}
+
+PlannedProblem plan_problem_elsewhere(const CompiledProblem& problem, const CompileOptions& options, Level level,
+                                      Selection selection, const backend::DeviceProperties& device,
+                                      bool every_candidate) {
+  PlannedProblem planned{std::move(selection), {}, {}};
+  if (planned.selection.backends.empty()) return planned;
+  planned.target = backend::Target{device, 0, 0, false};
+  const auto backends = with_companions(planned.selection.backends);
+  if (level != Level::kStatic) {
+    for (const backend::Backend* backend : backends) backend->prepare_building_elsewhere();
+  }
+  Request request = request_for(options, level, planned.selection, backends);
+  request.target = &*planned.target;
+  request.every_candidate = every_candidate;
+  planned.prepared = prepare(problem, request);
+  return planned;
+}
+
+Support support_of(const PlannedProblem& planned, const backend::Backend& engine, const CompiledProblem& problem) {
+  const Prepared& prepared = planned.prepared;
+  Support support;
+  support.backend = engine.name();
+  support.memory = engine.memory().kind();
+  support.forward_supported = prepared.runs_forward();
+  support.reasons = prepared.reasons();
+  support.supported = support.reasons.empty();
+  support.notes = prepared.all_notes();
+  const auto mask = analysis::finite_mask(problem.forward.program);
+  if (support.supported && problem.problem.backward && engine.backward_reads_lse() && mask) {
+    support.notes.push_back(
+        concat("the value is chosen to be ", *mask,
+               " for some scores: in a row that has no other, gradients are wrong, because this backend's backward "
+               "starts from a float32 LSE, which of that size has no digit of the number of keys; to mask, use keep, "
+               "or -inf; the cpu and the reference backend are right there too"));
+  }
+  return support;
+}
+
+}  // namespace scoremod::planner

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+
+#include "planner/prepare.hpp"
+#include "planner/selection.hpp"
+
+namespace scoremod::planner {
+
+/// A problem as it was planned for what a caller's options allow.
+struct PlannedProblem {
+  Selection selection;
+  std::optional<backend::Target> target;  ///< absent where the memory has no device here
+  Prepared prepared;
+};
+
+/// Plans for the current device of the selection's memory, or the one that the options name. Where there is no device,
+/// every reason that the problem alone gives is there beside that one. Throws as prepare() does.
+PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
+                            Selection selection);
+
+/// The same for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
+PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,
+                                      Level level, Selection selection, const backend::DeviceProperties& device,
+                                      bool every_candidate = false);
+
+/// Each backend's own answer, as support() and explain() give it.
+Support support_of(const PlannedProblem& planned, const backend::Backend& engine,
+                   const compiler::CompiledProblem& problem);
+
+/// The most scratch memory that a call may need: the option, the environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.
+/// Throws Error(kInvalidArgument) for another value of the variable.
+std::size_t workspace_limit(const CompileOptions& options);
+
+}  // namespace scoremod::planner

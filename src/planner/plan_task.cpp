@@ -1,0 +1,256 @@
+#include "planner/plan_task.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+#include "planner/artifacts.hpp"
+#include "planner/autotune.hpp"
+#include "plans/plan_work.hpp"
+#include "problem/tensor_view.hpp"
+#include "verification/trial_problem.hpp"
+#include "verification/verdict.hpp"
+#include "verification/verify_plan.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+using backend::Backend;
+using backend::Candidate;
+using backend::Rule;
+using backend::unsupported;
+using compiler::CompiledProblem;
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+void add_new(std::vector<UnsupportedReason>& to, const std::vector<UnsupportedReason>& from) {
+  for (const UnsupportedReason& reason : from) {
+    if (std::ranges::find(to, reason) == to.end()) to.push_back(reason);
+  }
+}
+
+/// Thrown out of a verification that cannot be made; nothing is remembered of it.
+struct NoTrial {
+  std::string text;
+};
+
+/// One task's planning, from the candidates to the one that runs.
+class TaskPlanner {
+ public:
+  TaskPlanner(const CompiledProblem& problem, const backend::Task& task, const Request& request)
+      : problem_(problem), task_(task), request_(request) {}
+
+  TaskAnswer run() {
+    answer_.task = task_;
+    gather();
+    if (request_.level == Level::kStatic) {
+      choose_expected();
+    } else if (!request_.target->present) {
+      build_elsewhere();
+    } else {
+      build_here();
+    }
+    name_direction();
+    return std::move(answer_);
+  }
+
+ private:
+  void gather() {
+    for (const Backend* engine : request_.backends) {
+      EngineReasons reasons{engine, engine->objections(problem_, task_, request_.target)};
+      if (reasons.reasons.empty() && request_.target != nullptr) {
+        auto found = engine->candidates(problem_, task_, *request_.target, reasons.reasons);
+        for (Candidate& candidate : found) {
+          Considered considered;
+          considered.engine = engine;
+          considered.candidate = std::move(candidate);
+          answer_.considered.push_back(std::move(considered));
+        }
+      }
+      answer_.reasons.push_back(std::move(reasons));
+    }
+    if (request_.in_order) return;
+    std::ranges::stable_sort(answer_.considered, {},
+                             [](const Considered& c) { return c.candidate.predicted.milliseconds; });
+  }
+
+  /// Whether the workspace is within the limit; says so where it isn't.
+  bool fits(Considered& considered, std::size_t bytes) {
+    if (bytes <= request_.max_workspace) return true;
+    std::string remedy;
+    if (problem_.problem.deterministic && task_.direction == backend::Direction::kBackward) {
+      remedy =
+          "leave 'deterministic' out, split the batch or the heads, or raise the limit: gradients that are the "
+          "same bits each time may take memory for each pair of a query and a key";
+    }
+    considered.refusal = unsupported(Rule::kWorkspaceLimit,
+                                     concat("needs a workspace of ", bytes, " bytes, more than the limit of ",
+                                            request_.max_workspace, " (SCOREMOD_MAX_WORKSPACE)"),
+                                     std::move(remedy));
+    return false;
+  }
+
+  void choose_expected() {
+    for (Considered& considered : answer_.considered) {
+      const auto known = considered.candidate.workspace_bytes;
+      if (known && !fits(considered, *known)) continue;
+      considered.chosen = true;
+      return;
+    }
+  }
+
+  void build_elsewhere() {
+    for (Considered& considered : answer_.considered) {
+      const auto known = considered.candidate.workspace_bytes;
+      if (known && !fits(considered, *known)) continue;
+      considered.asked = true;
+      const auto start = std::chrono::steady_clock::now();
+      backend::BuildResult built = considered.candidate.recipe->build(*request_.target);
+      considered.build_milliseconds = milliseconds_since(start);
+      if (!built.artifact) {
+        refuse(considered, built.refusal);
+        continue;
+      }
+      considered.artifact = std::move(built.artifact);
+      considered.workspace_bytes = considered.artifact->workspace_bytes();
+      if (answer_.chosen() != nullptr) continue;
+      considered.chosen = true;
+      if (request_.every_candidate) continue;
+      build_trial_elsewhere(considered);
+      return;
+    }
+  }
+
+  void build_trial_elsewhere(Considered& considered) {
+    if (considered.candidate.structural_key.empty()) return;
+    const CompiledProblem trial = verification::trial_problem(problem_);
+    std::optional<Candidate> same = trial_candidate(trial, considered);
+    if (!same || same->plan_key == considered.candidate.plan_key) return;
+    const auto start = std::chrono::steady_clock::now();
+    backend::BuildResult built = same->recipe->build(*request_.target);
+    considered.trial_build_milliseconds = milliseconds_since(start);
+    if (!built.artifact) return;  // the device will say why
+    considered.trial_artifact = std::move(built.artifact);
+    considered.trial = std::move(same);
+  }
+
+  void build_here() {
+    const auto planning = memory().enter_planning();
+    Autotune autotune(problem_, task_, request_);
+    for (Considered& considered : answer_.considered) {
+      backend::ExecutablePlan plan;
+      if (!make_ready(considered, plan)) continue;
+      if (!request_.autotune) return take(considered, std::move(plan));
+      autotune.add(considered, std::move(plan));
+    }
+    if (auto fastest = autotune.fastest()) take(*fastest->first, std::move(fastest->second));
+  }
+
+  /// Builds, holds the workspace to the limit and verifies.
+  bool make_ready(Considered& considered, backend::ExecutablePlan& plan) {
+    const Candidate& candidate = considered.candidate;
+    if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;
+    considered.asked = true;
+    backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
+    if (!built.artifact) return refuse(considered, built.refusal);
+    considered.artifact = built.artifact;
+    plan = candidate.recipe->plan(std::move(built.artifact), request_.options);
+    considered.workspace_bytes = plan.workspace_bytes();
+    if (!fits(considered, plan.workspace_bytes())) return false;
+    return request_.level != Level::kVerified || candidate.structural_key.empty() || is_right(considered);
+  }
+
+  bool is_right(Considered& considered) {
+    const Candidate& candidate = considered.candidate;
+    const std::string label = concat("trial of ", candidate.label);
+    const verification::Subject subject{candidate.structural_key, considered.engine->engine_text(),
+                                        request_.target->device.label(), label, [&] { return candidate.known_right; }};
+    try {
+      const verification::Verdict verdict = verification::verify(subject, [&] { return run_trial(considered); });
+      if (!verdict.right) considered.refusal = unsupported(Rule::kWrongResult, verdict.reason);
+      return verdict.right;
+    } catch (const NoTrial& none) {
+      considered.refusal = unsupported(Rule::kNoTrial, none.text);
+      return false;
+    }
+  }
+
+  verification::Verdict run_trial(const Considered& considered) {
+    const CompiledProblem trial = verification::trial_problem(problem_);
+    const std::optional<Candidate> same = trial_candidate(trial, considered);
+    if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
+    backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
+    if (!built.artifact) throw NoTrial{concat("the engine refused the small problem to be verified: ", built.refusal)};
+    const backend::ExecutablePlan plan = same->recipe->plan(std::move(built.artifact), request_.options);
+    const auto outputs = plan.forward
+                             ? verification::verify_forward(trial, *plan.forward, memory())
+                             : verification::verify_backward(trial, *plan.backward, memory(), task_.operand_gradients);
+    return verification::verdict_of(outputs, task_.direction);
+  }
+
+  /// The trial problem's candidate that speaks for another: the one whose structural key is equal.
+  std::optional<Candidate> trial_candidate(const CompiledProblem& trial, const Considered& considered) const {
+    std::vector<UnsupportedReason> reasons;
+    for (Candidate& same : considered.engine->candidates(trial, task_, *request_.target, reasons)) {
+      if (same.structural_key == considered.candidate.structural_key) return std::move(same);
+    }
+    return std::nullopt;
+  }
+
+  static bool refuse(Considered& considered, const std::string& words) {
+    considered.refusal = unsupported(Rule::kEngineRefused, concat(considered.engine->name(), " refused it: ", words));
+    return false;
+  }
+
+  void take(Considered& considered, backend::ExecutablePlan plan) {
+    considered.chosen = true;
+    answer_.plan = std::move(plan);
+  }
+
+  const backend::MemorySpace& memory() const { return request_.backends.front()->memory(); }
+
+  void name_direction() {
+    const char* direction = task_.direction == backend::Direction::kForward ? "forward" : "backward";
+    for (EngineReasons& engine : answer_.reasons) {
+      for (UnsupportedReason& reason : engine.reasons) {
+        if (reason.direction.empty()) reason.direction = direction;
+      }
+    }
+    for (Considered& considered : answer_.considered) {
+      if (considered.refusal) considered.refusal->direction = direction;
+    }
+  }
+
+  const CompiledProblem& problem_;
+  const backend::Task& task_;
+  const Request& request_;
+  TaskAnswer answer_;
+};
+
+}  // namespace
+
+const Considered* TaskAnswer::chosen() const {
+  const auto found = std::ranges::find_if(considered, &Considered::chosen);
+  return found == considered.end() ? nullptr : &*found;
+}
+
+std::vector<UnsupportedReason> TaskAnswer::all_reasons() const {
+  std::vector<UnsupportedReason> all;
+  for (const Considered& candidate : considered) {
+    if (candidate.refusal) add_new(all, {*candidate.refusal});
+  }
+  for (const EngineReasons& engine : reasons) add_new(all, engine.reasons);
+  return all;
+}
+
+TaskAnswer plan_task(const CompiledProblem& problem, const backend::Task& task, const Request& request) {
+  if (request.level != Level::kStatic && request.target == nullptr) fail_bug("a plan was asked for without a device");
+  return TaskPlanner(problem, task, request).run();
+}
+
+}  // namespace scoremod::planner

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+
+namespace scoremod::planner {
+
+/// How far planning goes.
+enum class Level : std::uint8_t {
+  kStatic,    ///< which candidates there are and what speaks against the others; needs no device, builds nothing
+  kBuilt,     ///< the first that the engines build; for a device elsewhere, with the artifacts to store
+  kVerified,  ///< and that was seen to be right on the device that is here
+};
+
+struct Request {
+  Level level = Level::kVerified;
+  /// Null where no device is here and none was named: only what holds on every device is known then.
+  const backend::Target* target = nullptr;
+  /// Whom to ask, all of one memory.
+  std::span<const backend::Backend* const> backends;
+  /// The order of `backends` decides; otherwise the predicted time does.
+  bool in_order = false;
+  /// For a device elsewhere: ask about every candidate, not only up to the first that is built.
+  bool every_candidate = false;
+  /// Measure the candidates that may run on the device, and take the fastest.
+  bool autotune = false;
+  std::size_t max_workspace = 0;  ///< bytes; a candidate that needs more is passed over
+  backend::PlanOptions options;
+};
+
+/// A candidate as the planner saw it.
+struct Considered {
+  const backend::Backend* engine = nullptr;
+  backend::Candidate candidate;
+  bool asked = false;                                 ///< the engine was asked to build it, or had it
+  bool chosen = false;                                ///< what runs; at Level::kStatic what is expected to
+  std::shared_ptr<const backend::Artifact> artifact;  ///< where it was built
+  std::optional<std::size_t> workspace_bytes;         ///< where it was made ready to run
+  std::optional<double> measured_milliseconds;        ///< where autotuning timed it
+  std::optional<UnsupportedReason> refusal;           ///< why it was passed over
+  double build_milliseconds = 0;                      ///< for a device elsewhere
+  /// For a device elsewhere: the same candidate of the small problem that will be verified there.
+  std::optional<backend::Candidate> trial;
+  std::shared_ptr<const backend::Artifact> trial_artifact;
+  double trial_build_milliseconds = 0;
+};
+
+/// Why an engine has nothing for a task, or no more than it has.
+struct EngineReasons {
+  const backend::Backend* engine = nullptr;
+  std::vector<UnsupportedReason> reasons;
+};
+
+/// What came of a task.
+struct TaskAnswer {
+  backend::Task task;
+  std::vector<Considered> considered;  ///< in the order in which they were, or would be, tried
+  std::vector<EngineReasons> reasons;  ///< one for each of the request's backends, in its order
+  backend::ExecutablePlan plan;        ///< empty at Level::kStatic, for a device elsewhere, and without a choice
+
+  const Considered* chosen() const;
+  /// Every reason, of engines and of candidates, each once.
+  std::vector<UnsupportedReason> all_reasons() const;
+};
+
+/// Merges the candidates of the request's backends by predicted time, and takes the first that builds, fits and is
+/// right. Throws Error(kEnvironment) where a build or a device fails for a reason of the machine's.
+TaskAnswer plan_task(const compiler::CompiledProblem& problem, const backend::Task& task, const Request& request);
+
+}  // namespace scoremod::planner

@@ -1,0 +1,130 @@
+#include "planner/prepare.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <utility>
+
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+#include "planner/composed_backward.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+using backend::Backend;
+using backend::Direction;
+using backend::Task;
+using compiler::CompiledProblem;
+using Operands = std::vector<std::uint32_t>;
+
+/// The answer of another thread, on the same device.
+std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& task, const Request& request) {
+  return std::async(std::launch::async, [&problem, task, &request] {
+    const backend::DeviceScope device(request.backends.front()->memory(), request.target->ordinal);
+    return plan_task(problem, task, request);
+  });
+}
+
+/// The best whole backward that writes some operands' gradients too.
+std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request,
+                                     std::vector<std::string>& notes) {
+  if (request.target == nullptr) return std::nullopt;
+  for (const Backend* engine : request.backends) {
+    for (const Operands& operands : engine->fused_operand_gradients(problem, *request.target, notes)) {
+      const Task task{Direction::kBackward, true, operands};
+      TaskAnswer answer = plan_task(problem, task, request);
+      if (answer.chosen() != nullptr) return answer;
+      const std::string names = names_of(problem.problem, operands);
+      for (const UnsupportedReason& reason : answer.all_reasons()) {
+        notes.push_back(concat("gradient of ", names, " not beside dq, dk and dv: ", reason.text));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+void plan_backward(const CompiledProblem& problem, const Request& request, Prepared& prepared) {
+  const Operands operands = problem::operands_with_gradient(problem.problem);
+  const Considered* attention = prepared.backward->chosen();
+  if (attention == nullptr || operands.empty() || attention->candidate.any_operand_gradients) return;
+  prepared.fused_backward = plan_fused(problem, request, prepared.notes);
+  const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
+  if (!all_fused) prepared.operand_gradients = plan_task(problem, {Direction::kBackward, false, operands}, request);
+}
+
+/// One task's part of the notes.
+void add_notes(const char* what, const TaskAnswer& answer, std::vector<std::string>& notes) {
+  const Considered* chosen = answer.chosen();
+  if (chosen == nullptr) return;
+  for (const Considered& passed : answer.considered) {
+    if (passed.refusal) notes.push_back(concat(what, ": passed over: ", passed.refusal->text));
+  }
+  if (!answer.plan.note.empty()) notes.push_back(concat(what, ": ", answer.plan.note));
+  const backend::Prediction& predicted = chosen->candidate.predicted;
+  // Of the host's own code nobody chooses by it.
+  if (!chosen->candidate.structural_key.empty()) {
+    notes.push_back(concat(what, ": predicted ", predicted.milliseconds, " ms (", predicted.source, ")"));
+  }
+}
+
+}  // namespace
+
+bool Prepared::runs_backward() const {
+  return backward && backward->chosen() != nullptr && (!operand_gradients || operand_gradients->chosen() != nullptr);
+}
+
+std::vector<UnsupportedReason> Prepared::backward_reasons() const {
+  if (!backward || runs_backward()) return {};
+  return backward->chosen() == nullptr ? backward->all_reasons() : operand_gradients->all_reasons();
+}
+
+std::vector<UnsupportedReason> Prepared::reasons() const {
+  std::vector<UnsupportedReason> all;
+  if (!runs_forward()) all = forward.all_reasons();
+  for (UnsupportedReason& reason : backward_reasons()) {
+    // What holds for both directions is said once.
+    const auto same = [&](const UnsupportedReason& other) {
+      return other.id == reason.id && other.text == reason.text;
+    };
+    const auto found = std::ranges::find_if(all, same);
+    if (found == all.end()) {
+      all.push_back(std::move(reason));
+    } else {
+      found->direction.clear();
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> Prepared::all_notes() const {
+  std::vector<std::string> all;
+  add_notes("forward", forward, all);
+  if (backward) add_notes("backward", *backward, all);
+  if (fused_backward) add_notes("backward with operands' gradients", *fused_backward, all);
+  if (operand_gradients) add_notes("operands' gradients", *operand_gradients, all);
+  all.insert(all.end(), notes.begin(), notes.end());
+  return all;
+}
+
+Prepared prepare(const CompiledProblem& problem, const Request& request) {
+  if (request.backends.empty()) fail_bug("a problem was to be planned without a backend");
+  Prepared prepared;
+  const bool wants_backward = problem.backward.has_value();
+  const bool side_by_side = request.level != Level::kStatic && request.target != nullptr && request.target->present;
+  std::future<TaskAnswer> beside;
+  if (wants_backward && side_by_side) beside = plan_beside(problem, {Direction::kBackward}, request);
+  prepared.forward = plan_task(problem, {Direction::kForward}, request);
+  if (!wants_backward) {
+    prepared.forward_plan = prepared.forward.plan.forward;
+    return prepared;
+  }
+  prepared.backward = side_by_side ? beside.get() : plan_task(problem, {Direction::kBackward}, request);
+  plan_backward(problem, request, prepared);
+  prepared.forward_plan = prepared.forward.plan.forward;
+  if (prepared.runs_backward()) prepared.backward_plan = compose_backward(prepared);
+  return prepared;
+}
+
+}  // namespace scoremod::planner

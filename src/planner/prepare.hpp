@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/plan_task.hpp"
+
+namespace scoremod::planner {
+
+/// What came of a problem: an answer for each task that it consists of.
+struct Prepared {
+  TaskAnswer forward;
+  std::optional<TaskAnswer> backward;           ///< dq, dk and dv; present when the problem wants a backward
+  std::optional<TaskAnswer> fused_backward;     ///< and some operands' gradients too, by one engine
+  std::optional<TaskAnswer> operand_gradients;  ///< those alone, where a call may need them so
+  std::vector<std::string> notes;
+
+  // What runs, at Level::kBuilt and above on a device that is here. The backward is whole: operands' gradients are in
+  // it.
+  std::shared_ptr<const backend::ForwardPlan> forward_plan;
+  std::shared_ptr<const backend::BackwardPlan> backward_plan;
+
+  bool runs_forward() const { return forward.chosen() != nullptr; }
+  bool runs_backward() const;
+  /// Why the backward does not run; empty where it does or is not wanted.
+  std::vector<UnsupportedReason> backward_reasons() const;
+  /// Of both directions.
+  std::vector<UnsupportedReason> reasons() const;
+  /// What runs, what that is predicted to take, and what was passed over and why; empty where nothing runs.
+  std::vector<std::string> all_notes() const;
+};
+
+/// Plans a problem: the one road for support, compile, explain, plans ahead of time and measurements. Both directions
+/// are planned side by side where the level builds on a device that is here. A refused direction does not keep the
+/// other from running. Throws as plan_task() does.
+Prepared prepare(const compiler::CompiledProblem& problem, const Request& request);
+
+}  // namespace scoremod::planner

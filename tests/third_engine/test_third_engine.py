@@ -1,0 +1,119 @@
+"""A libscoremod with one more engine, whose folder is all that was added: chosen by predicted time, verified, stored,
+built ahead of time, explained and refused with ids, from C, the command, Python and JAX."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SCOREMOD_BUILD_DIR", ROOT / "build" / "release"))
+LIBRARY = BUILD / "third_engine" / "lib" / "libscoremod.so"
+
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
+
+PROBLEM = {"batch": 1, "heads_q": 2, "seq_q": 40, "seq_kv": 40, "dim_qk": 16, "backward": True,
+           "program": "operand slope: f32 [h]; value = score * slope; keep = kv_idx <= q_idx"}
+
+
+def environment(store):
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "python"),
+        "SCOREMOD_LIBRARY": str(LIBRARY),
+        "SCOREMOD_JAX_LIBRARY": str(BUILD / "lib" / "libscoremod_jax.so"),
+        "LD_LIBRARY_PATH": str(LIBRARY.parent),
+        "SCOREMOD_CACHE_DIR": str(store),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def run(store, *arguments):
+    done = subprocess.run([str(argument) for argument in arguments], env=environment(store), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def python(store, code):
+    return run(store, sys.executable, "-c", code)
+
+
+@pytest.fixture
+def problem_file(tmp_path):
+    def write(**changes):
+        path = tmp_path / "problem.json"
+        path.write_text(json.dumps({**PROBLEM, **changes}))
+        return path
+
+    return write
+
+
+ATTENTION = f"""
+import json, numpy as np, scoremod
+problem = {PROBLEM!r}
+a = scoremod.Attention(problem)
+rng = np.random.default_rng()
+q, k, v = (rng.standard_normal((1, 40, 2, 16)).astype(np.float32) for _ in range(3))
+slope = np.array([0.5, 2.0], np.float32)
+o = a.forward(q, k, v, operands={{"slope": slope}})
+o = o[0] if isinstance(o, tuple) else o
+s = np.einsum("bqhd,bkhd->bhqk", q, k) / 4 * slope[:, None, None]
+s = np.where(np.tril(np.ones((40, 40), bool)), s, -np.inf)
+p = np.exp(s - s.max(-1, keepdims=True))
+expected = np.einsum("bhqk,bkhd->bqhd", p / p.sum(-1, keepdims=True), v)
+np.testing.assert_allclose(o, expected, rtol=1e-4, atol=1e-5)
+statistics = scoremod.cache.statistics()
+print(json.dumps([a.backend, statistics["trials"]["count"], statistics["builds"]["count"]]))
+"""
+
+
+def test_is_chosen_by_prediction_verified_and_stored(tmp_path):
+    backend, trials, builds = json.loads(python(tmp_path, ATTENTION))
+    assert backend == "third"
+    # Forward: the wrong candidate, which is predicted to be faster, and the right one; backward: the right one.
+    assert trials == 3
+    assert builds > 0
+    assert json.loads(python(tmp_path, ATTENTION)) == ["third", 0, 0]
+
+
+def test_is_left_out_and_put_in_order(tmp_path):
+    for variable, expected in (("-third", "cpu"), ("reference,third", "reference"), ("third", "third")):
+        code = f"import os; os.environ['SCOREMOD_BACKENDS'] = {variable!r}\n" + ATTENTION
+        assert json.loads(python(tmp_path, code))[0] == expected
+
+
+def test_is_explained_with_what_was_passed_over(tmp_path, problem_file):
+    explanation = json.loads(run(tmp_path, BUILD / "bin" / "scoremod", "explain", "--json", problem_file()))
+    chosen = [backend["backend"] for backend in explanation["backends"] if backend["chosen"]]
+    assert chosen == ["third"]
+    forward = next(row for row in explanation["forms"] if row["direction"] == "forward")
+    wrong, right = forward["candidates"]
+    assert (wrong["chosen"], right["chosen"]) == (False, True)
+    assert wrong["predicted_ms"] < right["predicted_ms"]
+    assert right["prediction_source"] == "made up for a test"
+    assert "gave a wrong o" in wrong["refusal"]
+
+
+def test_refuses_with_ids(tmp_path, problem_file):
+    explanation = json.loads(run(tmp_path, BUILD / "bin" / "scoremod", "explain", "--json", problem_file(dim_qk=96)))
+    third = next(backend for backend in explanation["backends"] if backend["backend"] == "third")
+    assert not third["supported"]
+    assert [refusal["id"] for refusal in third["refusals"]] == ["head_dim"]
+    assert [backend["backend"] for backend in explanation["backends"] if backend["chosen"]] == ["cpu"]
+
+
+def test_is_built_ahead_of_time_by_the_command(tmp_path, problem_file):
+    store = tmp_path / "plans"
+    device = ROOT / "src" / "backend" / "cudnn" / "devices" / "h200.json"
+    command = BUILD / "bin" / "scoremod"
+    rows = json.loads(run(tmp_path, command, "compile", "--json", "--backend", "third", "--device", device, "-o", store, problem_file()))
+    assert {row["direction"] for row in rows} == {"forward", "backward"}
+    assert all(row["stored"] and row["backend"] == "third" for row in rows)
+    assert any(store.iterdir())
+
+
+def test_runs_from_c(tmp_path):
+    assert run(tmp_path, BUILD / "bin" / "third_engine_runs_on_third").split() == ["third", "3", "4"]

@@ -1,0 +1,233 @@
+#include "planner/plan_task.hpp"
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/cache.hpp"
+
+#include "backend/cpu/forward_plan.hpp"
+#include "backend/unsupported.hpp"
+#include "compiler/pipeline.hpp"
+#include "planner/prepare.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+using backend::Candidate;
+using backend::Target;
+using backend::Task;
+using compiler::CompiledProblem;
+
+constexpr std::size_t kMostWorkspace = std::size_t{1} << 30;
+
+class FakeArtifact final : public backend::Artifact {
+ public:
+  std::vector<std::byte> serialize() const override { return {std::byte{1}}; }
+};
+
+/// The cpu backend's forward, whose output is spoiled or not.
+class SpoiledForward final : public backend::ForwardPlan {
+ public:
+  SpoiledForward(const CompiledProblem& problem, bool right)
+      : right_(right),
+        bytes_(problem::bytes_of(problem.problem, problem::TensorRole::kO)),
+        plan_(backend::cpu::make_forward_plan(problem, {})) {}
+  std::size_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  void execute(const backend::ForwardTensors& tensors, const backend::CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    plan_->execute(tensors, parameters, workspace);
+    if (!right_) std::fill_n(static_cast<std::byte*>(tensors.o), bytes_, std::byte{0});
+  }
+
+ private:
+  bool right_;
+  std::size_t bytes_;
+  std::unique_ptr<backend::ForwardPlan> plan_;
+};
+
+/// How a fake engine's one candidate behaves.
+struct Behaviour {
+  double milliseconds = 1;
+  bool right = true;
+  std::string refusal;                       ///< of its build
+  std::optional<std::size_t> workspace = 0;  ///< known before
+  bool same_structure_in_trial = true;
+};
+
+class FakeRecipe final : public backend::Recipe {
+ public:
+  FakeRecipe(CompiledProblem problem, Behaviour behaviour, int* builds)
+      : problem_(std::move(problem)), behaviour_(std::move(behaviour)), builds_(builds) {}
+  backend::BuildResult build(const Target&) const override {
+    ++*builds_;
+    if (!behaviour_.refusal.empty()) return {nullptr, behaviour_.refusal};
+    return {std::make_shared<FakeArtifact>(), ""};
+  }
+  std::shared_ptr<const backend::Artifact> load(std::span<const std::byte>, const Target&) const override {
+    return std::make_shared<FakeArtifact>();
+  }
+  backend::ExecutablePlan plan(std::shared_ptr<const backend::Artifact>, const backend::PlanOptions&) const override {
+    backend::ExecutablePlan plan;
+    plan.forward = std::make_shared<SpoiledForward>(problem_, behaviour_.right);
+    return plan;
+  }
+
+ private:
+  const CompiledProblem problem_;
+  const Behaviour behaviour_;
+  int* const builds_;
+};
+
+class FakeEngine final : public backend::Backend {
+ public:
+  FakeEngine(std::string name, Behaviour behaviour) : name_(std::move(name)), behaviour_(std::move(behaviour)) {}
+  const char* name() const override { return name_.c_str(); }
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task&, const Target*) const override {
+    if (problem.problem.dim_qk <= 64) return {};
+    return {backend::unsupported(backend::Rule::kHeadDim, "dim_qk is too large")};
+  }
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target&,
+                                    std::vector<UnsupportedReason>&) const override {
+    Candidate candidate;
+    candidate.task = task;
+    candidate.label = name_;
+    std::string key = name_ + problem.problem.program.to_string();
+    if (!behaviour_.same_structure_in_trial) key += std::to_string(problem.problem.seq_q);
+    for (const char letter : key) candidate.structural_key.push_back(static_cast<std::byte>(letter));
+    candidate.predicted = {behaviour_.milliseconds, "made up"};
+    candidate.workspace_bytes = behaviour_.workspace;
+    candidate.recipe = std::make_shared<FakeRecipe>(problem, behaviour_, &builds);
+    return {std::move(candidate)};
+  }
+
+  mutable int builds = 0;
+
+ private:
+  std::string name_;
+  Behaviour behaviour_;
+};
+
+/// A problem whose program no other test has, so that no verdict of this process speaks for it.
+CompiledProblem problem_of(const char* program) {
+  AttentionProblem problem;
+  problem.seq_q = problem.seq_kv = 600;
+  problem.dim_qk = problem.dim_v = 16;
+  problem.program = Program::parse(program);
+  return compiler::compile(problem);
+}
+
+struct Answer {
+  TaskAnswer answer;
+  std::string chosen;
+};
+
+Answer answer_of(const CompiledProblem& problem, const std::vector<const backend::Backend*>& engines, Level level,
+                 const std::function<void(Request&)>& change = {}) {
+  const backend::MemorySpace& memory = backend::host_memory();
+  const Target target{memory.describe(), 0, 0, true};
+  Request request;
+  request.level = level;
+  request.target = &target;
+  request.backends = engines;
+  request.max_workspace = kMostWorkspace;
+  if (change) change(request);
+  Answer made{plan_task(problem, {backend::Direction::kForward}, request), ""};
+  if (const Considered* chosen = made.answer.chosen()) made.chosen = chosen->engine->name();
+  return made;
+}
+
+TEST(PlanTask, TakesTheFastestByPredictionOfAllEngines) {
+  const FakeEngine slow("slow", {.milliseconds = 2}), fast("fast", {.milliseconds = 1});
+  const CompiledProblem problem = problem_of("value = score * 1.25");
+  EXPECT_EQ(answer_of(problem, {&slow, &fast}, Level::kVerified).chosen, "fast");
+  EXPECT_EQ(slow.builds, 0) << "what is not tried is not built";
+  EXPECT_EQ(answer_of(problem, {&slow, &fast}, Level::kVerified, [](Request& r) { r.in_order = true; }).chosen, "slow");
+}
+
+TEST(PlanTask, PassesOverWhatIsWrongAndSaysWhy) {
+  const FakeEngine wrong("wrong", {.milliseconds = 1, .right = false}), right("right", {.milliseconds = 2});
+  const Answer answer = answer_of(problem_of("value = score * 1.5"), {&wrong, &right}, Level::kVerified);
+  EXPECT_EQ(answer.chosen, "right");
+  ASSERT_TRUE(answer.answer.considered.front().refusal);
+  EXPECT_EQ(answer.answer.considered.front().refusal->id, "wrong_result");
+  EXPECT_EQ(answer.answer.considered.front().refusal->direction, "forward");
+}
+
+TEST(PlanTask, VerifiesNothingBelowThatLevel) {
+  const FakeEngine wrong("unverified", {.milliseconds = 1, .right = false});
+  EXPECT_EQ(answer_of(problem_of("value = score * 1.75"), {&wrong}, Level::kBuilt).chosen, "unverified");
+}
+
+TEST(PlanTask, BuildsNothingAtTheStaticLevel) {
+  const FakeEngine engine("static", {});
+  const Answer answer = answer_of(problem_of("value = score * 2.5"), {&engine}, Level::kStatic);
+  EXPECT_EQ(answer.chosen, "static");
+  EXPECT_EQ(engine.builds, 0);
+  EXPECT_FALSE(answer.answer.plan.forward);
+}
+
+TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
+  const FakeEngine refused("refused", {.milliseconds = 1, .refusal = "not today"});
+  const FakeEngine large("large", {.milliseconds = 2, .workspace = kMostWorkspace + 1}),
+      fits("fits", {.milliseconds = 3, .workspace = kMostWorkspace});
+  const Answer answer = answer_of(problem_of("value = score * 3.5"), {&refused, &large, &fits}, Level::kVerified);
+  EXPECT_EQ(answer.chosen, "fits");
+  EXPECT_EQ(answer.answer.considered[0].refusal.value().id, "engine_refused");
+  EXPECT_NE(answer.answer.considered[0].refusal->text.find("not today"), std::string::npos);
+  EXPECT_EQ(answer.answer.considered[1].refusal.value().id, "workspace_limit");
+  EXPECT_EQ(large.builds, 0);
+}
+
+TEST(PlanTask, TakesNothingWhoseTrialHasAnotherStructure) {
+  const FakeEngine odd("odd", {.same_structure_in_trial = false});
+  const Answer answer = answer_of(problem_of("value = score * 4.5"), {&odd}, Level::kVerified);
+  EXPECT_EQ(answer.chosen, "");
+  EXPECT_EQ(answer.answer.considered.front().refusal.value().id, "no_trial");
+}
+
+TEST(PlanTask, GivesTheReasonsOfEveryEngineAlsoWithoutADevice) {
+  const FakeEngine a("a", {}), b("b", {});
+  AttentionProblem problem;
+  problem.dim_qk = problem.dim_v = 128;
+  Request request;
+  request.level = Level::kStatic;
+  const std::vector<const backend::Backend*> engines{&a, &b};
+  request.backends = engines;
+  const TaskAnswer answer = plan_task(compiler::compile(problem), {backend::Direction::kForward}, request);
+  EXPECT_EQ(answer.chosen(), nullptr);
+  ASSERT_EQ(answer.reasons.size(), 2u);
+  for (const EngineReasons& engine : answer.reasons) {
+    ASSERT_EQ(engine.reasons.size(), 1u);
+    EXPECT_EQ(engine.reasons[0].id, "head_dim");
+  }
+  EXPECT_EQ(answer.all_reasons().size(), 1u) << "each once";
+}
+
+TEST(PlanTask, AutotuneTakesTheFastestByTheClock) {
+  // The one that is predicted to be slower is measured to be as fast or faster; whichever wins was measured.
+  const FakeEngine one("one", {.milliseconds = 1}), two("two", {.milliseconds = 2});
+  const Answer answer = answer_of(problem_of("value = score * 5.5"), {&one, &two}, Level::kVerified,
+                                  [](Request& r) { r.autotune = true; });
+  ASSERT_NE(answer.chosen, "");
+  for (const Considered& considered : answer.answer.considered) {
+    ASSERT_TRUE(considered.measured_milliseconds);
+    EXPECT_GE(*considered.measured_milliseconds, *answer.answer.chosen()->measured_milliseconds);
+  }
+}
+
+TEST(PlanTask, VerifiesAPlanOnce) {
+  const FakeEngine engine("once", {});
+  const CompiledProblem problem = problem_of("value = score * 6.5");
+  const std::uint64_t before = cache_statistics().trials.count;
+  answer_of(problem, {&engine}, Level::kVerified);
+  EXPECT_EQ(cache_statistics().trials.count, before + 1);
+  answer_of(problem, {&engine}, Level::kVerified);
+  EXPECT_EQ(cache_statistics().trials.count, before + 1);
+}
+
+}  // namespace
+}  // namespace scoremod::planner
