@@ -1,5 +1,7 @@
 """Attention in one call."""
 
+import re
+
 import numpy as np
 
 from scoremod.arguments import finite, mapping
@@ -17,7 +19,8 @@ def attention(
     score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
     mask_mod: whether this query may look at this key: "q_idx >= kv_idx".
     operands: name -> (axes, array), where axes are those among b, h, q_idx, kv_idx that the array has a dimension for
-    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]".
+    ("h", "b, kv_idx"), or "table" for an array that the expressions index: "bias[h, q_idx - kv_idx + 63]". Each must be read by one of
+    the expressions.
 
         attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
     """
@@ -34,6 +37,7 @@ def attention(
             {"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()
         ],
     }
+    _check_read(given, score_mod, mask_mod)
     if scale is not None:
         problem["scale"] = finite(scale, "scale")
     compiled = Attention(problem, backend=backend)
@@ -56,6 +60,17 @@ def _operand(name, value):
             f"found {type(value).__name__}"
         )
     return value[0], _array(value[1], f"operand '{name}'")
+
+
+def _check_read(operands, *expressions):
+    """Refuses an operand that no expression reads: a slip, since it could have no influence."""
+    read = {name for expression in expressions if expression is not None for name in re.findall(r"[A-Za-z_]\w*", expression)}
+    for name in operands:
+        if name not in read:
+            raise InvalidArgumentError(
+                f"operands: expected operands that score_mod or mask_mod reads, found '{name}', which neither does; remove it, or "
+                "correct its name"
+            )
 
 
 def _expression(value, name):

@@ -23,6 +23,9 @@ DTYPES = {
     "bool": (np.dtype(np.bool_),),
 }
 
+# Those that NumPy itself has.
+_NUMPY_NAMES = {"f32": "float32", "f16": "float16", "i32": "int32", "bool": "bool_"}
+
 
 def dtype_name(dtype, name):
     """"f32", "f16", "bf16", "i32" or "bool" for a NumPy dtype. Plain uint16 is nobody's: only a problem can say what it is.
@@ -31,8 +34,18 @@ def dtype_name(dtype, name):
         if dtype == dtypes[0] and dtype != np.uint16:
             return known
     raise InvalidArgumentError(
-        f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; convert it"
+        f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; "
+        f"{_conversion(dtype)}"
     )
+
+
+def _conversion(dtype, wanted=None):
+    """What to do about an array of a dtype that isn't wanted. wanted: the NumPy dtype that is; None where several are.
+
+    NumPy makes float64 and int64 of Python's numbers, so that most who meet this want the narrower one."""
+    if wanted is None:
+        wanted = {"f": "float32", "i": "int32", "u": "int32"}.get(np.dtype(dtype).kind)
+    return "convert it" if wanted is None else f"convert it with array.astype(numpy.{wanted})"
 
 
 @dataclass(frozen=True)
@@ -54,8 +67,8 @@ class TensorSpec:
         if array.dtype not in DTYPES[self.dtype]:
             names = " or ".join(str(dtype) for dtype in DTYPES[self.dtype])
             raise InvalidArgumentError(
-                f"{self.name}: expected dtype {names} ({self.dtype} in the problem), found {array.dtype}; convert it, or "
-                "change the problem"
+                f"{self.name}: expected dtype {names} ({self.dtype} in the problem), found {array.dtype}; "
+                f"{_conversion(array.dtype, _NUMPY_NAMES.get(self.dtype))}, or change the problem"
             )
         if array.shape != self.shape:
             raise InvalidArgumentError(f"{self.name}: expected shape {self.shape}, found {array.shape}")
