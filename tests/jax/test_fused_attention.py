@@ -1,5 +1,7 @@
 """Score functions as graph callbacks, and their own backward callbacks held to the derived ones."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import dense_reference as dense
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 
 import scoremod
-from scoremod.jax import flex_attention, fused_attention
+from scoremod.jax import flex_attention, fused_attention, graph_callback
 from scoremod.jax.graph import Graph, Tensor
 
 B, S, H, D = 2, 12, 2, 8
@@ -70,9 +72,118 @@ def test_a_wrong_backward_is_refused():
             )  # fmt: skip
 
 
+def _cap_with(names):
+    """A soft cap and its derivative, which has the cap and its inverse by other names."""
+
+    def backward(graph, dscore, tensors):
+        t = graph.tanh(graph.mul(backward.score, tensors[names[1]]))
+        one = graph.mul(tensors[names[0]], tensors[names[1]])
+        return graph.mul(dscore, graph.sub(one, graph.mul(t, t)))
+
+    def forward(graph, score, tensors):
+        backward.score = score
+        return graph.mul(graph.tanh(graph.div(score, tensors["cap"])), tensors["cap"])
+
+    return {"score_mod": forward, "score_mod_bprop": backward}
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad, lambda f: jax.jit(jax.grad(f))])
+def test_a_backward_with_renamed_and_computed_tensors(transform):
+    def loss(cap):
+        tensors = {"score_mod_tensors": {"cap": cap}, "score_mod_bprop_tensors": {"limit": cap, "cap": 1 / cap}}
+        return fused_attention(Q, K, V, **_cap_with(("limit", "cap")), **tensors).sum()
+
+    want = lambda cap: flex_attention(Q, K, V, lambda score, *_: cap * jnp.tanh(score / cap)).sum()  # noqa: E731
+    np.testing.assert_allclose(transform(loss)(jnp.float32(2)), transform(want)(jnp.float32(2)), rtol=1e-5)
+
+
+def test_a_wrong_backward_with_a_renamed_tensor_is_refused_under_jit():
+    wrong = lambda graph, dscore, tensors: graph.mul(dscore, tensors["limit"])  # noqa: E731
+    right = lambda graph, dscore, tensors: graph.div(dscore, tensors["limit"])  # noqa: E731
+    score_mod = lambda graph, score, tensors: graph.div(score, tensors["cap"])  # noqa: E731
+
+    def run(bprop):
+        def attention(cap):
+            tensors = {"score_mod_tensors": {"cap": cap}, "score_mod_bprop_tensors": {"limit": cap}}
+            return fused_attention(Q, K, V, score_mod=score_mod, score_mod_bprop=bprop, **tensors)
+
+        return jax.jit(attention)(jnp.float32(3))
+
+    run(right)
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
+        run(wrong)
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "bprop"),
+    [
+        # A causal mask by a finite number: its keys have no weight.
+        (causal_bias, lambda graph, dscore, tensors: dscore),
+        # Infinite in both at every score: the derivative of the square root of 0.
+        (
+            lambda graph, score, tensors: graph.add(score, graph.sqrt(graph.mul(score, tensors["zero"]))),
+            lambda graph, dscore, tensors: graph.add(dscore, graph.mul(dscore, graph.mul(tensors["zero"], graph.rsqrt(tensors["zero"])))),
+        ),
+        (
+            lambda graph, score, tensors: graph.add(graph.mul(score, tensors["huge"]), graph.mul(score, tensors["huge"])),
+            lambda graph, dscore, tensors: graph.mul(graph.add(dscore, dscore), tensors["huge"]),
+        ),
+    ],
+)
+def test_a_right_backward_where_numbers_have_no_end(score_mod, bprop):
+    tensors = {"bias": np.zeros((1, 1)), "low": -1e9, "zero": 0.0, "huge": 3e38}
+    fused_attention(
+        Q, K, V, score_mod=score_mod, score_mod_tensors=tensors, score_mod_bprop=bprop, score_mod_bprop_tensors=tensors
+    )  # fmt: skip
+
+
+def test_a_comparison_is_made_once_for_equal_callbacks(monkeypatch):
+    made = []
+    results = graph_callback._Comparison.results
+    monkeypatch.setattr(graph_callback._Comparison, "results", lambda self: made.append(1) or results(self))
+
+    def run(limit, slope=1.0):
+        cap = SoftCap()
+        fused_attention(
+            Q, K, V, score_mod=cap.forward, score_mod_tensors={"cap": limit}, score_mod_bprop=cap.backward,
+            score_mod_bprop_tensors={"one": slope},
+        )  # fmt: skip
+
+    graph_callback._first_difference.cache_clear()
+    for _ in range(3):
+        run(2.5)
+    assert len(made) == 1
+    run(3.5)
+    assert len(made) == 2
+    # What was found of one set of numbers says nothing of another.
+    for _ in range(2):
+        with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative"):
+            run(2.5, slope=2.0)
+    assert len(made) == 3
+
+
+def test_one_object_serves_several_threads_at_once():
+    cap = SoftCap()
+    wants = {limit: flex_attention(Q, K, V, lambda score, *_, c=limit: c * jnp.tanh(score / c)) for limit in (1.5, 2.0, 2.5, 3.0)}
+
+    def run(limit):
+        for _ in range(5):
+            graph_callback._first_difference.cache_clear()
+            got = fused_attention(
+                Q, K, V, score_mod=cap.forward, score_mod_bprop=cap.backward, score_mod_tensors={"cap": limit},
+                score_mod_bprop_tensors={"one": 1.0},
+            )  # fmt: skip
+            np.testing.assert_allclose(got, wants[limit], atol=1e-5)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(run, wants))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"score_mod": lambda graph, score, tensors: tensors["slope"], "score_mod_tensors": {"cap": 1.0}}, "among score_mod_tensors \\('cap'\\), found 'slope'"),
+        ({"score_mod": lambda graph, score, tensors: graph.neg(graph.cmp_gt(score, score))}, "graph.neg: found input of bool"),
         ({"score_mod_tensors": {}}, "score_mod_tensors require score_mod"),
         ({"score_mod": causal_bias, "score_mod_bprop_tensors": {"x": 1}}, "require score_mod_bprop"),
         ({"score_mod": 1}, "score_mod: expected a function"),

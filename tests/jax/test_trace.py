@@ -1,5 +1,7 @@
 """What user functions are traced to, and what is refused."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ from jax import export
 import scoremod
 from scoremod.jax import explain, flex_attention, support
 from scoremod.jax.custom_rules import body_has_rules_derivative
+from scoremod.jax.finite_masks import warn_of_finite_masks
 from scoremod.jax.program import Builder
+from scoremod.jax.trace import trace
 
 B, S, H, D = 2, 16, 4, 8
 Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)
@@ -180,17 +184,50 @@ def test_arithmetic_and_comparisons_of_conditions():
     np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
 
 
+def _masked_by(low):
+    """Score functions that give some scores `low`."""
+    bias = np.zeros((S, S), np.float32)
+    bias[3] = low
+    number, bias = jnp.float32(low), jnp.asarray(bias)
+    return [
+        lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, float(low)),
+        lambda score, b, h, q_idx, kv_idx: score + jnp.where(q_idx >= kv_idx, 0.0, float(low)),
+        lambda score, b, h, q_idx, kv_idx: jnp.where((q_idx >= kv_idx) & (q_idx != 3), score, number),
+        lambda score, b, h, q_idx, kv_idx: score + bias[q_idx, kv_idx],
+    ]
+
+
+def _warnings_of(score_mod, backend):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_finite_masks(*trace(score_mod, None, {"b": B, "h": H, "q_idx": S, "kv_idx": S}), backend, 1)
+    return [str(warning.message) for warning in caught]
+
+
 @pytest.mark.parametrize("low", [-1e9, -65504.0, np.finfo(np.float32).min])
-def test_a_finite_number_that_stands_for_a_mask_is_warned_of(low):
-    with pytest.warns(UserWarning, match="use mask_mod"):
-        explained(lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, low))
-    with pytest.warns(UserWarning, match="use mask_mod"):
-        explained(lambda score, b, h, q_idx, kv_idx: score + jnp.where(q_idx >= kv_idx, 0.0, low))
+def test_a_finite_number_that_stands_for_a_mask_is_warned_of_where_gradients_would_be_wrong(low):
+    for score_mod in _masked_by(low):
+        (message,) = _warnings_of(score_mod, "cudnn")
+        assert "use mask_mod" in message and not _warnings_of(score_mod, "cpu")
+
+
+def test_masks_that_are_none_are_not_warned_of():
+    unmasked = lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf) + jnp.where(kv_idx == 0, 1e4, -1e4)  # noqa: E731
+    assert not _warnings_of(unmasked, "cudnn")
+    assert not any(_warnings_of(score_mod, "cudnn") for score_mod in [*_masked_by(-30000.0), *_masked_by(-np.inf)])
 
 
 @pytest.mark.filterwarnings("error")
-def test_masks_that_are_none_are_not_warned_of():
-    explained(lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf) + jnp.where(kv_idx == 0, 1e4, -1e4))
+@pytest.mark.parametrize("number", range(4))
+def test_gradients_of_rows_that_a_finite_number_masks(number):
+    score_mod = _masked_by(-1e9)[number]
+    q, k, v, d_o = (jax.random.normal(jax.random.key(i), Q.shape) for i in range(4))
+    gradients = [
+        jax.grad(lambda *x, b=backend: (flex_attention(*x, score_mod, backend=b) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
+        for backend in ("cpu", "xla")
+    ]
+    for got, want in zip(*gradients):
+        np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_fallback_and_support():
@@ -235,7 +272,7 @@ def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
         ({"score_mod": lambda *_: (1.0, 2.0)}, "expected it to return one scalar"),
         ({"mask_mod": lambda b, h, i, j: i - j}, "whether the key is kept as bool, found int32"),
         ({"score_mod": 3}, "expected a function, found 3"),
-        *(({"scale": scale, **on}, "scale: expected a finite number") for scale in (jnp.ones(3), np.nan, "1") for on in ({}, {"backend": "xla"})),
+        *(({"scale": scale, **on}, "scale: expected a finite number") for scale in (jnp.ones(3), np.nan, "1", 10**400, 2j) for on in ({}, {"backend": "xla"})),
         ({"fallback": "cpu"}, "fallback: expected"),
     ],
 )

@@ -9,6 +9,7 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.call import Call, check_known, check_runs, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
+from scoremod.jax.finite_masks import warn_of_finite_masks
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -32,12 +33,12 @@ def flex_attention(
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
-    query, key, value: float32, float16 or bfloat16 arrays in the order of `layout` ("BSHD", "SBHD" or "BHSD"). key and value may have
+    query, key, value: float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout` ("BSHD", "SBHD" or "BHSD"). key and value may have
         fewer heads, a divisor of query's; value may have another head dim.
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain JAX function of scalars: float32 score, int32 indices.
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
     scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
-    return_lse: also returns float32 [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
+    return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
     backend: "cpu" or "reference" on the CPU, "cudnn" on CUDA, "xla" anywhere; without it, the platform's own.
@@ -50,22 +51,24 @@ def flex_attention(
     """
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
     sizes_of(layout, query, key, value)
-    dtype_of(query, key, value)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     if backend != XLA:
         try:
+            dtype_of(query, key, value)
             traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend)
-            check_runs(traced.problem, backend, query, key, value)
+            runs_on = check_runs(traced.problem, backend, query, key, value)
         except UnsupportedError:
             if fallback is None:
                 raise
         else:
+            warn_of_finite_masks(traced.call.program, traced.sources, runs_on, 2)
             operands = [source.array() for source in traced.sources]
             if explicit_axes(query):
                 return attend_on_shards(traced.call, query, key, value, operands, with_lse=bool(return_lse))
             query, key, value, *operands = vary_alike([query, key, value, *operands])
             return attend(traced.call, query, key, value, tuple(operands), with_lse=bool(return_lse))
+    dtype_of(query, key, value, on_xla=True)
     o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
     return (o, lse) if return_lse else o
 

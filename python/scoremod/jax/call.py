@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import numbers
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoremod.arguments import finite
 from scoremod.attention import Attention, support
 from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
 from scoremod.jax.program import AXES, Program, operand_name
@@ -102,9 +102,16 @@ def check_known(sizes):
         )
 
 
-def dtype_of(q, k, v):
-    """The dtype of query, key and value."""
+def dtype_of(q, k, v, *, on_xla=False):
+    """The dtype of query, key and value. Raises UnsupportedError for float64, which only attention as XLA operations takes."""
     dtypes = {"query": q.dtype, "key": k.dtype, "value": v.dtype}
+    if set(dtypes.values()) == {np.dtype(np.float64)}:
+        if on_xla:
+            return q.dtype
+        raise UnsupportedError(
+            "expected query, key and value of float32, float16 or bfloat16, found float64, which JAX makes of Python's and NumPy's numbers with "
+            "jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend=\"xla\""
+        )
     if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in ("f32", "f16", "bf16"):
         found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
         raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16 or bfloat16; found {found}")
@@ -115,8 +122,8 @@ def split_scale(scale):
     """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
     if scale is None:
         return None, None
-    if isinstance(scale, numbers.Real) and math.isfinite(scale):
-        return float(scale), None
+    if isinstance(scale, numbers.Real):
+        return finite(scale, "scale"), None
     if not isinstance(scale, (jax.Array, np.ndarray)) or scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.floating):
         raise InvalidArgumentError(f"scale: expected a finite number or a scalar float array, found {scale!r}")
     return 1.0, jnp.asarray(scale, jnp.float32)
@@ -170,9 +177,11 @@ def platform_of(*arrays):
 
 
 def check_runs(problem, backend, *arrays):
-    """Raises UnsupportedError if the backend (None: the platform's own) can't run a problem where these arrays are."""
+    """The backend (None: the platform's own) that runs a problem where these arrays are. Raises UnsupportedError if it can't."""
     platform = platform_of(*arrays)
-    check_supported(problem, backend_on(platform, backend), local_device(platform))
+    backend = backend_on(platform, backend)
+    check_supported(problem, backend, local_device(platform))
+    return backend
 
 
 def local_device(platform):

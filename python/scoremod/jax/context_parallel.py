@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
 from scoremod.jax.differentiate import attend
+from scoremod.jax.finite_masks import warn_of_finite_masks
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
@@ -48,6 +49,11 @@ def context_parallel_attention(
     """
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(f"strategy: expected one of {', '.join(STRATEGIES)}, found {strategy!r}")
+    if backend == "xla":
+        raise UnsupportedError(
+            'backend: expected one that runs programs, found "xla", which knows no sharded sequences; gather key and value with '
+            'jax.lax.all_gather, and call flex_attention(backend="xla") with functions that add the shard\'s first position to q_idx'
+        )
     sizes = sizes_of(layout, query, key, value)
     dtype_of(query, key, value)
     shards, shard = lax.axis_size(axis_name), lax.axis_index(axis_name).astype(jnp.int32)
@@ -67,7 +73,8 @@ def context_parallel_attention(
     places = _Places(*(next((i for i, s in enumerate(sources) if s == _Shard(of)), None) for of in ("queries", "keys")))
     operands = [shard if isinstance(source, _Shard) else source.array() for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
-    check_runs(problem, backend, query, key, value)
+    backend = check_runs(problem, backend, query, key, value)
+    warn_of_finite_masks(program, sources, backend if gathered else None, 2)
     query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
     if gathered:
         return attend(call, query, key, value, tuple(operands), with_lse=False)
@@ -93,6 +100,9 @@ class _Shard(NamedTuple):
     """The operand that holds the number of the shard that queries or keys are of."""
 
     of: str
+
+    def known_array(self):
+        return None
 
     def describe(self):
         return f"number of the shard that {self.of} are of"
@@ -147,7 +157,7 @@ def _ring_forward(ring, q, k, v, operands):
 
     sizes = sizes_of(ring.call.layout, q, k, v)
     o = jnp.zeros((*q.shape[:-1], sizes.dim_v), jnp.float32)
-    lse = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf)
+    lse = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.float32)
     state = (*vary_alike([o, lse, q])[:2], k, v)
     (o, lse, _, _), _ = lax.scan(step, state, jnp.arange(lax.axis_size(ring.axis_name), dtype=jnp.int32))
     return o.astype(q.dtype), lse

@@ -2,19 +2,14 @@
 
 from collections.abc import Mapping
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
 from scoremod.jax.arrays import known_array
 from scoremod.jax.call import sizes_of
-from scoremod.jax.graph import Graph, Tensor
+from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward, element
 from scoremod.jax.program import AXES
-
-_SAMPLES = 256
-_TOLERANCE = 1e-3
 
 
 def fused_attention(
@@ -35,7 +30,8 @@ def fused_attention(
     score_mod_tensors: name -> array that broadcasts against [batch, heads, seq_q, seq_kv], or a number. Callbacks get them as tensors
         of the graph, under their names. Gradients flow to the arrays.
     score_mod_bprop(graph, dscore, tensors) -> tensor: the derivative, with score_mod_bprop_tensors. It isn't needed: the backward pass is
-        derived from score_mod. If given, it is compared with the derived one at random scores, and one that differs is refused.
+        derived from score_mod. If given, it is compared with the derived one at random scores, and one that differs is refused; unless
+        a tensor of it is traced by JAX and no tensor of score_mod, for then nobody knows what it holds.
         It is called after score_mod on the same graph, so it may use tensors that score_mod made.
     options: flex_attention's scale, return_lse, deterministic, backend and fallback.
     """
@@ -46,13 +42,19 @@ def fused_attention(
     tensors = _arrays("score_mod_tensors", score_mod_tensors, sizes)
     if score_mod_bprop is not None:
         bprop_tensors = _arrays("score_mod_bprop_tensors", score_mod_bprop_tensors, sizes)
-        _check_bprop(score_mod, score_mod_bprop, tensors, bprop_tensors, sizes)
+        same = {  # the name in the forward of a tensor of the backward that is one of the forward's
+            name: next((other for other, array in (score_mod_tensors or {}).items() if array is value), None)
+            for name, value in (score_mod_bprop_tensors or {}).items()
+        }
+        check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes)
 
     # Arrays, scalars too, are captured: their values are no part of the program.
     captured = {name: jnp.asarray(array) for name, array in tensors.items()}
 
     def modifier(score, *indices):
-        return _call(score_mod, "score_mod", Graph(indices), score, captured, indices)
+        with ONE_AT_A_TIME:
+            elements = {name: element(array, indices) for name, array in captured.items()}
+            return call_back(score_mod, "score_mod", score, elements, indices)
 
     return flex_attention(query, key, value, modifier, layout=layout, **options)
 
@@ -86,57 +88,3 @@ def _arrays(what, given, sizes):
             raise InvalidArgumentError(f"{what}['{name}']: expected a shape that broadcasts to {sizes}, found {array.shape}")
         arrays[name] = array.reshape(shape)
     return arrays
-
-
-def _element(array, indices):
-    array = jnp.asarray(array)
-    if array.ndim == 0:
-        return Tensor(array)
-    return Tensor(array[tuple(0 if size == 1 else index for size, index in zip(array.shape, indices))])
-
-
-def _call(callback, name, graph, score, arrays, indices):
-    result = callback(graph, Tensor(score), {each: _element(array, indices) for each, array in arrays.items()})
-    if not isinstance(result, Tensor):
-        raise InvalidArgumentError(f"{name}: expected it to return a tensor of the graph, found {result!r}")
-    return result.value
-
-
-def _check_bprop(score_mod, score_mod_bprop, tensors, bprop_tensors, sizes):
-    """Compares the two derivatives at random scores and places, with random contents of the arrays whose values aren't known."""
-    with jax.ensure_compile_time_eval():
-        random = np.random.default_rng(0)
-        tensors, bprop_tensors = ({name: _known(array, name) for name, array in each.items()} for each in (tensors, bprop_tensors))
-        scores = jnp.asarray(random.normal(0, 4, _SAMPLES), jnp.float32)
-        upstream = jnp.asarray(random.normal(0, 1, _SAMPLES), jnp.float32)
-        places = [jnp.asarray(random.integers(0, size, _SAMPLES), jnp.int32) for size in sizes]
-
-        def both(score, d_score, *indices):
-            graph = Graph(indices)
-            function = lambda score: _call(score_mod, "score_mod", graph, score, tensors, indices)  # noqa: E731
-            value, pull_back = jax.vjp(function, score)
-            function(score)  # what score_mod leaves on its object is then of this trace
-            given = _call(score_mod_bprop, "score_mod_bprop", graph, d_score, bprop_tensors, indices)
-            kept = value > -jnp.inf
-            return jnp.where(kept, pull_back(d_score)[0], 0), jnp.where(kept, given, 0)
-
-        derived, given = map(np.asarray, jax.vmap(both)(scores, upstream, *places))
-        scores, upstream = np.asarray(scores), np.asarray(upstream)
-    wrong = np.flatnonzero(~(np.abs(derived - given) <= _TOLERANCE * np.maximum(1, np.abs(derived))))
-    if wrong.size:
-        i = wrong[0]
-        raise InvalidArgumentError(
-            f"score_mod_bprop: expected the derivative of score_mod, {derived[i]} at score {scores[i]} for d score {upstream[i]}, found "
-            f"{given[i]} ({wrong.size} of {_SAMPLES} samples differ); leave it out to have it derived"
-        )
-
-
-def _known(array, name):
-    """The array, or random contents if it is being traced; equal names get equal ones."""
-    try:
-        return jnp.asarray(np.asarray(array))
-    except jax.errors.TracerArrayConversionError:
-        random = np.random.default_rng(list(name.encode()))
-        if jnp.issubdtype(array.dtype, jnp.floating):
-            return jnp.asarray(random.uniform(0.5, 2, array.shape), array.dtype)
-        return jnp.asarray(random.integers(0, 2, array.shape), array.dtype)

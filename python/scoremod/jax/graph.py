@@ -142,7 +142,12 @@ def _add_method(name, arguments, function, options=()):
             if not isinstance(given[each], Tensor):
                 raise InvalidArgumentError(f"graph.{name}: expected a tensor of the graph as '{each}', found {given[each]!r}")
         chosen = {each: given[each] for each in options if given.get(each) is not None}
-        return Tensor(function(*(given[each].value for each in arguments), **chosen))
+        values = [given[each].value for each in arguments]
+        try:
+            return Tensor(function(*values, **chosen))
+        except TypeError as error:
+            found = ", ".join(f"{each} of {jnp.asarray(value).dtype}" for each, value in zip(arguments, values))
+            raise InvalidArgumentError(f"graph.{name}: found {found}, which it can't be computed of: {error}") from None
 
     method.__name__, method.__signature__ = name, signature
     setattr(Graph, name, method)

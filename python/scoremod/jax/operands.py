@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from scoremod.errors import InvalidArgumentError
+from scoremod.jax.arrays import beyond_int32, too_wide
 from scoremod.jax.program import AXES, OperandDecl
 
-# The type that an array's elements have in a program; narrow integers are widened before.
+# The type that an array's elements have in a program; narrow integers are widened before, and 64 bits cut to 32.
 OPERAND_TYPES = {
-    **{np.dtype(name): "f32" for name in ("float32", "float16")},
+    **{np.dtype(name): "f32" for name in ("float64", "float32", "float16")},
     jnp.dtype(jnp.bfloat16): "f32",
-    **{np.dtype(name): "i32" for name in ("int32", "int16", "int8", "uint16", "uint8")},
+    **{np.dtype(name): "i32" for name in ("int64", "int32", "int16", "int8", "uint16", "uint8")},
     np.dtype(np.bool_): "bool",
 }
 MAX_TABLE_RANK = 4
@@ -26,7 +28,12 @@ MAX_TABLE_RANK = 4
 def operand_array(array):
     """The array in a dtype that operands have."""
     type = OPERAND_TYPES[np.dtype(array.dtype)]
-    return array.astype(jnp.int32) if type == "i32" else array
+    number = too_wide(array)
+    if number is not None:
+        raise InvalidArgumentError(beyond_int32(f"a captured array of shape {array.shape}", number))
+    if type == "i32":
+        return array.astype(jnp.int32)
+    return array.astype(jnp.float32) if array.dtype == np.float64 else array
 
 
 class ArrayView(NamedTuple):
@@ -56,6 +63,10 @@ class Read(NamedTuple):
             array = lax.slice(array, (0,) * array.ndim, self.sizes)
         return array if self.order == tuple(range(array.ndim)) else lax.transpose(array, self.order)
 
+    def known_array(self):
+        """The whole captured array; None for one that is traced or computed."""
+        return self.base.known_array()
+
     def describe(self):
         return "captured array"
 
@@ -69,6 +80,9 @@ class Computed(NamedTuple):
     def array(self):
         sizes = dict(zip(AXES, self.sizes))
         return operand_array(jnp.asarray(self.value.over(sizes)))
+
+    def known_array(self):
+        return self.value.known_array()
 
     def describe(self):
         return "computed by XLA" if self.value.deps else "scalar"

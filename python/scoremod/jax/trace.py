@@ -1,7 +1,7 @@
 """From a Python function of one score to a score program."""
 
+import contextlib
 import functools
-import math
 import warnings
 
 import jax
@@ -34,21 +34,26 @@ _SIGNATURES = {
 _NEEDS_VALUES = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)
 
 
-def jaxpr_of(name, function, like=None):
+def jaxpr_of(name, function, like=None, dtype=np.float32):
     """The closed jaxpr of a user's "score_mod" or "mask_mod"; its constants are the arrays that the function captures.
 
     like: an array; scores and indices then vary over the same axes of a mesh.
+    dtype: of scores. For float32 the function is traced without JAX's 64-bit types, on or not: a captured float64 becomes what it does without.
     """
     if not callable(function):
         raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
-    avals, dtype, meaning = _SIGNATURES[name]
+    avals, returned, meaning = _SIGNATURES[name]
+    wide = np.dtype(dtype) == np.float64
+    if wide:
+        avals = [jax.ShapeDtypeStruct((), np.float64) if aval.dtype == np.float32 else aval for aval in avals]
     if like is not None:
         avals = [type_like(jax.typeof(like), (), aval.dtype) for aval in avals]
     # JAX remembers what a function object was traced to, which a changed global or default makes wrong. A new object is traced anew, and
     # as a wrapper it leaves JAX's messages the function's own name, line and parameters.
     anew = functools.wraps(function, updated=())(lambda *arguments: function(*arguments))
     try:
-        jaxpr = jax.make_jaxpr(anew)(*avals)
+        with contextlib.nullcontext() if wide else _without_64_bits():
+            jaxpr = jax.make_jaxpr(anew)(*avals)
     except _NEEDS_VALUES as error:
         error.add_note(
             f"{name} is called once with tracers, not with numbers: choose with jnp.where, compute with jax.numpy, and index jnp.asarray(a) "
@@ -57,15 +62,27 @@ def jaxpr_of(name, function, like=None):
         raise
     except OverflowError as error:  # JAX's own of an integer of Python
         raise InvalidArgumentError(f"{name}: expected integers that int32 holds, as score programs have no others; found: {error}") from None
-    check_integers(name, function, avals, jaxpr)
+    if not wide:
+        check_integers(name, function, avals, jaxpr)
     _check_parts_kept(name, jaxpr)
     results = jaxpr.out_avals
     if len(results) != 1 or results[0].shape != ():
         found = ", ".join(str(aval) for aval in results) or "nothing"
         raise InvalidArgumentError(f"{name}: expected it to return one scalar, found {found}; it is called once for each score")
-    if results[0].dtype != dtype:
+    if results[0].dtype != returned and not (wide and returned == np.float32 and results[0].dtype == np.float64):
         raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
     return jaxpr
+
+
+@contextlib.contextmanager
+def _without_64_bits():
+    """JAX's 64-bit types switched off, and what it says of leaving them out."""
+    if not jax.config.jax_enable_x64:
+        yield
+        return
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype")
+        yield
 
 
 def _check_parts_kept(name, jaxpr):
@@ -103,27 +120,7 @@ def trace(score_mod, mask_mod, sizes, scale=None, positions=None):
     if mask_mod is not None:
         keep = tracer.root("mask_mod", mask_mod, tracer.indices)
     program, order = tracer.builder.finish(value, keep)
-    _warn_of_finite_masks(program)
     return program, [tracer.operands.sources[number] for number in order]
-
-
-# From here on a float32 log-sum-exp is off by more than 1 / 1024.
-_MASK_LIKE = -(2.0**15)
-
-
-def _warn_of_finite_masks(program):
-    """Where every score of a row is -1e9, its log-sum-exp has no digit left of the number of keys, and its gradients are wrong."""
-    for node in program.nodes:
-        cases = [program.nodes[arg] for arg in node.args[1:]] if node.op == "select" and node.type == "f32" else ()
-        found = [case.payload for case in cases if case.op == "constant" and -math.inf < float(case.payload) <= _MASK_LIKE]
-        if found:
-            warnings.warn(
-                f"score_mod chooses {found[0]} for some scores. If that is to mask them, write -jnp.inf or use mask_mod, which also skips "
-                "their work: where a whole row has such scores, its gradients are wrong, for the float32 log-sum-exp that the backward pass "
-                "starts from is too coarse",
-                stacklevel=5,
-            )
-            return
 
 
 class Tracer:

@@ -45,6 +45,10 @@ class Value:
         """The array that a function captures, if the value is one."""
         return self._constant
 
+    def known_array(self):
+        """The same; None for one that JAX traces."""
+        return None if isinstance(self._constant, jax.core.Tracer) else self._constant
+
     def axes(self):
         return tuple(axis for axis in AXES if axis in self.deps)
 

@@ -45,12 +45,13 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
     order = [layout.index(letter) for letter in "BHSD"]
     q, k, v = (jnp.transpose(x, order) for x in (q, k, v))
     number, array = split_scale(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    scale = jnp.float32(number) if array is None else array
+    wide = _wide(q)
+    scale = jnp.asarray(number, wide) if array is None else array
     named = {name: function for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)) if function is not None}
-    jaxprs, arrays = _traced(named)
+    jaxprs, arrays = _traced(named, wide)
     q, k, v, scale = vary_alike([q, k, v, scale, *arrays])[:4]
     if varying_axes(q):
-        jaxprs, arrays = _traced(named, like=q)
+        jaxprs, arrays = _traced(named, wide, like=q)
     score, mask = (jaxprs.get(name) for name in ("score_mod", "mask_mod"))
     functions = _Functions(
         *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts)
@@ -62,9 +63,14 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
     return jnp.transpose(o, ["BHSD".index(letter) for letter in layout]), lse
 
 
-def _traced(named, like=None):
-    """({name: jaxpr}, arrays that they capture), traced with scores and indices that vary over a mesh as `like` does."""
-    jaxprs = {name: jaxpr_of(name, function, like) for name, function in named.items()}
+def _wide(q):
+    """The dtype of scores and sums: float32, or float64 for such arrays."""
+    return jnp.promote_types(q.dtype, jnp.float32)
+
+
+def _traced(named, dtype, like=None):
+    """({name: jaxpr}, arrays that they capture), traced with scores of a dtype, which vary over a mesh as `like` does, as indices do."""
+    jaxprs = {name: jaxpr_of(name, function, like, dtype) for name, function in named.items()}
     return jaxprs, [jnp.asarray(array) for jaxpr in jaxprs.values() for array in jaxpr.consts]
 
 
@@ -75,7 +81,8 @@ def _attention(functions, q, k, v, scale, arrays):
 
     For derivatives top is a constant: neither o nor the log-sum-exp depends on what is subtracted.
     """
-    state = (jnp.full(q.shape[:3], -jnp.inf), jnp.zeros(q.shape[:3]), jnp.zeros((*q.shape[:3], v.shape[-1])))
+    rows, wide = q.shape[:3], _wide(q)
+    state = (jnp.full(rows, -jnp.inf, wide), jnp.zeros(rows, wide), jnp.zeros((*rows, v.shape[-1]), wide))
 
     def step(state, first, k, v):
         top, total, sums = state
@@ -146,10 +153,10 @@ def _tangents(functions, varied, point, given):
         sums = sums + _over_keys(weighted.astype(v.dtype), v) + _over_keys(p.astype(v.dtype), d_v)
         return (row + weighted.sum(axis=-1), sums), None
 
-    zeros = jnp.zeros(q.shape[:3]), jnp.zeros((*q.shape[:3], v.shape[-1]))
+    zeros = jnp.zeros(q.shape[:3], _wide(q)), jnp.zeros((*q.shape[:3], v.shape[-1]), _wide(q))
     # Left whole, what JAX would keep of each block for a further derivative is as large as all scores.
     (row, sums), _ = _over_blocks(jax.checkpoint(step), tuple(vary_as(x, q) for x in zeros), k, v, d_k, d_v)
-    return [(sums - row[..., None] * o.astype(jnp.float32)).astype(o.dtype), row * total]
+    return [(sums - row[..., None] * o.astype(_wide(q))).astype(o.dtype), row * total]
 
 
 def _cotangents(functions, varied, point, upstream, wanted):
@@ -157,7 +164,7 @@ def _cotangents(functions, varied, point, upstream, wanted):
     o, top, total, q, k, v, scale, *arrays = point
     d_o, d_total = upstream
     # What softmax's derivative takes from each row.
-    row = d_total * total - jnp.sum(d_o.astype(jnp.float32) * o.astype(jnp.float32), axis=-1)
+    row = d_total * total - jnp.sum(d_o.astype(_wide(q)) * o.astype(_wide(q)), axis=-1)
     scores_of, some = _score_function(functions, q, scale, arrays, [varied[i] - 4 for i in wanted if varied[i] >= 4])
     shift, divisor = _finite(top), _nonzero(total)
 
@@ -170,7 +177,7 @@ def _cotangents(functions, varied, point, upstream, wanted):
         sums = jax.tree.map(lambda sum, x: sum + x.astype(sum.dtype), sums, (d_q, d_scale, d_some))
         return sums, (d_k, d_v)
 
-    zeros = jax.tree.map(lambda x: vary_as(jnp.zeros(x.shape, jnp.float32), x), (q, scale, some))
+    zeros = jax.tree.map(lambda x: vary_as(jnp.zeros(x.shape, _wide(x)), x), (q, scale, some))
     (d_q, d_scale, d_some), (d_k, d_v) = _over_blocks(step, zeros, k, v)
     first = {0: d_q.astype(q.dtype), 1: d_k, 2: d_v, 3: d_scale}
     rest = iter(d.astype(x.dtype) for d, x in zip(d_some, some))
@@ -226,16 +233,16 @@ def _over_scores(jaxpr, constants):
 
 
 def _scores_of_product(rows, keys):
-    """[b, h, q, d] and [b, h or fewer, k, d] -> float32 [b, h, q, k]."""
+    """[b, h, q, d] and [b, h or fewer, k, d] -> float32 (float64 of such) [b, h, q, k]."""
     grouped = rows.reshape(rows.shape[0], keys.shape[1], -1, *rows.shape[2:])
-    product = jnp.einsum("bngqd,bnkd->bngqk", grouped, keys, preferred_element_type=jnp.float32)
+    product = jnp.einsum("bngqd,bnkd->bngqk", grouped, keys, preferred_element_type=_wide(rows))
     return product.reshape(*rows.shape[:3], keys.shape[2])
 
 
 def _over_keys(p, v):
-    """[b, h, q, k] and [b, h or fewer, k, d] -> float32 [b, h, q, d]."""
+    """[b, h, q, k] and [b, h or fewer, k, d] -> float32 (float64 of such) [b, h, q, d]."""
     grouped = p.reshape(p.shape[0], v.shape[1], -1, *p.shape[2:])
-    product = jnp.einsum("bngqk,bnkd->bngqd", grouped, v, preferred_element_type=jnp.float32)
+    product = jnp.einsum("bngqk,bnkd->bngqd", grouped, v, preferred_element_type=_wide(v))
     return product.reshape(*p.shape[:3], v.shape[-1])
 
 
@@ -243,4 +250,4 @@ def _over_queries(p, d_o, v):
     """The gradient of v: each of its heads sums over the query heads that read it."""
     grouped = p.reshape(p.shape[0], v.shape[1], -1, *p.shape[2:])
     d_o = d_o.reshape(*grouped.shape[:4], d_o.shape[-1])
-    return jnp.einsum("bngqk,bngqd->bnkd", grouped, d_o, preferred_element_type=jnp.float32).astype(v.dtype)
+    return jnp.einsum("bngqk,bngqd->bnkd", grouped, d_o, preferred_element_type=_wide(v)).astype(v.dtype)

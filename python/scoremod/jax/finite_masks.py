@@ -1,0 +1,41 @@
+"""Finite numbers that stand for a mask, such as -1e9, where a backward pass starts from the rounded log-sum-exp."""
+
+import math
+import warnings
+
+import numpy as np
+
+# From here on a float32 log-sum-exp is off by more than 1 / 1024.
+_MASK_LIKE = -(2.0**15)
+# Larger arrays are not looked through for it.
+_MAX_ELEMENTS = 2**16
+# Backends whose backward makes up for the rounding.
+_EXACT = ("cpu", "reference")
+
+
+def warn_of_finite_masks(program, sources, backend, stacklevel):
+    """Warns where a program may give all scores of a row such a number: its log-sum-exp then has no digit left of the number of keys, and its
+    gradients are wrong. backend: the one that runs it; None for backward passes that combine log-sum-exps of parts.
+
+    Numbers in captured arrays are known where JAX doesn't trace the array.
+    """
+    if backend in _EXACT:
+        return
+    found = next(_numbers(program, sources), None)
+    if found is not None:
+        warnings.warn(
+            f"score_mod has {found} for some scores. If that is to mask them, write -jnp.inf or use mask_mod, which also skips their work: where a "
+            "whole row has such scores, its gradients are wrong, for the float32 log-sum-exp that the backward pass starts from is too coarse",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _numbers(program, sources):
+    for node in program.nodes:
+        cases = [program.nodes[arg] for arg in node.args[1:]] if node.op == "select" and node.type == "f32" else ()
+        yield from (float(case.payload) for case in cases if case.op == "constant" and -math.inf < float(case.payload) <= _MASK_LIKE)
+    for decl, source in zip(program.operands, sources, strict=True):
+        array = source.known_array() if decl.type == "f32" else None
+        if array is not None and array.size <= _MAX_ELEMENTS:
+            numbers = np.asarray(array).astype(np.float32)
+            yield from numbers[np.isfinite(numbers) & (numbers <= _MASK_LIKE)][:1].tolist()

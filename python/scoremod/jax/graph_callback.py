@@ -1,0 +1,131 @@
+"""Calls of the callbacks of fused_attention, and the comparison of a backward callback with the derived derivative."""
+
+import functools
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.jax.graph import Graph, Tensor
+
+# A callback may leave what it made on an object that threads share, for its backward to use.
+ONE_AT_A_TIME = threading.RLock()
+
+_SAMPLES = 256
+_TOLERANCE = 1e-3
+# Scores so low have no weight, or stand for a mask.
+_MASK_LIKE = -(2.0**15)
+
+
+class _Tensors(dict):
+    """A callback's tensors by name."""
+
+    def __init__(self, what, tensors):
+        super().__init__(tensors)
+        self._what = what
+
+    def __missing__(self, name):
+        known = ", ".join(map(repr, self)) or "none"
+        raise InvalidArgumentError(f"{self._what}: expected a tensor among {self._what}_tensors ({known}), found {name!r}; add it there")
+
+
+def element(array, indices):
+    """The element of an array of rank 4 or 0 at an element of the score."""
+    if array.ndim == 0:
+        return array
+    return array[tuple(0 if size == 1 else index for size, index in zip(array.shape, indices))]
+
+
+def call_back(callback, name, score, elements, indices, graph=None):
+    """What a callback makes of a score; elements: name -> number."""
+    tensors = _Tensors(name, {each: Tensor(value) for each, value in elements.items()})
+    result = callback(graph or Graph(indices), Tensor(score), tensors)
+    if not isinstance(result, Tensor):
+        raise InvalidArgumentError(f"{name}: expected it to return a tensor of the graph, found {result!r}")
+    return result.value
+
+
+def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes):
+    """Raises InvalidArgumentError if the two derivatives differ at random scores and places, with random contents of the arrays whose values
+    aren't known. same: the names of those tensors of the backward that are tensors of the forward -> the name there, or None."""
+    random = np.random.default_rng(0)
+    scores, upstream = (random.normal(0, scale, _SAMPLES).astype(np.float32) for scale in (4, 1))
+    places = tuple(random.integers(0, size, _SAMPLES).astype(np.int32) for size in sizes)
+    elements = {name: _elements(array, places) for name, array in tensors.items()}
+    unknown = {name: _random_elements(name, tensors[name].dtype) for name, known in elements.items() if known is None}
+    elements |= unknown
+    bprop_elements = {name: _elements(array, places) for name, array in bprop_tensors.items()}
+    for name, known in bprop_elements.items():
+        if known is None and same.get(name) is None:
+            return  # an array that is traced and may be anything, such as one over another
+        if known is None:
+            bprop_elements[name] = elements[same[name]]
+
+    def both(score, d_score, indices, elements, bprop_elements):
+        graph = Graph(indices)
+        function = lambda score: call_back(score_mod, "score_mod", score, elements, indices, graph)  # noqa: E731
+        value, pull_back = jax.vjp(function, score)
+        function(score)  # what score_mod leaves on its object is then of this trace
+        given = call_back(score_mod_bprop, "score_mod_bprop", d_score, bprop_elements, indices, graph)
+        kept = value > _MASK_LIKE
+        return jnp.where(kept, pull_back(d_score)[0], 0), jnp.where(kept, given, 0)
+
+    arguments = scores, upstream, places, elements, bprop_elements
+    with ONE_AT_A_TIME:
+        jaxpr = jax.make_jaxpr(jax.vmap(both))(*arguments)
+    if any(isinstance(array, jax.core.Tracer) for array in jaxpr.consts):
+        return  # likewise of what a callback captures
+    found = _first_difference(_Comparison(jaxpr, jax.tree.leaves(arguments)))
+    if found is not None:
+        i, derived, given, count = found
+        raise InvalidArgumentError(
+            f"score_mod_bprop: expected the derivative of score_mod, {derived} at score {scores[i]} for d score {upstream[i]}, found "
+            f"{given} ({count} of {_SAMPLES} samples differ); leave it out to have it derived"
+        )
+
+
+class _Comparison:
+    """Both derivatives as a jaxpr, and its arguments. Two are equal if they compute the same of the same numbers, whichever objects the callbacks
+    are."""
+
+    def __init__(self, jaxpr, arguments):
+        self.jaxpr, self.arguments = jaxpr, arguments
+        self._key = str(jaxpr), *(np.asarray(array).tobytes() for array in (*arguments, *jaxpr.consts))
+
+    def __eq__(self, other):
+        return self._key == other._key
+
+    def __hash__(self):
+        return hash(self._key)
+
+    def results(self):
+        """(derived, given)."""
+        with jax.ensure_compile_time_eval():
+            return map(np.asarray, core.jaxpr_as_fun(self.jaxpr)(*self.arguments))
+
+
+@functools.lru_cache(maxsize=256)
+def _first_difference(comparison):
+    """(sample, derived, given, how many differ) of the first sample where the derivatives differ; None if none does."""
+    derived, given = comparison.results()
+    with np.errstate(invalid="ignore"):  # of inf - inf
+        close = np.abs(derived - given) <= _TOLERANCE * np.maximum(1, np.abs(derived))
+    wrong = np.flatnonzero(~(close | (derived == given) | (np.isnan(derived) & np.isnan(given))))
+    return (wrong[0], derived[wrong[0]], given[wrong[0]], wrong.size) if wrong.size else None
+
+
+def _elements(array, places):
+    """An array's elements at places, as NumPy's; None for one that is traced."""
+    if isinstance(array, jax.core.Tracer):
+        return None
+    with jax.ensure_compile_time_eval():
+        return np.broadcast_to(np.asarray(element(array, places)), (_SAMPLES,))
+
+
+def _random_elements(name, dtype):
+    random = np.random.default_rng(list(name.encode()))
+    numbers = random.uniform(0.5, 2, _SAMPLES) if jnp.issubdtype(dtype, jnp.floating) else random.integers(0, 2, _SAMPLES)
+    return numbers.astype(dtype)
