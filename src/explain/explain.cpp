@@ -1,6 +1,8 @@
 #include "scoremod/explain.hpp"
 
 #include <algorithm>
+#include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "backend/backend.hpp"
@@ -24,17 +26,30 @@ compiler::CompiledProblem compile_with_steps(const AttentionProblem& problem, co
   return compiler::compile(problem, pipeline);
 }
 
-/// The lines of a program that compute one bool node.
+/// A node and all that it is computed from, arguments first.
+std::set<NodeId> nodes_of(const Program& program, NodeId node) {
+  std::set<NodeId> nodes;
+  std::vector<NodeId> pending{node};
+  while (!pending.empty()) {
+    const NodeId id = pending.back();
+    pending.pop_back();
+    if (!nodes.insert(id).second) continue;
+    for (const NodeId arg : ir::args_of(program.nodes()[id])) pending.push_back(arg);
+  }
+  return nodes;
+}
+
+/// The lines of a program that compute one bool node. Copies no more than these: a mask may have thousands of terms.
 std::string text_of(const Program& program, NodeId node) {
   ir::Builder builder;
   for (const OperandDecl& decl : program.operands()) builder.declare(decl);
-  std::vector<NodeId> copies;
-  for (NodeId id = 0; id <= node; ++id) {
+  std::unordered_map<NodeId, NodeId> copies;
+  for (const NodeId id : nodes_of(program, node)) {
     std::vector<NodeId> args;
-    for (const NodeId arg : ir::args_of(program.nodes()[id])) args.push_back(copies[arg]);
-    copies.push_back(builder.remake(program.nodes()[id], args));
+    for (const NodeId arg : ir::args_of(program.nodes()[id])) args.push_back(copies.at(arg));
+    copies[id] = builder.remake(program.nodes()[id], args);
   }
-  const std::string text = builder.finish(builder.leaf(Op::kScore), copies[node]).to_string();
+  const std::string text = builder.finish(builder.leaf(Op::kScore), copies.at(node)).to_string();
   std::string lines;
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t end = std::min(text.find('\n', start), text.size());

@@ -65,6 +65,8 @@ class Classifier {
     return out;
   }
 
+  std::int64_t work() const { return logic_.work(); }
+
  private:
   static MaskClass of_kind(MaskKind kind) {
     MaskClass out;
@@ -224,9 +226,13 @@ class Classifier {
 
 }  // namespace
 
-MaskClass classify_mask(const Program& program, const MaskContext& context) {
+MaskClass classify_mask(const Program& program, const MaskContext& context, std::int64_t* work) {
+  if (work != nullptr) *work = 0;
   if (program.keep() == kNoNode) return MaskClass{};
-  return Classifier(program, context).run();
+  Classifier classifier(program, context);
+  MaskClass mask = classifier.run();
+  if (work != nullptr) *work = classifier.work();
+  return mask;
 }
 
 }  // namespace scoremod::masks

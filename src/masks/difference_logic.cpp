@@ -53,26 +53,23 @@ class DifferenceLogic::Search {
   /// Told of each way that satisfies the formula; returns false to stop.
   using Visitor = std::function<bool(const BoundMatrix&)>;
 
-  Search(const DifferenceLogic& logic, FormulaRef formula, std::span<const Variable> further, std::int64_t& allowance)
-      : logic_(logic),
-        formula_(formula),
-        allowance_(allowance),
-        cone_(logic.cone(formula)),
-        truth_(logic.parts_.size()) {
-    allowance_ -= static_cast<std::int64_t>(truth_.size());
+  Search(DifferenceLogic& logic, FormulaRef formula, std::span<const Variable> further)
+      : logic_(logic), allowance_(logic.allowance_), cone_(logic.cone(formula)), truth_(cone_.size()) {
     add_variable(kZero);
     for (const Variable v : further) add_variable(v);
-    for (const std::uint32_t number : cone_) {
-      const Part& part = logic.parts_[number];
-      if (part.kind == Kind::kFree) literals_.push_back(number);
+    for (std::uint32_t at = 0; at < cone_.size(); ++at) {
+      const Part& part = part_at(at);
+      arguments_.push_back({argument(part.x), argument(part.y)});
+      if (part.kind == Kind::kFree) literals_.push_back(at);
       if (part.kind != Kind::kAtom) continue;
       add_variable(part.atom.x);
       add_variable(part.atom.y);
-      literals_.push_back(number);
+      literals_.push_back(at);
     }
+    formula_ = argument(formula);
     // Comparisons first: they prune each other, and each free boolean then only doubles what is left.
     std::stable_sort(literals_.begin(), literals_.end(),
-                     [&](std::uint32_t a, std::uint32_t b) { return logic.parts_[a].kind < logic.parts_[b].kind; });
+                     [&](std::uint32_t a, std::uint32_t b) { return part_at(a).kind < part_at(b).kind; });
   }
 
   std::size_t place(Variable v) const {
@@ -81,7 +78,7 @@ class DifferenceLogic::Search {
 
   /// False when the question is too large or the allowance was spent: the visitor may have missed some.
   bool run(bool use_ranges, const Visitor& visitor) {
-    if (variables_.size() > kMaxVariables || literals_.size() > kMaxLiterals) return false;
+    if (cone_.empty() || variables_.size() > kMaxVariables) return false;
     visitor_ = &visitor;
     BoundMatrix bounds(variables_.size());
     if (use_ranges && !add_ranges(bounds)) return true;
@@ -90,6 +87,14 @@ class DifferenceLogic::Search {
   }
 
  private:
+  const Part& part_at(std::uint32_t at) const { return logic_.parts_[cone_[at]]; }
+
+  /// A formula of the cone with its place there instead of its number.
+  FormulaRef argument(FormulaRef ref) const {
+    const auto found = std::lower_bound(cone_.begin(), cone_.end(), ref.bits >> 1);
+    return {static_cast<std::uint32_t>(found - cone_.begin()) << 1 | (ref.bits & 1u)};
+  }
+
   void add_variable(Variable v) {
     if (place(v) == variables_.size()) variables_.push_back(v);
   }
@@ -112,7 +117,7 @@ class DifferenceLogic::Search {
       return !holds() || (*visitor_)(bounds);
     }
     const std::uint32_t literal = literals_[depth];
-    const Part& part = logic_.parts_[literal];
+    const Part& part = part_at(literal);
     for (const bool value : {true, false}) {
       truth_[literal] = value;
       BoundMatrix next = bounds;
@@ -129,19 +134,22 @@ class DifferenceLogic::Search {
   bool value(FormulaRef ref) const { return truth_[ref.bits >> 1] != ((ref.bits & 1u) != 0); }
 
   bool holds() {
-    for (const std::uint32_t number : cone_) {
-      const Part& part = logic_.parts_[number];
-      if (part.kind == Kind::kBoth) truth_[number] = value(part.x) && value(part.y);
-      if (part.kind == Kind::kDiffer) truth_[number] = value(part.x) != value(part.y);
+    for (std::uint32_t at = 0; at < cone_.size(); ++at) {
+      const Kind kind = part_at(at).kind;
+      const auto [x, y] = arguments_[at];
+      if (kind == Kind::kBoth) truth_[at] = value(x) && value(y);
+      if (kind == Kind::kDiffer) truth_[at] = value(x) != value(y);
     }
     return value(formula_);
   }
 
+  // Parts are told by their place in the cone, so that a search costs what the cone does, however many parts there are.
   const DifferenceLogic& logic_;
-  FormulaRef formula_;
   std::int64_t& allowance_;
   std::vector<std::uint32_t> cone_;
-  std::vector<bool> truth_;  // by part; the constant's is false
+  FormulaRef formula_;
+  std::vector<std::array<FormulaRef, 2>> arguments_;  // of kBoth and kDiffer
+  std::vector<bool> truth_;                           // the constant's is false
   std::vector<Variable> variables_;
   std::vector<std::uint32_t> literals_;
   const Visitor* visitor_ = nullptr;
@@ -207,24 +215,36 @@ FormulaRef DifferenceLogic::choose(FormulaRef condition, FormulaRef x, FormulaRe
   return either(both(condition, x), both(!condition, y));
 }
 
-std::vector<std::uint32_t> DifferenceLogic::cone(FormulaRef formula) const {
-  // Arguments have smaller numbers: ascending order is a valid one.
-  std::vector<bool> needed(parts_.size());
-  needed[formula.bits >> 1] = true;
+std::vector<std::uint32_t> DifferenceLogic::cone(FormulaRef formula) {
+  // Arguments have smaller numbers: taken by descending number, every part is met once all that need it have been.
+  std::vector<std::uint32_t> pending{formula.bits >> 1};
   std::vector<std::uint32_t> out;
-  for (auto number = static_cast<std::uint32_t>(parts_.size()); number-- > 0;) {
-    if (!needed[number]) continue;
+  std::size_t literals = 0;
+  while (!pending.empty()) {
+    std::pop_heap(pending.begin(), pending.end());
+    const std::uint32_t number = pending.back();
+    pending.pop_back();
+    if (!out.empty() && out.back() == number) continue;
+    if (--allowance_ <= 0) return {};
     out.push_back(number);
     const Part& part = parts_[number];
-    if (part.kind != Kind::kBoth && part.kind != Kind::kDiffer) continue;
-    needed[part.x.bits >> 1] = true;
-    needed[part.y.bits >> 1] = true;
+    if (part.kind == Kind::kAtom || part.kind == Kind::kFree) {
+      if (++literals > kMaxLiterals) return {};
+      continue;
+    }
+    if (part.kind == Kind::kConstant) continue;
+    for (const FormulaRef argument : {part.x, part.y}) {
+      pending.push_back(argument.bits >> 1);
+      std::push_heap(pending.begin(), pending.end());
+    }
   }
   std::reverse(out.begin(), out.end());
   return out;
 }
 
-std::vector<DifferenceLogic::Atom> DifferenceLogic::atoms(FormulaRef formula) const {
+std::int64_t DifferenceLogic::work() const { return kAllowance - allowance_; }
+
+std::vector<DifferenceLogic::Atom> DifferenceLogic::atoms(FormulaRef formula) {
   std::vector<Atom> out;
   for (const std::uint32_t number : cone(formula)) {
     const Part& part = parts_[number];
@@ -238,7 +258,7 @@ std::vector<DifferenceLogic::Atom> DifferenceLogic::atoms(FormulaRef formula) co
 bool DifferenceLogic::never(FormulaRef formula) {
   if (formula == constant(false)) return true;
   bool found = false;
-  Search search(*this, formula, {}, allowance_);
+  Search search(*this, formula, {});
   const bool complete = search.run(true, [&found](const BoundMatrix&) {
     found = true;
     return false;
@@ -250,7 +270,7 @@ std::optional<DifferenceLogic::Hull> DifferenceLogic::hull(FormulaRef formula, V
   std::int64_t highest = std::numeric_limits<std::int64_t>::min();  // of x - y
   std::int64_t deepest = std::numeric_limits<std::int64_t>::min();  // of y - x
   const std::array<Variable, 2> ends{x, y};
-  Search search(*this, formula, ends, allowance_);
+  Search search(*this, formula, ends);
   const std::size_t at_x = search.place(x);
   const std::size_t at_y = search.place(y);
   const bool complete = search.run(false, [&](const BoundMatrix& bounds) {

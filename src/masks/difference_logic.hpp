@@ -24,7 +24,8 @@ struct FormulaRef {
 /// Each way to make the comparisons true or false is a set of difference constraints (the negation of x - y <= c is
 /// y - x <= -c - 1), whose feasibility and tightest bounds over the integers come from shortest paths. The procedure
 /// visits the feasible ways one by one, so that k comparisons of one pair cost k + 1 cells rather than 2^k. Work is
-/// bounded: when the allowance is spent, every further question is answered "not proven".
+/// bounded: a question about more than a few dozen comparisons and booleans, and every question when the allowance is
+/// spent, is answered "not proven".
 class DifferenceLogic {
  public:
   using Variable = std::uint32_t;
@@ -60,14 +61,18 @@ class DifferenceLogic {
   FormulaRef differ(FormulaRef x, FormulaRef y);
   FormulaRef choose(FormulaRef condition, FormulaRef x, FormulaRef y);
 
-  /// The comparisons that the formula is made of, each also as its negation.
-  std::vector<Atom> atoms(FormulaRef formula) const;
+  /// The comparisons that the formula is made of, each also as its negation; none if it is made of more than any
+  /// question may be about.
+  std::vector<Atom> atoms(FormulaRef formula);
 
   /// True when it is proven that no values in the variables' ranges satisfy the formula.
   bool never(FormulaRef formula);
   /// The tightest bounds of x - y where the formula holds, whatever the variables' ranges; empty when there is no
   /// proof.
   std::optional<Hull> hull(FormulaRef formula, Variable x, Variable y);
+
+  /// Steps that all questions so far took.
+  std::int64_t work() const;
 
  private:
   enum class Kind : std::uint8_t { kConstant, kAtom, kFree, kBoth, kDiffer };
@@ -85,8 +90,9 @@ class DifferenceLogic {
 
   FormulaRef intern(const Part& part);
   const Part& part(FormulaRef ref) const { return parts_[ref.bits >> 1]; }
-  /// The numbers of the parts that the formula is made of, arguments first.
-  std::vector<std::uint32_t> cone(FormulaRef formula) const;
+  /// The numbers of the parts that the formula is made of, arguments first. Empty when they are too many to be
+  /// searched: the walk ends where that is known, so that asking much of a large formula costs little.
+  std::vector<std::uint32_t> cone(FormulaRef formula);
 
   std::vector<Part> parts_;
   std::map<Part, std::uint32_t> numbers_;

@@ -242,6 +242,33 @@ TEST(ClassifyMask, AMaskOfManyTermsEndsInGeneralTermsAndNotInLongWork) {
   EXPECT_EQ(test::check_split(program, mask, context, 1), "");
 }
 
+/// Steps of the proofs about a mask of `count` terms, none of which follows from the others.
+std::int64_t work_of(const char* op, const char* before, const char* after, int count) {
+  std::string keep;
+  for (int i = 0; i < count; ++i) keep += (i == 0 ? "" : op) + (before + std::to_string(3 * i)) + after;
+  const Program program = passes::normalize_mask(program_of(keep.c_str()));
+  std::int64_t work = 0;
+  EXPECT_GE(classify_mask(program, MaskContext(), &work).terms.size(), 1u);
+  EXPECT_GT(work, 0);
+  return work;
+}
+
+TEST(ClassifyMask, WorkGrowsNoFasterThanTheMask) {
+  struct {
+    const char *op, *before, *after;
+  } const masks[] = {{" | ", "kv_idx == ", ""},
+                     {" & ", "kv_idx != ", ""},
+                     {" | ", "kv_idx - 2 * q_idx == ", ""},
+                     {" & ", "doc[b, q_idx] + kv_idx != ", " - length"},
+                     {" | ", "(q_idx < ", " & pad)"}};
+  for (const auto& mask : masks) {
+    SCOPED_TRACE(mask.before);
+    const std::int64_t small = work_of(mask.op, mask.before, mask.after, 200);
+    // Eight times as many terms; a proof that had to look at all of them would make it 64.
+    EXPECT_LE(work_of(mask.op, mask.before, mask.after, 1600), 10 * small);
+  }
+}
+
 TEST(ClassifyMask, KnowsTheReadyMadeMasks) {
   const std::pair<MaskMod, const char*> rows[] = {
       {zoo::causal(), "band: kv_idx - q_idx <= 0"},
