@@ -87,9 +87,9 @@ class Worker {
   bool run_block(const GradientTile& tile, std::int64_t block) {
     begin_head(tile.head);
     const IndexSpan queries{tile.query, tile.query + static_cast<std::int64_t>(tile.rows)};
-    const NeededKeys needed = mask_.needed(queries, {first_key_, end_key_});
-    const bool any = !needed.keys.empty();
-    if (any) compute_block(tile, needed.keys, needed.masked && call_.program.keep_root);
+    const std::span<const NeededKeys> needed = mask_.needed(queries, {first_key_, end_key_});
+    const bool any = !needed.empty();
+    if (any) compute_block(tile, needed);
     const bool chained = tile_ > 0 || (call_.heads_share_rows && unit_ > 0);
     if (chained && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(block + 1, call_.cancelled)) return false;
     add_dq(tile, any);
@@ -106,7 +106,7 @@ class Worker {
   }
 
   /// Adds to dk, dv and the unit's operand gradients, and leaves the block's part of dq in dq_.
-  void compute_block(const GradientTile& tile, IndexSpan keys, bool masked) {
+  void compute_block(const GradientTile& tile, std::span<const NeededKeys> needed) {
     program_.begin_rows(tile.query, tile.rows);
     operand_gradients_.begin_block();
     const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
@@ -115,17 +115,29 @@ class Worker {
     const bool q_finite = pack_rows(q, tile.query, tile.rows, call_.parameters.scale, q_, shape_.padded_qk);
     pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
     const bool d_o_finite = pack_rows(d_o, tile.query, tile.rows, 1, d_o_, shape_.padded_v);
+    for (const auto& [keys, masked] : needed) {
+      const bool first = &keys == &needed.front().keys;
+      add_keys(tile, keys, masked && call_.program.keep_root, {q_finite, d_o_finite, first});
+    }
+  }
 
+  struct BlockState {
+    bool q_finite, d_o_finite;
+    bool first;  ///< keys of the block, so that dq_ holds nothing yet
+  };
+
+  void add_keys(const GradientTile& tile, IndexSpan keys, bool masked, const BlockState& block) {
     const auto column = static_cast<std::size_t>(keys.first - first_key_);
     const auto count = static_cast<std::size_t>(keys.last - keys.first);
     k_.scores(tile.rows, {q_, shape_.padded_qk}, column, count, {scores_, stride_});
     matrix_product(tile.rows, {d_o_, shape_.padded_v}, {v_panels_, shape_.dim_v, column, count}, {adjoints_, stride_});
     for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
 
-    add_over_queries(probabilities_, d_o_, shape_.padded_v, d_o_finite, tile.rows, count,
+    add_over_queries(probabilities_, d_o_, shape_.padded_v, block.d_o_finite, tile.rows, count,
                      dv_ + column * shape_.padded_v);
-    add_over_queries(adjoints_, q_, shape_.padded_qk, q_finite, tile.rows, count, dk_ + column * shape_.padded_qk);
-    multiply_ds_k(tile.rows, column, count);
+    add_over_queries(adjoints_, q_, shape_.padded_qk, block.q_finite, tile.rows, count,
+                     dk_ + column * shape_.padded_qk);
+    multiply_ds_k(tile.rows, column, count, block.first);
   }
 
   /// From one row of scores and of dO V^T: the probabilities, and d loss / d score in place of dO V^T.
@@ -159,10 +171,10 @@ class Worker {
     multiply(product, finite);
   }
 
-  void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count) const {
+  void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count, bool overwrite) const {
     const std::size_t stride = shape_.padded_qk;
     MatrixProduct product(rows, stride, count, {adjoints_, stride_}, k_.rows_from(column), {dq_, stride});
-    product.overwrite = true;
+    product.overwrite = overwrite;
     multiply(product, k_finite_);
   }
 

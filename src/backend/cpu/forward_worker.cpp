@@ -76,7 +76,7 @@ class Worker {
     const IndexSpan queries{first_, first_ + static_cast<std::int64_t>(rows_)};
     for (std::int64_t key = 0; key < shape_.seq_kv; key += static_cast<std::int64_t>(call_.keys)) {
       const IndexSpan tile{key, std::min(key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv)};
-      if (!mask_.needed(queries, tile).keys.empty()) run_tile(tile);
+      if (mask_.any(queries, tile)) run_tile(tile);
     }
     if (makes_output()) {
       store();
@@ -104,15 +104,15 @@ class Worker {
   void run_rows(std::size_t row, std::size_t count, IndexSpan tile) {
     if (!any_wanted(row, count)) return;
     const std::int64_t query = first_ + static_cast<std::int64_t>(row);
-    const auto [keys, masked] = mask_.needed({query, query + static_cast<std::int64_t>(count)}, tile);
-    if (keys.empty()) return;
-    const auto column = static_cast<std::size_t>(keys.first - tile.first);
-    const auto columns = static_cast<std::size_t>(keys.last - keys.first);
-    k_.scores(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, column, columns, {scores_, scores_stride_});
-    float factors[kRowBlock];
-    for (std::size_t r = 0; r < count; ++r)
-      factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
-    if (makes_output()) add_p_v(row, count, column, columns, factors);
+    for (const auto& [keys, masked] : mask_.needed({query, query + static_cast<std::int64_t>(count)}, tile)) {
+      const auto column = static_cast<std::size_t>(keys.first - tile.first);
+      const auto columns = static_cast<std::size_t>(keys.last - keys.first);
+      k_.scores(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, column, columns, {scores_, scores_stride_});
+      float factors[kRowBlock];
+      for (std::size_t r = 0; r < count; ++r)
+        factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
+      if (makes_output()) add_p_v(row, count, column, columns, factors);
+    }
   }
 
   /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be

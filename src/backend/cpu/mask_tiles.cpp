@@ -8,8 +8,10 @@ namespace scoremod::backend::cpu {
 namespace {
 
 constexpr std::int64_t kUnbounded = std::int64_t{1} << 40;
-/// Keys that are proven masked together at the ends of a tile: a multiple of kPanelColumns.
-constexpr std::int64_t kTrim = 4 * kPanelColumns;
+constexpr auto kPanel = static_cast<std::int64_t>(kPanelColumns);
+/// Keys that are looked at together where a tile as a whole is mixed: as many as the least blocks that people use in
+/// block-sparse masks. Beside the mask of so many elements, asking costs little.
+constexpr std::int64_t kRun = 2 * kPanel;
 
 }  // namespace
 
@@ -40,7 +42,6 @@ void MaskTiles::begin_head(std::int64_t batch, std::int64_t head) {
 
 IndexSpan MaskTiles::within_band(IndexSpan queries, IndexSpan keys) const {
   const std::int64_t skipped = std::max<std::int64_t>(queries.first + lowest_ - keys.first, 0);
-  constexpr auto kPanel = static_cast<std::int64_t>(kPanelColumns);
   return {keys.first + skipped / kPanel * kPanel, std::min(keys.last, queries.last + highest_)};
 }
 
@@ -55,33 +56,39 @@ masks::TileMask MaskTiles::analyze(IndexSpan queries, IndexSpan keys) {
   return analyzer_.analyze(box, slices_, scratch_);
 }
 
-IndexSpan MaskTiles::trim(IndexSpan queries, IndexSpan keys) {
-  while (keys.last - keys.first > kTrim) {
-    if (analyze(queries, {keys.first, keys.first + kTrim}) != masks::TileMask::kEmpty) break;
-    keys.first += kTrim;
-  }
-  while (keys.last - keys.first > kTrim) {
-    const std::int64_t last = keys.first + (keys.last - keys.first - 1) / kTrim * kTrim;
-    if (analyze(queries, {last, keys.last}) != masks::TileMask::kEmpty) break;
-    keys.last = last;
-  }
-  return keys;
+bool MaskTiles::any(IndexSpan queries, IndexSpan keys) {
+  if (masks_all_) return false;
+  const IndexSpan within = within_band(queries, keys);
+  return !within.empty() && (!has_terms_ || analyze(queries, within) != masks::TileMask::kEmpty);
 }
 
-NeededKeys MaskTiles::needed(IndexSpan queries, IndexSpan keys) {
-  if (masks_all_) return {};
+void MaskTiles::append(IndexSpan keys, bool masked) {
+  if (!needed_.empty() && needed_.back().keys.last == keys.first && needed_.back().masked == masked) {
+    needed_.back().keys.last = keys.last;
+  } else {
+    needed_.push_back({keys, masked});
+  }
+}
+
+std::span<const NeededKeys> MaskTiles::needed(IndexSpan queries, IndexSpan keys) {
+  needed_.clear();
+  if (masks_all_) return needed_;
   const IndexSpan within = within_band(queries, keys);
-  if (within.empty()) return {};
+  if (within.empty()) return needed_;
   if (!has_terms_) {
     const bool all = within.first >= queries.last - 1 + lowest_ && within.last - 1 <= queries.first + highest_;
-    return {within, !all};
+    append(within, !all);
+    return needed_;
   }
-  switch (analyze(queries, within)) {
-    case masks::TileMask::kEmpty: return {};
-    case masks::TileMask::kFull: return {within, false};
-    case masks::TileMask::kMixed: break;
+  const masks::TileMask all = analyze(queries, within);
+  if (all == masks::TileMask::kFull) append(within, false);
+  if (all != masks::TileMask::kMixed) return needed_;
+  for (IndexSpan run = within; run.first < within.last; run.first = run.last) {
+    run.last = std::min(keys.first + ((run.first - keys.first) / kRun + 1) * kRun, within.last);
+    const masks::TileMask mask = analyze(queries, run);
+    if (mask != masks::TileMask::kEmpty) append(run, mask == masks::TileMask::kMixed);
   }
-  return {trim(queries, within), true};
+  return needed_;
 }
 
 }  // namespace scoremod::backend::cpu

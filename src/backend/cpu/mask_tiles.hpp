@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "scoremod/attention.hpp"
 
@@ -9,9 +11,9 @@
 
 namespace scoremod::backend::cpu {
 
-/// What a run of queries needs of a run of keys.
+/// Keys that a run of queries needs.
 struct NeededKeys {
-  IndexSpan keys;       ///< empty when every element is masked
+  IndexSpan keys;       ///< never empty
   bool masked = false;  ///< whether some element may be masked, so that the mask must be evaluated
 };
 
@@ -24,15 +26,17 @@ class MaskTiles {
             std::span<const OperandView> operands, const IndexOffsets& offsets);
 
   void begin_head(std::int64_t batch, std::int64_t head);
-  /// The part of `keys` that must be computed for the queries. It begins at a multiple of kPanelColumns from
-  /// keys.first.
-  NeededKeys needed(IndexSpan queries, IndexSpan keys);
+  /// False when every element is proven to be masked.
+  bool any(IndexSpan queries, IndexSpan keys);
+  /// The parts of `keys` that must be computed for the queries, ascending. Each begins at a multiple of kPanelColumns
+  /// from keys.first. Valid until the next call.
+  std::span<const NeededKeys> needed(IndexSpan queries, IndexSpan keys);
 
  private:
   IndexSpan within_band(IndexSpan queries, IndexSpan keys) const;
   masks::TileMask analyze(IndexSpan queries, IndexSpan keys);
-  /// Drops runs at both ends that are masked altogether.
-  IndexSpan trim(IndexSpan queries, IndexSpan keys);
+  /// Appends keys to the result, which may be next to its last ones and no other than those.
+  void append(IndexSpan keys, bool masked);
 
   const masks::TileMaskAnalyzer& analyzer_;
   masks::TileMaskAnalyzer::Scratch scratch_;
@@ -43,6 +47,7 @@ class MaskTiles {
   bool has_terms_ = false;  ///< the mask is more than the band
   /// Keys lowest_ <= j - q <= highest_ in local indices; beyond any index where the band has no bound.
   std::int64_t lowest_, highest_;
+  std::vector<NeededKeys> needed_;
 };
 
 }  // namespace scoremod::backend::cpu
