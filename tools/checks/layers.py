@@ -6,7 +6,7 @@ usage: layers.py [ROOT]
 Reads the #include lines of every C and C++ file and compares them with the tables below; also holds every source
 file to MAX_LINES. Prints each violation as `file:line: what is wrong` and exits 1 if there is one.
 
-A layer is a folder of src/, except that each folder of src/backend/ is a layer of its own: the files directly in
+A layer is a folder of src/ or a program for developers beside it, except that each folder of src/backend/ is a layer of its own: the files directly in
 src/backend/ are the interface, and the concrete backends stand above it.
 """
 
@@ -40,7 +40,12 @@ USES = {
     "check": ["runtime", "backend/reference"],
     "explain": ["runtime"],
     "c_api": ["runtime", "check", "explain", "zoo", "plans"],
+    "explorer": ["runtime", "backend/cudnn"],
+    "acceptance": ["explorer", "backend/cudnn"],
 }
+
+# Programs for developers: folders beside src/ whose files see the library's internals, each a layer above them.
+PROGRAM_FOLDERS = ["explorer", "acceptance"]
 
 # A public header belongs to the layer that gives it its meaning, and may be included from there upwards.
 PUBLIC_HEADERS = {
@@ -82,14 +87,14 @@ THIRD_PARTY = {
     "cudnn_frontend": ["backend/cudnn", "bench"],
     "cudnn": ["backend/cudnn"],
     "cuda": ["backend/cuda", "backend/cudnn"],
-    "CLI/": ["tools", "bench"],
+    "CLI/": ["tools", "bench", *PROGRAM_FOLDERS],
     "xla/": ["bindings"],
 }
 
 C_STANDARD_HEADERS = {"assert.h", "float.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h"}
 
-CHECKED_FOLDERS = ["include", "src", *USER_FOLDERS]
-SIZED_FOLDERS = [*CHECKED_FOLDERS, "acceptance", "explorer", "tests", "python"]
+CHECKED_FOLDERS = ["include", "src", *USER_FOLDERS, *PROGRAM_FOLDERS]
+SIZED_FOLDERS = [*CHECKED_FOLDERS, "tests", "python"]
 CPP_SUFFIXES = {".c", ".cpp", ".cuh", ".h", ".hpp", ".inl"}
 SIZED_SUFFIXES = CPP_SUFFIXES | {".py"}
 MAX_LINES = 600
@@ -123,6 +128,8 @@ def layer_of(path):
     if path.startswith("include/scoremod/"):
         name = path.removeprefix("include/scoremod/")
         return PUBLIC_HEADERS.get(name, name)
+    if PurePosixPath(path).parts[0] in PROGRAM_FOLDERS:
+        return PurePosixPath(path).parts[0]
     parts = PurePosixPath(path).parts[1:-1]
     if parts[:1] == ("backend",) and len(parts) > 1:
         return "/".join(parts[:2])
@@ -194,7 +201,7 @@ def check_user_include(root, path, included):
     target = resolve(root, path, included)
     if target is None:
         return check_third_party(folder, included)
-    if target.startswith("src/"):
+    if target.startswith("src/") or PurePosixPath(target).parts[0] in PROGRAM_FOLDERS:
         return f"{folder} may use only public headers and its own files, not {target}"
     return None
 
@@ -204,7 +211,9 @@ def check_file(root, path):
     if top in ("src", "include") and layer_of(path) not in USES:
         message = f"'{layer_of(path)}' is not in the tables of tools/checks/layers.py: say there where it belongs"
         return [Violation(path, 1, message)]
-    check = {"include": check_public_include, "src": check_source_include}.get(top, check_user_include)
+    check = check_user_include if top in USER_FOLDERS else check_source_include
+    if top == "include":
+        check = check_public_include
     violations = []
     for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), start=1):
         match = INCLUDE.match(line)
