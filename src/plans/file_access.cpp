@@ -45,17 +45,17 @@ void write_new(int descriptor, std::span<const std::byte> bytes, const fs::path&
 
 InputFile::InputFile(const fs::path& path) : path_(path.string()) {
   // Not to be stopped by a pipe of this name.
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (descriptor_ < 0) {
     missing_ = errno == ENOENT || errno == ENOTDIR;
-    error_ = system_text(errno);
+    error_ = errno == ELOOP ? "a symbolic link, which is not followed" : system_text(errno);
     return;
   }
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) {
     error_ = system_text(errno);
   } else if (!S_ISREG(status.st_mode)) {
-    error_ = "not a regular file";
+    error_ = S_ISDIR(status.st_mode) ? "a folder" : "not a regular file";
   }
   bytes_ = static_cast<std::uint64_t>(status.st_size);
   modified_ = status.st_mtime;
@@ -96,9 +96,12 @@ void write_atomically(const fs::path& directory, const std::string& name, std::s
   if (descriptor < 0) fail_environment("cannot write ", temporary.string(), ": ", system_text(errno));
   try {
     write_new(descriptor, bytes, temporary);
-    if (::rename(temporary.c_str(), (directory / name).c_str()) != 0) {
-      fail_environment("cannot write ", (directory / name).string(), ": ", system_text(errno));
+    const fs::path path = directory / name;
+    int renamed = ::rename(temporary.c_str(), path.c_str());
+    if (renamed != 0 && errno == EISDIR && ::rmdir(path.c_str()) == 0) {
+      renamed = ::rename(temporary.c_str(), path.c_str());
     }
+    if (renamed != 0) fail_environment("cannot write ", path.string(), ": ", system_text(errno));
   } catch (...) {
     ::close(descriptor);
     ::unlink(temporary.c_str());
@@ -109,6 +112,7 @@ void write_atomically(const fs::path& directory, const std::string& name, std::s
 
 bool remove_file(const fs::path& path) {
   if (::unlink(path.c_str()) == 0) return true;
+  if (errno == EISDIR && ::rmdir(path.c_str()) == 0) return true;
   if (errno == ENOENT) return false;
   fail_environment("cannot delete ", path.string(), ": ", system_text(errno));
 }

@@ -82,7 +82,7 @@ bool PlanStore::save(const Record& record) {
   try {
     write(record);
     written = true;
-    prune_folder(directory_, max_bytes_);
+    prune_folder(directory_, max_bytes_, file_name(record.kind, record.key));
   } catch (const std::exception& error) {
     warn_of_writing(error);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iomanip>
 #include <optional>
 #include <sstream>
@@ -23,6 +24,7 @@ constexpr std::string_view kSuffix = ".scoremod";
 constexpr std::size_t kHashDigits = 16;
 /// A write takes milliseconds; what is older was interrupted.
 constexpr std::chrono::seconds kOldestWrite{3600};
+constexpr std::chrono::seconds kLargestClockDifference{60};
 
 bool is_hexadecimal(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -47,15 +49,27 @@ bool is_temporary_name(std::string_view name) {
 struct FolderFile {
   std::string name;
   bool temporary = false;
-  std::uint64_t bytes = 0;
-  std::chrono::nanoseconds modified{0};
+  std::uint64_t bytes = 0;               ///< 0 for what is no regular file
+  std::chrono::nanoseconds modified{0};  ///< 0 where it is not known
 };
+
+std::chrono::nanoseconds now() { return std::chrono::system_clock::now().time_since_epoch(); }
+
+/// When the file was last written or used. Clocks of machines that share a folder may differ a little; a time well in
+/// the future says nothing, and would keep its file for longer than any in use.
+std::chrono::nanoseconds time_of(const struct stat& status) {
+  const auto time = std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
+  return time - now() > kLargestClockDifference ? std::chrono::nanoseconds(0) : time;
+}
+
+bool is_being_written(const FolderFile& file) { return file.temporary && now() - file.modified < kOldestWrite; }
 
 bool used_later(const FolderFile& a, const FolderFile& b) {
   return std::tie(a.modified, a.name) > std::tie(b.modified, b.name);
 }
 
-/// The store's files, the last used first.
+/// The store's files, the last used first; whatever else has the name of one is among them, so that it can be seen and
+/// deleted.
 std::vector<FolderFile> scan(const fs::path& directory) {
   std::vector<FolderFile> files;
   if (directory.empty()) return files;
@@ -67,9 +81,10 @@ std::vector<FolderFile> scan(const fs::path& directory) {
     const bool temporary = is_temporary_name(name);
     struct stat status {};
     if (!temporary && !is_record_name(name)) continue;
-    if (::lstat(entry->path().c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    files.push_back({name, temporary, static_cast<std::uint64_t>(status.st_size),
-                     std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec)});
+    if (::lstat(entry->path().c_str(), &status) != 0) continue;
+    if (temporary && !S_ISREG(status.st_mode)) continue;
+    const auto bytes = S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_size) : 0;
+    files.push_back({name, temporary, bytes, time_of(status)});
   }
   if (error) fail_environment("cannot read the folder ", directory.string(), ": ", error.message());
   std::sort(files.begin(), files.end(), used_later);
@@ -105,12 +120,32 @@ std::optional<StoredFile> describe(const fs::path& directory, const FolderFile& 
   return described;
 }
 
-/// Deletes a file and counts it, unless somebody else was faster.
-void remove_counted(const fs::path& directory, const std::string& name, std::uint64_t bytes, StoreDeletion* deletion) {
-  if (!remove_file(directory / name)) return;
-  ++deletion->files;
-  deletion->bytes += bytes;
-}
+/// Deletes files and counts them. One that can't be deleted keeps no other from being deleted.
+class Deletion {
+ public:
+  explicit Deletion(fs::path directory) : directory_(std::move(directory)) {}
+
+  void remove(const std::string& name, std::uint64_t bytes) {
+    try {
+      if (!remove_file(directory_ / name)) return;  // somebody else was faster
+      ++done_.files;
+      done_.bytes += bytes;
+    } catch (const Error&) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+
+  /// What was deleted; throws what the first failure was.
+  StoreDeletion finish() const {
+    if (failure_) std::rethrow_exception(failure_);
+    return done_;
+  }
+
+ private:
+  fs::path directory_;
+  StoreDeletion done_;
+  std::exception_ptr failure_;
+};
 
 }  // namespace
 
@@ -135,27 +170,34 @@ std::vector<StoredFile> read_folder(const fs::path& directory, Depth depth) {
   return described;
 }
 
-StoreDeletion prune_folder(const fs::path& directory, std::uint64_t max_bytes) {
-  StoreDeletion deletion;
-  std::uint64_t used = 0;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  for (const FolderFile& file : scan(directory)) {
+StoreDeletion prune_folder(const fs::path& directory, std::uint64_t max_bytes, const std::string& kept) {
+  Deletion deletion(directory);
+  const std::vector<FolderFile> files = scan(directory);
+  const auto first = std::ranges::find(files, kept, &FolderFile::name);
+  std::uint64_t used = first != files.end() ? first->bytes : 0;
+  for (const FolderFile& file : files) {
     // A write of another process may be under way.
-    if (file.temporary && now - file.modified < kOldestWrite) continue;
+    if (file.name == kept || is_being_written(file)) continue;
     if (!file.temporary) used += file.bytes;
-    if (file.temporary || used > max_bytes) remove_counted(directory, file.name, file.bytes, &deletion);
+    if (file.temporary || used > max_bytes) deletion.remove(file.name, file.bytes);
   }
-  return deletion;
+  return deletion.finish();
 }
 
 StoreDeletion remove_damaged_files(const fs::path& directory) {
-  StoreDeletion deletion;
+  Deletion deletion(directory);
   for (const StoredFile& file : read_folder(directory, Depth::kContents)) {
-    if (!file.damage.empty()) remove_counted(directory, file.name, file.bytes, &deletion);
+    if (!file.damage.empty()) deletion.remove(file.name, file.bytes);
   }
-  return deletion;
+  return deletion.finish();
 }
 
-StoreDeletion clear_folder(const fs::path& directory) { return prune_folder(directory, 0); }
+StoreDeletion clear_folder(const fs::path& directory) {
+  Deletion deletion(directory);
+  for (const FolderFile& file : scan(directory)) {
+    if (!is_being_written(file)) deletion.remove(file.name, file.bytes);
+  }
+  return deletion.finish();
+}
 
 }  // namespace scoremod::plans

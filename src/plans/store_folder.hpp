@@ -29,7 +29,9 @@ enum class Depth : std::uint8_t { kHeaders, kContents };
 /// The last used first.
 std::vector<StoredFile> read_folder(const std::filesystem::path& directory, Depth depth);
 /// Deletes the least recently used until the rest takes at most `max_bytes`; and the remains of interrupted writes.
-StoreDeletion prune_folder(const std::filesystem::path& directory, std::uint64_t max_bytes);
+/// Never deletes the file named `kept`, which counts as the last used.
+StoreDeletion prune_folder(const std::filesystem::path& directory, std::uint64_t max_bytes,
+                           const std::string& kept = {});
 StoreDeletion remove_damaged_files(const std::filesystem::path& directory);
 StoreDeletion clear_folder(const std::filesystem::path& directory);
 

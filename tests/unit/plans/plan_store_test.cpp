@@ -216,7 +216,7 @@ TEST(PlanStore, IsNotStoppedByThingsThatAreNoFiles) {
   const ScratchFolder folder;
   PlanStore store(folder.path());
   const Warnings warnings;
-  fs::create_directory(path_of(store, record_of(1)));
+  fs::create_directories(path_of(store, record_of(1)) / "something");
   ASSERT_EQ(::mkfifo(path_of(store, record_of(2)).c_str(), 0600), 0);
   fs::create_symlink("/dev/zero", path_of(store, record_of(3)));
   for (const int number : {1, 2, 3}) EXPECT_EQ(store.load(RecordKind::kPlan, record_of(number).key), std::nullopt);
@@ -226,7 +226,81 @@ TEST(PlanStore, IsNotStoppedByThingsThatAreNoFiles) {
   EXPECT_TRUE(store.save(record_of(3)));
   EXPECT_TRUE(fs::exists("/dev/zero"));
   ASSERT_EQ(warnings.texts.size(), 2) << "one of reading, one of writing";
-  EXPECT_NE(warnings.texts[0].find("not a regular file"), std::string::npos) << warnings.texts[0];
+  EXPECT_NE(warnings.texts[0].find("a folder"), std::string::npos) << warnings.texts[0];
+}
+
+TEST(PlanStore, FollowsNoLink) {
+  const ScratchFolder folder, elsewhere;
+  PlanStore store(folder.path()), other(elsewhere.path());
+  const Warnings warnings;
+  const Record record = record_of(1);
+  ASSERT_TRUE(other.save(record));
+  const fs::path target = path_of(other, record), link = path_of(store, record);
+  set_age(target, std::chrono::hours(1));
+  const auto time = fs::last_write_time(target);
+  fs::create_symlink(target, link);
+  EXPECT_EQ(store.load(RecordKind::kPlan, record.key), std::nullopt);
+  ASSERT_EQ(warnings.texts.size(), 1u);
+  EXPECT_NE(warnings.texts[0].find("symbolic link"), std::string::npos) << warnings.texts[0];
+  ASSERT_EQ(store.list().size(), 1u);
+  EXPECT_NE(store.list()[0].damage.find("symbolic link"), std::string::npos);
+  EXPECT_EQ(store.clear().files, 1u);
+  EXPECT_FALSE(fs::is_symlink(link));
+  EXPECT_EQ(fs::last_write_time(target), time) << "what a link names is not the store's";
+}
+
+TEST(PlanStore, ListsAndDeletesWhatIsNoFile) {
+  const ScratchFolder folder;
+  PlanStore store(folder.path());
+  const Warnings warnings;
+  const auto make = [&] {
+    fs::create_directory(path_of(store, record_of(1)));
+    ASSERT_EQ(::mkfifo(path_of(store, record_of(2)).c_str(), 0600), 0);
+    fs::create_symlink("nowhere", path_of(store, record_of(3)));
+  };
+  make();
+  EXPECT_EQ(store.list().size(), 3u);
+  for (const StoredFile& file : store.verify()) EXPECT_NE(file.damage, "");
+  EXPECT_EQ(store.remove_damaged().files, 3u);
+  make();
+  EXPECT_EQ(store.clear().files, 3u);
+  make();
+  for (const int number : {1, 2, 3}) {
+    EXPECT_TRUE(store.save(record_of(number)));
+    EXPECT_TRUE(store.load(RecordKind::kPlan, record_of(number).key));
+  }
+  EXPECT_TRUE(warnings.texts.empty());
+}
+
+TEST(PlanStore, ClearsWhatItCanBesideWhatItCannot) {
+  const ScratchFolder folder;
+  PlanStore store(folder.path());
+  const fs::path full = path_of(store, record_of(1));
+  fs::create_directories(full / "something");
+  store.save(record_of(2));
+  store.save(record_of(3));
+  EXPECT_THROW(store.clear(), Error);
+  ASSERT_EQ(store.list().size(), 1u);
+  EXPECT_TRUE(fs::exists(full / "something"));
+}
+
+TEST(PlanStore, KeepsWhatItHasJustSaved) {
+  const ScratchFolder folder;
+  PlanStore store(folder.path());
+  store.save(record_of(1));
+  const std::uint64_t one = store.list()[0].bytes;
+  store.set_max_bytes(2 * one);
+  store.save(record_of(2));
+  for (const int number : {1, 2}) set_age(path_of(store, record_of(number)), std::chrono::hours(-24));
+  EXPECT_TRUE(store.save(record_of(3)));
+  EXPECT_TRUE(is_there(store, 3));
+  EXPECT_EQ(store.list().size(), 2u);
+  EXPECT_TRUE(store.save(record_of(4)));
+  EXPECT_TRUE(is_there(store, 3) && is_there(store, 4)) << "a time in the future is no reason to stay";
+  store.set_max_bytes(one);
+  set_age(path_of(store, record_of(3)), std::chrono::seconds(-30));
+  EXPECT_TRUE(store.save(record_of(4)));
+  EXPECT_TRUE(is_there(store, 4) && !is_there(store, 3)) << "clocks that differ a little";
 }
 
 TEST(PlanStore, GoesOnWithoutAFolderThatItCanWrite) {
