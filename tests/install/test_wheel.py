@@ -26,7 +26,8 @@ except ModuleNotFoundError as error:
     assert error.name == "jax", error
 else:
     raise AssertionError("there is no jax here")
-print(scoremod.__file__, scoremod.version(), sep="\n")
+print(scoremod.__file__)
+print(scoremod.version())
 """
 SCOREMOD_JAX = """
 import jax, jax.numpy as jnp, numpy as np, scoremod.jax
