@@ -13,7 +13,7 @@ from scoremod.jax.captures import name_of
 
 B, S, H, D = 2, 16, 4, 8
 Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)
-ARRAY = jnp.ones((B, S, H, D))
+ARRAY = jnp.ones((B, S, H, D), jnp.float32)
 
 WIDE = 2**33 + 3
 IDS = np.arange(B * S).reshape(B, S) + 2**33
@@ -203,7 +203,7 @@ def test_arrays_of_other_sizes_where_that_is_plain():
         filled = jnp.take(jnp.arange(2.0), h, fill_value=7.0)
         return score + 0.1 * (larger + last + taken + filled)
 
-    q = jax.random.normal(jax.random.key(0), Q.shape)
+    q = jax.random.normal(jax.random.key(0), Q.shape, jnp.float32)
     np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
 
 

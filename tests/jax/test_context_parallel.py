@@ -76,12 +76,12 @@ def test_reordering():
 
 
 def test_a_wrong_strategy():
-    x = jnp.ones((1, 4, 1, 8))
+    x = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.InvalidArgumentError, match="strategy: expected one of all_gather, ring"):
         context_parallel_attention(x, x, x, axis_name="seq", strategy="rign")
 
 
 def test_xla_is_no_backend_of_it():
-    x = jnp.ones((1, 4, 1, 8))
+    x = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.UnsupportedError, match='found "xla", which knows no sharded sequences; gather'):
         context_parallel_attention(x, x, x, axis_name="seq", backend="xla")

@@ -77,7 +77,7 @@ def test_functions_that_are_primitives_in_some_versions_of_jax():
     def score_mod(score, *_):
         return jnp.log2(1 + score * score) + jax.grad(jnp.tanh)(score)
 
-    q = 3 * jax.random.normal(jax.random.key(0), Q.shape)
+    q = 3 * jax.random.normal(jax.random.key(0), Q.shape, jnp.float32)
     np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_random_masks_are_computed_by_xla():
         return jnp.where(jax.random.bernoulli(own, 0.5), score, -jnp.inf)
 
     assert operands(dropped) == [("computed by XLA", ("h", "q_idx", "kv_idx"), (H, S, S), "bool")]
-    q = jax.random.normal(key, Q.shape)
+    q = jax.random.normal(key, Q.shape, jnp.float32)
     np.testing.assert_allclose(flex_attention(q, q, q, dropped), flex_attention(q, q, q, dropped, backend="xla"), atol=1e-5)
 
 
@@ -121,6 +121,9 @@ def test_equal_functions_have_one_program():
         (lambda score, *_: jax.lax.erf_inv(score), "'erf_inv'"),
         (lambda score, *_: jnp.cumsum(score[None])[0], "'cumsum'|'broadcast_in_dim'"),
         (lambda score, *_: score.astype(jnp.bfloat16).astype(jnp.float32), "'convert_element_type'"),
+        (lambda score, *_: score.astype(jnp.bfloat16).astype(jnp.float32), "makes bfloat16 of the score"),
+        (lambda score, *_: (score * jnp.ones(3)).sum(), r"makes an array of shape \(3,\) of the score"),
+        (lambda score, *_: jnp.zeros((2,) * 5)[(score.astype(jnp.int32),) * 5] + score, "an array at 5 indices .* at most 4"),
         (lambda score, *_: jax.lax.stop_gradient(score), "'stop_gradient'"),
         (lambda score, *_: jax.lax.fori_loop(0, 3, lambda i, x: x * 2, score), "'(scan|while)'"),
         (lambda score, *_: (jax.debug.print("{}", score), score)[1], "has an effect"),
@@ -142,7 +145,7 @@ def test_a_derivative_rule_of_the_users_is_not_ignored():
         explained(lambda score, *_: relu(score))
     # Where it doesn't touch the score, XLA follows it.
     logits = jnp.linspace(-1.0, 1.0, H)
-    q, k, v = (jax.random.normal(jax.random.key(i), Q.shape) for i in range(3))
+    q, k, v = (jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(3))
 
     def gradient(f):
         modifier = lambda x: lambda score, b, h, q_idx, kv_idx: score + f(x[h]) * (q_idx - kv_idx)  # noqa: E731
@@ -180,7 +183,7 @@ def test_arithmetic_and_comparisons_of_conditions():
         chosen = (high < late) | (high * even) | (jnp.maximum(late, even) >= high) ^ (jnp.minimum(high, late) + even)
         return jnp.where(chosen, score, 0.5 * score - 1)
 
-    q = 2 * jax.random.normal(jax.random.key(0), Q.shape)
+    q = 2 * jax.random.normal(jax.random.key(0), Q.shape, jnp.float32)
     np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
 
 
@@ -215,13 +218,14 @@ def test_masks_that_are_none_are_not_warned_of():
     unmasked = lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf) + jnp.where(kv_idx == 0, 1e4, -1e4)  # noqa: E731
     assert not _warnings_of(unmasked, "cudnn")
     assert not any(_warnings_of(score_mod, "cudnn") for score_mod in [*_masked_by(-30000.0), *_masked_by(-np.inf)])
+    assert not _warnings_of(lambda score, *_: jnp.nan_to_num(score), "cudnn")
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("number", range(4))
 def test_gradients_of_rows_that_a_finite_number_masks(number):
     score_mod = _masked_by(-1e9)[number]
-    q, k, v, d_o = (jax.random.normal(jax.random.key(i), Q.shape) for i in range(4))
+    q, k, v, d_o = (jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(4))
     gradients = [
         jax.grad(lambda *x, b=backend: (flex_attention(*x, score_mod, backend=b) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
         for backend in ("cpu", "xla")
@@ -231,7 +235,7 @@ def test_gradients_of_rows_that_a_finite_number_masks(number):
 
 
 def test_fallback_and_support():
-    q = jnp.ones((1, 4, 1, 8))
+    q = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.UnsupportedError):
         flex_attention(q, q, q, lambda score, *_: jax.lax.erf_inv(score))
     got = flex_attention(q, q, q, lambda score, *_: jax.lax.erf_inv(score / 10), fallback="xla")
@@ -250,7 +254,7 @@ def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
         value = builder.op("mul", value, builder.constant(1 + i / 2**20, "f32"))
     program, _ = builder.finish(value)
     monkeypatch.setattr("scoremod.jax.api.trace", lambda *_: (program, []))
-    q = jnp.ones((1, 4, 1, 8))
+    q = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.UnsupportedError, match="more than 65536 nodes"):
         flex_attention(q, q, q)
     np.testing.assert_allclose(flex_attention(q, q, q, fallback="xla"), q)
@@ -271,7 +275,10 @@ def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
         ({"score_mod": lambda *_: 1}, "found int32; convert it"),
         ({"score_mod": lambda *_: (1.0, 2.0)}, "expected it to return one scalar"),
         ({"mask_mod": lambda b, h, i, j: i - j}, "whether the key is kept as bool, found int32"),
-        ({"score_mod": 3}, "expected a function, found 3"),
+        ({"score_mod": 3}, "score_mod: expected a function, found 3"),
+        ({"mask_mod": np.ones((9, 9), bool)}, r"mask_mod: expected a function, found an array of shape \(9, 9\)$"),
+        ({"score_mod": lambda b, h, i, j: i >= j}, r"score_mod: expected a function of \(score, b, h, q_idx, kv_idx\), found one of \(b, h, i, j\); a mask"),
+        ({"mask_mod": lambda score, b, h, i, j: score}, r"mask_mod: expected a function of \(b, h, q_idx, kv_idx\), found one of \(score, b, h, i, j\)"),
         *(({"scale": scale, **on}, "scale: expected a finite number") for scale in (jnp.ones(3), np.nan, "1", 10**400, 2j) for on in ({}, {"backend": "xla"})),
         ({"fallback": "cpu"}, "fallback: expected"),
     ],
@@ -290,18 +297,18 @@ def test_sizes_that_are_no_numbers():
     with pytest.raises(scoremod.UnsupportedError, match="expected sizes that are numbers, found batch batch"):
         export.export(jax.jit(flex_attention))(q, q, q)
     exported = export.export(jax.jit(lambda *x: flex_attention(*x, fallback="xla")))(q, q, q)
-    arrays = [jax.random.normal(jax.random.key(i), Q.shape) for i in range(3)]
+    arrays = [jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(3)]
     np.testing.assert_allclose(exported.call(*arrays), flex_attention(*arrays), atol=1e-5)
 
 
 def test_lowering_for_a_platform_without_a_device():
-    q = jnp.ones((1, 4, 1, 8))
+    q = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.EnvironmentError, match="expected a device of the platform 'cuda'"):
         jax.jit(flex_attention).trace(q, q, q).lower(lowering_platforms=("cuda",))
 
 
 def test_an_unknown_backend():
-    q = jnp.ones((1, 4, 1, 8))
+    q = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.UnsupportedError, match="expected one that runs on the platform 'cpu'"):
         flex_attention(q, q, q, backend="cudnn")
 

@@ -30,9 +30,16 @@ def warn_of_finite_masks(program, sources, backend, stacklevel):
         )
 
 
+def _is_of_infinity(program, condition):
+    """Whether a choice is made where something is -inf, as jnp.nan_to_num makes it."""
+    node = program.nodes[condition]
+    return node.op == "eq" and any(program.nodes[arg].payload == "-inf" for arg in node.args)
+
+
 def _numbers(program, sources):
     for node in program.nodes:
-        cases = [program.nodes[arg] for arg in node.args[1:]] if node.op == "select" and node.type == "f32" else ()
+        chooses = node.op == "select" and node.type == "f32" and not _is_of_infinity(program, node.args[0])
+        cases = [program.nodes[arg] for arg in node.args[1:]] if chooses else ()
         yield from (float(case.payload) for case in cases if case.op == "constant" and -math.inf < float(case.payload) <= _MASK_LIKE)
     for decl, source in zip(program.operands, sources, strict=True):
         array = source.known_array() if decl.type == "f32" else None

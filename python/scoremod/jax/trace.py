@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import warnings
 
 import jax
@@ -16,7 +17,7 @@ from scoremod.jax.custom_rules import body_has_rules_derivative, has_custom_rule
 from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
 from scoremod.jax.library_functions import library_rule
 from scoremod.jax.manual_axes import type_like
-from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
+from scoremod.jax.operands import MAX_TABLE_RANK, OPERAND_TYPES, VIEW_RULES, Operands, index_vector
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, select_case
 from scoremod.jax.program import AXES, Builder
 
@@ -40,9 +41,8 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
     like: an array; scores and indices then vary over the same axes of a mesh.
     dtype: of scores. For float32 the function is traced without JAX's 64-bit types, on or not: a captured float64 becomes what it does without.
     """
-    if not callable(function):
-        raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
     avals, returned, meaning = _SIGNATURES[name]
+    _check_callable(name, function, len(avals))
     wide = np.dtype(dtype) == np.float64
     if wide:
         avals = [jax.ShapeDtypeStruct((), np.float64) if aval.dtype == np.float32 else aval for aval in avals]
@@ -72,6 +72,23 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
     if results[0].dtype != returned and not (wide and returned == np.float32 and results[0].dtype == np.float64):
         raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
     return jaxpr
+
+
+def _check_callable(name, function, arguments):
+    if not callable(function):
+        found = f"an array of shape {function.shape}" if hasattr(function, "shape") else f"{function!r:.100}"
+        raise InvalidArgumentError(f"{name}: expected a function, found {found}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function that is not Python's
+        return
+    try:
+        signature.bind(*range(arguments))
+    except TypeError:
+        wanted = "(score, b, h, q_idx, kv_idx)" if name == "score_mod" else "(b, h, q_idx, kv_idx)"
+        raise InvalidArgumentError(
+            f"{name}: expected a function of {wanted}, found one of {signature}; a mask is passed as mask_mod, a modified score as score_mod"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -191,7 +208,7 @@ class Tracer:
             self._indexed(equation, inputs, results[0], where)
         for value in results:
             if "score" in value.deps and value.node is None and value.view is None and value.vector is None:
-                self._refuse(equation, where, "depends on the score and is no operation of a score program")
+                self._refuse(equation, where, _why_not(inputs, value))
         return results
 
     def _fold(self, results):
@@ -281,6 +298,22 @@ class Tracer:
             f"{self._name}: '{equation.primitive.name}' at {where} {why}. Write it with the scalar operations of docs/jax.md, or "
             "run the function on XLA with backend=\"xla\""
         )
+
+
+def _why_not(inputs, result):
+    """Why the result of an operation on the score has no node."""
+    if not result.is_single:
+        return f"makes an array of shape {result.shape} of the score, and a score function is of one score, whose operations are on scalars"
+    if result.dtype not in PROGRAM_TYPES:
+        return f"makes {result.dtype} of the score, and score programs have float32, int32 and bool alone"
+    tables = [value.view for value in inputs if value.view is not None and value.node is None]
+    if tables:
+        rank = sum(index is not None for index in tables[0].indices)
+        return f"reads an array at {rank} indices that depend on the score, and a table has at most {MAX_TABLE_RANK}"
+    many = next((value.shape for value in inputs if not value.is_single), None)
+    if many is not None:
+        return f"makes one number of the score and an array of shape {many}, and a score program's operations are on scalars"
+    return "depends on the score and is no operation of a score program"
 
 
 def _line(equation):
