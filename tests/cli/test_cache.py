@@ -133,6 +133,14 @@ def test_a_folder_that_is_not_there_is_empty(scoremod, tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
+def test_an_empty_folder_name_is_no_folder(scoremod, store):
+    file = write(store)
+    for command in ("list", "clear"):
+        done = scoremod("cache", command, "--dir", "", env={**os.environ, "SCOREMOD_CACHE_DIR": str(store)})
+        assert done.returncode == 2 and "--dir: expected a folder, found an empty name" in done.stderr
+    assert file.exists()
+
+
 def test_mistakes(scoremod, store):
     file = write(store)
     assert scoremod("cache").returncode == 2

@@ -60,6 +60,25 @@ def test_files_that_cannot_be_read(scoremod, path, said):
     assert_mistake(scoremod("explain", path), said)
 
 
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(scoremod, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for command in ("run", "explain", "check"):
+        assert_mistake(scoremod(command, "pipe"), "pipe: cannot be read: it is a pipe that nobody writes to; expected")
+    (tmp_path / "problem.json").write_text(json.dumps({**SMALL, "inputs": {"q": {"npy": "pipe"}}}))
+    assert_mistake(scoremod("run", "problem.json"), "pipe: expected a .npy file: it is a pipe that nobody writes to")
+    assert_mistake(scoremod("explain", "--device", "pipe", PROBLEMS[0]), "it is a pipe that nobody writes to")
+
+
+def test_a_pipe_with_a_writer_is_read(scoremod):
+    reader, writer = os.pipe()
+    child = subprocess.Popen(["sh", "-c", f"sleep 0.2; cat '{PROBLEMS[0]}'"], stdout=writer)
+    os.close(writer)
+    done = scoremod("explain", f"/dev/fd/{reader}", pass_fds=(reader,))
+    os.close(reader)
+    assert child.wait() == 0
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [

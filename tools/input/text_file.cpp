@@ -2,9 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 
 #include "scoremod/error.hpp"
+
+#include "input_file.hpp"
 
 namespace scoremod::input {
 namespace {
@@ -15,12 +16,11 @@ constexpr std::size_t kMaxBytes = std::size_t{33} << 20;
 }  // namespace
 
 std::string read_text(const std::string& path, const std::string& expected) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (file == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument,
-                path + ": cannot be read: " + std::strerror(errno) + "; expected " + expected);
+  const InputFile input = open_input_file(path);
+  if (input.file == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument, path + ": cannot be read: " + input.failure + "; expected " + expected);
   }
-  return read_text(file.get(), path);
+  return read_text(input.file.get(), path);
 }
 
 std::string read_text(std::FILE* file, const std::string& name) {

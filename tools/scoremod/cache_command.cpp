@@ -25,14 +25,19 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Arguments {
-  std::string directory;
+  std::optional<std::string> directory;
   std::optional<std::uint64_t> max_bytes;
   bool remove = false;
   bool json = false;
 };
 
 void choose_store(const Arguments& arguments) {
-  if (!arguments.directory.empty()) set_plan_store_directory(arguments.directory);
+  if (arguments.directory && arguments.directory->empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "--dir: expected a folder, found an empty name (a variable that is not set?); leave --dir out for the "
+         "environment's folder");
+  }
+  if (arguments.directory) set_plan_store_directory(*arguments.directory);
   if (!plan_store_directory().empty()) return;
   fail(ErrorCode::kInvalidArgument,
        "expected a plan store, found none: it is switched off (SCOREMOD_CACHE) or no folder is known; name one with "

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fail.hpp"
+#include "input_file.hpp"
 #include "npy_header.hpp"
 #include "output_file.hpp"
 
@@ -36,11 +37,12 @@ constexpr std::array<NpyType, 5> kTypes{{
 
 const NpyType& npy_type(DType dtype) { return *std::ranges::find(kTypes, dtype, &NpyType::dtype); }
 
-class InputFile {
+class NpyFile {
  public:
-  explicit InputFile(const std::filesystem::path& path)
-      : name_(path.string()), file_(std::fopen(path.c_str(), "rb"), std::fclose) {
-    if (file_ == nullptr) refuse("expected a .npy file: ", std::strerror(errno));
+  explicit NpyFile(const std::filesystem::path& path) : name_(path.string()), file_(nullptr, std::fclose) {
+    input::InputFile input = input::open_input_file(name_);
+    if (input.file == nullptr) refuse("expected a .npy file: ", input.failure);
+    file_ = std::move(input.file);
   }
 
   void read(void* to, std::size_t bytes, const char* what) {
@@ -64,7 +66,7 @@ class InputFile {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
-NpyHeader read_header(InputFile& file) {
+NpyHeader read_header(NpyFile& file) {
   std::array<unsigned char, 8> start{};
   file.read(start.data(), start.size(), "a .npy file's start");
   if (std::memcmp(start.data(), "\x93NUMPY", 6) != 0) {
@@ -96,7 +98,7 @@ std::string quoted(const std::string& text) {
   return "'" + out + "'";
 }
 
-void check_header(const InputFile& file, const NpyHeader& header, DType dtype, const std::vector<std::int64_t>& shape) {
+void check_header(const NpyFile& file, const NpyHeader& header, DType dtype, const std::vector<std::int64_t>& shape) {
   const NpyType& type = npy_type(dtype);
   const auto is_it = [&](const char* accepted) { return accepted != nullptr && header.descr == accepted; };
   if (!std::ranges::any_of(type.accepted, is_it)) {
@@ -115,7 +117,7 @@ void check_header(const InputFile& file, const NpyHeader& header, DType dtype, c
 
 std::vector<std::byte> read_npy(const std::filesystem::path& path, DType dtype,
                                 const std::vector<std::int64_t>& shape) {
-  InputFile file(path);
+  NpyFile file(path);
   check_header(file, read_header(file), dtype, shape);
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);  // a valid problem's: it fits
