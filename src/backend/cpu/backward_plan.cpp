@@ -36,11 +36,10 @@ class CpuBackward final : public BackwardPlan {
     const CallParameters no_parameters;
     BackwardCall call = make_call(no_tensors, no_parameters, operands_, gradients, {});
     worker_bytes_ = std::max(backward_worker_bytes(call), remainders_.worker_bytes());
+    workspace_bytes_ = workspace_bytes_of("backward", compiled_.problem, shared_bytes_, worker_bytes_, threads_);
   }
 
-  std::size_t workspace_bytes() const override {
-    return shared_bytes_ + worker_bytes_ * static_cast<std::size_t>(threads_);
-  }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
 
   void execute(const BackwardTensors& tensors, const CallParameters& parameters,
                std::span<std::byte> workspace) const override {
@@ -78,7 +77,7 @@ class CpuBackward final : public BackwardPlan {
   SharedMemory take_shared(Scratch& scratch) const {
     const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.seq_q);
     SharedMemory memory;
-    if (needs_dq_sums(shape_, tiles_)) memory.dq_sums = scratch.take<float>(rows * shape_.padded_qk);
+    if (needs_dq_sums(shape_, tiles_)) memory.dq_sums = scratch.take<float>(multiply_bytes(rows, shape_.padded_qk));
     memory.lse_remainders = scratch.take<float>(rows);
     const auto count = static_cast<std::size_t>(units());
     memory.turns = {scratch.take<Turn>(count), count};
@@ -113,7 +112,7 @@ class CpuBackward final : public BackwardPlan {
   const std::size_t keys_;
   const std::int64_t tiles_;
   const LseRemainders remainders_;
-  std::size_t shared_bytes_ = 0, worker_bytes_ = 0;
+  std::size_t shared_bytes_ = 0, worker_bytes_ = 0, workspace_bytes_ = 0;
 };
 
 }  // namespace

@@ -21,9 +21,10 @@ class CpuForward final : public ForwardPlan {
     const CallParameters no_parameters;
     ForwardCall call = make_call(no_tensors, no_parameters, operands_);
     worker_bytes_ = forward_worker_bytes(call);
+    workspace_bytes_ = workspace_bytes_of("forward", compiled_.problem, 0, worker_bytes_, threads_);
   }
 
-  std::size_t workspace_bytes() const override { return worker_bytes_ * static_cast<std::size_t>(threads_); }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
 
   void execute(const ForwardTensors& tensors, const CallParameters& parameters,
                std::span<std::byte> workspace) const override {
@@ -55,7 +56,7 @@ class CpuForward final : public ForwardPlan {
   const VectorProgram program_;
   const std::vector<OperandView> operands_;
   const int threads_;
-  std::size_t worker_bytes_ = 0;
+  std::size_t worker_bytes_ = 0, workspace_bytes_ = 0;
 };
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <memory>
 #include <span>
 
+#include "base/byte_count.hpp"
+
 namespace scoremod::backend::cpu {
 
 /// Hands out parts of a workspace, each aligned to 64 bytes. Without memory it only measures, so that one function both
-/// says how much is needed and lays it out.
+/// says how much is needed and lays it out. What it measures does not wrap: kMostBytes stands for too much.
 class Scratch {
  public:
   Scratch() = default;
@@ -17,7 +19,7 @@ class Scratch {
   T* take(std::size_t count) {
     constexpr std::size_t kAlignment = 64;
     T* part = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    used_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    used_ = add_bytes(used_, align_bytes(multiply_bytes(count, sizeof(T)), kAlignment));
     return part;
   }
 

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+
+#include "scoremod/problem.hpp"
 
 namespace scoremod::backend::cpu {
 
@@ -11,5 +14,10 @@ int thread_count(int requested);
 /// do its part of the work whatever the others do: when the system has no more threads, fewer calls are made. The first
 /// exception is rethrown once all have returned.
 void run_workers(int count, const std::function<void(int)>& body);
+
+/// What a plan takes: `shared` bytes, and `each` for every thread. Throws Error(kUnsupported) when no address counts
+/// that many.
+std::size_t workspace_bytes_of(const char* direction, const AttentionProblem& problem, std::size_t shared,
+                               std::size_t each, int threads);
 
 }  // namespace scoremod::backend::cpu

@@ -7,6 +7,7 @@
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "base/byte_count.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
@@ -48,7 +49,7 @@ class GeneratedComputeKernel final : public ComputeKernel {
 }  // namespace
 
 std::size_t bytes_of(const NodeTensor& tensor, const AttentionProblem& problem) {
-  return static_cast<std::size_t>(size_of(tensor, problem)) * sizeof(float);
+  return multiply_bytes(static_cast<std::size_t>(size_of(tensor, problem)), sizeof(float));
 }
 
 std::vector<std::string> ComputeKernel::unsupported_reasons(const AttentionProblem& problem, const Program& program,

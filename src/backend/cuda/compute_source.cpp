@@ -4,6 +4,7 @@
 
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "base/byte_count.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::embedded {
@@ -35,9 +36,11 @@ std::string index_statements(const std::array<std::int64_t, kAxisCount>& extents
 }  // namespace
 
 std::int64_t size_of(const NodeTensor& tensor, const AttentionProblem& problem) {
-  std::int64_t size = 1;
-  for (const std::int64_t extent : extents_of(tensor, problem)) size *= extent;
-  return size;
+  std::size_t size = 1;
+  for (const std::int64_t extent : extents_of(tensor, problem)) {
+    size = multiply_bytes(size, static_cast<std::size_t>(extent));
+  }
+  return static_cast<std::int64_t>(size);
 }
 
 ComputeSource compute_source(const AttentionProblem& problem, const Program& program,

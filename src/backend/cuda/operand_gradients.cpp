@@ -11,6 +11,7 @@
 #include "backend/cuda/program_source.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/unsupported.hpp"
+#include "base/byte_count.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -55,13 +56,14 @@ struct WorkspaceLayout {
     scores = take(blocks.scores(), sizeof(float));
     products = take(blocks.scores(), sizeof(float));
     for (const GradientTarget& target : targets) sums.push_back(take(blocks.sums(target), target.sum_bytes()));
-    bytes += kAlignment;  // callers align to less
+    bytes = add_bytes(bytes, kAlignment);  // callers align to less
   }
 
  private:
   std::size_t take(std::int64_t count, std::int64_t size) {
     const std::size_t first = bytes;
-    bytes += (static_cast<std::size_t>(count * size) + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t part = multiply_bytes(static_cast<std::size_t>(count), static_cast<std::size_t>(size));
+    bytes = add_bytes(bytes, align_bytes(part, kAlignment));
     return first;
   }
 };

@@ -3,6 +3,7 @@
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/cudnn/graph/handle.hpp"
+#include "base/byte_count.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -47,7 +48,7 @@ DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction
 
 std::size_t DirectionPlan::place_in_workspace(std::size_t bytes) {
   const std::size_t place = workspace_bytes_;
-  workspace_bytes_ += (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  workspace_bytes_ = add_bytes(workspace_bytes_, align_bytes(bytes, kPartAlignment));
   return place;
 }
 
