@@ -26,6 +26,12 @@ constexpr double kWeight = 4 * kFloatRoundoff;
 
 double square(double x) { return x * x; }
 
+/// The move of a float32 sum whose terms have this magnitude: without bound where the sum may overflow on the way,
+/// which depends on the order.
+double unless_overflow(double magnitude, double move) {
+  return magnitude > std::numeric_limits<float>::max() ? std::numeric_limits<double>::infinity() : move;
+}
+
 /// One key of a row: its softmax weight, or for a key that rounding may bring in the weight it would have, and its
 /// moves.
 struct Key {
@@ -67,10 +73,11 @@ struct Adjoint {
 /// A sum in float32: its value, and the square of what its roundings may move it by. Each product and each partial sum
 /// is rounded.
 struct RoundedSum {
-  double value = 0, square_move = 0;
+  double value = 0, magnitude = 0, square_move = 0;
 
   void add(double term) {
     value += term;
+    magnitude += std::abs(term);
     square_move += square(kFloatRoundoff * term) + square(kFloatRoundoff * value);
   }
 };
@@ -94,7 +101,8 @@ class Band {
         function_program_error_(problem_.program, function_error_),
         keys_(static_cast<std::size_t>(problem_.seq_kv)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
-        o_move_(o_.size()) {
+        o_move_(o_.size()),
+        o_magnitude_(o_.size()) {
     if (inputs.d_o == nullptr || !compiled.backward) return;
     d_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.d_o);
     derivative_program_ = compiled.backward->program;
@@ -206,7 +214,8 @@ class Band {
         magnitude += std::abs(q[d] * k[d]);
       }
       key.score = scale_ * sum;
-      key.score_move = kFloatRoundoff * std::abs(scale_) * magnitude;
+      key.score_move =
+          unless_overflow(std::max(1.0, std::abs(scale_)) * magnitude, kFloatRoundoff * std::abs(scale_) * magnitude);
       modify({b, h, i, j}, key);
       if (key.kept && !(key.value <= maximum)) maximum = key.value;
     }
@@ -230,6 +239,7 @@ class Band {
   void output_row(std::int64_t b, std::int64_t h) {
     std::fill(o_.begin(), o_.end(), 0);
     std::fill(o_move_.begin(), o_move_.end(), 0);
+    std::fill(o_magnitude_.begin(), o_magnitude_.end(), 0);
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       const Key& key = keys_[static_cast<std::size_t>(j)];
       if (!key.possible) continue;
@@ -238,10 +248,14 @@ class Band {
       for (std::size_t d = 0; d < o_.size(); ++d) {
         if (key.kept) o_[d] += key.weight * v[d];
         o_move_[d] += square(move * v[d]);
+        o_magnitude_[d] += key.weight * std::abs(v[d]);
       }
     }
-    for (std::size_t d = 0; d < o_.size(); ++d)
-      o_move_[d] = std::sqrt(o_move_[d]) + (row_.weight + store_) * std::abs(o_[d]);
+    // Weights may be divided by their sum only in the end.
+    for (std::size_t d = 0; d < o_.size(); ++d) {
+      const double move = std::sqrt(o_move_[d]) + (row_.weight + store_) * std::abs(o_[d]);
+      o_move_[d] = unless_overflow(o_magnitude_[d] * std::exp(log_sum_), move);
+    }
   }
 
   /// The weights are computed anew, from the LSE.
@@ -259,7 +273,8 @@ class Band {
       value_gradient(key, key_row(b, h, j), d_o);
       delta_square += square(weight_move(key) * key.d_weight);
     }
-    row_.delta = std::sqrt(delta_square + delta.square_move + square(row_.weight * delta.value));
+    row_.delta = unless_overflow(delta.magnitude,
+                                 std::sqrt(delta_square + delta.square_move + square(row_.weight * delta.value)));
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       const Key& key = keys_[static_cast<std::size_t>(j)];
       if (!key.possible) continue;
@@ -281,13 +296,13 @@ class Band {
       add_term(key.kept ? key.weight * d_o[d] : 0, move * d_o[d], gradient_.dv[at], squares_.dv[at]);
     }
     key.d_weight = d_weight.value;
-    key.d_weight_move = std::sqrt(d_weight.square_move);
+    key.d_weight_move = unless_overflow(d_weight.magnitude, std::sqrt(d_weight.square_move));
   }
 
   /// Adds a term with its move to a sum, which is rounded.
   static void add_term(double term, double move, double& sum, double& squares) {
     sum += term;
-    squares += square(move) + square(kFloatRoundoff * sum);
+    squares += unless_overflow(std::abs(term) + std::abs(sum), square(move) + square(kFloatRoundoff * sum));
   }
 
   template <class Body>
@@ -386,7 +401,7 @@ class Band {
   std::vector<RowSlopes> dq_slopes_;  ///< of the row's dq
   std::vector<std::vector<RowSlopes>> operand_slopes_;
   std::vector<std::pair<std::size_t, std::size_t>> touched_;  ///< operand and entry, of which the row has slopes
-  std::vector<double> o_, o_move_;
+  std::vector<double> o_, o_move_, o_magnitude_;
   RoundingBand band_;
   reference::BackwardResult<double> gradient_;  ///< the values themselves
   reference::BackwardResult<double> squares_;   ///< of the moves

@@ -32,6 +32,9 @@ namespace scoremod::checking {
 ///   g + its moves: an adjoint is linear in g, and its roundings do not vanish where g does
 /// - dq, dk, dv, an operand's gradient: their terms' moves; u (their sum); w times themselves for the store
 ///
+/// A float32 sum whose terms' magnitudes add up to more than float32 holds moves without bound: whether it overflows
+/// on the way depends on the order.
+///
 /// Moves of independent terms add in quadrature. A row's D and LSE are the same for all of its keys: what they move in
 /// an element of a gradient is summed over the row's keys with its sign, and then added in quadrature. (An operand that
 /// is added to whole rows has a gradient of 0, of which rounding leaves -D's move.)

@@ -11,6 +11,7 @@
 #include "scoremod/check.hpp"
 #include "scoremod/inputs.hpp"
 
+#include "base/fail.hpp"
 #include "support/problem_for.hpp"
 
 namespace scoremod::backend {
@@ -250,6 +251,42 @@ TEST(CpuBackend, NeedsMemoryThatDoesNotGrowWithTheLengths) {
   // What an LSE leaves out takes as much as the LSE itself.
   constexpr std::size_t kRemainders = sizeof(float) << 20;
   EXPECT_LE(bytes(1 << 20, true), bytes(8192, true) + kRemainders + (1 << 20));
+}
+
+/// Nothing is wrong with a backend whose sums overflow where float32 does.
+TEST(CpuBackend, PassesTheCheckWhereInputsOverflowFloat32) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    AttentionProblem problem = make_problem("value = score", 8, 16);
+    problem.dtype = dtype;
+    for (const char* tensor : {"q", "k", "v", "d_o"}) {
+      for (const double largest : {3e38, 1e37, 3e19}) {
+        RandomInputOptions fill;
+        fill.overrides = {{tensor, {FillKind::kUniform, -largest, largest}}};
+        CheckOptions options;
+        options.inputs = random_inputs(problem, fill);
+        expect_check_passes(problem, concat(tensor, " up to ", largest, " in ", to_string(dtype)), options);
+      }
+    }
+  }
+}
+
+TEST(CpuBackend, RefusesAWorkspaceThatNoAddressCounts) {
+  AttentionProblem problem;
+  problem.batch = std::int64_t{1} << 29;
+  problem.heads_q = problem.heads_kv = 1 << 10;
+  problem.seq_q = 1 << 20;
+  problem.seq_kv = 1 << 10;
+  problem.dim_qk = problem.dim_v = 1;
+  problem.dtype = DType::kBF16;
+  problem.backward = problem.stats = true;
+  try {
+    compile(problem, 1);
+    ADD_FAILURE() << "was not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("needs a workspace of 2^63 bytes or more"), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace
