@@ -83,7 +83,7 @@ USER_FOLDERS = ["tools", "bench", "examples", "bindings"]
 # Where each third-party header may be seen: a prefix of its name, and the layers or folders that may include it.
 THIRD_PARTY = {
     "cblas.h": ["bench"],
-    "hwy/": ["backend/cpu"],
+    "hwy/": ["backend/cpu", "backend/reference"],
     "cudnn_frontend": ["backend/cudnn", "bench"],
     "cudnn": ["backend/cudnn"],
     "cuda": ["backend/cuda", "backend/cudnn"],

@@ -14,6 +14,7 @@ namespace scoremod::backend::reference {
 template <class Real>
 std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* data) {
   std::vector<Real> values;
+  values.reserve(static_cast<std::size_t>(tensor.elements()));
   tensor.for_each_offset(
       [&](std::int64_t, std::int64_t offset) { values.push_back(load_element<Real>(data, tensor.dtype, offset)); });
   return values;

@@ -1,0 +1,338 @@
+#include "backend/reference/fast_oracle.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <future>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "backend/reference/dense_tensor.hpp"
+#include "backend/reference/double_kernels.hpp"
+#include "backend/reference/strip_evaluator.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::reference {
+namespace {
+
+using problem::TensorRole;
+
+/// Queries of a block: enough that sums over queries are worth loading and storing.
+constexpr std::size_t kBlockRows = 32;
+constexpr double kZero = 0;
+
+std::size_t padded(std::size_t count) { return (count + kDoubleAlignment - 1) / kDoubleAlignment * kDoubleAlignment; }
+
+/// Rows of a matrix for add_product(), zero beyond its columns.
+struct Matrix {
+  std::size_t columns = 0, stride = 0;
+  std::vector<double> data;
+  bool finite = true;
+
+  Matrix() = default;
+  Matrix(std::size_t rows, std::size_t columns_) : columns(columns_), stride(padded(columns_)), data(rows * stride) {}
+
+  double* row(std::size_t r) { return data.data() + r * stride; }
+  const double* row(std::size_t r) const { return data.data() + r * stride; }
+  void clear() { std::fill(data.begin(), data.end(), 0.0); }
+
+  /// Copies `rows` dense rows.
+  void load(const double* from, std::size_t rows) {
+    finite = std::all_of(from, from + rows * columns, [](double x) { return std::isfinite(x); });
+    for (std::size_t r = 0; r < rows; ++r) std::copy_n(from + r * columns, columns, row(r));
+  }
+  void load_transposed(const Matrix& from, std::size_t rows) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t c = 0; c < from.columns; ++c) row(c)[r] = from.row(r)[c];
+    }
+  }
+};
+
+/// What all threads share.
+struct Task {
+  Task(const compiler::CompiledProblem& compiled_problem, const InputTensors& inputs, const CallParameters& call)
+      : compiled(compiled_problem),
+        problem(compiled.problem),
+        parameters(call),
+        q(load_dense<double>(problem, TensorRole::kQ, inputs.q)),
+        k(load_dense<double>(problem, TensorRole::kK, inputs.k)),
+        v(load_dense<double>(problem, TensorRole::kV, inputs.v)),
+        operands(view_operands(problem, inputs.operands)) {}
+
+  std::size_t query_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return static_cast<std::size_t>((b * problem.heads_q + h) * problem.seq_q + i);
+  }
+
+  const compiler::CompiledProblem& compiled;
+  const AttentionProblem& problem;
+  const CallParameters& parameters;
+  const std::vector<double> q, k, v;
+  const std::vector<OperandView> operands;
+  std::vector<double> d_o;            ///< empty for a forward
+  std::optional<Program> derivative;  ///< likewise nothing
+  ForwardResult<double> forward;      ///< of a forward
+  BackwardResult<double> backward;    ///< of a backward
+  std::mutex mutex;                   ///< of the operands' gradients and the progress
+  std::atomic<std::int64_t> next_unit{0}, rows_done{0};
+};
+
+/// One thread's memory. A unit of work is one (batch, key/value head), whose dk and dv it owns.
+class Worker {
+ public:
+  Worker(Task& task, const Progress& progress)
+      : task_(task),
+        problem_(task.problem),
+        progress_(progress),
+        keys_(static_cast<std::size_t>(problem_.seq_kv)),
+        dim_qk_(static_cast<std::size_t>(problem_.dim_qk)),
+        dim_v_(static_cast<std::size_t>(problem_.dim_v)),
+        // The user's own program: what the passes made of it is not to be trusted here.
+        program_(problem_.program, task.operands, task.parameters.offsets, problem_.seq_kv),
+        k_(keys_, dim_qk_),
+        k_transposed_(dim_qk_, keys_),
+        v_(keys_, dim_v_),
+        q_(kBlockRows, dim_qk_),
+        scores_(kBlockRows, keys_),
+        weights_(kBlockRows, keys_),
+        o_(kBlockRows, dim_v_),
+        kept_(kBlockRows * scores_.stride),
+        lse_(kBlockRows) {
+    if (!task.derivative) return;
+    derivative_.emplace(*task.derivative, task.operands, task.parameters.offsets, problem_.seq_kv);
+    for (const Root& root : task.derivative->roots()) {
+      if (root.kind == RootKind::kScoreAdjoint) score_adjoint_ = root.node;
+    }
+    v_transposed_ = Matrix(dim_v_, keys_);
+    d_o_ = Matrix(kBlockRows, dim_v_);
+    d_weights_ = Matrix(kBlockRows, keys_);
+    dq_ = Matrix(kBlockRows, dim_qk_);
+    dk_ = Matrix(keys_, dim_qk_);
+    dv_ = Matrix(keys_, dim_v_);
+  }
+
+  void run() {
+    const std::int64_t units = problem_.batch * problem_.heads_kv;
+    for (;;) {
+      const std::int64_t unit = task_.next_unit.fetch_add(1);
+      if (unit >= units) return;
+      run_unit(unit / problem_.heads_kv, unit % problem_.heads_kv);
+    }
+  }
+
+ private:
+  void run_unit(std::int64_t b, std::int64_t head_kv) {
+    const std::size_t first_key = static_cast<std::size_t>(b * problem_.heads_kv + head_kv) * keys_;
+    k_.load(task_.k.data() + first_key * dim_qk_, keys_);
+    v_.load(task_.v.data() + first_key * dim_v_, keys_);
+    k_transposed_.load_transposed(k_, keys_);
+    if (derivative_) {
+      v_transposed_.load_transposed(v_, keys_);
+      dk_.clear();
+      dv_.clear();
+    }
+    const std::int64_t group = problem_.heads_q / problem_.heads_kv;
+    for (std::int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
+      program_.begin_head(b, h);
+      if (derivative_) derivative_->begin_head(b, h);
+      for (std::int64_t i = 0; i < problem_.seq_q; i += kBlockRows) {
+        run_block(b, h, i, static_cast<std::size_t>(std::min<std::int64_t>(kBlockRows, problem_.seq_q - i)));
+      }
+    }
+    if (!derivative_) return;
+    store(dk_, keys_, task_.backward.dk.data() + first_key * dim_qk_);
+    store(dv_, keys_, task_.backward.dv.data() + first_key * dim_v_);
+  }
+
+  void run_block(std::int64_t b, std::int64_t h, std::int64_t i, std::size_t rows) {
+    const std::size_t first = task_.query_row(b, h, i);
+    q_.load(task_.q.data() + first * dim_qk_, rows);
+    multiply(q_, rows, k_transposed_, dim_qk_, scores_);
+    for (std::size_t r = 0; r < rows; ++r) weigh(i + static_cast<std::int64_t>(r), r);
+    o_.clear();
+    add({rows, v_.stride, keys_, weights_.data.data(), weights_.stride, 1, v_.data.data(), v_.stride, o_.data.data(),
+         o_.stride},
+        v_.finite);
+    if (derivative_) {
+      differentiate(first, i, rows);
+    } else {
+      store(o_, rows, task_.forward.o.data() + first * dim_v_);
+      std::copy_n(lse_.data(), rows, task_.forward.lse.data() + first);
+    }
+    report(static_cast<std::int64_t>(rows));
+  }
+
+  /// From one row of products of q and k: the scores, the weights, what is kept, and the LSE.
+  void weigh(std::int64_t query, std::size_t r) {
+    double* scores = scores_.row(r);
+    double* weights = weights_.row(r);
+    std::uint8_t* kept = kept_.data() + r * scores_.stride;
+    for (std::size_t j = 0; j < keys_; ++j) scores[j] *= task_.parameters.scale;
+    program_.begin_query(query);
+    for_each_strip([&](std::size_t first, std::size_t count) {
+      program_.evaluate(static_cast<std::int64_t>(first), count, scores + first);
+      program_.write_kept(kept + first);
+      const Lanes value = program_.at(problem_.program.value());
+      for (std::size_t lane = 0; lane < count; ++lane) weights[first + lane] = value.f[lane * value.step];
+    });
+    double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
+    bool any = false;
+    for (std::size_t j = 0; j < keys_; ++j) {
+      if (kept[j] == 0) continue;
+      any = true;
+      if (std::isnan(weights[j]) || weights[j] > maximum) maximum = weights[j];
+    }
+    exponentiate(weights, keys_, maximum);
+    for (std::size_t j = 0; j < keys_; ++j) {
+      weights[j] = kept[j] != 0 ? weights[j] : 0;
+      sum += weights[j];
+    }
+    lse_[r] = any ? maximum + std::log(sum) : -std::numeric_limits<double>::infinity();
+    for (std::size_t j = 0; j < keys_; ++j) weights[j] = kept[j] != 0 ? weights[j] / sum : 0;
+  }
+
+  void differentiate(std::size_t first, std::int64_t query, std::size_t rows) {
+    d_o_.load(task_.d_o.data() + first * dim_v_, rows);
+    multiply(d_o_, rows, v_transposed_, dim_v_, d_weights_);
+    for (std::size_t r = 0; r < rows; ++r) differentiate_row(query + static_cast<std::int64_t>(r), r);
+    dq_.clear();
+    add({rows, k_.stride, keys_, d_weights_.data.data(), d_weights_.stride, 1, k_.data.data(), k_.stride,
+         dq_.data.data(), dq_.stride},
+        k_.finite);
+    store(dq_, rows, task_.backward.dq.data() + first * dim_qk_);
+    add({keys_, q_.stride, rows, d_weights_.data.data(), 1, d_weights_.stride, q_.data.data(), q_.stride,
+         dk_.data.data(), dk_.stride},
+        q_.finite);
+    add({keys_, d_o_.stride, rows, weights_.data.data(), 1, weights_.stride, d_o_.data.data(), d_o_.stride,
+         dv_.data.data(), dv_.stride},
+        d_o_.finite);
+  }
+
+  /// Turns one row of dO V^T into the gradient of the products of q and k.
+  void differentiate_row(std::int64_t query, std::size_t r) {
+    const std::uint8_t* kept = kept_.data() + r * scores_.stride;
+    const double* weights = weights_.row(r);
+    double* upstream = d_weights_.row(r);
+    double delta = 0;
+    for (std::size_t d = 0; d < dim_v_; ++d) delta += d_o_.row(r)[d] * o_.row(r)[d];
+    for (std::size_t j = 0; j < keys_; ++j) upstream[j] = kept[j] != 0 ? weights[j] * (upstream[j] - delta) : 0;
+    derivative_->begin_query(query);
+    for_each_strip([&](std::size_t first, std::size_t count) {
+      derivative_->evaluate(static_cast<std::int64_t>(first), count, scores_.row(r) + first, upstream + first);
+      add_contributions(kept + first);
+      // In place of the upstream adjoints, which have been read. Without such a root the score has no gradient.
+      const Lanes adjoint =
+          score_adjoint_ == kNoNode ? Lanes{&kZero, nullptr, nullptr, 0} : derivative_->at(score_adjoint_);
+      for (std::size_t lane = 0; lane < count; ++lane) {
+        const double d_score = task_.parameters.scale * adjoint.f[lane * adjoint.step];
+        upstream[first + lane] = kept[first + lane] != 0 ? d_score : 0;
+      }
+    });
+  }
+
+  void add_contributions(const std::uint8_t* kept) {
+    std::unique_lock lock(task_.mutex, std::defer_lock);
+    for (const Root& root : task_.derivative->roots()) {
+      if (root.kind != RootKind::kOperandAdjoint) continue;
+      if (!lock) lock.lock();
+      derivative_->add_contributions(root, kept, task_.backward.d_operands[root.operand]);
+    }
+  }
+
+  template <class Body>
+  void for_each_strip(const Body& body) const {
+    for (std::size_t first = 0; first < keys_; first += StripEvaluator::kMostKeys)
+      body(first, std::min(StripEvaluator::kMostKeys, keys_ - first));
+  }
+
+  /// out = a b, where a's terms that are not finite belong to their row or column alone.
+  static void multiply(const Matrix& a, std::size_t rows, const Matrix& b, std::size_t depth, Matrix& out) {
+    out.clear();
+    add_product(
+        {rows, b.stride, depth, a.data.data(), a.stride, 1, b.data.data(), b.stride, out.data.data(), out.stride});
+  }
+
+  /// Without the terms that are not kept, where B is not finite: 0 * inf is NaN. A's rows and steps are a query and a
+  /// key, in either order.
+  void add(const DoubleProduct& p, bool finite) const {
+    if (finite) return add_product(p);
+    for (std::size_t row = 0; row < p.rows; ++row) {
+      for (std::size_t step = 0; step < p.depth; ++step) {
+        const std::size_t at = row * p.a_row_stride + step * p.a_step_stride;
+        if (kept_[at] == 0) continue;
+        for (std::size_t c = 0; c < p.columns; ++c) p.c[row * p.c_stride + c] += p.a[at] * p.b[step * p.b_stride + c];
+      }
+    }
+  }
+
+  static void store(const Matrix& matrix, std::size_t rows, double* out) {
+    for (std::size_t r = 0; r < rows; ++r) std::copy_n(matrix.row(r), matrix.columns, out + r * matrix.columns);
+  }
+
+  void report(std::int64_t rows) {
+    const std::int64_t done = task_.rows_done.fetch_add(rows) + rows;
+    if (!progress_) return;
+    const std::lock_guard lock(task_.mutex);
+    progress_(static_cast<double>(done) / static_cast<double>(problem_.batch * problem_.heads_q * problem_.seq_q));
+  }
+
+  Task& task_;
+  const AttentionProblem& problem_;
+  const Progress& progress_;
+  const std::size_t keys_, dim_qk_, dim_v_;
+  StripEvaluator program_;
+  std::optional<StripEvaluator> derivative_;
+  NodeId score_adjoint_ = kNoNode;
+  Matrix k_, k_transposed_, v_, v_transposed_;
+  Matrix q_, scores_, weights_, o_, d_o_;
+  Matrix d_weights_;  ///< dO V^T, then the upstream adjoints, then the gradient of Q K^T
+  Matrix dq_, dk_, dv_;
+  std::vector<std::uint8_t> kept_;  ///< as scores_
+  std::vector<double> lse_;
+};
+
+void run(Task& task, int threads, const Progress& progress) {
+  // A thread costs as much as some ten thousand scores.
+  constexpr double kLeastScores = 20000;
+  const AttentionProblem& p = task.problem;
+  const double scores =
+      static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) * static_cast<double>(p.seq_kv);
+  const double cores = threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
+  const double units = static_cast<double>(p.batch * p.heads_kv);
+  const auto count = static_cast<int>(std::max(1.0, std::min({cores, units, scores / kLeastScores})));
+  std::vector<std::future<void>> others;
+  for (int i = 1; i < count; ++i)
+    others.push_back(std::async(std::launch::async, [&] { Worker(task, progress).run(); }));
+  Worker(task, progress).run();
+  for (std::future<void>& other : others) other.get();
+}
+
+}  // namespace
+
+ForwardResult<double> fast_forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
+                                   const CallParameters& parameters, int threads, const Progress& progress) {
+  Task task(compiled, inputs, parameters);
+  const std::size_t rows = task.query_row(task.problem.batch, 0, 0);
+  task.forward.o.resize(rows * static_cast<std::size_t>(task.problem.dim_v));
+  task.forward.lse.resize(rows);
+  run(task, threads, progress);
+  return std::move(task.forward);
+}
+
+BackwardResult<double> fast_backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
+                                     const CallParameters& parameters, int threads, const Progress& progress) {
+  if (!compiled.backward) fail_bug("the problem was compiled without a derivative");
+  Task task(compiled, inputs, parameters);
+  task.derivative = compiled.backward->program;
+  task.d_o = load_dense<double>(task.problem, TensorRole::kO, inputs.d_o);
+  task.backward.dq.resize(task.q.size());
+  task.backward.dk.resize(task.k.size());
+  task.backward.dv.resize(task.v.size());
+  for (const OperandView& operand : task.operands)
+    task.backward.d_operands.emplace_back(is_floating(operand.dtype) ? static_cast<std::size_t>(operand.size()) : 0);
+  run(task, threads, progress);
+  return std::move(task.backward);
+}
+
+}  // namespace scoremod::backend::reference
