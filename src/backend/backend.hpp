@@ -34,6 +34,8 @@ class Backend {
   virtual std::string engine_text() const { return name(); }
   /// Whether it offers parts of a backward only, and so belongs to whatever is selected in its memory.
   virtual bool is_companion() const { return false; }
+  /// Whether tasks of this kind are its business at all: what it does not offer it gives no reasons against.
+  virtual bool offers(const Task& task) const { return task.attention != is_companion(); }
 
   /// Puts what stands in for a driver in its place, where plans are to be built for a device elsewhere and this machine
   /// has none. Throws Error(kEnvironment).

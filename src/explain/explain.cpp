@@ -108,7 +108,6 @@ void add_forms(const planner::PlannedProblem& planned, std::vector<FormExplanati
       explanation.candidates.push_back(explain_candidate(considered));
     }
     for (const planner::EngineReasons& engine : answer.reasons) {
-      if (engine.engine->is_companion()) continue;
       for (const UnsupportedReason& reason : engine.reasons) explanation.reasons.push_back(to_string(reason));
     }
     forms.push_back(std::move(explanation));

@@ -62,6 +62,7 @@ class TaskPlanner {
  private:
   void gather() {
     for (const Backend* engine : request_.backends) {
+      if (!engine->offers(task_)) continue;
       EngineReasons reasons{engine, engine->objections(problem_, task_, request_.target)};
       if (reasons.reasons.empty() && request_.target != nullptr) {
         auto found = engine->candidates(problem_, task_, *request_.target, reasons.reasons);

@@ -61,7 +61,7 @@ struct EngineReasons {
 struct TaskAnswer {
   backend::Task task;
   std::vector<Considered> considered;  ///< in the order in which they were, or would be, tried
-  std::vector<EngineReasons> reasons;  ///< one for each of the request's backends, in its order
+  std::vector<EngineReasons> reasons;  ///< one for each of the request's backends that offers it, in its order
   backend::ExecutablePlan plan;        ///< empty at Level::kStatic, for a device elsewhere, and without a choice
 
   const Considered* chosen() const;

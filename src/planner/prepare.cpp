@@ -51,7 +51,16 @@ void plan_backward(const CompiledProblem& problem, const Request& request, Prepa
   if (attention == nullptr || operands.empty() || attention->candidate.any_operand_gradients) return;
   prepared.fused_backward = plan_fused(problem, request, prepared.notes);
   const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
-  if (!all_fused) prepared.operand_gradients = plan_task(problem, {Direction::kBackward, false, operands}, request);
+  if (all_fused) return;
+  prepared.operand_gradients = plan_task(problem, {Direction::kBackward, false, operands}, request);
+  // Where no engine of this memory has such a pass, that is the reason.
+  if (prepared.operand_gradients->reasons.empty()) {
+    UnsupportedReason none = backend::unsupported(backend::Rule::kNoOperandGradient,
+                                                  concat("the gradients of ", names_of(problem.problem, operands),
+                                                         " are wanted, and no engine of this memory makes them"));
+    none.direction = "backward";
+    prepared.operand_gradients->reasons.push_back({request.backends.front(), {std::move(none)}});
+  }
 }
 
 /// One task's part of the notes.

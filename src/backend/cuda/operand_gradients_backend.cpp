@@ -46,11 +46,7 @@ class OperandGradientsBackend final : public Backend {
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
   bool is_companion() const override { return true; }
 
-  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
-                                            const Target*) const override {
-    if (task.attention || task.operand_gradients.empty()) {
-      return {unsupported(Rule::kNoOperandGradient, "the pass for gradients of operands makes nothing else")};
-    }
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task&, const Target*) const override {
     return cuda::OperandGradients::unsupported_reasons(problem);
   }
 

@@ -51,11 +51,6 @@ class CudnnBackend final : public Backend {
     const std::optional<int> capability =
         target == nullptr ? std::nullopt : std::optional(target->device.compute_capability);
     std::vector<UnsupportedReason> reasons = cudnn::problem_objections(problem.problem, task.direction, capability);
-    if (!task.attention) {
-      reasons.push_back(unsupported(Rule::kNoOperandGradient,
-                                    "cuDNN writes gradients of operands beside dq, dk and dv, "
-                                    "and not alone"));
-    }
     if (!cudnn::library().available) reasons.push_back(unsupported(Rule::kNoLibrary, cudnn::library().reason));
     if (target == nullptr || !cudnn::library().available) return reasons;
     object_to_table(problem, *target, reasons);

@@ -1,0 +1,58 @@
+#include "planner/prepare.hpp"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "compiler/pipeline.hpp"
+#include "planner/plan_problem.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+compiler::CompiledProblem problem_of(std::int64_t dim, bool operand_gradient) {
+  AttentionProblem problem;
+  problem.seq_q = problem.seq_kv = 64;
+  problem.dim_qk = problem.dim_v = dim;
+  problem.dtype = DType::kBF16;
+  problem.backward = problem.stats = true;
+  if (operand_gradient) {
+    problem.program = Program::parse("operand slope: f32 [h]\nvalue = score * slope");
+    problem.operands = {{"slope", DType::kF32, {1}, {}}};
+  }
+  return compiler::compile(problem);
+}
+
+std::vector<std::string> ids(const std::vector<UnsupportedReason>& reasons) {
+  std::vector<std::string> all;
+  for (const UnsupportedReason& reason : reasons)
+    all.push_back(reason.id + (reason.direction.empty() ? "" : " " + reason.direction));
+  return all;
+}
+
+TEST(Prepare, PlansBothDirectionsOnTheHost) {
+  const auto planned = plan_problem(problem_of(16, true), {}, Level::kVerified, select({}));
+  EXPECT_TRUE(planned.prepared.runs_forward());
+  EXPECT_TRUE(planned.prepared.runs_backward());
+  EXPECT_TRUE(planned.prepared.reasons().empty());
+  ASSERT_TRUE(planned.prepared.backward_plan);
+  EXPECT_FALSE(planned.prepared.operand_gradients) << "the host's plans write whichever are asked for";
+}
+
+/// As cuDNN's backend is on a machine without a device.
+TEST(Prepare, SaysWhatHoldsForBothDirectionsOnce) {
+  for (const backend::Backend* engine : backend::backends()) {
+    if (engine->memory().kind() == MemoryKind::kHost || engine->is_companion()) continue;
+    if (plan_problem(problem_of(64, false), {}, Level::kStatic, {{engine}, MemoryKind::kCuda, true, ""}).target) {
+      GTEST_SKIP() << "there is a device here";
+    }
+    const auto planned =
+        plan_problem(problem_of(100, true), {}, Level::kVerified, {{engine}, MemoryKind::kCuda, true, ""});
+    const std::vector<std::string> found = ids(planned.prepared.reasons());
+    EXPECT_EQ(std::ranges::count(found, "no_device"), 1);
+    for (const std::string& id : found) EXPECT_EQ(id.find("operand_gradient"), std::string::npos) << id;
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::planner
