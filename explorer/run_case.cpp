@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <limits>
 #include <optional>
+#include <span>
 
 #include "scoremod/inputs.hpp"
 
@@ -21,12 +20,17 @@
 #include "explorer/device_call.hpp"
 #include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
+#include "verification/output_error.hpp"
 
 namespace scoremod::explorer {
 namespace {
 
 using backend::Direction;
 using problem::TensorRole;
+using verification::lse_error;
+using verification::output_error;
+using verification::row_classes;
+using verification::RowClass;
 namespace cuda = backend::cuda;
 namespace cudnn = backend::cudnn;
 namespace reference = backend::reference;
@@ -73,33 +77,6 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
     if (form.layout == OperandLayout::kStrided) spec.strides = strides_with_gaps(spec.shape);
   }
   return problem;
-}
-
-/// Euclidean distance of two dense vectors; NaN wherever one is not finite and the other is.
-double distance(const std::vector<double>& x, const std::vector<double>& y) {
-  double sum = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (x[i] == y[i]) continue;  // equal infinities among them
-    sum += (x[i] - y[i]) * (x[i] - y[i]);
-  }
-  return std::sqrt(sum);
-}
-
-std::vector<double> widen(const std::vector<float>& values) { return {values.begin(), values.end()}; }
-
-OutputError judge(const std::string& name, const std::vector<double>& found, const std::vector<double>& truth,
-                  const std::vector<float>& plain, DType dtype) {
-  const double size = distance(truth, std::vector<double>(truth.size(), 0.0));
-  const double unit = size > 0 && std::isfinite(size) ? size : 1.0;
-  return {name, distance(found, truth) / unit, 2 * distance(widen(plain), truth) / unit + unit_roundoff(dtype)};
-}
-
-std::vector<double> dense(const AttentionProblem& problem, TensorRole role, const std::vector<std::byte>& bytes) {
-  return reference::load_dense<double>(problem, role, bytes.data());
-}
-
-std::vector<double> dense(const OperandSpec& spec, const std::vector<std::byte>& bytes) {
-  return reference::load_dense<double>(problem::tensor_of(spec.name, spec), bytes.data());
 }
 
 std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
@@ -153,8 +130,11 @@ std::vector<OutputError> run_forward(const PreparedCall& prepared, const Problem
   call.output(cudnn::kUidStats, truth.lse.size() * sizeof(float));
   call.execute(plan);
   cuda::synchronize();
-  return {judge("o", dense(problem, TensorRole::kO, call.download(cudnn::kUidO)), truth.o, plain.o, problem.dtype),
-          judge("lse", dense_f32(call.download(cudnn::kUidStats)), truth.lse, plain.lse, problem.dtype)};
+  const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, problem.dtype);
+  const problem::StridedTensor o = problem::tensor_of("o", problem, TensorRole::kO);
+  const auto found = reference::load_dense<double>(o, call.download(cudnn::kUidO).data());
+  return {output_error(o, found, truth.o, plain.o, classes),
+          lse_error(dense_f32(call.download(cudnn::kUidStats)), truth.lse, plain.lse, problem.dtype, classes)};
 }
 
 std::vector<OutputError> run_backward(const PreparedCall& prepared, const ProblemInputs& inputs,
@@ -182,21 +162,25 @@ std::vector<OutputError> run_backward(const PreparedCall& prepared, const Proble
   cuda::synchronize();
   const auto truth = reference::backward<double>(prepared.compiled, tensors, parameters);
   const auto plain = reference::backward<float>(prepared.compiled, tensors, parameters);
-  const auto judged = [&](const char* name, cudnn::Uid uid, TensorRole role, const auto& right, const auto& rounded) {
-    return judge(name, dense(problem, role, call.download(uid)), right, rounded, problem.dtype);
+  const auto plain_lse = reference::forward<float>(prepared.compiled, tensors, parameters).lse;
+  const std::vector<RowClass> classes = row_classes(forward.lse, plain_lse, problem.dtype);
+  const std::span<const RowClass> all = std::span(classes).first(1);
+  const auto judged = [&](const problem::StridedTensor& tensor, cudnn::Uid uid, const auto& right, const auto& rounded,
+                          std::span<const RowClass> rows) {
+    return output_error(tensor, reference::load_dense<double>(tensor, call.download(uid).data()), right, rounded, rows);
   };
-  std::vector<OutputError> errors{judged("dq", cudnn::kUidDQ, TensorRole::kQ, truth.dq, plain.dq),
-                                  judged("dk", cudnn::kUidDK, TensorRole::kK, truth.dk, plain.dk),
-                                  judged("dv", cudnn::kUidDV, TensorRole::kV, truth.dv, plain.dv)};
+  const auto tensor = [&](const char* name, TensorRole role) { return problem::tensor_of(name, problem, role); };
+  std::vector<OutputError> errors{judged(tensor("dq", TensorRole::kQ), cudnn::kUidDQ, truth.dq, plain.dq, classes),
+                                  judged(tensor("dk", TensorRole::kK), cudnn::kUidDK, truth.dk, plain.dk, all),
+                                  judged(tensor("dv", TensorRole::kV), cudnn::kUidDV, truth.dv, plain.dv, all)};
   if (const auto operand = prepared.operand_gradient) {
     const OperandSpec& spec = problem::spec_of(problem, *operand);
-    errors.push_back(judge("d_operand", dense(spec, call.download(cudnn::kUidDBias)), truth.d_operands[*operand],
-                           plain.d_operands[*operand], spec.dtype));
+    errors.push_back(judged(problem::tensor_of("d_operand", spec), cudnn::kUidDBias, truth.d_operands[*operand],
+                            plain.d_operands[*operand], all));
   }
   return errors;
 }
 
-const Setting kTimedSetting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
 constexpr double kNotTimed = 0;
 constexpr int kTimedRepeats = 9;
 /// A larger operand would measure little but the memory's bandwidth, and take long to upload.
@@ -261,22 +245,15 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
                        ? run_forward(*prepared, inputs, *built.plan, truth,
                                      reference::forward<float>(prepared->compiled, tensors, parameters))
                        : run_backward(*prepared, inputs, tensors, *built.plan, truth);
-  const bool right = std::ranges::all_of(result.outputs, [](const OutputError& o) { return o.error <= o.tolerance; });
+  const bool right = std::ranges::all_of(result.outputs, &OutputError::right);
   result.verdict = right ? "right" : "wrong";
   return result;
 }
 
-std::optional<cudnn::ModifierGraph> timed_modifier(const FormCase& form, Direction direction,
-                                                   const cudnn::FormFilter& allowed) {
-  std::string why;
-  auto prepared = prepare(form, kTimedSetting, direction, allowed, &why);
-  if (!prepared) return std::nullopt;
-  return std::move(prepared->modifier.graph);
-}
-
 double time_case(const FormCase& form, Direction direction, const cudnn::FormFilter& allowed) {
+  const Setting setting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
   std::string why;
-  auto prepared = prepare(form, kTimedSetting, direction, allowed, &why);
+  auto prepared = prepare(form, setting, direction, allowed, &why);
   if (!prepared) return kNotTimed;
   prepared->zero_computed = true;
   const AttentionProblem& problem = prepared->compiled.problem;

@@ -6,15 +6,11 @@
 #include "backend/backend.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
 #include "explorer/form_case.hpp"
+#include "verification/output_error.hpp"
 
 namespace scoremod::explorer {
 
-/// How far one output is from float64, relative to the output's size (Euclidean norm), and how far it may be.
-struct OutputError {
-  std::string output;
-  double error = 0;
-  double tolerance = 0;
-};
+using verification::OutputError;
 
 struct CaseResult {
   std::string verdict;  ///< right, wrong, refused; a crash is seen by the parent only
@@ -30,10 +26,6 @@ struct CaseResult {
 /// plain evaluation in the same precision, plus half a unit in the last place of the dtype.
 CaseResult run_case(const FormCase& form, const Setting& setting, backend::Direction direction,
                     const backend::cudnn::FormFilter& allowed);
-
-/// The modifier that time_case() times; nothing where the case has no lowering. Needs no device.
-std::optional<backend::cudnn::ModifierGraph> timed_modifier(const FormCase& form, backend::Direction direction,
-                                                            const backend::cudnn::FormFilter& allowed);
 
 /// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD; 0 when it can't
 /// be built or an operand is too large. Only meaningful when nothing else runs on the device.

@@ -35,7 +35,6 @@ DeviceProperties DeviceProperties::parse(std::string_view json) {
                   " and maxSharedMemoryPerBlockOptin ", properties.shared_memory_per_block);
   }
   properties.compute_capability = version / kDeviceVersionsPerCapability;
-  properties.rates = device_rates(properties.json);
   return properties;
 }
 

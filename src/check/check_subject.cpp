@@ -6,8 +6,8 @@
 #include "backend/reference/naive_attention.hpp"
 #include "base/fail.hpp"
 #include "check/check_memory.hpp"
-#include "check/compare_output.hpp"
 #include "check/rounding_band.hpp"
+#include "verification/compare_output.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -92,7 +92,7 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const Results<do
   std::vector<OutputCheck> checks;
   const auto compare = [&](const GuardedBuffer& buffer, const std::vector<double>& t, const std::vector<float>& p,
                            const std::vector<double>& b) {
-    checks.push_back(compare_output(buffer.tensor(), {buffer.values(), t, p, b}));
+    checks.push_back(verification::compare_output(buffer.tensor(), {buffer.values(), t, p, b}));
   };
   compare(memory.o, oracle.forward.o, plain.forward.o, band.forward.o);
   compare(memory.lse, oracle.forward.lse, plain.forward.lse, band.forward.lse);

@@ -24,9 +24,9 @@ struct Remembered {
 Remembered& remembered(const Bytes& key) {
   static std::mutex mutex;
   // Never destroyed: threads may plan while the process ends.
-  static auto& verdicts = *new std::map<Bytes, std::unique_ptr<Remembered>>;
+  static auto& verdicts = *new std::map<std::string, std::unique_ptr<Remembered>>;
   const std::scoped_lock lock(mutex);
-  std::unique_ptr<Remembered>& entry = verdicts[key];
+  std::unique_ptr<Remembered>& entry = verdicts[{reinterpret_cast<const char*>(key.data()), key.size()}];
   if (!entry) entry = std::make_unique<Remembered>();
   return *entry;
 }
@@ -72,8 +72,8 @@ Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction d
   for (const OutputError& output : outputs) {
     if (output.right()) continue;
     return {false, concat("a trial run of the ", direction == backend::Direction::kForward ? "forward" : "backward",
-                          " on this device gave a wrong ", output.name, ": relative error ", output.error,
-                          ", expected at most ", output.tolerance)};
+                          " on this device gave a wrong ", output.name, output.rows.empty() ? "" : " in ", output.rows,
+                          ": relative error ", output.error, ", expected at most ", output.tolerance)};
   }
   return {};
 }

@@ -3,13 +3,13 @@
 #include <future>
 #include <utility>
 
-#include "scoremod/inputs.hpp"
-
 #include "backend/reference/dense_tensor.hpp"
+#include "backend/reference/fast_oracle.hpp"
 #include "backend/reference/naive_attention.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "problem/strided_tensor.hpp"
+#include "verification/trial_inputs.hpp"
 
 namespace scoremod::verification {
 namespace {
@@ -31,7 +31,7 @@ class Trial {
       : compiled_(compiled),
         problem_(compiled.problem),
         memory_(memory),
-        inputs_(random_inputs(problem_)),
+        inputs_(trial_inputs(problem_, parameters())),
         q_(copied(inputs_.q)),
         k_(copied(inputs_.k)),
         v_(copied(inputs_.v)) {
@@ -44,7 +44,7 @@ class Trial {
 
   std::vector<OutputError> forward(const backend::ForwardPlan& plan) const {
     auto plain_made = beside([this] { return reference::forward<float>(compiled_, host_tensors(), parameters()); });
-    const auto truth = reference::forward<double>(compiled_, host_tensors(), parameters());
+    const auto truth = reference::fast_forward(compiled_, host_tensors(), parameters());
     const OwnedMemory o = unwritten(problem::bytes_of(problem_, TensorRole::kO));
     const OwnedMemory lse = unwritten(truth.lse.size() * sizeof(float));
     const OwnedMemory workspace(memory_, plan.workspace_bytes());
@@ -52,12 +52,15 @@ class Trial {
                  parameters(), {workspace.data(), workspace.bytes()});
     memory_.wait(nullptr);
     const auto plain = plain_made.get();
-    return {judge("o", o, TensorRole::kO, truth.o, plain.o),
-            lse_error(lse_in(lse, truth.lse.size()), truth.lse, plain.lse, problem_.dtype)};
+    const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, problem_.dtype);
+    return {judge("o", o, TensorRole::kO, truth.o, plain.o, classes),
+            lse_error(lse_in(lse, truth.lse.size()), truth.lse, plain.lse, problem_.dtype, classes)};
   }
 
   std::vector<OutputError> backward(const backend::BackwardPlan& plan, std::span<const std::uint32_t> gradients) const {
     auto plain_made = beside([this] { return reference::backward<float>(compiled_, host_tensors(), parameters()); });
+    auto plain_lse = beside([this] { return reference::forward<float>(compiled_, host_tensors(), parameters()).lse; });
+    const auto forward_truth = reference::fast_forward(compiled_, host_tensors(), parameters());
     const OwnedMemory dq = unwritten(problem::bytes_of(problem_, TensorRole::kQ));
     const OwnedMemory dk = unwritten(problem::bytes_of(problem_, TensorRole::kK));
     const OwnedMemory dv = unwritten(problem::bytes_of(problem_, TensorRole::kV));
@@ -67,15 +70,18 @@ class Trial {
       d_operands.push_back(unwritten(problem::bytes_of(problem::spec_of(problem_, operand))));
       wanted.at(operand) = d_operands.back().data();
     }
-    run(plan, dq, dk, dv, wanted);
-    const auto truth = reference::backward<double>(compiled_, host_tensors(), parameters());
+    run(plan, forward_truth, dq, dk, dv, wanted);
+    const auto truth = reference::fast_backward(compiled_, host_tensors(), parameters());
     const auto plain = plain_made.get();
-    std::vector<OutputError> errors{judge("dq", dq, TensorRole::kQ, truth.dq, plain.dq),
-                                    judge("dk", dk, TensorRole::kK, truth.dk, plain.dk),
-                                    judge("dv", dv, TensorRole::kV, truth.dv, plain.dv)};
+    const std::vector<RowClass> classes = row_classes(forward_truth.lse, plain_lse.get(), problem_.dtype);
+    const std::span<const RowClass> all = std::span(classes).first(1);
+    std::vector<OutputError> errors{judge("dq", dq, TensorRole::kQ, truth.dq, plain.dq, classes),
+                                    judge("dk", dk, TensorRole::kK, truth.dk, plain.dk, all),
+                                    judge("dv", dv, TensorRole::kV, truth.dv, plain.dv, all)};
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const std::uint32_t operand = gradients[i];
-      errors.push_back(judge_gradient(operand, d_operands[i], truth.d_operands[operand], plain.d_operands[operand]));
+      errors.push_back(
+          judge_gradient(operand, d_operands[i], truth.d_operands[operand], plain.d_operands[operand], all));
     }
     return errors;
   }
@@ -92,9 +98,8 @@ class Trial {
   }
 
   /// From the oracle's o and lse: an error of the forward must not show here.
-  void run(const backend::BackwardPlan& plan, const OwnedMemory& dq, const OwnedMemory& dk, const OwnedMemory& dv,
-           std::span<void* const> d_operands) const {
-    const auto truth = reference::forward<double>(compiled_, host_tensors(), parameters());
+  void run(const backend::BackwardPlan& plan, const reference::ForwardResult<double>& truth, const OwnedMemory& dq,
+           const OwnedMemory& dk, const OwnedMemory& dv, std::span<void* const> d_operands) const {
     std::vector<std::byte> o(problem::bytes_of(problem_, TensorRole::kO));
     reference::store_dense(problem_, TensorRole::kO, truth.o, o.data());
     std::vector<std::byte> lse(truth.lse.size() * sizeof(float));
@@ -134,16 +139,16 @@ class Trial {
   }
 
   OutputError judge(const char* name, const OwnedMemory& memory, TensorRole role, const std::vector<double>& truth,
-                    const std::vector<float>& plain) const {
-    const auto found = reference::load_dense<double>(problem_, role, fetched(memory).data());
-    return output_error(name, found, truth, plain, problem_.dtype);
+                    const std::vector<float>& plain, std::span<const RowClass> classes) const {
+    const problem::StridedTensor tensor = problem::tensor_of(name, problem_, role);
+    return output_error(tensor, reference::load_dense<double>(tensor, fetched(memory).data()), truth, plain, classes);
   }
 
   OutputError judge_gradient(std::uint32_t operand, const OwnedMemory& memory, const std::vector<double>& truth,
-                             const std::vector<float>& plain) const {
+                             const std::vector<float>& plain, std::span<const RowClass> classes) const {
     const OperandSpec& spec = problem::spec_of(problem_, operand);
-    const auto found = reference::load_dense<double>(problem::tensor_of(spec.name, spec), fetched(memory).data());
-    return output_error(concat("gradient of '", spec.name, "'"), found, truth, plain, spec.dtype);
+    const problem::StridedTensor tensor = problem::tensor_of(concat("gradient of '", spec.name, "'"), spec);
+    return output_error(tensor, reference::load_dense<double>(tensor, fetched(memory).data()), truth, plain, classes);
   }
 
   const compiler::CompiledProblem& compiled_;

@@ -9,9 +9,9 @@
 
 namespace scoremod::verification {
 
-/// Runs a plan of a trial problem once on the current device of `memory`, on random inputs and into outputs filled with
-/// NaN, and compares o and lse with the float64 oracle's. Throws what the plan throws, and Error(kEnvironment) where
-/// the device fails.
+/// Runs a plan of a trial problem once on the current device of `memory`, on trial_inputs() and into outputs filled
+/// with NaN, and compares o and lse with the float64 oracle's, over all rows and over each class of rows
+/// (row_classes()). Throws what the plan throws, and Error(kEnvironment) where the device fails.
 std::vector<OutputError> verify_forward(const compiler::CompiledProblem& trial, const backend::ForwardPlan& plan,
                                         const backend::MemorySpace& memory);
 

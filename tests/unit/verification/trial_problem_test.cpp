@@ -1,8 +1,12 @@
 #include "verification/trial_problem.hpp"
 
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "compiler/pipeline.hpp"
+#include "verification/small_constants.hpp"
 
 namespace scoremod::verification {
 namespace {
@@ -42,14 +46,14 @@ TEST(TrialProblem, IsSmallAndKeepsWhatDecidesKernels) {
   EXPECT_NO_THROW(validate(trial));
   EXPECT_EQ(trial.batch, 2);
   EXPECT_EQ(trial.heads_kv, 2);
-  EXPECT_EQ(trial.heads_q, 6);
+  EXPECT_EQ(trial.heads_q, 4);
   EXPECT_EQ(trial.seq_q % 128, 0);
   EXPECT_EQ(trial.seq_kv % 128, 0);
   EXPECT_LT(trial.seq_q, trial.seq_kv);
   EXPECT_LE(trial.seq_kv, 512);
   EXPECT_EQ(trial.dim_qk, 192);
   EXPECT_EQ(trial.dim_v, 128);
-  EXPECT_EQ(trial.operands[0].shape, (std::vector<std::int64_t>{6}));
+  EXPECT_EQ(trial.operands[0].shape, (std::vector<std::int64_t>{4}));
   EXPECT_EQ(trial.operands[1].shape, (std::vector<std::int64_t>{64}));
   EXPECT_EQ(trial.effective_scale(), problem.problem.effective_scale());
 }
@@ -71,10 +75,47 @@ TEST(TrialProblem, KeepsPartialTilesSingleRowsAndShortLengths) {
   EXPECT_GT(trial.seq_q, trial.seq_kv);
 }
 
-TEST(TrialProblem, IsLongerThanTheProgramsConstants) {
-  const AttentionProblem trial = trial_problem(compiler::compile(large_problem(kWindow))).problem;
-  EXPECT_GT(trial.seq_q, 512);
-  EXPECT_LE(trial.seq_q, 1024);
+TEST(TrialProblem, HasSmallerConstantsThatItsLengthsReach) {
+  const auto problem = compiler::compile(large_problem(kWindow));
+  const compiler::CompiledProblem trial = trial_problem(problem);
+  EXPECT_EQ(trial.problem.program.to_string(),
+            Program::parse("value = score * 0.5\nkeep = q_idx - kv_idx <= 128 & kv_idx <= q_idx").to_string());
+  ASSERT_TRUE(trial.forward.mask.band);
+  EXPECT_EQ(trial.forward.mask.band->left, 128);
+  EXPECT_EQ(trial.forward.mask.band->right, 0);
+  EXPECT_EQ(trial.problem.seq_q, 3 * 128);
+  EXPECT_TRUE(same_structure(trial, problem));
+}
+
+TEST(TrialProblem, LeavesAProgramWhoseStructureHangsOnItsConstants) {
+  // 300 - 299 becomes 1 or not: what the passes make of it decides.
+  const auto problem = compiler::compile(large_problem("value = score\nkeep = kv_idx * 300 <= q_idx * 600"));
+  const AttentionProblem trial = trial_problem(problem).problem;
+  EXPECT_NO_THROW(validate(trial));
+  EXPECT_TRUE(same_structure(trial_problem(problem), problem));
+}
+
+TEST(TrialProblem, AlignsAMaskAtTheEndOfTheSmallLengths) {
+  const auto problem = compiler::compile(large_problem("value = score\nkeep = kv_idx <= q_idx + 4096"));
+  ASSERT_TRUE(problem.forward.mask.band);
+  EXPECT_EQ(problem.forward.mask.band->anchor, masks::BandAnchor::kBottomRight);
+  const compiler::CompiledProblem trial = trial_problem(problem);
+  EXPECT_EQ(trial.forward.mask, problem.forward.mask);
+  EXPECT_EQ(trial.problem.seq_kv - trial.problem.seq_q, 128);
+  EXPECT_EQ(trial.problem.program.to_string(),
+            Program::parse("value = score\nkeep = kv_idx <= q_idx + 128").to_string());
+}
+
+TEST(TrialProblem, KeepsTheOrderOfItsLengths) {
+  AttentionProblem problem = large_problem("value = score * 2.0");
+  for (const auto& [seq_q, seq_kv] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {4096, 300}, {300, 4096}, {300, 301}, {301, 300}, {4096, 4095}, {4095, 4096}, {100, 99}, {333, 384}}) {
+    problem.seq_q = seq_q;
+    problem.seq_kv = seq_kv;
+    const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
+    EXPECT_EQ(trial.seq_q < trial.seq_kv, seq_q < seq_kv) << seq_q << " and " << seq_kv;
+    EXPECT_NE(trial.seq_q, trial.seq_kv) << seq_q << " and " << seq_kv;
+  }
 }
 
 TEST(TrialProblem, PacksStridesInTheirOrder) {
@@ -85,7 +126,7 @@ TEST(TrialProblem, PacksStridesInTheirOrder) {
   const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
   EXPECT_NO_THROW(validate(trial));
   EXPECT_EQ(trial.q.strides->head, 192);
-  EXPECT_EQ(trial.q.strides->sequence, 6 * 192);
+  EXPECT_EQ(trial.q.strides->sequence, 4 * 192);
   EXPECT_EQ(trial.k.strides->batch, 0);
 }
 

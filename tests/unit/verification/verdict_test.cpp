@@ -115,12 +115,18 @@ TEST_F(Verification, OfOneKeyIsRunByOneOfManyThreads) {
 }
 
 TEST(VerdictOf, NamesTheFirstWrongOutputWithItsNumbers) {
-  EXPECT_TRUE(verdict_of({{"dq", 0.5, 0.5}}, backend::Direction::kBackward).right);
+  EXPECT_TRUE(verdict_of({{"dq", 0.5, 0.5, ""}}, backend::Direction::kBackward).right);
   const double nan = std::nan("");
-  const Verdict verdict = verdict_of({{"dq", 0.1, 0.5}, {"dk", nan, 0.5}, {"dv", 1, 0}}, backend::Direction::kBackward);
+  const Verdict verdict =
+      verdict_of({{"dq", 0.1, 0.5, ""}, {"dk", nan, 0.5, ""}, {"dv", 1, 0, ""}}, backend::Direction::kBackward);
   EXPECT_FALSE(verdict.right);
   EXPECT_EQ(verdict.reason,
             "a trial run of the backward on this device gave a wrong dk: relative error nan, expected at most 0.5");
+  const Verdict of_rows = verdict_of({{"o", 1, 0.5, "rows without a key"}}, backend::Direction::kForward);
+  EXPECT_EQ(
+      of_rows.reason,
+      "a trial run of the forward on this device gave a wrong o in rows without a key: relative error 1, expected "
+      "at most 0.5");
 }
 
 TEST(VerificationMode, RefusesWhatItDoesNotKnow) {

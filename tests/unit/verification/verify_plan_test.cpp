@@ -1,6 +1,7 @@
 #include "verification/verify_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -23,6 +24,7 @@ using backend::CallParameters;
 using backend::Direction;
 using backend::ForwardTensors;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 /// A plan that does what another does, and then spoils its outputs.
@@ -138,6 +140,77 @@ TEST(VerifyPlan, AsksForTheNamedGradientsOnly) {
   };
   EXPECT_EQ(wrong_backward(trial, look, {1}), "");
   EXPECT_TRUE(asked);
+}
+
+/// Calls body(row) for the rows whose LSE is within (low, high), and says how many there are.
+int for_rows(const float* lse, std::int64_t rows, double low, double high,
+             const std::function<void(std::int64_t)>& body) {
+  int count = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const bool is_empty = std::isinf(lse[row]);
+    if (is_empty ? low != -kInfinity : !(lse[row] > low && lse[row] < high)) continue;
+    ++count;
+    body(row);
+  }
+  return count;
+}
+
+void fill(void* data, std::int64_t first, std::int64_t count, float value) {
+  std::fill_n(static_cast<float*>(data) + first, count, value);
+}
+
+struct WrongRows {
+  double low, high;  ///< of their LSE; -infinity is that of rows without a key
+  const char* named;
+};
+
+constexpr WrongRows kEmptyRows{-kInfinity, -kInfinity, "rows without a key"};
+constexpr WrongRows kLowRows{-1e3, -100, "rows whose LSE is below -100"};
+constexpr WrongRows kHighRows{100, 1e3, "rows whose LSE is above 100"};
+
+TEST(VerifyPlan, FindsForwardsThatAreWrongInOneClassOfRows) {
+  const auto trial = trial_of(kBiased);
+  const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_v;
+  for (const WrongRows& wrong : {kEmptyRows, kLowRows, kHighRows}) {
+    int count = 0;
+    const std::string nan_in_o = wrong_forward(trial, [&](const ForwardTensors& t) {
+      count = for_rows(t.lse, rows, wrong.low, wrong.high, [&](std::int64_t r) { fill(t.o, r * width, width, kNan); });
+    });
+    EXPECT_GT(count, 0) << wrong.named;
+    EXPECT_LT(count, rows / 2) << wrong.named;
+    EXPECT_NE(nan_in_o.find("wrong o"), std::string::npos) << wrong.named << ": " << nan_in_o;
+    const std::string off_lse = wrong_forward(trial, [&](const ForwardTensors& t) {
+      for_rows(t.lse, rows, wrong.low, wrong.high,
+               [&](std::int64_t r) { t.lse[r] = std::isinf(t.lse[r]) ? -1e30f : t.lse[r] * (1 + 0x1p-16f); });
+    });
+    EXPECT_NE(off_lse.find("wrong lse"), std::string::npos) << wrong.named << ": " << off_lse;
+  }
+}
+
+TEST(VerifyPlan, FindsAWrongBackwardOfOneClassOfRows) {
+  const auto trial = trial_of(kBiased);
+  const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_qk;
+  for (const WrongRows& wrong : {kEmptyRows, kLowRows, kHighRows}) {
+    for (const float value : {kNan, 1.0f}) {
+      const std::string reason = wrong_backward(trial, [&](const BackwardTensors& t) {
+        for_rows(t.lse, rows, wrong.low, wrong.high, [&](std::int64_t r) { fill(t.dq, r * width, width, value); });
+      });
+      EXPECT_NE(reason.find("wrong dq"), std::string::npos) << wrong.named << ": " << reason;
+    }
+  }
+}
+
+TEST(VerifyPlan, FindsOneRowOfDqThatIsZero) {
+  const auto trial = trial_of(kBiased);
+  const std::int64_t width = trial.problem.dim_qk;
+  const std::string reason = wrong_backward(trial, [&](const BackwardTensors& t) {
+    int row = 0;
+    for_rows(t.lse, rows_of(trial.problem), -20, 20, [&](std::int64_t r) {
+      if (row++ == 7) fill(t.dq, r * width, width, 0);
+    });
+    EXPECT_GT(row, 7);
+  });
+  EXPECT_NE(reason.find("wrong dq"), std::string::npos) << reason;
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/problem_rules.hpp"
+#include "backend/cudnn/structural_key.hpp"
 #include "check/suite_cases.hpp"
 #include "compiler/pipeline.hpp"
+#include "verification/trial_problem.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -28,6 +32,35 @@ TEST(LowerSuite, RefusesOnlyComputedTensorsBesideASingleKey) {
     }
   }
   EXPECT_GT(graphs, 1000);
+}
+
+/// Otherwise a plan could not be verified, and so not be used.
+TEST(LowerSuite, GivesEveryTrialProblemALoweringOfTheProblemsStructure) {
+  CheckSuiteOptions options;
+  options.random_problems = 230;
+  DeviceTarget target;
+  target.architecture = "sm_90";
+  target.cudnn_version = "9.19.0";
+  for (const checking::CheckCase& test_case : checking::suite_cases(options)) {
+    const compiler::CompiledProblem problem = compiler::compile(test_case.problem);
+    const compiler::CompiledProblem trial = verification::trial_problem(problem);
+    const FormTable table = shipped_form_table("sm_90", "9.19.0", row_class(test_case.problem));
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      if (direction == Direction::kBackward && !problem.backward) continue;
+      const Lowerings found = lowerings(problem, direction, right_forms(table, direction));
+      if (found.found.empty()) continue;
+      const auto key = [&](const Lowering& lowering, const AttentionProblem& of) {
+        return structural_key(lowering.modifier, of, direction, target);
+      };
+      const std::string wanted = key(found.found.front(), problem.problem);
+      const Lowerings tried = lowerings(trial, direction, right_forms(table, direction));
+      const bool has = std::ranges::any_of(
+          tried.found, [&](const Lowering& lowering) { return key(lowering, trial.problem) == wanted; });
+      EXPECT_TRUE(has) << test_case.name << ": " << to_json(test_case.problem) << test_case.problem.program.to_string()
+                       << wanted << "\nof the trial: "
+                       << (tried.found.empty() ? "none" : key(tried.found.front(), trial.problem));
+    }
+  }
 }
 
 }  // namespace

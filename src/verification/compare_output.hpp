@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "scoremod/check.hpp"
+#include "scoremod/output_check.hpp"
 
 #include "problem/strided_tensor.hpp"
 
-namespace scoremod::checking {
+namespace scoremod::verification {
 
 using problem::StridedTensor;
 
@@ -25,4 +25,4 @@ struct Evaluations {
 /// disagree (an overflow of float32, say) it is left out.
 OutputCheck compare_output(const StridedTensor& tensor, const Evaluations& evaluations);
 
-}  // namespace scoremod::checking
+}  // namespace scoremod::verification

@@ -1,11 +1,11 @@
-#include "check/compare_output.hpp"
+#include "verification/compare_output.hpp"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/fail.hpp"
 
-namespace scoremod::checking {
+namespace scoremod::verification {
 namespace {
 
 /// The largest error of rounding to the dtype below its normal numbers: half of the smallest subnormal.
@@ -99,4 +99,4 @@ OutputCheck compare_output(const StridedTensor& tensor, const Evaluations& e) {
   return check;
 }
 
-}  // namespace scoremod::checking
+}  // namespace scoremod::verification

@@ -1,0 +1,110 @@
+#include "verification/trial_inputs.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "backend/reference/naive_attention.hpp"
+#include "compiler/pipeline.hpp"
+#include "support/problem_for.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+AttentionProblem problem_with(const std::string& program, DType dtype = DType::kF32) {
+  AttentionProblem problem = test::small_problem();
+  problem.seq_q = 40;
+  problem.seq_kv = 50;
+  problem.dim_qk = problem.dim_v = 16;
+  problem.dtype = dtype;
+  problem.stats = true;
+  return test::problem_for(Program::parse(program), problem, 40);
+}
+
+/// The oracle's LSEs of the inputs, in ascending order.
+std::vector<double> lse_of(const AttentionProblem& problem) {
+  const backend::CallParameters parameters{problem.effective_scale(), {}, nullptr};
+  const ProblemInputs inputs = trial_inputs(problem, parameters);
+  std::vector<const void*> operands;
+  for (const OwnedOperand& operand : inputs.operands) operands.push_back(operand.bytes.data());
+  auto lse = backend::reference::forward<double>(compiler::compile(problem),
+                                                 {inputs.q.data(), inputs.k.data(), inputs.v.data(), nullptr, operands},
+                                                 parameters)
+                 .lse;
+  std::ranges::sort(lse);
+  return lse;
+}
+
+/// Rows in per cent.
+struct Shares {
+  double empty = 0, low = 0, high = 0;
+};
+
+Shares shares_of(const AttentionProblem& problem) {
+  Shares shares;
+  const std::vector<double> lse = lse_of(problem);
+  const double one = 100 / static_cast<double>(lse.size());
+  for (const double value : lse) {
+    EXPECT_FALSE(std::isnan(value));
+    if (value == -kInfinity) {
+      shares.empty += one;
+    } else if (value < -100) {
+      shares.low += one;
+    } else if (value > 100) {
+      shares.high += one;
+    }
+  }
+  return shares;
+}
+
+void expect_some(double share, const char* what) {
+  EXPECT_GT(share, 0) << what;
+  EXPECT_LE(share, 50) << what;
+}
+
+TEST(TrialInputs, HaveFarLsesByTheirScores) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const char* program : {"value = score", "value = score * -3.0", "value = score\nkeep = kv_idx <= q_idx"}) {
+      const Shares shares = shares_of(problem_with(program, dtype));
+      expect_some(shares.low, program);
+      expect_some(shares.high, program);
+    }
+  }
+}
+
+TEST(TrialInputs, HaveFarLsesByAnOperandWhereScoresAreBounded) {
+  const Shares shares =
+      shares_of(problem_with("operand bias: f32 [q_idx, kv_idx]\nvalue = 20.0 * tanh(score / 20.0) + bias"));
+  expect_some(shares.low, "low");
+  expect_some(shares.high, "high");
+}
+
+TEST(TrialInputs, HaveRowsThatTheDataEmpties) {
+  for (const char* program :
+       {"operand kept: bool [b, q_idx]\nvalue = score\nkeep = kept",
+        "operand kept: bool [b, kv_idx]\nvalue = score\nkeep = kept",
+        "operand masked: bool [q_idx, kv_idx]\nvalue = score\nkeep = !masked",
+        "operand length: i32 [b]\nvalue = score\nkeep = kv_idx < length",
+        "operand q_ids: i32 [b, q_idx]\noperand kv_ids: i32 [b, kv_idx]\nvalue = score\nkeep = q_ids == kv_ids",
+        "operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias",
+        "table bias: f32 rank 1\nvalue = score + bias[q_idx]",
+        "table bias: f32 rank 2\nvalue = score + bias[q_idx, kv_idx]"}) {
+    expect_some(shares_of(problem_with(program)).empty, program);
+  }
+}
+
+TEST(TrialInputs, AreTheRandomOnesWhereTheProgramAllowsNoOther) {
+  for (const char* program : {"value = 20.0 * tanh(score / 20.0)", "value = log(score)", "value = sqrt(score)"}) {
+    const AttentionProblem problem = problem_with(program);
+    const ProblemInputs inputs = trial_inputs(problem, {problem.effective_scale(), {}, nullptr});
+    EXPECT_EQ(inputs.q, random_inputs(problem).q) << program;
+    EXPECT_EQ(inputs.k, random_inputs(problem).k) << program;
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::verification
