@@ -207,6 +207,18 @@ def test_arrays_of_other_sizes_where_that_is_plain():
     np.testing.assert_allclose(flex_attention(q, q, q, score_mod), flex_attention(q, q, q, score_mod, backend="xla"), atol=1e-5)
 
 
+class _Unwilling:
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+
+def test_objects_that_refuse_to_be_looked_into():
+    unwilling, number = _Unwilling(), np.int64(WIDE)
+    keep = lambda b, h, q_idx, kv_idx: kv_idx < (number if isinstance(unwilling, _Unwilling) else 0)  # noqa: E731
+    with pytest.raises(scoremod.InvalidArgumentError, match=f"number: expected integers .* found {WIDE}"):
+        explained(None, keep)
+
+
 def test_names_of_arrays():
     inner = jnp.ones(3)
     table = {"a": [inner]}

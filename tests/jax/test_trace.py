@@ -144,7 +144,7 @@ def test_a_derivative_rule_of_the_users_is_not_ignored():
     with pytest.raises(scoremod.UnsupportedError, match="derivative rule of its own"):
         explained(lambda score, *_: relu(score))
     # Where it doesn't touch the score, XLA follows it.
-    logits = jnp.linspace(-1.0, 1.0, H)
+    logits = jnp.linspace(-1.0, 1.0, H, dtype=jnp.float32)
     q, k, v = (jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(3))
 
     def gradient(f):

@@ -28,7 +28,10 @@ def captured(function):
         seen[id(value)] = value  # kept, so that no other gets its id meanwhile
         if name:
             yield name, value
-        pending.extend(_inside(name, value))
+        try:
+            pending.extend(_inside(name, value))
+        except Exception:  # an object may answer for its attributes as it likes; what it holds is not found then
+            continue
 
 
 def name_of(array, functions):
