@@ -17,6 +17,7 @@
 #include "backend/cuda/device.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/score_work.hpp"
 #include "explorer/run_case.hpp"
 #include "explorer/shipped_admissions.hpp"
 #include "explorer/worker_pool.hpp"
@@ -56,6 +57,7 @@ struct Options {
   std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
   std::vector<std::string> left_out;  ///< parts of the names of forms not to try
   std::string admissions;             ///< the plan store to list, instead
+  std::string work_of;                ///< the cuDNN version whose forms' work to list, instead
   std::string table;                  ///< a worker's: what was right, for the cases in_right_forms
 };
 
@@ -258,6 +260,30 @@ int explore(const std::string& self, const Options& options) {
   return summarize(options, rows);
 }
 
+/// For tools/fit_score_costs.py: what the modifier of each case that --timed times makes a kernel do, a line of JSON
+/// each.
+int list_work(const std::string& cudnn_version) {
+  const auto table = cudnn::shipped_form_table("sm_90", cudnn_version, cudnn::RowClass::kManyRows);
+  for (const FormCase& form : explorer::form_cases()) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const auto is_right = [&](std::string_view name) {
+        return table.find(name, direction) == cudnn::FormVerdict::kRight;
+      };
+      const auto as_given = [](std::string_view name) { return !name.ends_with(".as_declared"); };
+      const auto modifier = explorer::timed_modifier(
+          form, direction, form.in_right_forms ? cudnn::FormFilter(is_right) : cudnn::FormFilter(as_given));
+      if (!modifier) continue;
+      const bool band = std::ranges::any_of(modifier->nodes, [](const auto& node) { return node.band.has_value(); });
+      std::cout
+          << Json{{"form", form.form}, {"direction", to_string(direction)}, {"program", form.program},
+                  {"band", band},      {"gradient", form.has_gradient()},   {"work", cudnn::score_work(*modifier)}}
+                 .dump()
+          << "\n";
+    }
+  }
+  return 0;
+}
+
 int list_admissions(const Options& options) {
   const int count = explorer::write_shipped_admissions(options.admissions, architecture_name(), cudnn_version(),
                                                        options.machine, options.commit, options.output);
@@ -284,9 +310,12 @@ int main(int argc, char** argv) {
   app.add_option(
       "--admissions", options.admissions,
       "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/patterns/admitted");
+  app.add_option("--work", options.work_of,
+                 "instead: list what each timed case makes a kernel do, in the forms of this version of cuDNN");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (!options.work_of.empty()) return list_work(options.work_of);
     if (!options.admissions.empty()) return list_admissions(options);
     return worker ? work(options) : explore("/proc/self/exe", options);
   } catch (const scoremod::Error& failure) {

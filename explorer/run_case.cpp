@@ -181,6 +181,7 @@ std::vector<OutputError> run_backward(const PreparedCall& prepared, const Proble
   return errors;
 }
 
+const Setting kTimedSetting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
 constexpr double kNotTimed = 0;
 constexpr int kTimedRepeats = 9;
 /// A larger operand would measure little but the memory's bandwidth, and take long to upload.
@@ -250,10 +251,17 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
   return result;
 }
 
-double time_case(const FormCase& form, Direction direction, const cudnn::FormFilter& allowed) {
-  const Setting setting{"timed", 4, 16, 16, 4096, 4096, 128, 128, DType::kBF16, Layout::kBSHD};
+std::optional<cudnn::ModifierGraph> timed_modifier(const FormCase& form, Direction direction,
+                                                   const cudnn::FormFilter& allowed) {
   std::string why;
-  auto prepared = prepare(form, setting, direction, allowed, &why);
+  auto prepared = prepare(form, kTimedSetting, direction, allowed, &why);
+  if (!prepared) return std::nullopt;
+  return std::move(prepared->modifier.graph);
+}
+
+double time_case(const FormCase& form, Direction direction, const cudnn::FormFilter& allowed) {
+  std::string why;
+  auto prepared = prepare(form, kTimedSetting, direction, allowed, &why);
   if (!prepared) return kNotTimed;
   prepared->zero_computed = true;
   const AttentionProblem& problem = prepared->compiled.problem;

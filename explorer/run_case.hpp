@@ -27,6 +27,10 @@ struct CaseResult {
 CaseResult run_case(const FormCase& form, const Setting& setting, backend::Direction direction,
                     const backend::cudnn::FormFilter& allowed);
 
+/// The modifier that time_case() times; nothing where the case has no lowering. Needs no device.
+std::optional<backend::cudnn::ModifierGraph> timed_modifier(const FormCase& form, backend::Direction direction,
+                                                            const backend::cudnn::FormFilter& allowed);
+
 /// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD; 0 when it can't
 /// be built or an operand is too large. Only meaningful when nothing else runs on the device.
 double time_case(const FormCase& form, backend::Direction direction, const backend::cudnn::FormFilter& allowed);

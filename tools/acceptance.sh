@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: tools/acceptance.sh [--newest | --cudnn VERSION] [ARGUMENTS of scoremod_acceptance, such as --update]
 # Asks cuDNN which plans it builds on five architectures, without a device, and compares with the committed table: docs/plans.md.
-# --newest and --cudnn fetch nvidia-cudnn-jit-cu13 from PyPI (75 MB) and use it instead of the installed cuDNN.
+# --newest and --cudnn fetch cuDNN from PyPI and use it instead of the installed one: nvidia-cudnn-jit-cu13 (75 MB) where it has the
+# version, and otherwise, as for the newest, nvidia-cudnn-cu13 (520 MB).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,15 +15,21 @@ if [[ -z "$command" ]]; then
   exit 4
 fi
 
-package=
+packages=()
 case "${1:-}" in
-  --newest) package=nvidia-cudnn-jit-cu13 && shift ;;
-  --cudnn) package="nvidia-cudnn-jit-cu13==${2:?a version, such as 9.19.0.56}" && shift 2 ;;
+  --newest) packages=(nvidia-cudnn-cu13) && shift ;;
+  --cudnn)
+    version=${2:?a version, such as 9.19.0.56}
+    packages=("nvidia-cudnn-jit-cu13==$version" "nvidia-cudnn-cu13==$version")
+    shift 2
+    ;;
 esac
-if [[ -n "$package" ]]; then
+if ((${#packages[@]} > 0)); then
   folder=$(mktemp -d)
   trap 'rm -rf "$folder"' EXIT
-  python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" "$package"
-  export LD_LIBRARY_PATH="$folder/nvidia/cudnn_jit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  for package in "${packages[@]}"; do
+    python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder" "$package" && break
+  done
+  export LD_LIBRARY_PATH="$folder/nvidia/cudnn_jit/lib:$folder/nvidia/cudnn/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 "$command" --devices src/backend/cudnn/devices --tables tests/golden/cudnn_acceptance "$@"

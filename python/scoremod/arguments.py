@@ -23,8 +23,16 @@ def problem_text(problem):
         raise InvalidArgumentError(f"problem: expected JSON text, or a dict that JSON can hold; found: {error}") from None
 
 
-def compile_options(backend, threads, disabled_passes, device):
+LEVELS = ("verified", "static")
+
+
+def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified"):
     passes = [encode(name, "disabled_passes") for name in disabled_passes]
+    chosen = [encode(name, "backends") for name in backend_names(backends)]
+    if level not in LEVELS:
+        raise InvalidArgumentError(f"level: expected {' or '.join(map(repr, LEVELS))}, found {level!r}")
+    if max_workspace is not None and not (isinstance(max_workspace, (int, np.integer)) and 0 < max_workspace < 2**63):
+        raise InvalidArgumentError(f"max_workspace: expected a positive number of bytes, found {max_workspace!r}")
     return library.CompileOptions(
         backend=None if backend is None else encode(backend, "backend"),
         disabled_passes=(ctypes.c_char_p * len(passes))(*passes),
@@ -32,7 +40,20 @@ def compile_options(backend, threads, disabled_passes, device):
         threads=int32(threads, "threads"),
         has_device=device is not None,
         device=0 if device is None else int32(device, "device"),
+        memory=None if memory is None else encode(memory, "memory"),
+        backends=(ctypes.c_char_p * len(chosen))(*chosen),
+        backend_count=len(chosen),
+        max_workspace=0 if max_workspace is None else int(max_workspace),
+        autotune=bool(autotune),
+        support_level=LEVELS.index(level),
     )
+
+
+def backend_names(backends):
+    """The names of a list of backends, or of a text with commas between them; those to leave out have a "-" before them."""
+    if backends is None:
+        return []
+    return [name.strip() for name in backends.split(",")] if isinstance(backends, str) else list(backends)
 
 
 def encode(text, name):

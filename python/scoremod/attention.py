@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scoremod import library
-from scoremod.arguments import check_names, compile_options, encode, finite, int32, mapping, problem_text
+from scoremod.arguments import backend_names, check_names, compile_options, encode, finite, int32, mapping, problem_text
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import operand_specs, tensor_specs
 
@@ -36,8 +36,13 @@ class Attention:
     """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
 
     problem: a dict, or JSON text, with the fields of docs/problem.md.
-    backend: "cpu" or "reference"; without it, the first that supports the problem. "cudnn" compiles too, and then takes device memory:
+    backend: "cpu" or "reference"; without it, one of `backends`. "cudnn" compiles too, and then takes device memory:
         its calls are not for arrays.
+    backends: names in order, of which the first that supports the problem runs it, and names to leave out, with a "-" before them; a list,
+        or a text with commas. Without a name the backend that is predicted to be the fastest. Without it, what SCOREMOD_BACKENDS says.
+    memory: "host" or "cuda": where the calls' tensors lie, if no backend is named.
+    max_workspace: bytes of device memory that a call may need; what needs more is not chosen.
+    autotune: measure what may run on a device at the first use, and remember the fastest.
     threads: CPU threads; 0 means one for each core.
     device: the CUDA device's ordinal; without it, the current one.
     disabled_passes: compiler passes to leave out, by name.
@@ -50,9 +55,12 @@ class Attention:
     isn't what the problem says raises InvalidArgumentError.
     """
 
-    def __init__(self, problem, *, backend=None, threads=0, disabled_passes=(), device=None):
-        self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device)
-        options = compile_options(*self._arguments[1:])
+    def __init__(
+        self, problem, *, backend=None, backends=None, memory=None, max_workspace=None, autotune=False, threads=0, disabled_passes=(), device=None
+    ):
+        selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "autotune": autotune}
+        self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
+        options = compile_options(*self._arguments[1:5], **selection)
         handle = ctypes.c_void_p()
         text = encode(self._arguments[0], "problem")
         library.call("scoremod_attention_create", text, options, ctypes.byref(handle))
@@ -188,12 +196,14 @@ class _Call:
         return ctypes.cast(array, ctypes.POINTER(library.NamedBuffer)), len(buffers)
 
 
-def support(problem, *, backend=None, device=None):
-    """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons", "notes", "memory"}].
+def support(problem, *, backend=None, backends=None, memory=None, device=None, level="verified"):
+    """Every backend's answer to a problem, in the order of preference: [{"backend", "supported", "reasons", "notes", "memory",
+    "forward_supported", "refusals"}]. `refusals` has each reason's id, direction, text and remedy.
 
     device: the CUDA device's ordinal; without it, the current one.
+    level: "verified" builds and verifies as compiling does; "static" builds nothing and needs no device.
     """
-    return _ask("scoremod_support", problem, backend, (), device)
+    return _ask("scoremod_support", problem, backend, (), device, backends=backends, memory=memory, level=level)
 
 
 def explain(problem, *, backend=None, disabled_passes=()):
@@ -203,12 +213,12 @@ def explain(problem, *, backend=None, disabled_passes=()):
     return _ask("scoremod_explain", problem, backend, disabled_passes, None)
 
 
-def _ask(function, problem, backend, disabled_passes, device):
+def _ask(function, problem, backend, disabled_passes, device, **selection):
     answer = ctypes.c_void_p()
     text = encode(problem_text(problem), "problem")
-    library.call(function, text, compile_options(backend, 0, disabled_passes, device), ctypes.byref(answer))
+    library.call(function, text, compile_options(backend, 0, disabled_passes, device, **selection), ctypes.byref(answer))
     return json.loads(library.take_text(answer))
 
 
-def _compile_again(problem, backend, threads, disabled_passes, device):
-    return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes, device=device)
+def _compile_again(problem, backend, threads, disabled_passes, device, selection):
+    return Attention(problem, backend=backend, threads=threads, disabled_passes=disabled_passes, device=device, **selection)

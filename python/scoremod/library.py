@@ -41,6 +41,11 @@ class CompileOptions(SizedStructure):
         ("has_device", c_int32),
         ("device", c_int32),
         ("memory", c_char_p),
+        ("backends", POINTER(c_char_p)),
+        ("backend_count", c_size_t),
+        ("max_workspace", c_size_t),
+        ("autotune", c_int32),
+        ("support_level", c_int32),
     ]
 
 

@@ -35,6 +35,7 @@ DeviceProperties DeviceProperties::parse(std::string_view json) {
                   " and maxSharedMemoryPerBlockOptin ", properties.shared_memory_per_block);
   }
   properties.compute_capability = version / kDeviceVersionsPerCapability;
+  properties.rates = device_rates(properties.json);
   return properties;
 }
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "backend/device_rates.hpp"
+
 namespace scoremod::backend {
 
 /// What is known of a device that plans are made for, which need not be here: the JSON text that cuDNN itself
@@ -15,6 +17,7 @@ struct DeviceProperties {
   std::int64_t multiprocessors = 0;
   std::int64_t shared_memory_per_block = 0;  ///< bytes, the most that a kernel may opt in to
   std::int64_t l2_cache_bytes = 0;
+  DeviceRates rates;  ///< for predicted times
 
   /// Reads cuDNN's JSON. Throws Error(kInvalidArgument) for text that is not a device's properties.
   static DeviceProperties parse(std::string_view json);

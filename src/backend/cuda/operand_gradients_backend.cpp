@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/operand_gradients_time.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/direct_recipe.hpp"
 #include "backend/unsupported.hpp"
@@ -29,17 +30,6 @@ class OperandGradientsPlan final : public BackwardPlan {
   std::unique_ptr<const cuda::OperandGradients> pass_;
 };
 
-/// The pass makes two products of the backward's five, at about cuBLAS's rate, and goes over memory between them.
-Prediction predicted_time(const CompiledProblem& problem, const Target& target) {
-  constexpr double kFlopsPerMultiprocessorAndMillisecond = 1.5e9;
-  const AttentionProblem& p = problem.problem;
-  const double pairs = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.seq_q) *
-                       static_cast<double>(p.seq_kv);
-  const double flops = pairs * 2 * static_cast<double>(p.dim_qk + p.dim_v);
-  const auto machine = static_cast<double>(target.device.multiprocessors) * kFlopsPerMultiprocessorAndMillisecond;
-  return {flops / machine, "assumed rate"};
-}
-
 class OperandGradientsBackend final : public Backend {
  public:
   const char* name() const override { return "operand_gradients"; }
@@ -56,7 +46,8 @@ class OperandGradientsBackend final : public Backend {
     candidate.task = task;
     candidate.label = cuda::describe(problem, task.operand_gradients);
     candidate.notes = {candidate.label};
-    candidate.predicted = predicted_time(problem, target);
+    candidate.predicted = {cuda::operand_gradients_time(problem, task.operand_gradients, target.device.rates),
+                           "scaled from measured sums"};
     candidate.workspace_bytes = cuda::OperandGradients::cost(problem, task.operand_gradients).workspace_bytes;
     candidate.recipe = std::make_shared<DirectRecipe>(
         [problem, operands = task.operand_gradients, note = candidate.label](const PlanOptions&) {

@@ -9,8 +9,8 @@
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
 #include "backend/cudnn/graph/refusal.hpp"
+#include "backend/cudnn/patterns/attention_time.hpp"
 #include "backend/cudnn/patterns/shipped_verdicts.hpp"
-#include "backend/cudnn/predicted_time.hpp"
 #include "backend/cudnn/predicted_workspace.hpp"
 #include "backend/cudnn/structural_key.hpp"
 #include "base/fail.hpp"
@@ -101,7 +101,8 @@ Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask&
   candidate.known_right = shipped_right(key);
   candidate.plan_key = canonical_bytes(plan_key(lowering, target));
   candidate.label = plan_label(lowering.graph);
-  candidate.predicted = predicted_time(problem, task, lowering.modifier, table, target);
+  candidate.predicted =
+      attention_time(p, task, lowering.modifier, target.rates, target.architecture == kTimedArchitecture);
   if (task.direction == Direction::kBackward && p.deterministic) {
     candidate.workspace_bytes = predicted_deterministic_workspace(p, target.device.compute_capability);
   }

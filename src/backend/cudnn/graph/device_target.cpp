@@ -22,6 +22,7 @@ DeviceTarget read_target(int ordinal) {
   target.device = plan_device(properties);
   target.architecture = properties.architecture();
   target.cudnn_version = version_text(library().cudnn_version);
+  target.rates = properties.rates;
   return target;
 }
 
@@ -42,6 +43,7 @@ DeviceTarget device_target(const Target& target) {
   device.device = plan_device(target.device);
   device.architecture = target.device.architecture();
   device.cudnn_version = version_text(library().cudnn_version);
+  device.rates = target.device.rates;
   return device;
 }
 

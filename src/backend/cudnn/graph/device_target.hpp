@@ -14,6 +14,7 @@ struct DeviceTarget {
   PlanDevice device;
   std::string architecture;   ///< "sm_90"
   std::string cudnn_version;  ///< "9.19.0"
+  DeviceRates rates;          ///< for predicted times
 
   /// What is known of forms here.
   const FormTable& forms(RowClass rows) const;

@@ -1,0 +1,156 @@
+#include "backend/cudnn/patterns/attention_time.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "backend/cudnn/patterns/score_costs.hpp"
+#include "backend/cudnn/patterns/score_work.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::cudnn {
+namespace {
+
+constexpr std::int64_t kTile = 128;  // rows, and keys
+
+// The shape and the device that costs were measured at.
+constexpr double kMeasuredHeads = 64, kMeasuredTiles = 32 * 32, kMeasuredDims = 256;
+constexpr DeviceRates kMeasuredOn;
+
+/// Patterns were timed in short bursts. Under the benchmark's steady load an H200's clock falls: the median of its
+/// cases takes this much longer.
+constexpr double kSteadyLoad = 1.1;
+/// Of a tile's time without a modifier, what does not grow with the head dims: the exponentials. From the benchmark's
+/// cases with head dim 64 and 128.
+constexpr double kDimlessShare = 0.35;
+/// For what no timed pattern has: what the cheap half of those that were timed take.
+constexpr double kAssumedCost = 0.05;
+/// Of a tensor of gradients for all scores, written beside the backward; the benchmark's learned bias without and with
+/// it.
+constexpr double kWrittenGradient = 1.17;
+/// Launches, which small problems consist of.
+constexpr double kForwardLaunch = 0.005, kBackwardLaunch = 0.012, kComputeLaunch = 0.004;
+/// Of the memory's bandwidth, what kernels reach.
+constexpr double kReachedBandwidth = 0.85;
+
+std::int64_t tiles_of(std::int64_t length) { return (length + kTile - 1) / kTile; }
+
+/// The distances kv - q that a modifier's band nodes keep.
+struct KeptDistances {
+  std::int64_t least = std::numeric_limits<std::int32_t>::min(), most = std::numeric_limits<std::int32_t>::max();
+};
+
+/// As far as the kernel skips tiles for it.
+KeptDistances skipped_by(const ModifierGraph& modifier, Direction direction) {
+  KeptDistances kept;
+  for (const ModifierNode& node : modifier.nodes) {
+    if (!node.band) continue;
+    if (node.band->left) {
+      kept.least = std::max(kept.least, 1 - node.band->bound);
+    } else if (direction == Direction::kForward || node.band->bound == 0) {
+      // Of a shifted diagonal the backward skips nothing: band.right.shifted takes what no band takes.
+      kept.most = std::min(kept.most, node.band->bound);
+    }
+  }
+  return kept;
+}
+
+/// Of one head, the tiles with a distance that is kept.
+double run_tiles(std::int64_t seq_q, std::int64_t seq_kv, const KeptDistances& kept) {
+  std::int64_t tiles = 0;
+  for (std::int64_t row = 0; row < seq_q; row += kTile) {
+    const std::int64_t last_row = std::min(row + kTile, seq_q) - 1;
+    const std::int64_t first = std::max<std::int64_t>(0, row + kept.least);
+    const std::int64_t last = std::min(seq_kv - 1, last_row + kept.most);
+    if (first <= last) tiles += last / kTile - first / kTile + 1;
+  }
+  return static_cast<double>(tiles);
+}
+
+/// What a modifier's nodes cost for all scores of the measured shape.
+struct ModifierCost {
+  double milliseconds = 0;
+  int measured = 0, assumed = 0;  ///< kinds of work
+};
+
+ModifierCost modifier_cost(const ModifierGraph& modifier, Direction direction) {
+  ModifierCost cost;
+  for (const auto& [name, count] : score_work(modifier)) {
+    const std::optional<double> measured = score_cost(name, direction);
+    cost.milliseconds += count * measured.value_or(kAssumedCost);
+    ++(measured ? cost.measured : cost.assumed);
+  }
+  return cost;
+}
+
+/// Bytes that go to or come from memory whatever the modifier is, and those of a deterministic backward's workspace.
+double memory_bytes(const AttentionProblem& p, Direction direction) {
+  const auto heads_q = static_cast<double>(p.batch * p.heads_q), heads_kv = static_cast<double>(p.batch * p.heads_kv);
+  const double dims = static_cast<double>(p.dim_qk + p.dim_v), element = 2;
+  const double once =
+      (heads_q * static_cast<double>(p.seq_q) + heads_kv * static_cast<double>(p.seq_kv)) * dims * element;
+  if (direction == Direction::kForward) return once;
+  const double scores = heads_q * static_cast<double>(p.seq_q) * static_cast<double>(p.seq_kv) * element;
+  return 3 * once + (p.deterministic ? 2 * scores : 0);
+}
+
+/// Bytes of the tensors that a kernel of scoremod's writes before cuDNN runs.
+double computed_bytes(const AttentionProblem& p, const LoweredModifier& modifier) {
+  const std::array extents{p.batch, p.heads_q, p.seq_q, p.seq_kv};
+  double bytes = 0;
+  for (const ComputedOperand& operand : modifier.computed) {
+    double entries = 1;
+    for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+      if (operand.axes[axis]) entries *= static_cast<double>(extents[axis]);
+    }
+    bytes += 4 * entries;
+  }
+  return bytes;
+}
+
+std::string source_text(const AttentionProblem& p, Direction direction, const ModifierCost& cost,
+                        const DeviceRates& rates, bool timed) {
+  std::string text = "scaled from measured patterns";
+  if (cost.assumed > 0) {
+    text = concat(text, "; ", cost.assumed, " of ", cost.measured + cost.assumed, " kinds of steps assumed, not timed");
+  }
+  if (direction == Direction::kBackward && p.deterministic) text += "; a deterministic workspace's traffic assumed";
+  if (!timed) {
+    text += "; measured on sm_90, another architecture's kernels assumed to do as much in a clock";
+  } else if (rates != kMeasuredOn) {
+    text += "; scaled to this device's multiprocessors, clock and memory";
+  }
+  return text;
+}
+
+}  // namespace
+
+Prediction attention_time(const AttentionProblem& problem, const PlanTask& task, const LoweredModifier& modifier,
+                          const DeviceRates& rates, bool timed) {
+  const AttentionProblem& p = problem;
+  const TileCosts costs = tile_costs(task.direction);
+  ModifierCost cost = modifier_cost(modifier.graph, task.direction);
+  if (task.operand_gradient) cost.milliseconds += kWrittenGradient;
+  const auto heads = static_cast<double>(p.batch * p.heads_q);
+  const auto rows = static_cast<double>(tiles_of(p.seq_q));
+  const double dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
+  const double tile = costs.tile * (kDimlessShare + (1 - kDimlessShare) * dims) + cost.milliseconds / kMeasuredTiles;
+  double compute =
+      heads / kMeasuredHeads *
+      (rows * costs.row * dims + run_tiles(p.seq_q, p.seq_kv, skipped_by(modifier.graph, task.direction)) * tile);
+  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
+  // One block of threads takes a tile of rows in forward and of keys in backward; with fewer of them than
+  // multiprocessors some are idle.
+  const double blocks =
+      heads * (task.direction == Direction::kForward ? rows : static_cast<double>(tiles_of(p.seq_kv)));
+  compute *= std::max(1.0, rates.multiprocessors / blocks);
+  const double memory = memory_bytes(p, task.direction) / (kReachedBandwidth * rates.bytes_per_ms);
+  double launch = task.direction == Direction::kForward ? kForwardLaunch : kBackwardLaunch;
+  if (!modifier.computed.empty()) {
+    launch += kComputeLaunch + computed_bytes(p, modifier) / (kReachedBandwidth * rates.bytes_per_ms);
+  }
+  return {launch + std::max(compute * kSteadyLoad, memory), source_text(p, task.direction, cost, rates, timed)};
+}
+
+}  // namespace scoremod::backend::cudnn

@@ -1,0 +1,96 @@
+#include <cstdlib>
+#include <functional>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/operand_gradients_backend.hpp"
+#include "backend/cudnn/cudnn_backend.hpp"
+#include "backend/cudnn/graph/library.hpp"
+#include "backend/unsupported.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+AttentionProblem good_problem() {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = problem.seq_kv = 256;
+  problem.dim_qk = problem.dim_v = 64;
+  problem.dtype = DType::kBF16;
+  problem.backward = problem.stats = true;
+  problem.program = Program::parse("operand slope: f32 [h]\nvalue = score * slope");
+  problem.operands = {{"slope", DType::kF32, {4}, {}}};
+  return problem;
+}
+
+/// Two problems on both sides of a rule.
+struct BothSides {
+  Rule rule;
+  std::function<void(AttentionProblem&)> refused;
+  std::function<void(AttentionProblem&)> taken = [](AttentionProblem&) {};
+  int capability = 90;
+};
+
+void lay_out(AttentionProblem& problem, std::int64_t dim, std::int64_t sequence) {
+  problem.q.strides = Strides{.batch = 4 * 256 * sequence, .head = 256 * sequence, .sequence = sequence, .dim = dim};
+}
+
+std::vector<BothSides> rules() {
+  return {
+      {Rule::kDtype, [](auto& p) { p.dtype = DType::kF32; }, [](auto& p) { p.dtype = DType::kF16; }},
+      {Rule::kHeadDim, [](auto& p) { p.dim_qk = 100; }, [](auto& p) { p.dim_qk = 104; }},
+      {Rule::kHeadDim, [](auto& p) { p.dim_v = 264; }, [](auto& p) { p.dim_v = 256; }},
+      {Rule::kHeadDim, [](auto& p) { p.dim_v = 136; }, [](auto& p) { p.dim_v = 128; }, 100},
+      {Rule::kHeadDimStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
+      {Rule::kCopyAlignment, [](auto& p) { lay_out(p, 1, 68); }, [](auto& p) { lay_out(p, 1, 72); }},
+      {Rule::kDeterministic, [](auto& p) { p.deterministic = true; }, [](auto&) {}, 100},
+      {Rule::kOneQueryRow, [](auto& p) { p.seq_q = 1; }, [](auto& p) { p.seq_q = 2; }},
+      {Rule::kOperandGradientStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
+  };
+}
+
+std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  Target target;
+  target.device.compute_capability = capability;
+  target.device.name = "a device";
+  target.present = false;
+  std::set<std::string> ids;
+  const auto add = [&](const std::vector<UnsupportedReason>& reasons) {
+    for (const UnsupportedReason& reason : reasons) ids.insert(reason.id);
+  };
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    add(cudnn_backend().objections(compiled, {direction}, &target));
+  }
+  add(operand_gradients_backend().objections(compiled, {Direction::kBackward, false, {0}}, &target));
+  return ids;
+}
+
+/// The rules that depend on what a device, a library or a run says are held to both sides in planner/plan_task_test.cpp
+/// and tests/device.
+TEST(Rules, RefuseOnOneSideAndTakeTheOther) {
+  if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
+  for (const BothSides& sides : rules()) {
+    AttentionProblem refused = good_problem(), taken = good_problem();
+    sides.refused(refused);
+    sides.taken(taken);
+    const std::string id = info(sides.rule).id;
+    EXPECT_TRUE(ids_of(refused, sides.capability).contains(id)) << id;
+    EXPECT_TRUE(ids_of(taken, sides.capability).empty()) << id << ": " << *ids_of(taken, sides.capability).begin();
+  }
+}
+
+TEST(Rules, ForbidWhatWasNeverVerifiedWhereVerificationIsForbidden) {
+  if (!cudnn::library().available) GTEST_SKIP() << cudnn::library().reason;
+  const std::string id = info(Rule::kVerificationForbidden).id;
+  ASSERT_EQ(setenv("SCOREMOD_VERIFICATION", "never", 1), 0);
+  EXPECT_TRUE(ids_of(good_problem(), 80).contains(id));
+  unsetenv("SCOREMOD_VERIFICATION");
+  EXPECT_FALSE(ids_of(good_problem(), 80).contains(id));
+}
+
+}  // namespace
+}  // namespace scoremod::backend

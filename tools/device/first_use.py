@@ -1,0 +1,93 @@
+"""How long the first use of a modifier takes on a machine with a GPU: building, verifying and planning both directions, each in a
+process with an empty plan store; and how long a static answer takes, which builds nothing.
+
+usage: first_use.py REPORT.json [--machine TEXT] [--commit TEXT]
+
+SCOREMOD_LIBRARY names libscoremod.so. The problem is batch 4, heads 16, 4096 x 4096, head dim 128, bf16. The report has for each modifier
+the seconds of the first and of the second process, which finds a filled store, and the microseconds of a static answer (median of 50).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SIZES = {"batch": 4, "heads_q": 16, "seq_q": 4096, "seq_kv": 4096, "dim_qk": 128, "dtype": "bf16", "backward": True, "stats": True}
+
+MODIFIERS = {
+    "soft_cap": "value = 50.0 * tanh(score / 50.0); keep = kv_idx <= q_idx",
+    "sine": "value = sin(score) * 3.0",
+    "alibi": "operand slopes: f32 [h]; value = score - slopes * f32(abs(q_idx - kv_idx)); keep = kv_idx <= q_idx",
+    "window_512": "value = score; keep = kv_idx <= q_idx & q_idx - kv_idx <= 512",
+    "global_window": "value = score; keep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512",
+    "prefix": "value = score; keep = kv_idx <= q_idx | kv_idx < 1024",
+    "documents": "operand q_ids: i32 [b, q_idx]; operand kv_ids: i32 [b, kv_idx]; value = score; keep = q_ids == kv_ids",
+    "temperature": "operand t: f32 [b, h]; value = score * t",
+    "distance_decay": "value = score * exp2(-0.01 * f32(abs(q_idx - kv_idx)))",
+    "dilated": "value = score; keep = (q_idx - kv_idx) % 2 == 0 & abs(q_idx - kv_idx) <= 256",
+    "bias": "operand bias: f32 [h, q_idx, kv_idx]; value = score + bias; keep = kv_idx <= q_idx",
+    "sigmoid_gate": "operand gate: f32 [h]; value = score * sigmoid(gate) + log(sigmoid(score) + 0.5)",
+}
+
+
+def compile_once(program):
+    """Run in a process of its own."""
+    import scoremod
+
+    start = time.perf_counter()
+    attention = scoremod.Attention({**SIZES, "program": program}, backend="cudnn")
+    seconds = time.perf_counter() - start
+    work = scoremod.cache.statistics()
+    print(json.dumps({"seconds": seconds, "backend": attention.backend, **{k: work[k] for k in ("builds", "loads", "trials")}}))
+
+
+def static_microseconds(program):
+    import scoremod
+
+    problem = json.dumps({**SIZES, "program": program})
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        scoremod.support(problem, backend="cudnn", level="static")
+        times.append(1e6 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def in_process(program, store):
+    environment = {**os.environ, "SCOREMOD_CACHE_DIR": store}
+    done = subprocess.run([sys.executable, __file__, "--compile", program], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        return {"error": done.stderr.strip().splitlines()[-1]}
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("report", nargs="?")
+    parser.add_argument("--machine", default="")
+    parser.add_argument("--commit", default=os.environ.get("SCOREMOD_COMMIT", "unknown"))
+    parser.add_argument("--compile")
+    arguments = parser.parse_args()
+    if arguments.compile:
+        return compile_once(arguments.compile)
+    results = []
+    for name, program in MODIFIERS.items():
+        with tempfile.TemporaryDirectory() as store:
+            row = {"modifier": name, "program": program, "first": in_process(program, store), "again": in_process(program, store)}
+        row["static_us"] = static_microseconds(program)
+        results.append(row)
+        print(name, row["first"].get("seconds", row["first"]), row["again"].get("seconds"), round(row["static_us"], 1), flush=True)
+    firsts = [row["first"]["seconds"] for row in results if "seconds" in row["first"]]
+    summary = {"median_s": statistics.median(firsts), "worst_s": max(firsts), "median_static_us": statistics.median(r["static_us"] for r in results)} if firsts else {}
+    print(json.dumps(summary))
+    report = {"machine": arguments.machine, "commit": arguments.commit, "cores": os.cpu_count(), "summary": summary, "results": results}
+    Path(arguments.report).write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
