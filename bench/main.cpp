@@ -10,6 +10,7 @@
 
 #include "blas_reference.hpp"
 #include "peak_memory.hpp"
+#include "predictions.hpp"
 #include "promises.hpp"
 #include "text_file.hpp"
 #ifdef SCOREMOD_HAS_CUDNN
@@ -24,6 +25,7 @@ struct Arguments {
   bool no_memory = false;
   std::int64_t peak_memory_child = 0;
   std::string device;
+  std::string predictions = "bench/results/prediction.json";
 };
 
 std::unique_ptr<measure::Reference> make_reference(const BenchCase& bench_case, measure::AttentionRun& run,
@@ -103,6 +105,9 @@ int run(Arguments& arguments) {
     measure::write_report(benchmark.out, report);
   }
   std::cout << (result.plans.on_device ? device_promises(result) : host_promises(result, memory));
+  if (result.plans.on_device && !arguments.predictions.empty()) {
+    std::cout << compare_predictions(result, arguments.predictions);
+  }
   const bool all_loaded = result.plans.filled_store_builds.value_or(0) == 0;
   return result.fine() && all_loaded && result.plans.error.empty() ? 0 : 1;
 }
@@ -123,6 +128,9 @@ int main(int argc, char** argv) {
   app.add_flag("--no-memory", arguments.no_memory, "Leave out the measurement of memory");
   app.add_option("--build-references", arguments.device,
                  "Only build the references of cuDNN, for the device with the properties in this file");
+  app.add_option("--predictions", arguments.predictions,
+                 "On a device: predicted times to compare with what was found; empty for none")
+      ->capture_default_str();
   app.add_option(scoremod::bench::kPeakMemoryOption, arguments.peak_memory_child)->group("");
   scoremod::measure::add_options(app, arguments.benchmark);
   CLI11_PARSE(app, argc, argv);

@@ -19,6 +19,7 @@ source "$here/environment.sh"
 status=0
 mkdir -p "$(dirname "$report")"
 "$folder/bin/scoremod_bench" --cases "$here/../../bench/gpu_cases.json" --backend cudnn --repetitions 41 --out "$report" \
+  --predictions "$here/../../bench/results/prediction.json" \
   --machine "$machine" --commit "${commit:-unknown}" "$@" 2>&1 | tee "${report%.json}.log" || status=1
 [[ -s $report ]] || exit 1
 python3 "$here/../../bench/plot.py" "$report" "${report%.json}.png" 2>/dev/null ||
