@@ -23,7 +23,8 @@ struct SuiteProgress {
 struct CheckSuiteOptions {
   std::string backend;  ///< as in CompileOptions
   int random_problems = 100;
-  std::uint64_t seed = 0;
+  /// Of the problems and their inputs; a new one if there is none, which the report names. Required with parts.
+  std::optional<std::uint64_t> seed;
   /// Only problems whose name contains this.
   std::string filter;
   /// Only every parts-th problem, beginning with the part-th (from 0): so that several processes share a suite.
@@ -91,7 +92,7 @@ struct SuiteReport {
 
 /// Checks a backend, as check() does, on the whole zoo in several shapes (see src/check/zoo_cases.hpp) and on random
 /// programs in random problems (src/check/random_problem.hpp), forward and backward. The problems depend on the options
-/// alone: random problem i has the seed `seed + i`, whatever else is checked.
+/// and the seed alone: random problem i has the seed `seed + i`, whatever else is checked.
 ///
 /// Where a backend refuses the backward, or fails in it, the forward is checked alone. What a check throws becomes a
 /// verdict. Throws Error(kInvalidArgument) for an unknown backend, a dtype that no problem can have, negative counts,

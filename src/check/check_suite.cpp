@@ -1,6 +1,7 @@
 #include "scoremod/check_suite.hpp"
 
 #include <algorithm>
+#include <random>
 
 #include "check/suite_cases.hpp"
 #include "check/suite_run.hpp"
@@ -54,7 +55,10 @@ SuiteReport check_suite(const CheckSuiteOptions& options) {
   CompileOptions compile;
   compile.backend = options.backend;
   support({}, compile);
-  return checking::run_suite(checking::suite_cases(options), options, check);
+  CheckSuiteOptions seeded = options;
+  // Short enough to be typed. Parts must share one, which suite_cases() asks for.
+  if (!seeded.seed && seeded.parts <= 1) seeded.seed = std::random_device()() % 1000000000;
+  return checking::run_suite(checking::suite_cases(seeded), seeded, check);
 }
 
 }  // namespace scoremod

@@ -29,7 +29,7 @@ class Chooser {
 
 void choose_sizes(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
   do {
-    problem.seq_q = choose.one_of(options.lengths);
+    problem.seq_q = choose.chance(options.one_query_probability) ? 1 : choose.one_of(options.lengths);
     problem.seq_kv = choose.chance(0.3) ? problem.seq_q : choose.one_of(options.lengths);
     problem.batch = choose.between(1, 3);
     problem.heads_kv = choose.between(1, 3);
@@ -109,8 +109,12 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
   RandomProgramOptions program_options;
   program_options.max_nodes = static_cast<int>(choose.between(8, 40));
   program_options.infinity_mask_probability = 0.2;
-  if (choose.chance(options.low_value_probability)) {
-    program_options.value_shift = static_cast<float>(-choose.between(150, 300));
+  if (choose.chance(options.shifted_value_probability)) {
+    program_options.value_shift = static_cast<float>(choose.between(-250, 300));
+  }
+  if (choose.chance(options.row_class_probability)) {
+    constexpr std::array kClasses{RowClass::kEmptyByBool, RowClass::kEmptyByTable, RowClass::kOneKey};
+    program_options.rows = choose.one_of(kClasses);
   }
   problem.program = random_program(random, program_options);
   problem.dtype = choose.one_of(options.dtypes);
@@ -126,6 +130,12 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
       *offset = static_cast<std::int32_t>(choose.between(0, kRandomIndexLimit - 1000));
     }
     problem.index_offsets = true;
+  }
+  if (program_options.rows == RowClass::kOneKey) {
+    const double first = out.call.offsets.key;
+    out.fills.push_back({kRowKey, {FillKind::kUniform, first, first + static_cast<double>(problem.seq_kv - 1)}});
+  } else if (program_options.rows == RowClass::kEmptyByTable) {
+    out.fills.push_back({kRowWeight, {FillKind::kUniform, 0, 2}});
   }
   return out;
 }

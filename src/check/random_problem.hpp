@@ -16,8 +16,12 @@ struct RandomProblemOptions {
   /// order of the dimensions; above, the head dim is innermost, and head_dims must be multiples of it.
   std::int64_t row_alignment = 1;
   double backward_probability = 0.75;
-  /// How often the value is some hundreds lower, so that the exponential of the LSE underflows in float32.
-  double low_value_probability = 0;
+  /// How often the value is shifted by -250 to 300, so that the exponential of the LSE leaves float32.
+  double shifted_value_probability = 0;
+  /// How often operands empty rows or leave them one key: RowClass.
+  double row_class_probability = 0;
+  /// How often there is one query, beside the times that it is chosen among `lengths`.
+  double one_query_probability = 0;
 };
 
 /// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,

@@ -233,10 +233,33 @@ class Generator {
       const NodeId infinity = builder_.constant(-kInfinity);
       value.node = builder_.make(Op::kSelect, {condition(), value.node, infinity});
     }
+    NodeId keep = chance(options_.mask_probability) ? condition() : kNoNode;
+    class_rows(value.node, keep);
     std::vector<Root> roots{{RootKind::kValue, value.node}};
-    if (chance(options_.mask_probability)) roots.push_back({RootKind::kKeep, condition()});
+    if (keep != kNoNode) roots.push_back({RootKind::kKeep, keep});
     if (options_.adjoint_roots) add_adjoints(roots);
     return builder_.finish(roots);
+  }
+
+  void class_rows(NodeId& value, NodeId& keep) {
+    const auto by_row = [&](const char* name, Type type) {
+      return builder_.operand(builder_.declare({name, type, {true, true, true, false}, 0}));
+    };
+    const auto require = [&](NodeId kept) { keep = keep == kNoNode ? kept : builder_.make(Op::kAnd, {keep, kept}); };
+    switch (options_.rows) {
+      case RowClass::kAny: return;
+      case RowClass::kEmptyByBool: return require(by_row(kRowKept, Type::kBool));
+      case RowClass::kOneKey:
+        return require(builder_.make(Op::kEq, {builder_.leaf(Op::kKeyIdx), by_row(kRowKey, Type::kI32)}));
+      case RowClass::kEmptyByTable: {
+        const std::uint32_t table = builder_.declare({kRowWeight, Type::kI32, {}, 1});
+        const NodeId place = builder_.make(Op::kMod, {builder_.leaf(Op::kQueryIdx), builder_.constant(12)});
+        const NodeId weight = builder_.gather(table, std::array{place});
+        const NodeId positive = builder_.make(Op::kMax, {weight, builder_.constant(0)});
+        const NodeId log = builder_.make(Op::kLog, {builder_.make(Op::kToF32, {positive})});
+        value = builder_.make(Op::kAdd, {value, log});
+      }
+    }
   }
 
   /// The last f32 value, with up to three others joined to it, so that less of what was made is dead.

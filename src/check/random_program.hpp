@@ -21,6 +21,16 @@ enum class Continuity {
   kSmooth,
 };
 
+/// What becomes of a row's keys beside the program's mask, by what operands hold: a mask that empties rows in this way
+/// shows in no program.
+enum class RowClass {
+  kAny,           ///< nothing
+  kEmptyByBool,   ///< kept where the bool operand kRowKept is true
+  kEmptyByTable,  ///< the value is -inf where the i32 table kRowWeight holds 0 or less: its logarithm is added
+  kOneKey,        ///< only the key whose index the i32 operand kRowKey holds is kept
+};
+inline constexpr const char *kRowKept = "row_kept", *kRowWeight = "row_weight", *kRowKey = "row_key";
+
 /// Every i32 index leaf is taken to be in [0, kRandomIndexLimit), so a test's sizes plus offsets must stay below.
 inline constexpr std::int32_t kRandomIndexLimit = 4096;
 
@@ -50,6 +60,7 @@ struct RandomProgramOptions {
   double value_limit = 40;
   /// Added to the value: far below zero it makes an LSE whose exponential underflows.
   float value_shift = 0;
+  RowClass rows = RowClass::kAny;
   /// Adds d_score and accumulate roots (and uses 'upstream'): the shape of a derivative, for tests of structure. The
   /// adjoints are random nodes, not the value's derivative.
   bool adjoint_roots = false;

@@ -16,7 +16,9 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   options.head_dims = {8, 16, 32, 40, 64, 64, 64, 96, 128, 128, 192, 256};
   options.row_alignment = 8;
   options.backward_probability = 1;
-  options.low_value_probability = 0.15;
+  options.shifted_value_probability = 0.4;
+  options.row_class_probability = 0.3;
+  options.one_query_probability = 0.15;
   return options;
 }
 
@@ -38,6 +40,10 @@ void check_options(const CheckSuiteOptions& options) {
     fail_argument("expected at least one part, and a part from 0 to below their number; found part ", options.part,
                   " of ", options.parts);
   }
+  if (options.parts > 1 && !options.seed) {
+    fail_argument("expected a seed for a suite in ", options.parts,
+                  " parts, found none: each part would draw its own; ", "give the same one to all");
+  }
   for (const DType dtype : options.dtypes) {
     if (!is_floating(dtype)) fail_argument("expected dtypes among f32, f16 and bf16, found ", to_string(dtype));
   }
@@ -49,10 +55,12 @@ std::vector<CheckCase> suite_cases(const CheckSuiteOptions& options) {
   check_options(options);
   std::vector<DType> dtypes = options.dtypes;
   if (dtypes.empty()) dtypes = {DType::kF16, DType::kBF16};
+  if (!options.seed) fail_bug("the problems of a suite were asked for without a seed");
+  const std::uint64_t seed = *options.seed;
   std::vector<CheckCase> cases = zoo_cases(dtypes);
-  for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = options.seed + i;
+  for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = seed + i;
   for (int i = 0; i < options.random_problems; ++i) {
-    cases.push_back(random_case(dtypes, options.seed + static_cast<std::uint64_t>(i), i));
+    cases.push_back(random_case(dtypes, seed + static_cast<std::uint64_t>(i), i));
   }
   std::erase_if(cases, [&](const CheckCase& one) { return one.name.find(options.filter) == std::string::npos; });
   if (cases.empty()) {

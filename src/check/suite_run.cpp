@@ -196,7 +196,7 @@ SuiteReport run_suite(const std::vector<CheckCase>& cases, const CheckSuiteOptio
   });
   SuiteReport report;
   report.backend = options.backend;
-  report.seed = options.seed;
+  report.seed = options.seed.value_or(0);
   for (std::vector<SuiteResult>& of_case : results) {
     std::move(of_case.begin(), of_case.end(), std::back_inserter(report.results));
   }

@@ -22,7 +22,9 @@ TEST_P(RandomProblems, ConformToTheOracle) {
     checking::RandomProblemOptions options;
     // Most problems are small; one in eight crosses several tiles both ways.
     if (number % 8 == 0) options.max_scores = 40000;
-    options.low_value_probability = 0.1;
+    options.shifted_value_probability = 0.2;
+    options.row_class_probability = 0.2;
+    options.one_query_probability = 0.1;
     checking::CheckCase made = checking::random_problem(random, options);
     made.seed = seed;
     made.name =

@@ -20,6 +20,8 @@ root=$(dirname "${BASH_SOURCE[0]}")/../..
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cudnn=$(python3 -c 'import importlib.metadata as m; print(", cuDNN", m.version("nvidia-cudnn-cu13"))' 2>/dev/null || true)
 machine="${gpu:-no GPU}$cudnn, $(nproc) cores"
+# All parts draw their problems from one seed: a new one for each run.
+[[ " $* " == *" --seed"* ]] || set -- "$@" --seed "$((RANDOM * 32768 + RANDOM))"
 parts=${SCOREMOD_PROCESSES:-$(nproc)}
 mkdir -p "$(dirname "$report")"
 log=${report%.json}.log

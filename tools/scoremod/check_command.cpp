@@ -82,7 +82,7 @@ int run(const Arguments& arguments) {
     SuiteArguments suite = arguments.suite;
     suite.options.backend = arguments.compile.backend;
     suite.options.threads = arguments.compile.threads;
-    suite.options.seed = arguments.seed.value_or(0);
+    suite.options.seed = arguments.seed;
     return run_suite(suite, arguments.json);
   }
   if (arguments.problem.empty()) {
@@ -121,7 +121,7 @@ void add_check(CLI::App& app, Action* action) {
       command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");
   command
       ->add_option("--seed", arguments->seed,
-                   "Seed of the random inputs, instead of the file's; with --suite 0 if left out")
+                   "Seed of the random inputs, instead of the file's; with --suite a new one if left out")
       ->check(input::integer_range(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_flag("--json", arguments->json, "Print JSON");
   add_suite_options(*command, arguments->suite)->excludes(problem, forward_only);

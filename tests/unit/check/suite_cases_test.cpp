@@ -1,5 +1,9 @@
 #include "check/suite_cases.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -7,6 +11,9 @@
 #include "scoremod/error.hpp"
 #include "scoremod/zoo.hpp"
 
+#include "backend/reference/fast_oracle.hpp"
+#include "check/random_program.hpp"
+#include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::checking {
@@ -80,6 +87,50 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   EXPECT_TRUE(negative_scale && offsets && table && scalar && low);
   EXPECT_EQ(operand_dtypes.size(), 5U);
   EXPECT_EQ(layouts.size(), 3U);
+}
+
+/// Backends have been wrong where the LSE's exponential leaves float32, in rows that only data empties, and with one
+/// query: each must occur with each.
+TEST(SuiteCases, HaveEveryClassOfRowsWithLowAndHighValues) {
+  std::map<std::string, int> seen;
+  for (const CheckCase& one : suite_cases(with_random(700, 0, "random/"))) {
+    AttentionProblem p = one.problem;
+    p.backward = false;  // the forward is enough
+    if (p.batch * p.heads_q * p.seq_q * p.seq_kv > 4000) continue;
+    const auto is_class = [](const OperandSpec& spec) {
+      return spec.name == kRowKept || spec.name == kRowWeight || spec.name == kRowKey;
+    };
+    if (p.seq_q > 1 && std::none_of(p.operands.begin(), p.operands.end(), is_class)) continue;
+    const ProblemInputs inputs = random_inputs(p, {one.seed, one.fills});
+    std::vector<const void*> operands;
+    for (const OwnedOperand& operand : inputs.operands) operands.push_back(operand.bytes.data());
+    const std::vector<double> lse =
+        backend::reference::fast_forward(compiler::compile(p),
+                                         {inputs.q.data(), inputs.k.data(), inputs.v.data(), nullptr, operands},
+                                         {p.effective_scale(), one.call.offsets, nullptr}, 1)
+            .lse;
+    const auto any = [&](const auto& condition) { return std::any_of(lse.begin(), lse.end(), condition); };
+    const bool low = any([](double x) { return std::isfinite(x) && x < -100; });
+    const bool high = any([](double x) { return std::isfinite(x) && x > 100; });
+    const bool empty = any([](double x) { return x == -std::numeric_limits<double>::infinity(); });
+    std::vector<std::string> classes;
+    for (const char* name : {kRowKept, kRowWeight, kRowKey}) {
+      const auto has = [&](const OperandSpec& spec) { return spec.name == name; };
+      if (std::any_of(p.operands.begin(), p.operands.end(), has)) classes.push_back(name);
+    }
+    if (empty) classes.push_back("empty");
+    for (const std::string& name : classes) {
+      seen[name + (low ? " low" : high ? " high" : "")] += 1;
+      if (p.seq_q == 1) seen[name + " one query"] += 1;
+    }
+    if (p.seq_q == 1) seen[std::string("one query") + (low ? " low" : high ? " high" : "")] += 1;
+  }
+  for (const char* name : {kRowKept, kRowWeight, kRowKey, "one query", "empty"}) {
+    for (const char* values : {"", " low", " high"}) EXPECT_GT(seen[std::string(name) + values], 0) << name << values;
+  }
+  for (const char* name : {kRowKept, kRowWeight, kRowKey, "empty"}) {
+    EXPECT_GT(seen[std::string(name) + " one query"], 0) << name;
+  }
 }
 
 TEST(SuiteCases, DependOnTheSeedAlone) {

@@ -77,7 +77,8 @@ TEST(FastOracle, AgreesWithTheNaiveOneOnRandomProblems) {
     std::mt19937_64 random(test::test_seed() + i);
     checking::RandomProblemOptions options;
     options.dtypes = {DType::kF32};
-    options.low_value_probability = 0.2;
+    options.shifted_value_probability = 0.2;
+    options.row_class_probability = 0.3;
     const CheckCase made = random_problem(random, options);
     compared += expect_agrees(concat("problem ", i, " of seed ", test::test_seed()), made, i % 2 == 0 ? 1 : 4);
   }
