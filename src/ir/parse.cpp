@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/fail.hpp"
+#include "base/nearest_name.hpp"
 #include "ir/builder.hpp"
+#include "ir/foreign_words.hpp"
 #include "ir/lexer.hpp"
 
 namespace scoremod::ir {
@@ -18,6 +20,8 @@ namespace {
 /// Expressions nested deeper than this are refused: the parser recurses.
 constexpr int kMaxDepth = 200;
 constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
+
+const std::vector<std::string> kStatements{"operand", "table", "let", "value", "keep", "d_score", "accumulate"};
 
 class Parser {
  public:
@@ -40,7 +44,8 @@ class Parser {
     return true;
   }
   void expect(std::string_view symbol, const char* where) {
-    if (!accept(symbol)) fail(peek(), concat("expected '", symbol, "' ", where, ", found ", describe(peek())));
+    if (accept(symbol)) return;
+    fail(peek(), concat("expected '", symbol, "' ", where, ", found ", describe(peek()), own_word(peek().text)));
   }
   [[noreturn]] void fail(const Token& token, const std::string& message) const {
     fail_at(source_, token.offset, message);
@@ -86,9 +91,11 @@ class Parser {
     else if (word.text == "accumulate")
       accumulate();
     else
-      fail(word, concat("expected operand, table, let, value, keep, d_score or accumulate, found ", describe(word)));
+      fail(word, concat("expected operand, table, let, value, keep, d_score or accumulate, found ", describe(word),
+                        suggestion(word.text, kStatements)));
     if (peek().kind != TokenKind::kEndOfStatement) {
-      fail(peek(), concat("expected the end of the statement or an operator, found ", describe(peek())));
+      fail(peek(),
+           concat("expected the end of the statement or an operator, found ", describe(peek()), own_word(peek().text)));
     }
     next();
   }
@@ -221,6 +228,7 @@ class Parser {
       const int precedence = info(*op).precedence;
       if (precedence < minimum) break;
       const Token symbol = next();
+      refuse_doubled(symbol);
       const NodeId right = expression(precedence + 1);
       left = located(symbol, [&] { return builder_.make(*op, {left, right}); });
       if (precedence == kComparePrecedence && at_comparison()) {
@@ -229,6 +237,15 @@ class Parser {
     }
     --depth_;
     return left;
+  }
+
+  /// "&&", "||" and "**", which are two symbols here.
+  void refuse_doubled(const Token& symbol) const {
+    const Token& second = peek();
+    if (second.text != symbol.text || second.offset != symbol.offset + symbol.text.size()) return;
+    const std::string doubled = concat(symbol.text, second.text);
+    const std::string own = own_word(doubled);
+    if (!own.empty()) fail(symbol, concat("'", doubled, "' is no operator", own));
   }
 
   bool at_comparison() const {
@@ -288,7 +305,19 @@ class Parser {
     if (found != names_.end()) return found->second;
     fail(token, concat(describe(token),
                        " has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand or "
-                       "a name given with 'let' before"));
+                       "a name given with 'let' before",
+                       hint(token)));
+  }
+
+  /// What may have been meant by a name without a meaning.
+  std::string hint(const Token& token) const {
+    const std::string own = own_word(token.text);
+    if (!own.empty() || token.kind != TokenKind::kName) return own;
+    if (at_symbol("(")) return function_hint(token.text);
+    std::vector<std::string> known{"score", "q_idx", "kv_idx"};
+    for (const auto& [name, operand] : operands_) known.emplace_back(name);
+    for (const auto& [name, node] : names_) known.emplace_back(name);
+    return suggestion(token.text, known);
   }
 
   NodeId call(const Token& name, Op op) {

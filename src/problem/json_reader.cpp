@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/fail.hpp"
-#include "problem/nearest_name.hpp"
+#include "base/nearest_name.hpp"
 
 namespace scoremod::problem {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/fail.hpp"
-#include "problem/nearest_name.hpp"
+#include "base/nearest_name.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::problem {

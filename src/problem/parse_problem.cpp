@@ -6,8 +6,8 @@
 #include "scoremod/problem_file.hpp"
 
 #include "base/fail.hpp"
+#include "base/nearest_name.hpp"
 #include "problem/json_reader.hpp"
-#include "problem/nearest_name.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
 #include "problem/problem_members.hpp"

@@ -3,7 +3,7 @@
 #include "scoremod/zoo.hpp"
 
 #include "base/fail.hpp"
-#include "problem/nearest_name.hpp"
+#include "base/nearest_name.hpp"
 
 namespace scoremod::problem {
 namespace {

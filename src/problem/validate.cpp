@@ -8,10 +8,10 @@
 #include "scoremod/problem.hpp"
 
 #include "base/fail.hpp"
+#include "base/nearest_name.hpp"
 #include "ir/op_table.hpp"
 #include "ir/verify.hpp"
 #include "problem/extent.hpp"
-#include "problem/nearest_name.hpp"
 #include "problem/tensor_view.hpp"
 #include "problem/validate_sizes.hpp"
 

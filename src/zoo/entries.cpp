@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/fail.hpp"
+#include "base/nearest_name.hpp"
 
 namespace scoremod::zoo {
 namespace {
@@ -85,7 +86,12 @@ const Entry* find(std::string_view name) {
 
 Modifier make(std::string_view name, const Parameters& parameters, const Sizes& sizes) {
   const Recipe* recipe = find_recipe(name);
-  if (recipe == nullptr) fail_argument("there is no ready-made modifier '", name, "'; there are: ", all_names());
+  if (recipe == nullptr) {
+    std::vector<std::string> known;
+    for (const Entry& entry : entries()) known.push_back(entry.name);
+    fail_argument("there is no ready-made modifier '", name, "'", suggestion(name, known),
+                  "; there are: ", all_names());
+  }
   check(sizes);
   Modifier made;
   made.kind = recipe->entry.kind;

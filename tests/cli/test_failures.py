@@ -102,6 +102,7 @@ def test_a_pipe_with_a_writer_is_read(scoremod):
         (["explain", "-", "--device", "none.json"], "none.json: cannot be read: No such file"),
         (["compile", "-", "--device", ".", "-o", "plans"], ".: cannot be read: Is a directory"),
         (["zoo", "no_such_modifier"], "no_such_modifier"),
+        (["zoo", "casual"], "did you mean 'causal'?"),
         (["zoo", "soft_cap", "cap"], "NAME=VALUE"),
         (["zoo", "soft_cap", "cup=3"], "cup"),
         (["zoo", "soft_cap", "cap=-3"], "-3"),

@@ -56,11 +56,9 @@ zoo::Value parse_value(const std::string& text) {
 }
 
 const zoo::Entry& find_entry(const std::string& name) {
-  const zoo::Entry* entry = zoo::find(name);
-  if (entry != nullptr) return *entry;
-  std::string names;
-  for (const zoo::Entry& known : zoo::entries()) names += (names.empty() ? "" : ", ") + known.name;
-  fail(ErrorCode::kInvalidArgument, "expected the name of a ready-made modifier (", names, "), found '", name, "'");
+  // The library says what is wrong with a name that is none, and which one is close.
+  if (zoo::find(name) == nullptr) zoo::make(name, {}, kSizes);
+  return *zoo::find(name);
 }
 
 zoo::Parameters parse_parameters(const zoo::Entry& entry, const std::vector<std::string>& arguments) {

@@ -33,8 +33,7 @@ TEST(Parse, RefusesBadTextWithItsPlace) {
       {"value = score)", "line 1, column 14: expected the end of the statement or an operator, found ')'"},
       {"value = scores",
        "line 1, column 9: 'scores' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared "
-       "operand "
-       "or a name given with 'let' before"},
+       "operand or a name given with 'let' before (did you mean 'score'?)"},
       {"value = %3",
        "line 1, column 9: '%3' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared "
        "operand or a "
@@ -117,6 +116,25 @@ TEST(Parse, RefusesBadTextWithItsPlace) {
   };
   EXPECT_GE(table.size(), 30u);
   for (const Bad& bad : table) EXPECT_EQ(refusal(bad.text), bad.message) << bad.text;
+}
+
+TEST(Parse, SaysWhatMayHaveBeenMeant) {
+  const std::vector<Bad> table = {
+      {"value = score\nkeep = q_idx >= kv_idx && kv_idx < 3", "'&&' is no operator (did you mean '&'?)"},
+      {"value = score\nkeep = q_idx >= kv_idx || kv_idx < 3", "'||' is no operator (did you mean '|'?)"},
+      {"value = score ** 2.0", "'**' is no operator (did you mean 'pow'?)"},
+      {"value = score\nkeep = q_idx >= kv_idx and kv_idx < 3", "found 'and' (did you mean '&'?)"},
+      {"value = score\nkeep = (q_idx >= kv_idx or kv_idx < 3)", "found 'or' (did you mean '|'?)"},
+      {"value = score\nkeep = not (q_idx >= kv_idx)", "(did you mean '!'?)"},
+      {"value = where(q_idx >= kv_idx, score, -inf)", "(did you mean 'select'?)"},
+      {"value = tanhh(score)", "(did you mean 'tanh'?); docs/ops.md lists the functions"},
+      {"value = atan(score)", "before; docs/ops.md lists the functions"},
+      {"operand slopes: f32 [h]\nvalue = score * slope", "(did you mean 'slopes'?)"},
+      {"let distance = q_idx - kv_idx\nvalue = score + f32(distanse)", "(did you mean 'distance'?)"},
+      {"valu = score", "(did you mean 'value'?)"},
+      {"value = score + x", "given with 'let' before\n"},
+  };
+  for (const Bad& bad : table) EXPECT_NE(refusal(bad.text, true).find(bad.message), std::string::npos) << bad.text;
 }
 
 TEST(Parse, PointsAtThePlace) {

@@ -4,8 +4,8 @@
 
 #include "scoremod/error.hpp"
 
+#include "base/nearest_name.hpp"
 #include "problem/extent.hpp"
-#include "problem/nearest_name.hpp"
 #include "support/problem_for.hpp"
 
 namespace scoremod::problem {

@@ -133,7 +133,9 @@ TEST(ZooEntries, BadRequestsAreRefused) {
   };
   const auto integer = [](std::int64_t value) { return zoo::Value(value); };
   const std::vector<Case> cases = {
-      {"soft_capp", {}, "there is no ready-made modifier 'soft_capp'; there are: soft_cap, alibi"},
+      {"soft_capp",
+       {},
+       "there is no ready-made modifier 'soft_capp' (did you mean 'soft_cap'?); there are: soft_cap, alibi"},
       {"soft_cap", {}, "soft_cap: parameter 'cap' is missing: the bound, > 0"},
       {"soft_cap", {{"cap", true}}, "parameter 'cap' must be of type float, found the bool true"},
       {"soft_cap", {{"cap", "50"}}, "must be of type float, found the string '50'"},

@@ -1,10 +1,10 @@
-#include "problem/nearest_name.hpp"
+#include "base/nearest_name.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-namespace scoremod::problem {
+namespace scoremod {
 namespace {
 
 /// Longer names are not worth the quadratic time, and no known name is that long.
@@ -29,7 +29,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string suggestion(std::string_view found, std::span<const std::string> known) {
-  if (found.size() > kMaxCompared) return "";
+  // Of one or two letters, all names of that length are one edit away.
+  if (found.size() < 3 || found.size() > kMaxCompared) return "";
   const std::string* nearest = nullptr;
   std::size_t least = std::max<std::size_t>(1, found.size() / 3) + 1;  // a third of the letters may be wrong
   for (const std::string& name : known) {
@@ -51,4 +52,4 @@ std::string name_list(std::span<const std::string> names) {
   return list;
 }
 
-}  // namespace scoremod::problem
+}  // namespace scoremod
