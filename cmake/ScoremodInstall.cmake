@@ -1,4 +1,4 @@
-# `cmake --install` lays out the library, the command and what find_package(scoremod) needs.
+# `cmake --install` lays out the library, the command and what find_package(scoremod) and pkg-config need.
 include(CMakePackageConfigHelpers)
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/scoremod")
@@ -12,6 +12,21 @@ write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/scoremodConfigVers
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_CURRENT_LIST_DIR}/scoremodConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/scoremodConfigVersion.cmake" DESTINATION "${package_folder}")
+
+# scoremod.pc names its folders from its own place, so that an installed tree may be moved.
+set(pkg_config_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+file(RELATIVE_PATH scoremod_pc_to_prefix "${CMAKE_INSTALL_PREFIX}/${pkg_config_folder}" "${CMAKE_INSTALL_PREFIX}")
+foreach(kind IN ITEMS INCLUDEDIR LIBDIR)
+  string(TOLOWER "scoremod_pc_${kind}" variable)
+  set(${variable} "\${prefix}/${CMAKE_INSTALL_${kind}}")
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${kind}}")
+    set(${variable} "${CMAKE_INSTALL_${kind}}")
+    set(scoremod_pc_to_prefix ".")
+  endif()
+endforeach()
+configure_file("${CMAKE_CURRENT_LIST_DIR}/scoremod.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/scoremod.pc" @ONLY)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/scoremod.pc" DESTINATION "${pkg_config_folder}")
+
 if(TARGET scoremod_cli)
   set_target_properties(scoremod_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS scoremod_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")

@@ -23,6 +23,12 @@ __all__ = [
 ]
 
 
+def __getattr__(name):
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def version():
     """The version of the library that is loaded, such as "0.1.0"."""
     return _load().scoremod_version().decode()

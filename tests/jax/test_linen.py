@@ -60,3 +60,11 @@ def test_mistakes():
     x = jnp.ones((B, S, 30))
     with pytest.raises(scoremod.InvalidArgumentError, match="divisor of the 30 features, found 4"):
         MultiHeadAttention(num_heads=4).init(jax.random.key(0), x)
+
+
+@pytest.mark.parametrize("module", [lambda **fields: DotProductAttention(**fields), lambda **fields: MultiHeadAttention(num_heads=2, **fields)])
+def test_flax_name_of_having_no_dropout_is_not_taken_for_deterministic_gradients(module):
+    for value in True, False:
+        with pytest.raises(scoremod.InvalidArgumentError, match="deterministic: .*dropout.*deterministic_gradients"):
+            module(deterministic=value)
+    assert module(deterministic_gradients=True).deterministic_gradients

@@ -238,4 +238,4 @@ def test_problem_is_what_was_understood():
 
 
 def test_version_is_that_of_the_project():
-    assert scoremod.version().count(".") == 2
+    assert scoremod.version().count(".") == 2 and scoremod.__version__ == scoremod.version()

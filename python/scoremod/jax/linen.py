@@ -22,7 +22,7 @@ ScoreMod = Callable | None
 
 
 class DotProductAttention(nn.Module):
-    """flex_attention as a module without parameters: the fields are its arguments.
+    """flex_attention as a module without parameters: the fields are its arguments; deterministic_gradients is its `deterministic`.
 
     Called with query, key and value; or with query and a packed key and value [batch, seq, 2, heads, dim]; or with all three packed
     [batch, seq, 3, heads, dim]. Packed arrays are of layout "BSHD"; in "SBHD" their first two dimensions change places.
@@ -32,9 +32,14 @@ class DotProductAttention(nn.Module):
     mask_mod: ScoreMod = None
     scale: Any = None
     layout: str = "BSHD"
-    deterministic: bool = False
+    deterministic_gradients: bool = False
     backend: str | None = None
     fallback: str | None = None
+    deterministic: Any = None  # refused: it would be taken for Flax's own
+
+    def __post_init__(self):
+        _refuse_deterministic(self.deterministic)
+        super().__post_init__()
 
     def __call__(self, query, key=None, value=None, *, score_mod=None, mask_mod=None):
         query, key, value = _unpacked(self.layout, query, key, value)
@@ -46,9 +51,17 @@ class DotProductAttention(nn.Module):
             self.mask_mod if mask_mod is None else mask_mod,
             scale=self.scale,
             layout=self.layout,
-            deterministic=self.deterministic,
+            deterministic=self.deterministic_gradients,
             backend=self.backend,
             fallback=self.fallback,
+        )
+
+
+def _refuse_deterministic(value):
+    if value is not None:
+        raise InvalidArgumentError(
+            f"deterministic: expected no such field, found {value!r}: in Flax it says whether dropout is off, and there is no dropout here; leave "
+            "it out. For gradients that are the same bits each time, which it once asked for here, set deterministic_gradients"
         )
 
 
@@ -85,9 +98,14 @@ class MultiHeadAttention(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     kernel_init: Callable = nn.initializers.lecun_normal()
-    deterministic: bool = False
+    deterministic_gradients: bool = False
     backend: str | None = None
     fallback: str | None = None
+    deterministic: Any = None  # refused: it would be taken for Flax's own
+
+    def __post_init__(self):
+        _refuse_deterministic(self.deterministic)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, inputs, inputs_kv=None, *, score_mod=None, mask_mod=None):
@@ -106,7 +124,7 @@ class MultiHeadAttention(nn.Module):
             score_mod=self.score_mod,
             mask_mod=self.mask_mod,
             scale=self.scale,
-            deterministic=self.deterministic,
+            deterministic_gradients=self.deterministic_gradients,
             backend=self.backend,
             fallback=self.fallback,
         )
