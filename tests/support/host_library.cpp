@@ -10,20 +10,21 @@
 
 namespace scoremod::test {
 
-void compile_library(const std::string& text, const std::string& path, const std::string& soname) {
+void compile_library(const std::string& text, const std::string& path, const std::string& soname,
+                     const std::string& optimization) {
   const std::string source = path + ".cpp";
   std::ofstream(source) << text;
   const std::string command =
-      concat(SCOREMOD_TEST_CXX, " -std=c++17 -O0 -w -fno-builtin -ffp-contract=off -fPIC ", "-shared ",
+      concat(SCOREMOD_TEST_CXX, " -std=c++17 ", optimization, " -w -fno-builtin -ffp-contract=off -fPIC ", "-shared ",
              soname.empty() ? "" : "-Wl,-soname,", soname, " -o ", path, " ", source);
   if (std::system(command.c_str()) != 0) fail_bug("generated code does not compile: ", command);
 }
 
-HostLibrary::HostLibrary(const std::string& text) {
+HostLibrary::HostLibrary(const std::string& text, const std::string& optimization) {
   folder_ = (std::filesystem::temp_directory_path() / "scoremod_XXXXXX").string();
   if (mkdtemp(folder_.data()) == nullptr) fail_environment("no temporary folder ", folder_);
   const std::string library = folder_ + "/program.so";
-  compile_library(text, library);
+  compile_library(text, library, "", optimization);
   handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) fail_environment(dlerror());
 }

@@ -6,13 +6,14 @@ namespace scoremod::test {
 
 /// Makes a shared library of C++ text with the system's compiler. The loader knows it by `soname`, where that is not
 /// empty. Throws Error when the text does not compile.
-void compile_library(const std::string& text, const std::string& path, const std::string& soname = "");
+void compile_library(const std::string& text, const std::string& path, const std::string& soname = "",
+                     const std::string& optimization = "-O0");
 
 /// A shared library made of C++ text by the system's compiler, loaded while this lives.
 class HostLibrary {
  public:
   /// Throws Error when the text does not compile or the library does not load.
-  explicit HostLibrary(const std::string& text);
+  explicit HostLibrary(const std::string& text, const std::string& optimization = "-O0");
   ~HostLibrary();
   HostLibrary(const HostLibrary&) = delete;
   HostLibrary& operator=(const HostLibrary&) = delete;

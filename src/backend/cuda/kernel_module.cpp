@@ -6,6 +6,21 @@
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
+namespace {
+
+void launch_kernel(KernelModule::Kernel kernel, const Grid& grid, int threads, std::size_t shared_bytes,
+                   const void** parameters, void* stream) {
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
+  check_driver(
+      SCOREMOD_DRIVER(cuLaunchKernel)(static_cast<CUfunction>(kernel), static_cast<unsigned>(grid[0]),
+                                      static_cast<unsigned>(grid[1]), static_cast<unsigned>(grid[2]),
+                                      static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(shared_bytes),
+                                      static_cast<CUstream>(stream), const_cast<void**>(parameters), nullptr),
+      "cuLaunchKernel");
+}
+
+}  // namespace
+
 KernelModule::KernelModule(const std::string& image) {
   if (!library().available) fail_environment(library().reason);
   const RelaxedCapture relaxed;
@@ -41,14 +56,21 @@ KernelModule::Kernel KernelModule::kernel(const char* name) const {
 
 void KernelModule::launch(Kernel kernel, const Grid& grid, int threads, const KernelArguments& arguments,
                           void* stream) {
-  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
   std::vector<const void*> pointers;
   for (const std::uint64_t& word : arguments.words()) pointers.push_back(&word);
-  check_driver(SCOREMOD_DRIVER(cuLaunchKernel)(static_cast<CUfunction>(kernel), static_cast<unsigned>(grid[0]),
-                                               static_cast<unsigned>(grid[1]), static_cast<unsigned>(grid[2]),
-                                               static_cast<unsigned>(threads), 1, 1, 0, static_cast<CUstream>(stream),
-                                               const_cast<void**>(pointers.data()), nullptr),
-               "cuLaunchKernel");
+  launch_kernel(kernel, grid, threads, 0, pointers.data(), stream);
+}
+
+void KernelModule::launch(Kernel kernel, const Grid& grid, int threads, std::size_t shared_bytes, const void* argument,
+                          void* stream) {
+  launch_kernel(kernel, grid, threads, shared_bytes, &argument, stream);
+}
+
+void KernelModule::allow_shared_memory(Kernel kernel, std::size_t bytes) {
+  check_driver(
+      SCOREMOD_DRIVER(cuFuncSetAttribute)(static_cast<CUfunction>(kernel),
+                                          CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes)),
+      "cuFuncSetAttribute");
 }
 
 }  // namespace scoremod::backend::cuda

@@ -145,25 +145,29 @@ std::string float_literal(float value) {
   return text.data();
 }
 
-std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand, std::span<const std::string> indices) {
+std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand, std::span<const std::string> indices,
+                         OperandSizes sizes) {
   const OperandSpec& spec = problem::spec_of(problem, operand);
   const auto strides = problem::strides_of(spec);
-  const bool table = problem.program.operands()[operand].is_table();
+  const bool table = problem.program.operands()[operand].is_table(), arguments = sizes == OperandSizes::kArguments;
   // Narrow arithmetic where no offset leaves i32.
   const bool narrow = problem::bytes_of(spec) < (std::size_t{1} << 31);
   std::string text;
   for (std::size_t d = 0; d < spec.shape.size(); ++d) {
-    if (spec.shape[d] == 1) continue;
-    const std::string at =
-        table ? concat("clamp_index(", indices[d], ", ", int_literal(static_cast<std::int32_t>(spec.shape[d])), ")")
-              : indices[d];
-    text += concat(text.empty() ? "" : " + ", narrow ? "" : "(long long)", at, " * ", strides[d], narrow ? "" : "LL");
+    if (spec.shape[d] == 1 && !arguments) continue;
+    const std::string entry = concat("p.operands[", operand, "].");
+    const std::string extent =
+        arguments ? concat(entry, "extent[", d, "]") : int_literal(static_cast<std::int32_t>(spec.shape[d]));
+    const std::string stride =
+        arguments ? concat(narrow ? "(int)" : "", entry, "stride[", d, "]") : concat(strides[d], narrow ? "" : "LL");
+    const std::string at = table ? concat("clamp_index(", indices[d], ", ", extent, ")") : indices[d];
+    text += concat(text.empty() ? "" : " + ", narrow ? "" : "(long long)", at, " * ", stride);
   }
   return text.empty() ? "0" : text;
 }
 
-ProgramSource::ProgramSource(const AttentionProblem& problem, const Program& program)
-    : problem_(problem), program_(program), written_(program.nodes().size()) {}
+ProgramSource::ProgramSource(const AttentionProblem& problem, const Program& program, OperandSizes sizes)
+    : problem_(problem), program_(program), sizes_(sizes), written_(program.nodes().size()) {}
 
 std::string ProgramSource::variable(NodeId node) { return concat("n", node); }
 std::string ProgramSource::operand_name(std::uint32_t operand) { return concat("operand_", operand); }
@@ -228,7 +232,7 @@ std::string ProgramSource::read_operand(const Node& node) {
     }
   }
   return concat(loader(problem::spec_of(problem_, operand).dtype), "(", operand_name(operand), ", ",
-                entry_offset(problem_, operand, indices), ")");
+                entry_offset(problem_, operand, indices, sizes_), ")");
 }
 
 }  // namespace scoremod::backend::cuda

@@ -23,13 +23,20 @@ inline constexpr std::size_t kMaxKernelNodes = 4096;
 /// Likewise for the operands that a kernel reads, because a kernel's parameters are limited to 4 KiB.
 inline constexpr std::size_t kMaxKernelOperands = 128;
 
+/// Where generated code has the strides of broadcast operands and the extents and strides of tables from.
+enum class OperandSizes : std::uint8_t {
+  kCompiledIn,  ///< they are numbers in the text
+  kArguments,   ///< of operand N from `p.operands[N].stride` (elements) and `.extent`, one for each dimension
+};
+
 /// Writes a program's nodes as statements of a function of one element. Their free variables are `score` and `upstream`
 /// (float), `b`, `h`, `q`, `kv` (int: local indices), `offset_b`, `offset_h`, `offset_q`, `offset_kv` (int: the call's
 /// offsets) and, for each operand that is read, a pointer operand_name().
 class ProgramSource {
  public:
   /// `program` has the operands of the problem's; both must outlive this.
-  ProgramSource(const AttentionProblem& problem, const Program& program);
+  ProgramSource(const AttentionProblem& problem, const Program& program,
+                OperandSizes sizes = OperandSizes::kCompiledIn);
 
   /// Statements that define variable() of each of these nodes and of everything that they need, but for what earlier
   /// calls have written.
@@ -47,12 +54,14 @@ class ProgramSource {
 
   const AttentionProblem& problem_;
   const Program& program_;
+  OperandSizes sizes_;
   std::vector<bool> written_;
   std::set<std::uint32_t> operands_;
 };
 
 /// The index of an operand's entry, from one int expression for each dimension; a table's are clamped to its extents.
-std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand, std::span<const std::string> indices);
+std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand, std::span<const std::string> indices,
+                         OperandSizes sizes = OperandSizes::kCompiledIn);
 
 /// A float that a compiler reads as exactly this value, NaN and infinities included.
 std::string float_literal(float value);

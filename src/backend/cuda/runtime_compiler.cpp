@@ -1,7 +1,6 @@
 #include "backend/cuda/runtime_compiler.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -91,9 +90,10 @@ class Compilation {
   Compilation(const Compilation&) = delete;
   Compilation& operator=(const Compilation&) = delete;
 
-  void compile(const std::string& arch) {
-    const std::array options{arch.c_str(),  "--std=c++17",     "--fmad=false",
-                             "--ftz=false", "--prec-div=true", "--prec-sqrt=true"};
+  void compile(const std::string& arch, bool report) {
+    std::vector options{arch.c_str(),  "--std=c++17",     "--fmad=false",
+                        "--ftz=false", "--prec-div=true", "--prec-sqrt=true"};
+    if (report) options.push_back("--ptxas-options=-v");
     const Result result = nvrtc().compile(program_, static_cast<int>(options.size()), options.data());
     if (result == kCompilationFailed) fail_bug("a generated kernel does not compile: ", log());
     check(result, "nvrtcCompileProgram");
@@ -101,10 +101,9 @@ class Compilation {
 
   std::string cubin() const { return text(nvrtc().cubin_size, nvrtc().cubin, "nvrtcGetCUBIN"); }
   std::string ptx() const { return text(nvrtc().ptx_size, nvrtc().ptx, "nvrtcGetPTX"); }
-
- private:
   std::string log() const { return text(nvrtc().log_size, nvrtc().log, "nvrtcGetProgramLog"); }
 
+ private:
   std::string text(Result (*size)(Program, std::size_t*), Result (*get)(Program, char*), const char* call) const {
     std::size_t bytes = 0;
     check(size(program_, &bytes), call);
@@ -118,12 +117,13 @@ class Compilation {
 
 }  // namespace
 
-std::string compile_kernels(const std::string& source, int compute_capability) {
+std::string compile_kernels(const std::string& source, int compute_capability, std::string* report) {
   const int arch = architecture(compute_capability);
   Compilation compilation(source);
   // A cubin runs on its own major version only; PTX is finished by the driver.
   const bool binary = arch / 10 == compute_capability / 10;
-  compilation.compile(concat("--gpu-architecture=", binary ? "sm_" : "compute_", arch));
+  compilation.compile(concat("--gpu-architecture=", binary ? "sm_" : "compute_", arch), report != nullptr);
+  if (report != nullptr) *report = compilation.log();
   return binary ? compilation.cubin() : compilation.ptx();
 }
 

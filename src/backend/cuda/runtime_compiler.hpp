@@ -8,6 +8,8 @@ namespace scoremod::backend::cuda {
 /// this NVRTC is older than the device. No fast math, and products and sums are not contracted, so that each operation
 /// rounds as float32 does on the host. Needs no device. Throws Error(kEnvironment) when NVRTC cannot be loaded, with
 /// the loader's text, or does not know the architecture; Error(kBug) with the compiler's log when the source is wrong.
-std::string compile_kernels(const std::string& source, int compute_capability);
+///
+/// `report`, if it is given, gets what ptxas says of each kernel: registers, shared memory, bytes that it spills.
+std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr);
 
 }  // namespace scoremod::backend::cuda
