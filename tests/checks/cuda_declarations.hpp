@@ -7,7 +7,10 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __shared__ static
+#define __noinline__
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __shared__
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -16,6 +19,7 @@ struct dim3 {
 extern const dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads();
+int __syncthreads_or(int condition);
 void __syncwarp(unsigned mask = 0xffffffffu);
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
@@ -34,6 +38,9 @@ template <class T>
 T atomicMax(T* address, T value);
 template <class T>
 T atomicMin(T* address, T value);
+decltype(sizeof(0)) __cvta_generic_to_shared(const void* pointer);
+float __fmaf_rn(float x, float y, float z);
+int __clz(int bits);
 float __uint_as_float(unsigned bits);
 unsigned __float_as_uint(float value);
 float __int_as_float(int bits);

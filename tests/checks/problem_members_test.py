@@ -26,9 +26,10 @@ DECIDING = [
     "src/backend/reference/reference_backend.cpp",
     "src/backend/cpu/cpu_backend.cpp",
     "src/backend/cudnn/problem_rules.cpp",
+    "src/backend/kernels/direction_kernels.cpp",
 ]
 # Built only where cuDNN's headers are.
-OPTIONAL = {"src/backend/cudnn/problem_rules.cpp"}
+OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/direction_kernels.cpp"}
 
 LAST_MEMBER = "  bool deterministic = false;\n"
 ONE_MORE = LAST_MEMBER + "  bool added_by_the_test = false;\n"

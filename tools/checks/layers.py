@@ -33,6 +33,7 @@ USES = {
     "backend/reference": ["backend"],
     "backend/cpu": ["backend"],
     "backend/cuda": ["backend", "plans"],
+    "backend/kernels": ["backend/cuda"],
     "verification": ["backend/reference", "plans"],
     "backend/cudnn": ["backend/cuda", "verification"],
     "planner": ["verification"],

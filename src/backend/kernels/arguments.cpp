@@ -1,0 +1,87 @@
+#include "backend/kernels/arguments.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// Copies of 16 bytes have 8 halves.
+constexpr std::int64_t kWordHalves = 8;
+
+/// The differences kv - q that a band keeps, in local indices, cut to what the sizes allow: beyond them every
+/// difference is alike, and sums with indices stay in i32.
+std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& mask, const IndexOffsets& offsets) {
+  const std::int64_t least = -p.seq_q, greatest = p.seq_kv;
+  std::int64_t lowest = least, highest = greatest;
+  if (mask.kind == masks::MaskKind::kEmpty) std::swap(lowest, highest);
+  if (mask.band) {
+    const masks::Band band = masks::top_left(*mask.band, p.seq_q, p.seq_kv);
+    // The band is told in global indices: (kv + key offset) - (q + query offset).
+    const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
+    if (band.left) lowest = std::clamp(shift - *band.left, least, greatest);
+    if (band.right) highest = std::clamp(shift + *band.right, least, greatest);
+  }
+  return {static_cast<int>(lowest), static_cast<int>(highest)};
+}
+
+}  // namespace
+
+ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
+    : bytes_(sizeof(device::AttentionArguments) +
+             std::max<std::size_t>(problem.program.operands().size(), 1) * sizeof(device::OperandArgument)) {
+  static_assert(sizeof(device::AttentionArguments) % alignof(device::OperandArgument) == 0);
+}
+
+device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
+  return reinterpret_cast<device::OperandArgument*>(bytes_.data() + sizeof(device::AttentionArguments))[number];
+}
+
+device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data) {
+  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  device::TensorArgument tensor{};
+  tensor.data = const_cast<void*>(data);
+  // The stride of a size of 1 has no meaning.
+  tensor.batch = shape.batch == 1 ? 0 : strides.batch;
+  tensor.head = shape.heads == 1 ? 0 : strides.head;
+  tensor.row = shape.sequence == 1 ? 0 : strides.sequence;
+  tensor.dim = shape.dim == 1 ? 0 : strides.dim;
+  tensor.aligned = tensor.dim == 1 && shape.dim % kWordHalves == 0 && tensor.batch % kWordHalves == 0 &&
+                   tensor.head % kWordHalves == 0 && tensor.row % kWordHalves == 0 &&
+                   reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  return tensor;
+}
+
+ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, const CallParameters& parameters,
+                           std::span<const void* const> operands) {
+  ArgumentBytes bytes(p);
+  device::AttentionArguments& call = bytes.call();
+  call.batch = static_cast<int>(p.batch);
+  call.heads_q = static_cast<int>(p.heads_q);
+  call.group = static_cast<int>(p.heads_q / p.heads_kv);
+  call.seq_q = static_cast<int>(p.seq_q);
+  call.seq_kv = static_cast<int>(p.seq_kv);
+  call.offset_b = parameters.offsets.batch;
+  call.offset_h = parameters.offsets.head;
+  call.offset_q = parameters.offsets.query;
+  call.offset_kv = parameters.offsets.key;
+  std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
+  call.scale = parameters.scale;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(p, static_cast<std::uint32_t>(i));
+    const auto strides = problem::strides_of(spec);
+    device::OperandArgument& operand = bytes.operand(i);
+    operand.data = operands[i];
+    for (std::size_t d = 0; d < spec.shape.size(); ++d) {
+      operand.stride[d] = spec.shape[d] == 1 ? 0 : strides[d];
+      operand.extent[d] = static_cast<int>(spec.shape[d]);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace scoremod::backend::kernels

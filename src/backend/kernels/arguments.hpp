@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "backend/plan.hpp"
+#include "masks/mask_class.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::kernels {
+
+namespace device {
+#include "backend/kernels/device/attention_arguments.cuh"
+}  // namespace device
+
+/// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
+inline constexpr std::size_t kMostOperands = 48;
+
+/// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
+/// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none).
+class ArgumentBytes {
+ public:
+  explicit ArgumentBytes(const AttentionProblem& problem);
+
+  device::AttentionArguments& call() { return *reinterpret_cast<device::AttentionArguments*>(bytes_.data()); }
+  device::OperandArgument& operand(std::size_t number);
+  const std::byte* data() const { return bytes_.data(); }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  alignas(16) std::vector<std::byte> bytes_;
+};
+
+/// The arguments of a call of the problem, but for its tensors and places in its workspace; `mask` is the direction's.
+ArgumentBytes arguments_of(const AttentionProblem& problem, const masks::MaskClass& mask,
+                           const CallParameters& parameters, std::span<const void* const> operands);
+
+/// A tensor of this role; `data` may be null.
+device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data);
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,83 @@
+#include "backend/kernels/attention_plans.hpp"
+
+#include <cstdint>
+
+#include "backend/cuda/context.hpp"
+#include "backend/cuda/kernel_module.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/direction_kernels.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// What a kernel may use of shared memory without asking.
+constexpr std::size_t kFreeSharedBytes = std::size_t{48} * 1024;
+
+/// One direction's kernels in the device's memory.
+class LoadedKernels {
+ public:
+  LoadedKernels(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
+                const std::string& image)
+      : context_(cuda::current_context()), kernels_(problem, direction, shape), module_(image) {
+    for (const KernelLaunch& launch : kernels_.launches()) {
+      const cuda::KernelModule::Kernel kernel = module_.kernel(launch.kernel);
+      if (launch.shared_bytes > kFreeSharedBytes) cuda::KernelModule::allow_shared_memory(kernel, launch.shared_bytes);
+      loaded_.push_back(kernel);
+    }
+  }
+
+  std::size_t workspace_bytes() const { return cuda::with_room_to_align(kernels_.workspace_bytes()); }
+
+  template <class Tensors>
+  void execute(const Tensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const {
+    if (cuda::current_context() != context_) {
+      fail_argument(
+          "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
+          "compile once for each context");
+    }
+    const ArgumentBytes argument = kernels_.arguments(tensors, parameters, cuda::aligned(workspace).data());
+    for (std::size_t i = 0; i < loaded_.size(); ++i) {
+      const KernelLaunch& launch = kernels_.launches()[i];
+      cuda::KernelModule::launch(loaded_[i], {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
+                                 argument.data(), parameters.stream);
+    }
+  }
+
+ private:
+  std::uint64_t context_ = 0;  ///< that the kernels were loaded in
+  DirectionKernels kernels_;
+  cuda::KernelModule module_;
+  std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
+};
+
+template <class Plan, class Tensors>
+class KernelsPlan final : public Plan {
+ public:
+  KernelsPlan(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
+              const std::string& image)
+      : kernels_(problem, direction, shape, image) {}
+
+  std::size_t workspace_bytes() const override { return kernels_.workspace_bytes(); }
+  void execute(const Tensors& tensors, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    kernels_.execute(tensors, parameters, workspace);
+  }
+
+ private:
+  LoadedKernels kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
+                                          const std::string& image) {
+  return std::make_unique<KernelsPlan<ForwardPlan, ForwardTensors>>(problem, Direction::kForward, shape, image);
+}
+
+std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
+                                            const std::string& image) {
+  return std::make_unique<KernelsPlan<BackwardPlan, BackwardTensors>>(problem, Direction::kBackward, shape, image);
+}
+
+}  // namespace scoremod::backend::kernels

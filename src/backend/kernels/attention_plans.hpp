@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/kernels/tile_shape.hpp"
+#include "backend/plan.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// Plans of one direction's kernels on the device that is current; `image` is what cuda::compile_kernels() made of
+/// attention_source() for this problem, direction and shape. They write o and lse, or dq, dk and dv; wait for nothing
+/// and allocate nothing, may be captured into a CUDA graph, and give the same bits each time. Throw Error(kEnvironment)
+/// with the driver's text.
+std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
+                                          const std::string& image);
+std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
+                                            const std::string& image);
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,150 @@
+#include "backend/kernels/attention_source.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "analysis/dependence.hpp"
+#include "backend/cuda/kernel_text.hpp"
+#include "backend/cuda/program_source.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::embedded {
+extern const std::string_view kAttentionArguments, kAttentionSettings, kAttentionPrimitives, kAttentionTiles,
+    kAttentionProgram, kAttentionTileStates, kAttentionForward, kAttentionBackwardRows, kAttentionBackwardQueries,
+    kAttentionBackwardKeys;
+}  // namespace scoremod::embedded
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using cuda::fill;
+using cuda::OperandSizes;
+using cuda::part;
+using cuda::ProgramSource;
+
+/// Larger programs become functions that are called: a copy for every element of a thread's tile would take NVRTC
+/// minutes, and leave the instruction cache.
+constexpr std::size_t kMostInlinedNodes = 120;
+
+const char* linkage(const Program& program) {
+  return program.nodes().size() > kMostInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
+}
+
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
+}
+
+/// Definitions of the operands that the statements read, before these.
+std::string with_operands(const ProgramSource& source, const std::string& statements) {
+  std::string text;
+  for (const std::uint32_t operand : source.operands())
+    text += concat("const void* ", ProgramSource::operand_name(operand), " = p.operands[", operand, "].data;\n");
+  return text + statements;
+}
+
+std::string keep_variable(const Program& program) {
+  return program.keep() == kNoNode ? "true" : ProgramSource::variable(program.keep());
+}
+
+std::vector<NodeId> forward_nodes(const Program& program) {
+  std::vector<NodeId> nodes{program.value()};
+  if (program.keep() != kNoNode) nodes.push_back(program.keep());
+  return nodes;
+}
+
+std::string forward_function(const AttentionProblem& problem, const Program& program) {
+  ProgramSource source(problem, program, OperandSizes::kArguments);
+  const std::string statements = source.statements(forward_nodes(program));
+  return fill(part(embedded::kAttentionProgram, "forward"), {{"linkage", linkage(program)},
+                                                             {"statements", with_operands(source, statements)},
+                                                             {"keep", keep_variable(program)},
+                                                             {"value", ProgramSource::variable(program.value())}});
+}
+
+std::string backward_function(const AttentionProblem& problem, const Program& derivative) {
+  ProgramSource source(problem, derivative, OperandSizes::kArguments);
+  const auto root = std::ranges::find(derivative.roots(), RootKind::kScoreAdjoint, &Root::kind);
+  if (root == derivative.roots().end()) fail_bug("a derivative without an adjoint of the score");
+  std::string forward = source.statements(forward_nodes(derivative));
+  const std::string statements = source.statements(std::span(&root->node, 1));
+  forward = with_operands(source, forward);
+  return fill(part(embedded::kAttentionProgram, "backward"), {{"linkage", linkage(derivative)},
+                                                              {"forward_statements", forward},
+                                                              {"value", ProgramSource::variable(derivative.value())},
+                                                              {"keep", keep_variable(derivative)},
+                                                              {"statements", statements},
+                                                              {"d_score", ProgramSource::variable(root->node)}});
+}
+
+std::string mask_function(const AttentionProblem& problem, const Program& program) {
+  ProgramSource source(problem, program, OperandSizes::kArguments);
+  const NodeId keep = program.keep();
+  const std::string statements = source.statements(std::span(&keep, 1));
+  return fill(part(embedded::kAttentionProgram, "mask"), {{"linkage", linkage(program)},
+                                                          {"statements", with_operands(source, statements)},
+                                                          {"keep", ProgramSource::variable(keep)}});
+}
+
+std::string settings(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask) {
+  const AttentionProblem& problem = compiled.problem;
+  const Program& program = compiled.forward.program;
+  const bool score_is_value =
+      program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
+  static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  return fill(embedded::kAttentionSettings, {{"bf16", flag(problem.dtype == DType::kBF16)},
+                                             {"dim_qk", problem.dim_qk},
+                                             {"dim_v", problem.dim_v},
+                                             {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},
+                                             {"queries", shape.queries},
+                                             {"keys", shape.keys},
+                                             {"warps", shape.warps},
+                                             {"row_tiles", shape.row_tiles},
+                                             {"step", shape.step},
+                                             {"part", shape.part},
+                                             {"key_step", shape.key_step},
+                                             {"score_is_value", flag(score_is_value)},
+                                             {"blocks", shape.blocks},
+                                             {"split_keys", flag(shape.split_keys)},
+                                             {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
+                                             {"mask_varies_with_batch", flag(mask.varies_with_batch)},
+                                             {"mask_varies_with_head", flag(mask.varies_with_head)}});
+}
+
+}  // namespace
+
+MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
+  const Program& program = program_of(problem, direction);
+  const masks::MaskClass& mask = direction == Direction::kForward ? problem.forward.mask : problem.backward->mask;
+  MaskKnowledge knowledge;
+  if (mask.terms.empty() || program.keep() == kNoNode) return knowledge;
+  const analysis::Dependence dependence = analysis::dependences(program)[program.keep()];
+  knowledge.kind = dependence.score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
+  if (dependence.score) return knowledge;
+  knowledge.varies_with_batch = dependence.on(Axis::kBatch);
+  knowledge.varies_with_head = dependence.on(Axis::kHead);
+  return knowledge;
+}
+
+std::string attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                             std::optional<std::string_view> primitives) {
+  const AttentionProblem& problem = compiled.problem;
+  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+  std::string text = concat(embedded::kProgramPrelude, embedded::kAttentionArguments, settings(compiled, shape, mask),
+                            primitives.value_or(embedded::kAttentionPrimitives), embedded::kAttentionTiles);
+  if (direction == Direction::kForward) {
+    text += forward_function(problem, compiled.forward.program);
+    text += embedded::kAttentionForward;
+  } else {
+    text += backward_function(problem, compiled.backward->program);
+    text +=
+        concat(embedded::kAttentionBackwardRows, embedded::kAttentionBackwardQueries, embedded::kAttentionBackwardKeys);
+  }
+  if (mask.kind == MaskKnowledge::Kind::kList) {
+    text += mask_function(problem, program_of(compiled, direction));
+    text += embedded::kAttentionTileStates;
+  }
+  return text;
+}
+
+}  // namespace scoremod::backend::kernels

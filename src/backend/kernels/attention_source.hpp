@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/kernels/tile_shape.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// What kernels can know of a mask before they have scores.
+struct MaskKnowledge {
+  enum class Kind : std::uint8_t {
+    kBand,   ///< it is a band, or nothing is masked, or everything is: tiles are told by their indices
+    kScore,  ///< it reads the score: every tile within its band may be partial
+    kList,   ///< a kernel finds the state of every tile before the attention runs
+  };
+  Kind kind = Kind::kBand;
+  /// Of kList: the axes whose indices the states differ along.
+  bool varies_with_batch = false, varies_with_head = false;
+};
+MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction);
+
+/// The text of one direction's kernels. It has the program, the dtype, the head dims and the shape in it, and neither
+/// sizes nor strides: problems that differ in these alone have the same text. `primitives` takes the place of
+/// attention_primitives.cuh, for a host to run the kernels on.
+std::string attention_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
+                             std::optional<std::string_view> primitives = {});
+
+}  // namespace scoremod::backend::kernels

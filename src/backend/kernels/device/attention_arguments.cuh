@@ -1,0 +1,29 @@
+// The argument of every attention kernel. One text for the kernels' compiler and for the host's, which fills it in.
+#pragma once
+
+/// A tensor of four dimensions; distances in elements.
+struct TensorArgument {
+  void* data;
+  long long batch, head, row, dim;
+  int aligned;  ///< rows lie densely and every row begins at a multiple of 16 bytes
+  int unused;
+};
+
+/// An operand of the program; dimensions in the order of its declaration. One of size 1 has stride 0.
+struct OperandArgument {
+  const void* data;
+  long long stride[4];
+  int extent[4];
+};
+
+struct AttentionArguments {
+  TensorArgument q, k, v, o, d_o, dq, dk, dv;
+  float* lse;             ///< [batch, heads_q, seq_q], or null where none is wanted
+  float* rows;            ///< backward: [batch, heads_q, seq_q, 2], see attention_backward_rows.cuh
+  unsigned char* states;  ///< of tiles, see attention_tiles.cuh
+  int batch, heads_q, group, seq_q, seq_kv;
+  int query_tiles, key_tiles;
+  int offset_b, offset_h, offset_q, offset_kv;
+  int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices
+  float scale;
+};

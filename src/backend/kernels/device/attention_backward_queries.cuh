@@ -1,0 +1,144 @@
+// attention_backward_queries: dq, one block of threads for kQueries queries of one batch and head, which walks over the
+// tiles of keys in ascending order.
+#pragma once
+
+#include "backend/kernels/device/attention_backward_rows.cuh"
+
+constexpr int kWarpRows = 16 * kRowTiles;
+static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
+static_assert(kKeys % kKeyStep == 0, "a tile of keys is a number of steps");
+
+// One row by plain sums over its kept keys alone, as forward_row() does it.
+SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradients, int b, int h, int q) {
+  const AttentionArguments& call = p.call;
+  const Rows ks = rows_of(call.k, b, h / call.group), to = rows_of(call.dq, b, h);
+  int* const kept = (int*)(gradients + kThreads);
+  constexpr int kDims = (kDimQk + kThreads - 1) / kThreads;
+  float sums[kDims];
+  for (int i = 0; i < kDims; ++i) sums[i] = 0.0f;
+  for (int first = 0; first < call.seq_kv; first += kThreads) {
+    Differentiated own{};
+    if (first + (int)threadIdx.x < call.seq_kv) own = element_by_sums(p, b, h, q, first + threadIdx.x);
+    block_barrier();
+    gradients[threadIdx.x] = own.gradient;
+    kept[threadIdx.x] = own.kept;
+    block_barrier();
+    for (int j = 0; j < kThreads && first + j < call.seq_kv; ++j) {
+      if (!kept[j]) continue;
+#pragma unroll
+      for (int i = 0; i < kDims; ++i) {
+        const int d = threadIdx.x + i * kThreads;
+        if (d < kDimQk)
+          sums[i] = multiply_add(gradients[j], float_of(ks.data[(first + j) * ks.row + d * ks.dim]), sums[i]);
+      }
+    }
+  }
+  for (int i = 0; i < kDims; ++i) {
+    const int d = threadIdx.x + i * kThreads;
+    if (d < kDimQk) to.data[q * to.row + d * to.dim] = half_of(sums[i]);
+  }
+}
+
+// What a block takes one after the other: kKeyStep keys.
+struct KeySteps {
+  TileWalk<false> walk;
+  int part;  // of the walk's tile
+
+  SCOREMOD_MEMBER void begin(const AttentionArguments& call, int b, int h, int query_tile) {
+    part = kKeys / kKeyStep;
+    walk.begin(call, b, h, query_tile);
+  }
+  SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b, int h) {
+    if (++part < kKeys / kKeyStep && first_key() < call.seq_kv) return true;
+    part = 0;
+    return walk.next(call, b, h);
+  }
+  SCOREMOD_MEMBER int first_key() const { return walk.tile * kKeys + part * kKeyStep; }
+};
+
+// Turns products of q and k, and of d_o and v, into gradients of the scores times the scale, in place of the first.
+template <bool kMasked>
+SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kKeyStep>& scores,
+                                          const Sums<kRowTiles, kKeyStep>& products,
+                                          const float (&terms)[kRowTiles][2][2], int b, int h, int first_query,
+                                          int first_key) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kKeyStep / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& x = scores.at[m][n][e];
+        x = differentiate<kMasked>(p, x * p.call.scale, products.at[m][n][e], terms[m][e / 2][0], terms[m][e / 2][1], b,
+                                   h, first_query + m * 16 + e / 2 * 8 + lane / 4,
+                                   first_key + n * 8 + lane % 4 * 2 + e % 2)
+                .gradient;
+      }
+}
+
+SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT p) {
+  SCOREMOD_SHARED(shared);
+  Half* const q_tile = (Half*)shared;
+  Half* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
+  Half* const v_tile = d_o_tile + kQueries * row_length(kDimV);
+  Half* k_tile = v_tile + kKeyStep * row_length(kDimV);
+  Half* other_k_tile = k_tile + kKeyStep * row_length(kDimQk);
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+  // The last queries come first: under a causal mask they take longest.
+  const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
+  const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
+
+  Sums<kRowTiles, padded(kDimQk)> dq;
+  dq.clear();
+  float terms[kRowTiles][2][2], ones[kRowTiles][2];
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_query + m * 16 + half * 8 + lane / 4;
+      const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
+      terms[m][half][0] = at[0];
+      terms[m][half][1] = at[1];
+      ones[m][half] = 1.0f;
+    }
+  KeySteps steps;
+  steps.begin(call, b, h, query_tile);
+  bool more = steps.next(call, b, h);
+  if (more) {
+    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
+    load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
+    load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), call.seq_kv);
+    load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), call.seq_kv);
+  }
+  while (more) {
+    const int first_key = steps.first_key();
+    const bool partial = steps.walk.partial;
+    wait_for_copies();
+    block_barrier();  // k and v are there, and nobody reads the last k any more
+    more = steps.next(call, b, h);
+    if (more) load_tile<kKeyStep, kDimQk>(other_k_tile, ks, steps.first_key(), call.seq_kv);
+    Sums<kRowTiles, kKeyStep> scores, products;
+    scores.clear();
+    products.clear();
+    add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
+    add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV), v_tile);
+    block_barrier();  // nobody reads v any more
+    if (more) load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), call.seq_kv);
+    if (partial)
+      differentiate_tile<true>(p, scores, products, terms, b, h, first_query, first_key);
+    else
+      differentiate_tile<false>(p, scores, products, terms, b, h, first_query, first_key);
+    add_product<kDimQk>(dq, scores, k_tile);
+    Half* const read = k_tile;
+    k_tile = other_k_tile;
+    other_k_tile = read;
+  }
+  store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, call.seq_q);
+  if (!any_of_block(any_not_finite(dq, first_query, call.seq_q))) return;
+  for (int i = 0; i < kQueries && query_tile * kQueries + i < call.seq_q; ++i)
+    backward_query_row(p, (float*)shared, b, h, query_tile * kQueries + i);
+}

@@ -1,0 +1,91 @@
+// What the attention kernels ask of the device: sm_80's matrix products, copies to shared memory that run beside
+// other work, exchanges between threads. Nothing else in these kernels is more than C++, so that a host can run them on
+// primitives of its own.
+#pragma once
+
+#include "backend/cuda/program_prelude.cuh"
+#include "backend/kernels/device/attention_arguments.cuh"
+#include "backend/kernels/device/attention_settings.cuh"
+
+#define SCOREMOD_KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define SCOREMOD_MEMBER __device__ __forceinline__
+#define SCOREMOD_OUT_OF_LINE static __device__ __noinline__
+#define SCOREMOD_ARGUMENT const __grid_constant__ Arguments
+#define SCOREMOD_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+
+using Half = unsigned short;  // an f16 or a bf16, by kBf16
+
+SCOREMOD_FUNCTION unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
+
+// Four 8 x 8 matrices of halves. Lane l says where row l % 8 of matrix l / 8 begins; it gets elements 2 (l % 4) and
+// the next of row l / 4 of each matrix, or of that column where transposed.
+SCOREMOD_FUNCTION void load_matrices(unsigned (&out)[4], const Half* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(shared_address(row)));
+}
+SCOREMOD_FUNCTION void load_matrices_transposed(unsigned (&out)[4], const Half* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(shared_address(row)));
+}
+
+// sum += a b, 16 x 16 by 16 x 8. Lane l holds of sum rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
+SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if (kBf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// Copies `bytes` of kBytes and fills the rest with zeros, beside what follows. `from` must be an address of the tensor
+// even where nothing is copied.
+template <int kBytes>
+SCOREMOD_FUNCTION void copy_ahead(void* shared, const void* from, int bytes) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(from), "n"(kBytes),
+                 "r"(bytes)
+                 : "memory");
+  }
+}
+// Returns when all of the thread's copies are there; other threads see them after a barrier.
+SCOREMOD_FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+SCOREMOD_FUNCTION void block_barrier() { __syncthreads(); }
+SCOREMOD_FUNCTION bool any_of_block(bool condition) { return __syncthreads_or(condition) != 0; }
+SCOREMOD_FUNCTION unsigned ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+SCOREMOD_FUNCTION float exchange(float value, int lane_distance) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_distance);
+}
+
+// Of a word with one bit.
+SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }
+
+SCOREMOD_FUNCTION float exp2_of(float x) {
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+SCOREMOD_FUNCTION float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
+
+// Two floats rounded to halves, the first in the lower bits.
+SCOREMOD_FUNCTION unsigned pair_of(float low, float high) {
+  unsigned bits;
+  if (kBf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}

@@ -1,0 +1,54 @@
+// The program at one element, of the problem that the kernels are made for. Indices are local; those beyond the
+// problem's sizes are those of no element.
+#pragma once
+
+#include "backend/cuda/program_prelude.cuh"
+#include "backend/kernels/device/attention_tiles.cuh"
+
+/*{forward}*/
+// The modified score, -inf where the key is masked. Unless kMasked, no element of the tile is.
+template <bool kMasked>
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ float value_of(const Arguments& p, float score, int b, int h, int q,
+                                                      int any_kv) {
+  const int kv = kMasked && any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
+  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
+            offset_kv = p.call.offset_kv;
+  /*{statements}*/ const float value = score; /*{}*/
+  return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/) ? /*{value}*/ value /*{}*/ : -infinity();
+}
+/*{}*/
+
+/*{backward}*/
+struct Differentiated {
+  float weight, gradient;  // exp(value - lse); of the score, times the scale
+  bool kept;
+};
+
+// From the score, the product of d_o and v, and the row's terms (row_terms()).
+template <bool kMasked>
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float score, float product,
+                                                                    float lse, float delta, int b, int h, int any_q,
+                                                                    int any_kv) {
+  const int q = any_q < p.call.seq_q ? any_q : p.call.seq_q - 1;
+  const int kv = kMasked && any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
+  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
+            offset_kv = p.call.offset_kv;
+  /*{forward_statements}*/ const float value = score; /*{}*/
+  bool kept = /*{value}*/ value /*{}*/ != -infinity() && lse != infinity();
+  if (kMasked) kept = kept && q == any_q && kv == any_kv && /*{keep}*/ kv <= q /*{}*/;
+  const float weight = kept ? exp2_of((/*{value}*/ value /*{}*/ - lse) * kLog2E) : 0.0f;
+  const float upstream = kept ? weight * (product - delta) : 0.0f;
+  /*{statements}*/ const float d_score = upstream; /*{}*/
+  return {weight, kept ? /*{d_score}*/ d_score /*{}*/ * p.call.scale : 0.0f, kept};
+}
+/*{}*/
+
+/*{mask}*/
+// The mask of an element.
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool keeps(const Arguments& p, int b, int h, int q, int kv) {
+  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
+            offset_kv = p.call.offset_kv;
+  /*{statements}*/ const bool keep = kv <= q; /*{}*/
+  return /*{keep}*/ keep /*{}*/;
+}
+/*{}*/

@@ -1,0 +1,22 @@
+// What is compiled into attention kernels beside the program.
+#pragma once
+
+constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;  // else f16
+constexpr int kDimQk = /*{dim_qk}*/ 64 /*{}*/, kDimV = /*{dim_v}*/ 64 /*{}*/;
+constexpr int kOperands = /*{operands}*/ 1 /*{}*/;  // at least 1
+// A tile of scores, the warps of a block, rows of 16 that a warp has where rows are queries, queries that the backward
+// of keys takes at once and keys that the one of queries takes, and how many blocks a multiprocessor should have room
+// for.
+constexpr int kQueries = /*{queries}*/ 64 /*{}*/, kKeys = /*{keys}*/ 64 /*{}*/, kWarps = /*{warps}*/ 4 /*{}*/;
+constexpr int kRowTiles = /*{row_tiles}*/ 1 /*{}*/, kStep = /*{step}*/ 32 /*{}*/, kKeyStep = /*{key_step}*/ 32 /*{}*/;
+constexpr int kPart = /*{part}*/ 32 /*{}*/;  // queries of a step whose scores the backward of keys has at once
+constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
+// The modified score of a kept key is the score itself.
+constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
+constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
+// What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
+// a kernel finds the state of each tile.
+enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
+constexpr MaskKnowledge kMask = /*{mask}*/ kBandMask /*{}*/;
+constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
+constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;

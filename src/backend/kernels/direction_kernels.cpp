@@ -1,0 +1,132 @@
+#include "backend/kernels/direction_kernels.hpp"
+
+#include <limits>
+
+#include "backend/cuda/program_source.hpp"
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using problem::TensorRole;
+
+constexpr std::int64_t kMaxDim = 256;
+/// Of backward_rows and of tile_states: four warps, each of which has a row or a tile.
+constexpr int kSmallThreads = 128;
+constexpr std::int64_t kSmallWarps = 4;
+
+std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
+
+}  // namespace
+
+std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compiler::CompiledProblem& compiled) {
+  // Every member is named: one that is added does not compile until it is run or refused here.
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
+                                program, operands, backward, stats, index_offsets, deterministic] = compiled.problem;
+  std::vector<UnsupportedReason> reasons;
+  if (dtype == DType::kF32)
+    reasons.push_back(unsupported(Rule::kDtype, "expected q, k and v in f16 or bf16, found f32"));
+  if (dim_qk > kMaxDim || dim_v > kMaxDim) {
+    reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", kMaxDim, ", found ", dim_qk,
+                                                         " of q and k and ", dim_v, " of v")));
+  }
+  const std::size_t nodes =
+      compiled.backward ? compiled.backward->program.nodes().size() : compiled.forward.program.nodes().size();
+  if (nodes > cuda::kMaxKernelNodes || operands.size() > kMostOperands) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("expected at most ", cuda::kMaxKernelNodes, " nodes and ", kMostOperands,
+                                         " operands of a kernel, found ", nodes, " and ", operands.size())));
+  }
+  // Blocks are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a block
+  // of threads.
+  const std::int64_t longest = std::max(seq_q, seq_kv), most = std::numeric_limits<std::int32_t>::max();
+  if (batch * heads_q * (longest + 64) / kSmallWarps > most || longest > most / 2) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("expected fewer than 2^33 rows of queries or keys, found batch ", batch,
+                                         ", heads ", heads_q, ", seq_q ", seq_q, " and seq_kv ", seq_kv)));
+  }
+  return reasons;
+}
+
+DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Direction direction,
+                                   const TileShape& shape)
+    : problem_(problem.problem),
+      mask_class_(direction == Direction::kForward ? problem.forward.mask : problem.backward->mask),
+      shape_(shape),
+      mask_(mask_knowledge(problem, direction)) {
+  const AttentionProblem& p = problem_;
+  query_tiles_ = tiles_of(p.seq_q, shape_.queries);
+  key_tiles_ = tiles_of(p.seq_kv, shape_.keys);
+  if (direction == Direction::kBackward)
+    rows_bytes_ = static_cast<std::size_t>(2 * p.batch * p.heads_q * p.seq_q) * sizeof(float);
+  add_launches(direction);
+}
+
+void DirectionKernels::add_launches(Direction direction) {
+  const AttentionProblem& p = problem_;
+  const std::int64_t heads = p.batch * p.heads_q;
+  if (mask_.kind == MaskKnowledge::Kind::kList) {
+    const std::int64_t tiles =
+        query_tiles_ * key_tiles_ * (mask_.varies_with_batch ? p.batch : 1) * (mask_.varies_with_head ? p.heads_q : 1);
+    states_bytes_ = static_cast<std::size_t>(tiles);
+    launches_.push_back({"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
+  }
+  if (direction == Direction::kForward) {
+    launches_.push_back(
+        {"attention_forward", query_tiles_ * heads, shape_.threads(), forward_shared_bytes(shape_, p.dim_qk, p.dim_v)});
+    return;
+  }
+  launches_.push_back({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+  launches_.push_back({"attention_backward_queries", query_tiles_ * heads, shape_.threads(),
+                       backward_queries_shared_bytes(shape_, p.dim_qk, p.dim_v)});
+  const KernelLaunch keys{"attention_backward_keys", key_tiles_ * p.batch * p.heads_kv, shape_.threads(),
+                          backward_keys_shared_bytes(shape_, p.dim_qk, p.dim_v)};
+  launches_.push_back(keys);
+  if (!shape_.split_keys) return;
+  launches_.push_back(keys);
+  launches_.back().kernel = "attention_backward_values";
+}
+
+ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,
+                                                 std::span<const void* const> operands, std::byte* workspace) const {
+  ArgumentBytes bytes = arguments_of(problem_, mask_class_, parameters, operands);
+  device::AttentionArguments& call = bytes.call();
+  call.query_tiles = static_cast<int>(query_tiles_);
+  call.key_tiles = static_cast<int>(key_tiles_);
+  call.rows = reinterpret_cast<float*>(workspace);
+  call.states = reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
+  return bytes;
+}
+
+ArgumentBytes DirectionKernels::arguments(const ForwardTensors& tensors, const CallParameters& parameters,
+                                          std::byte* workspace) const {
+  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
+  device::AttentionArguments& call = bytes.call();
+  const AttentionProblem& p = problem_;
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o);
+  call.lse = tensors.lse;
+  return bytes;
+}
+
+ArgumentBytes DirectionKernels::arguments(const BackwardTensors& tensors, const CallParameters& parameters,
+                                          std::byte* workspace) const {
+  ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
+  device::AttentionArguments& call = bytes.call();
+  const AttentionProblem& p = problem_;
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o);
+  call.d_o = tensor_argument(p, TensorRole::kO, tensors.d_o);
+  call.dq = tensor_argument(p, TensorRole::kQ, tensors.dq);
+  call.dk = tensor_argument(p, TensorRole::kK, tensors.dk);
+  call.dv = tensor_argument(p, TensorRole::kV, tensors.dv);
+  call.lse = const_cast<float*>(tensors.lse);
+  return bytes;
+}
+
+}  // namespace scoremod::backend::kernels

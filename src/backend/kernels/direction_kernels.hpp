@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/kernels/arguments.hpp"
+#include "backend/kernels/attention_source.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// One kernel of a call. Its only parameter is the call's ArgumentBytes.
+struct KernelLaunch {
+  const char* kernel = nullptr;
+  std::int64_t blocks = 0;
+  int threads = 0;
+  std::size_t shared_bytes = 0;
+};
+
+/// Everything that one direction of a problem is made of, but for a device: the text of its kernels, the launches that
+/// a call consists of, in order, and their argument. The forward and the backward of attention alone: operands'
+/// gradients are not among it.
+class DirectionKernels {
+ public:
+  DirectionKernels(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);
+
+  /// Why no kernels can be made for this problem; empty when they can. Needs no device.
+  static std::vector<UnsupportedReason> unsupported_reasons(const compiler::CompiledProblem& problem);
+
+  const TileShape& shape() const { return shape_; }
+  const std::vector<KernelLaunch>& launches() const { return launches_; }
+  /// Of a workspace that is aligned to 16 bytes.
+  std::size_t workspace_bytes() const { return states_bytes_ + rows_bytes_; }
+
+  ArgumentBytes arguments(const ForwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
+  ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
+
+ private:
+  void add_launches(Direction direction);
+  ArgumentBytes common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
+                                 std::byte* workspace) const;
+
+  AttentionProblem problem_;
+  masks::MaskClass mask_class_;
+  TileShape shape_;
+  MaskKnowledge mask_;
+  std::int64_t query_tiles_ = 0, key_tiles_ = 0;
+  std::size_t rows_bytes_ = 0, states_bytes_ = 0;
+  std::vector<KernelLaunch> launches_;
+};
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,145 @@
+#include "backend/kernels/kernels_backend.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/library.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/recipe.hpp"
+#include "backend/unsupported.hpp"
+#include "base/canonical_bytes.hpp"
+#include "base/fail.hpp"
+#include "compiler/work_estimate.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+using compiler::CompiledProblem;
+using kernels::TileShape;
+
+/// To be raised when the same source is compiled to something else, or is given other arguments.
+constexpr int kRevision = 1;
+/// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
+constexpr int kOldestCapability = 80;
+
+/// From an H200's times at batch 4, heads 16, sequence 4096, head dim 128 (tools/device/attention_kernels.sh).
+Prediction predicted_time(const CompiledProblem& problem, Direction direction, const Target& target,
+                          const TileShape& shape) {
+  const bool forward = direction == Direction::kForward;
+  const double flops_of_multiprocessor = forward ? 2.3e9 : 1.5e9;  // in a millisecond
+  // A mask whose tiles a kernel tells is taken to leave a half, and an operation of the program to take this part of
+  // the attention's time without one.
+  constexpr double kListed = 0.5, kOperation = 0.06;
+  // Smaller tiles read each matrix for fewer products.
+  const double smaller = shape.row_tiles > 1 ? 1.0 : 1.3;
+  const WorkEstimate work = compiler::work_of(problem);
+  const bool listed = kernels::mask_knowledge(problem, direction).kind == kernels::MaskKnowledge::Kind::kList;
+  const double flops = (forward ? work.forward_flops : work.backward_flops) * (listed ? kListed : 1.0);
+  const double operations = 1.0 + kOperation * static_cast<double>(forward ? work.program_ops : work.derivative_ops);
+  const double machine = static_cast<double>(target.device.multiprocessors) * flops_of_multiprocessor;
+  constexpr double kLaunches = 0.01;
+  return {kLaunches + flops * operations * smaller / machine, "measured rate, scaled by the mask's work"};
+}
+
+/// The shapes to build, the better first: the last is taken whatever becomes of it.
+std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
+  const TileShape best = kernels::tile_shape(problem, direction);
+  if (best.row_tiles == 1) return {best};
+  TileShape smaller = best;
+  smaller.row_tiles = 1;
+  smaller.queries /= 2;
+  smaller.step = std::min(smaller.step, smaller.queries);
+  return {best, smaller};
+}
+
+std::size_t shared_bytes(const CompiledProblem& problem, Direction direction, const TileShape& shape) {
+  std::size_t most = 0;
+  for (const kernels::KernelLaunch& launch : kernels::DirectionKernels(problem, direction, shape).launches())
+    most = std::max(most, launch.shared_bytes);
+  return most;
+}
+
+class KernelsBackend final : public Backend {
+ public:
+  const char* name() const override { return "kernels"; }
+  const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+  /// CUDA's functions are at most 4 units in the last place off (CUDA C++ Programming Guide, mathematical functions),
+  /// and programs' are made of up to a few of them.
+  double function_error() const override { return 0x1p-20; }
+
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
+                                            const Target* target) const override {
+    std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
+    if (!task.attention || !task.operand_gradients.empty()) {
+      reasons.push_back(unsupported(Rule::kNoOperandGradient, "these kernels write dq, dk and dv, and nothing else"));
+    }
+    if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
+      reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
+    if (target == nullptr || !reasons.empty()) return reasons;
+    const DeviceProperties& device = target->device;
+    if (device.compute_capability < kOldestCapability) {
+      reasons.push_back(unsupported(Rule::kEngineRefused,
+                                    concat("expected a device of compute capability 8.0 or later, found ",
+                                           device.compute_capability / 10, ".", device.compute_capability % 10)));
+    }
+    const std::size_t wanted = shared_bytes(problem, task.direction, shapes_of(problem.problem, task.direction).back());
+    if (wanted > static_cast<std::size_t>(device.shared_memory_per_block)) {
+      reasons.push_back(unsupported(Rule::kEngineRefused, concat("expected ", wanted, " bytes of shared memory, found ",
+                                                                 device.shared_memory_per_block)));
+    }
+    return reasons;
+  }
+
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                    std::vector<UnsupportedReason>&) const override {
+    std::vector<Candidate> candidates;
+    const std::vector<TileShape> shapes = shapes_of(problem.problem, task.direction);
+    for (const TileShape& shape : shapes) {
+      if (shared_bytes(problem, task.direction, shape) >
+          static_cast<std::size_t>(target.device.shared_memory_per_block))
+        continue;
+      candidates.push_back(candidate_of(problem, task, target, shape, &shape == &shapes.back()));
+    }
+    return candidates;
+  }
+
+ private:
+  static Candidate candidate_of(const CompiledProblem& problem, const Task& task, const Target& target,
+                                const TileShape& shape, bool last) {
+    const AttentionProblem& p = problem.problem;
+    std::string source = kernels::attention_source(problem, task.direction, shape);
+    CanonicalWriter image;
+    image.text("attention kernels").integer(kRevision).integer(target.device.compute_capability).text(source);
+    // Beside the text, what decides which of its branches run.
+    CanonicalWriter structure = image;
+    using problem::TensorRole;
+    for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
+      structure.boolean(kernels::tensor_argument(p, role, nullptr).aligned != 0);
+    structure.boolean(p.heads_q != p.heads_kv).boolean(p.index_offsets);
+    Candidate candidate;
+    candidate.task = task;
+    candidate.structural_key = structure.written();
+    candidate.plan_key = image.written();
+    candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
+                             p.dim_qk, " by kernels with tiles of ", shape.queries, "x", shape.keys);
+    candidate.notes = {candidate.label};
+    candidate.predicted = predicted_time(problem, task.direction, target, shape);
+    candidate.workspace_bytes =
+        cuda::with_room_to_align(kernels::DirectionKernels(problem, task.direction, shape).workspace_bytes());
+    candidate.nodes = problem.forward.program.nodes().size();
+    candidate.recipe =
+        std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape, std::move(source), last);
+    return candidate;
+  }
+};
+
+}  // namespace
+
+const Backend& kernels_backend() {
+  static const KernelsBackend backend;
+  return backend;
+}
+
+}  // namespace scoremod::backend

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backend/candidate.hpp"
+#include "backend/kernels/tile_shape.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// Kernels that keep no more bytes of registers in memory than this were faster on an H200 than those of a smaller
+/// shape.
+inline constexpr std::int64_t kHarmlessSpill = 64;
+
+/// One direction's kernels in one shape, as the planner builds, keeps and runs them.
+class KernelsRecipe final : public Recipe {
+ public:
+  /// `source` is attention_source() of the others. A build whose kernels keep more than that in memory is refused
+  /// unless `may_spill`: a smaller shape is then the faster one.
+  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape, std::string source,
+                bool may_spill);
+
+  BuildResult build(const Target& target) const override;
+  std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
+  ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
+
+ private:
+  compiler::CompiledProblem problem_;
+  Direction direction_;
+  TileShape shape_;
+  std::string source_;
+  bool may_spill_;
+};
+
+/// The most bytes that one of the kernels keeps in memory for want of registers, by what ptxas says of them.
+std::int64_t spilled_bytes(const std::string& report);
+
+}  // namespace scoremod::backend::kernels

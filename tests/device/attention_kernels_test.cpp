@@ -1,0 +1,159 @@
+#include <cmath>
+#include <cstdlib>
+#include <random>
+
+#include "scoremod/inputs.hpp"
+#include "scoremod/zoo.hpp"
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/kept_kernels.hpp"
+#include "backend/kernels/attention_plans.hpp"
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/kernels_backend.hpp"
+#include "base/element.hpp"
+#include "base/fail.hpp"
+#include "check/check_memory.hpp"
+#include "check/check_subject.hpp"
+#include "check/random_problem.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/device_cases.hpp"
+#include "device/device_fixture.hpp"
+#include "problem/strided_tensor.hpp"
+#include "problem/tensor_view.hpp"
+#include "runtime/call_tensors.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/test_seed.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr int kRandomProblems = 24;
+
+/// Plans of both directions as something that check_subject() runs.
+class Plans {
+ public:
+  explicit Plans(const compiler::CompiledProblem& compiled) : problem_(compiled.problem) {
+    const auto image = [&](Direction direction, const TileShape& shape) {
+      return cuda::kept_kernels(attention_source(compiled, direction, shape));
+    };
+    const TileShape forward = tile_shape(problem_, Direction::kForward);
+    forward_ = forward_plan(compiled, forward, image(Direction::kForward, forward));
+    const TileShape backward = tile_shape(problem_, Direction::kBackward);
+    if (compiled.backward) backward_ = backward_plan(compiled, backward, image(Direction::kBackward, backward));
+  }
+
+  checking::Subject subject() const {
+    checking::Subject subject;
+    subject.backend = "kernels";
+    subject.memory = &cuda::cuda_memory();
+    subject.function_error = kernels_backend().function_error();
+    subject.forward_workspace_bytes = forward_->workspace_bytes();
+    subject.forward = [this](const ForwardArgs& args, Buffer workspace) {
+      const runtime::ForwardCall call =
+          runtime::check_call(problem_, args, workspace, forward_->workspace_bytes(), cuda::cuda_memory());
+      forward_->execute(call.tensors, call.parameters, {static_cast<std::byte*>(workspace.data), workspace.bytes});
+      cuda::synchronize();
+    };
+    if (!backward_) return subject;
+    subject.backward_workspace_bytes = backward_->workspace_bytes();
+    subject.backward = [this](const BackwardArgs& args, Buffer workspace) {
+      const runtime::BackwardCall call =
+          runtime::check_call(problem_, args, workspace, backward_->workspace_bytes(), cuda::cuda_memory());
+      backward_->execute(call.tensors, call.parameters, {static_cast<std::byte*>(workspace.data), workspace.bytes});
+      cuda::synchronize();
+    };
+    return subject;
+  }
+
+ private:
+  const AttentionProblem& problem_;
+  std::unique_ptr<ForwardPlan> forward_;
+  std::unique_ptr<BackwardPlan> backward_;
+};
+
+/// Gradients of operands are other kernels'.
+void expect_right(checking::CheckCase test, const std::optional<ProblemInputs>& given = {}) {
+  SCOPED_TRACE(test.name + "\n" + test.problem.program.to_string());
+  for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  const std::vector<UnsupportedReason> reasons = DirectionKernels::unsupported_reasons(compiled);
+  if (!reasons.empty()) GTEST_SKIP() << reasons.front().text;
+  RandomInputOptions inputs;
+  inputs.seed = test.seed;
+  inputs.overrides = test.fills;
+  CheckOptions options;
+  options.call = test.call;
+  options.seed = test.seed;
+  const Plans plans(compiled);
+  test::record(
+      test.name, "attention kernels",
+      checking::check_subject(compiled, plans.subject(), given ? *given : random_inputs(test.problem, inputs), options),
+      "");
+}
+
+/// Runs both directions twice, with random inputs, and compares every byte that is written.
+void expect_same_bits(AttentionProblem problem, const CallOptions& call) {
+  for (OperandSpec& operand : problem.operands) operand.gradient = false;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const Plans plans(compiled);
+  const checking::Subject subject = plans.subject();
+  const ProblemInputs inputs = random_inputs(problem);
+  std::array<std::vector<std::vector<double>>, 2> found;
+  for (auto& outputs : found) {
+    checking::CheckMemory memory(problem, inputs, 0, cuda::cuda_memory());
+    memory.send();
+    const backend::OwnedMemory workspace(cuda::cuda_memory(),
+                                         std::max(subject.forward_workspace_bytes, subject.backward_workspace_bytes));
+    const Buffer scratch{workspace.data(), workspace.bytes()};
+    subject.forward(memory.forward_args(call), scratch);
+    subject.backward(memory.backward_args(call), scratch);
+    memory.fetch();
+    for (const auto* output : {&memory.o, &memory.lse, &memory.dq, &memory.dk, &memory.dv})
+      outputs.push_back(output->values());
+  }
+  EXPECT_EQ(found[0], found[1]);
+}
+
+class AttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+
+TEST_P(AttentionKernels, AreRight) {
+  expect_right(test::attention_kernels_cases()[static_cast<std::size_t>(GetParam())]);
+}
+TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
+  const checking::CheckCase test = test::attention_kernels_cases()[static_cast<std::size_t>(GetParam())];
+  expect_right(test, test::poisoned_inputs(test.problem, test.seed));
+}
+
+TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
+  const checking::CheckCase test = test::attention_kernels_cases()[static_cast<std::size_t>(GetParam())];
+  expect_same_bits(test.problem, test.call);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size())));
+
+class ZooAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+
+TEST_P(ZooAttentionKernels, AreRight) {
+  const std::string name = zoo::entries()[static_cast<std::size_t>(GetParam())].name;
+  expect_right(test::zoo_problem(name, GetParam(), GetParam() % 3 == 0 ? DType::kF16 : DType::kBF16));
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, ZooAttentionKernels, ::testing::Range(0, static_cast<int>(zoo::entries().size())));
+
+class RandomAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+
+TEST_P(RandomAttentionKernels, AreRight) {
+  const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(GetParam());
+  std::mt19937_64 random(seed);
+  checking::RandomProblemOptions options;
+  options.dtypes = {DType::kF16, DType::kBF16};
+  options.max_scores = 40000;
+  checking::CheckCase test = checking::random_problem(random, options);
+  test.seed = seed;
+  test.name = concat("seed ", seed);
+  expect_right(test);
+}
+INSTANTIATE_TEST_SUITE_P(Problems, RandomAttentionKernels, ::testing::Range(0, kRandomProblems));
+
+}  // namespace
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,64 @@
+// NVRTC compiles attention kernels without a GPU, for every architecture that they are made for.
+
+#include <array>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/zoo.hpp"
+
+#include "backend/cuda/library.hpp"
+#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/recipe.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/device_cases.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr std::array kArchitectures{80, 86, 90, 100, 120};
+
+class AttentionKernelsText : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::nvrtc_library().handle == nullptr) GTEST_SKIP() << "no NVRTC: " << cuda::nvrtc_library().reason;
+  }
+
+  /// What ptxas says of a direction's kernels.
+  static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture) {
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    std::string report;
+    const std::string image = cuda::compile_kernels(
+        attention_source(compiled, direction, tile_shape(problem, direction)), architecture, &report);
+    EXPECT_EQ(image.compare(0, 4, "\177ELF"), 0) << "no machine code for the architecture";
+    return report;
+  }
+};
+
+TEST_F(AttentionKernelsText, OfZooEntriesCompile) {
+  int number = 0;
+  for (const zoo::Entry& entry : zoo::entries()) {
+    SCOPED_TRACE(entry.name);
+    const AttentionProblem problem = test::zoo_problem(entry.name, number, DType::kBF16).problem;
+    const Direction direction = number % 2 == 0 ? Direction::kForward : Direction::kBackward;
+    report_of(problem, direction, kArchitectures[static_cast<std::size_t>(number) % kArchitectures.size()]);
+    ++number;
+  }
+}
+
+TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
+  std::size_t number = 0;
+  for (const std::int64_t dim : {64, 128, 256}) {
+    AttentionProblem problem = test::zoo_problem("causal", 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
+    problem.seq_q = problem.seq_kv = 4096;
+    problem.dim_qk = problem.dim_v = dim;
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const std::string report = report_of(problem, direction, kArchitectures[number++ % kArchitectures.size()]);
+      EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+      EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << "dim " << dim << ": " << report;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,132 @@
+#include "support/attention_kernels_cases.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/element.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::test {
+namespace {
+
+struct Shape {
+  std::int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v;
+};
+
+struct Case {
+  const char* name;
+  const char* program;
+  Shape shape;
+  DType dtype = DType::kBF16;
+  IndexOffsets offsets = {};
+  bool unaligned = false;  ///< rows begin at odd elements, so that nothing is copied 16 bytes at a time
+};
+
+constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
+constexpr const char* kIds =
+    "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = tanh(score * 0.2) * 5.0\n"
+    "keep = x == y";
+
+const Case kCases[] = {
+    {"plain", "value = score", {2, 4, 2, 200, 333, 128, 128}},
+    {"plain f16", "value = score", {1, 2, 2, 129, 64, 64, 64}, DType::kF16},
+    {"causal", kCausal, {2, 3, 3, 257, 257, 128, 128}},
+    {"causal with offsets", kCausal, {1, 4, 1, 100, 300, 64, 64}, DType::kBF16, {1, 2, 150, 20}},
+    {"window", "value = score\nkeep = kv_idx <= q_idx & kv_idx + 70 > q_idx", {1, 2, 2, 500, 500, 64, 128}},
+    {"rows without a key", "value = score\nkeep = kv_idx >= q_idx + 40", {1, 2, 1, 130, 130, 128, 64}},
+    {"nothing kept", "value = score\nkeep = kv_idx < 0", {1, 2, 1, 70, 70, 64, 64}},
+    {"one query", "value = score * 0.5\nkeep = kv_idx % 3 != 1", {3, 8, 2, 1, 1000, 128, 128}},
+    {"one key", "value = score", {1, 2, 2, 77, 1, 64, 64}},
+    {"one of each", "value = score", {1, 1, 1, 1, 1, 8, 8}, DType::kF16},
+    {"documents", kIds, {3, 2, 2, 300, 280, 64, 64}},
+    {"mask by head",
+     "value = score\nkeep = (q_idx + h * 37) // 64 >= kv_idx // 64 & kv_idx % 5 != 2",
+     {2, 4, 2, 200, 200, 64, 64}},
+    {"mask by the score", "value = score\nkeep = score > -0.3", {1, 2, 2, 100, 100, 64, 64}},
+    {"infinite values",
+     "value = select(q_idx % 7 == 3, -inf, select(kv_idx > q_idx + 5, -inf, score * 1.5))",
+     {1, 2, 2, 100, 130, 64, 64}},
+    {"wide heads", kCausal, {1, 2, 1, 150, 170, 256, 256}},
+    {"wide values", "value = score", {1, 2, 1, 90, 170, 64, 256}, DType::kF16},
+    {"192 and 128", kCausal, {1, 2, 2, 150, 150, 192, 128}},
+    {"odd dims", "value = score", {1, 2, 1, 90, 100, 40, 24}},
+    {"unaligned rows", kCausal, {2, 2, 1, 100, 150, 72, 33}, DType::kBF16, {}, true},
+    {"bias",
+     "operand x: f32 [h, q_idx, kv_idx]\noperand y: f32 [h]\nvalue = score * y + x",
+     {2, 2, 2, 140, 150, 64, 64}},
+    {"a long sequence", kCausal, {1, 1, 1, 1100, 1100, 128, 128}},
+};
+
+void make_unaligned(TensorLayout& layout, std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
+  layout.strides = Strides{sequence * (heads * (dim + 1) + 1), dim + 1, heads * (dim + 1) + 1, 1};
+}
+
+/// Enough for a few tiles of each direction.
+Shape small_of(const Shape& s) {
+  const bool wide = std::max(s.dim_qk, s.dim_v) > 128;
+  const std::int64_t rows = wide ? 40 : 100, dim = wide ? 256 : 48,
+                     group = std::min<std::int64_t>(s.heads_q / s.heads_kv, 2);
+  return {1,
+          group,
+          1,
+          std::min(s.seq_q, rows),
+          std::min(s.seq_kv, rows + 30),
+          std::min(s.dim_qk, dim),
+          std::min(s.dim_v, dim)};
+}
+
+checking::CheckCase check_case(const Case& from, bool small) {
+  checking::CheckCase to;
+  AttentionProblem& p = to.problem;
+  const Shape s = small ? small_of(from.shape) : from.shape;
+  p.batch = s.batch;
+  p.heads_q = s.heads_q;
+  p.heads_kv = s.heads_kv;
+  p.seq_q = s.seq_q;
+  p.seq_kv = s.seq_kv;
+  p.dim_qk = s.dim_qk;
+  p.dim_v = s.dim_v;
+  p.dtype = from.dtype;
+  p.backward = p.stats = p.index_offsets = true;
+  p.program = Program::parse(from.program);
+  if (from.unaligned) {
+    make_unaligned(p.q, s.heads_q, s.seq_q, s.dim_qk);
+    make_unaligned(p.k, s.heads_kv, s.seq_kv, s.dim_qk);
+    make_unaligned(p.v, s.heads_kv, s.seq_kv, s.dim_v);
+    make_unaligned(p.o, s.heads_q, s.seq_q, s.dim_v);
+  }
+  for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
+  to.call.offsets = from.offsets;
+  to.name = from.name;
+  return to;
+}
+
+}  // namespace
+
+std::vector<checking::CheckCase> attention_kernels_cases(bool small) {
+  std::vector<checking::CheckCase> cases;
+  for (const Case& from : kCases) cases.push_back(check_case(from, small));
+  return cases;
+}
+
+ProblemInputs poisoned_inputs(const AttentionProblem& problem, std::uint64_t seed) {
+  RandomInputOptions options;
+  options.seed = seed;
+  ProblemInputs inputs = random_inputs(problem, options);
+  const auto poison = [&](std::vector<std::byte>& bytes, problem::TensorRole role, std::int64_t row, double value) {
+    const problem::TensorShape shape = problem::shape_of(problem, role);
+    const Strides strides = problem::strides_of(problem, role);
+    const std::int64_t first = (shape.heads - 1) * strides.head + row % shape.sequence * strides.sequence;
+    for (std::int64_t d = 0; d < shape.dim; d += 3)
+      store_element(bytes.data(), problem.dtype, first + d * strides.dim, value);
+  };
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  poison(inputs.k, problem::TensorRole::kK, 50, nan);
+  poison(inputs.v, problem::TensorRole::kV, 61, nan);
+  poison(inputs.v, problem::TensorRole::kV, 33, infinity);
+  poison(inputs.q, problem::TensorRole::kQ, 21, nan);
+  poison(inputs.d_o, problem::TensorRole::kO, 10, nan);
+  return inputs;
+}
+
+}  // namespace scoremod::test

@@ -1,0 +1,51 @@
+#include "support/emulated_device.hpp"
+
+#include <set>
+
+#include "base/fail.hpp"
+#include "base/float16.hpp"
+
+namespace scoremod::test {
+namespace {
+
+using backend::kernels::KernelLaunch;
+
+/// Some systems' compilers check, at -O1, that no jump leaves a stack: threads that are contexts do.
+constexpr const char* kOptimization = "-O1 -U_FORTIFY_SOURCE";
+
+std::uint16_t encode(float value, bool bf16) { return bf16 ? encode_bf16(value) : encode_f16(value); }
+
+std::string text_of(const compiler::CompiledProblem& problem, backend::Direction direction,
+                    const backend::kernels::TileShape& shape, const std::vector<KernelLaunch>& launches,
+                    const std::pair<std::string, std::string>& fault) {
+  std::string text = backend::kernels::attention_source(problem, direction, shape, emulated_primitives());
+  if (!fault.first.empty()) {
+    const std::size_t at = text.find(fault.first);
+    if (at == std::string::npos) fail_bug("the kernels have no text '", fault.first, "'");
+    text.replace(at, fault.first.size(), fault.second);
+  }
+  text += emulated_entry();
+  std::set<std::string> names;
+  for (const KernelLaunch& launch : launches) names.insert(launch.kernel);
+  for (const std::string& name : names) text += concat("SCOREMOD_RUN(", name, ")\n");
+  return text + "  return false;\n}\n";
+}
+
+}  // namespace
+
+EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
+                                 const backend::kernels::TileShape& shape,
+                                 const std::pair<std::string, std::string>& fault)
+    : kernels_(problem, direction, shape),
+      library_(text_of(problem, direction, shape, kernels_.launches(), fault), kOptimization) {}
+
+void EmulatedKernels::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
+  using Run = bool (*)(const char*, const void*, long long, int, std::size_t, unsigned, std::uint16_t (*)(float, bool));
+  const auto run_kernel = library_.function<Run>("run_kernel");
+  for (const KernelLaunch& launch : kernels_.launches()) {
+    if (!run_kernel(launch.kernel, argument.data(), launch.blocks, launch.threads, launch.shared_bytes, seed, encode))
+      fail_bug("no kernel ", launch.kernel);
+  }
+}
+
+}  // namespace scoremod::test

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "support/host_library.hpp"
+
+namespace scoremod::test {
+
+/// Takes the place of attention_primitives.cuh on a host.
+std::string_view emulated_primitives();
+std::string_view emulated_entry();
+
+/// One direction's attention kernels on the host, thread by thread: what they compute, and that they meet, wait and
+/// stay within their memory as they must on a device. Shared memory that was not written is NaN.
+class EmulatedKernels {
+ public:
+  /// `fault`, if it is given, is a piece of the kernels' text and what to put in its place.
+  EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
+                  const backend::kernels::TileShape& shape, const std::pair<std::string, std::string>& fault = {});
+
+  const backend::kernels::DirectionKernels& kernels() const { return kernels_; }
+  /// Runs all launches of a call; every tensor is the host's. `seed` decides in which order warps run.
+  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
+
+ private:
+  backend::kernels::DirectionKernels kernels_;
+  HostLibrary library_;
+};
+
+}  // namespace scoremod::test

@@ -1,0 +1,269 @@
+#include "support/emulated_device.hpp"
+
+namespace scoremod::test {
+
+// Each thread of a block is a context of its own that runs until it has to meet others. Where it does, it waits for the
+// other 31 of its warp, or for the block, as the device does; what the threads of a warp meet for must be the same.
+// Warps run one after the other, in another order each time, and copies to shared memory are made as late as
+// they may be, so that a barrier or a wait that is missing shows.
+std::string_view emulated_primitives() {
+  return R"(
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <setjmp.h>
+#include <ucontext.h>
+#include <algorithm>
+#include <random>
+#include <vector>
+
+using Half = unsigned short;
+
+namespace emulated {
+struct Dim { unsigned x; };
+struct Copy { void* to; const void* from; int bytes, copied; };
+struct Thread {
+  ucontext_t context;  // where it begins; from then on `place`, which leaves signals alone and is quick
+  jmp_buf place;
+  bool begun;
+  std::vector<unsigned char> stack;
+  std::vector<Copy> copies;
+  bool done;
+};
+struct Warp {
+  const char* meeting;
+  int arrived;
+  unsigned generation;
+  uint64_t in[32][6];
+  uint32_t out[32][4];
+};
+static std::vector<Thread> threads;
+static std::vector<Warp> warps;
+static jmp_buf scheduler;
+static unsigned current, block;
+static int at_barrier, generation;
+static bool any, any_result;
+static std::vector<unsigned char> shared;
+static void (*body)();
+static unsigned short (*encode)(float, bool bf16);
+
+inline void fail(const char* what, const char* more = "") {
+  fprintf(stderr, "emulated device: %s %s (block %u, thread %u)\n", what, more, block, current);
+  abort();
+}
+inline void give_way() {
+  if (_setjmp(threads[current].place) == 0) _longjmp(scheduler, 1);
+}
+__attribute__((noinline)) void resume() {
+  Thread& thread = threads[current];
+  if (_setjmp(scheduler) != 0) return;
+  if (thread.begun) _longjmp(thread.place, 1);
+  thread.begun = true;
+  setcontext(&thread.context);
+}
+
+// All threads of a warp call it; the last one computes.
+template <class Compute>
+void meet(const char* name, const Compute& compute) {
+  Warp& warp = warps[current / 32];
+  if (warp.arrived != 0 && warp.meeting != name) fail("threads of a warp meet for different things:", name);
+  warp.meeting = name;
+  const unsigned now = warp.generation;
+  if (++warp.arrived == 32) {
+    compute(warp);
+    warp.arrived = 0;
+    ++warp.generation;
+    return;
+  }
+  while (warp.generation == now) give_way();
+}
+inline bool block_meet(bool condition) {
+  const int now = generation;
+  any = any || condition;
+  if (++at_barrier == (int)threads.size()) {
+    any_result = any;
+    any = false;
+    at_barrier = 0;
+    ++generation;
+  }
+  while (generation == now) give_way();
+  return any_result;
+}
+static void run_thread() {
+  body();
+  if (!threads[current].copies.empty()) fail("a thread ends before its copies");
+  threads[current].done = true;
+  for (;;) give_way();
+}
+
+// One block after the other. Guards and everything in shared memory are NaN before.
+template <class Body>
+void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned seed) {
+  static Body kept = all;
+  kept = all;
+  body = [] { kept(); };
+  std::mt19937 random(seed);
+  threads.resize(count);
+  warps.resize(count / 32);
+  constexpr size_t kGuard = 4096;
+  for (block = 0; block < blocks; ++block) {
+    shared.assign(shared_bytes + kGuard, 0xff);
+    at_barrier = 0;
+    for (Warp& warp : warps) warp.arrived = 0;
+    for (Thread& thread : threads) {
+      thread.stack.resize(1 << 18);
+      thread.copies.clear();
+      thread.done = thread.begun = false;
+      getcontext(&thread.context);
+      thread.context.uc_stack.ss_sp = thread.stack.data();
+      thread.context.uc_stack.ss_size = thread.stack.size();
+      makecontext(&thread.context, run_thread, 0);
+    }
+    std::vector<int> order(warps.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = (int)i;
+    for (;;) {
+      const int passed = generation;
+      std::shuffle(order.begin(), order.end(), random);
+      bool progress = false;
+      for (const int warp : order) {
+        // Until all of the warp are at a barrier or at their end.
+        for (;;) {
+          const unsigned before = warps[warp].generation;
+          for (unsigned lane = 0; lane < 32; ++lane) {
+            current = warp * 32 + lane;
+            if (!threads[current].done) resume();
+          }
+          if (warps[warp].generation == before) break;
+          progress = true;
+        }
+      }
+      if (std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.done; })) break;
+      if (!progress && generation == passed) fail("threads wait for each other forever");
+    }
+    for (size_t i = shared_bytes; i < shared.size(); ++i)
+      if (shared[i] != 0xff) fail("a write beyond shared memory");
+  }
+}
+inline float value_of(Half bits, bool bf16) { return bf16 ? load_bf16(&bits, 0) : load_f16(&bits, 0); }
+}  // namespace emulated
+
+#define threadIdx (emulated::Dim{emulated::current})
+#define blockIdx (emulated::Dim{emulated::block})
+#define SCOREMOD_KERNEL(threads, blocks) static void
+#define SCOREMOD_MEMBER inline
+#define SCOREMOD_OUT_OF_LINE static
+#define SCOREMOD_ARGUMENT const Arguments&
+#define SCOREMOD_SHARED(name) unsigned char* const name = emulated::shared.data()
+
+template <bool kTransposed>
+void emulated_load(unsigned (&out)[4], const Half* row) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = (uint64_t)row;
+  emulated::meet(kTransposed ? "transposed matrices" : "matrices", [](emulated::Warp& all) {
+    for (int to = 0; to < 32; ++to)
+      for (int m = 0; m < 4; ++m) {
+        Half pair[2];
+        for (int i = 0; i < 2; ++i) {
+          const int from = kTransposed ? to % 4 * 2 + i : to / 4, column = kTransposed ? to / 4 : to % 4 * 2 + i;
+          pair[i] = ((const Half*)all.in[m * 8 + from][0])[column];
+        }
+        all.out[to][m] = pair[0] | (uint32_t)pair[1] << 16;
+      }
+  });
+  for (int m = 0; m < 4; ++m) out[m] = warp.out[lane][m];
+}
+inline void load_matrices(unsigned (&out)[4], const Half* row) { emulated_load<false>(out, row); }
+inline void load_matrices_transposed(unsigned (&out)[4], const Half* row) { emulated_load<true>(out, row); }
+
+inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  for (int i = 0; i < 4; ++i) warp.in[lane][i] = a[i];
+  warp.in[lane][4] = b0 | (uint64_t)b1 << 32;
+  emulated::meet("a product", [](emulated::Warp& all) {
+    float left[16][16], right[16][8];
+    for (int from = 0; from < 32; ++from)
+      for (int i = 0; i < 2; ++i) {
+        const int row = from / 4, column = from % 4 * 2 + i;
+        for (int part = 0; part < 4; ++part)
+          left[row + part % 2 * 8][column + part / 2 * 8] =
+              emulated::value_of((Half)(all.in[from][part] >> (16 * i)), kBf16);
+        for (int part = 0; part < 2; ++part)
+          right[column + part * 8][row] = emulated::value_of((Half)(all.in[from][4] >> (32 * part + 16 * i)), kBf16);
+      }
+    for (int to = 0; to < 32; ++to)
+      for (int e = 0; e < 4; ++e) {
+        float total = 0.0f;
+        for (int k = 0; k < 16; ++k) total += left[to / 4 + e / 2 * 8][k] * right[k][to % 4 * 2 + e % 2];
+        memcpy(&all.out[to][e], &total, 4);
+      }
+  });
+  for (int e = 0; e < 4; ++e) {
+    float total;
+    memcpy(&total, &warp.out[lane][e], 4);
+    sum[e] += total;
+  }
+}
+
+template <int kBytes>
+void copy_ahead(void* shared, const void* from, int bytes) {
+  if ((uintptr_t)shared % kBytes != 0 || (uintptr_t)from % kBytes != 0) emulated::fail("a copy that is not aligned");
+  emulated::threads[emulated::current].copies.push_back({shared, from, kBytes, bytes});
+}
+inline void wait_for_copies() {
+  for (const emulated::Copy& copy : emulated::threads[emulated::current].copies) {
+    memset(copy.to, 0, copy.bytes);
+    memcpy(copy.to, copy.from, copy.copied);
+  }
+  emulated::threads[emulated::current].copies.clear();
+}
+inline void block_barrier() { emulated::block_meet(false); }
+inline bool any_of_block(bool condition) { return emulated::block_meet(condition); }
+inline unsigned ballot(bool condition) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = condition;
+  emulated::meet("a ballot", [](emulated::Warp& all) {
+    uint32_t bits = 0;
+    for (int from = 0; from < 32; ++from) bits |= (uint32_t)all.in[from][0] << from;
+    for (int to = 0; to < 32; ++to) all.out[to][0] = bits;
+  });
+  return warp.out[lane][0];
+}
+inline float exchange(float value, int lane_distance) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = 0;
+  memcpy(&warp.in[lane][0], &value, 4);
+  warp.in[lane][1] = lane_distance;
+  emulated::meet("an exchange", [](emulated::Warp& all) {
+    for (int to = 0; to < 32; ++to) all.out[to][0] = (uint32_t)all.in[to ^ all.in[to][1]][0];
+  });
+  memcpy(&value, &warp.out[lane][0], 4);
+  return value;
+}
+inline int bit_number(unsigned bit) { return __builtin_ctz(bit); }
+inline float exp2_of(float x) { return exp2f(x); }
+inline float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
+inline unsigned pair_of(float low, float high) {
+  return emulated::encode(low, kBf16) | (unsigned)emulated::encode(high, kBf16) << 16;
+}
+)";
+}
+
+/// The entry of the library: runs a kernel by its name.
+std::string_view emulated_entry() {
+  return R"(
+extern "C" bool run_kernel(const char* name, const void* argument, long long blocks, int threads, size_t shared_bytes,
+                           unsigned seed, unsigned short (*encode)(float, bool)) {
+  emulated::encode = encode;
+  const Arguments& p = *(const Arguments*)argument;
+  const auto matches = [&](const char* kernel) { return strcmp(name, kernel) == 0; };
+#define SCOREMOD_RUN(kernel) \
+  if (matches(#kernel)) { struct Body { const Arguments* p; void operator()() const { kernel(*p); } }; \
+    emulated::run(Body{&p}, blocks, threads, shared_bytes, seed); return true; }
+)";
+}
+
+}  // namespace scoremod::test

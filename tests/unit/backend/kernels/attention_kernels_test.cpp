@@ -1,0 +1,102 @@
+// The attention kernels on a host, thread by thread, against the float64 oracle.
+
+#include <array>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "runtime/call_tensors.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/emulated_device.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using Fault = std::pair<std::string, std::string>;
+
+/// Both directions on the emulated device.
+class Emulated {
+ public:
+  explicit Emulated(const compiler::CompiledProblem& compiled, const Fault& forward_fault = {},
+                    const Fault& backward_fault = {})
+      : problem_(compiled.problem),
+        forward_(compiled, Direction::kForward, tile_shape(problem_, Direction::kForward), forward_fault),
+        backward_(compiled, Direction::kBackward, tile_shape(problem_, Direction::kBackward), backward_fault) {}
+
+  checking::Subject subject() {
+    checking::Subject subject;
+    subject.backend = "emulated kernels";
+    subject.forward_workspace_bytes = forward_.kernels().workspace_bytes();
+    subject.backward_workspace_bytes = backward_.kernels().workspace_bytes();
+    subject.forward = [this](const ForwardArgs& args, Buffer workspace) { run(forward_, args, workspace); };
+    subject.backward = [this](const BackwardArgs& args, Buffer workspace) { run(backward_, args, workspace); };
+    return subject;
+  }
+
+ private:
+  template <class Args>
+  void run(const test::EmulatedKernels& kernels, const Args& args, Buffer workspace) {
+    const auto call =
+        runtime::check_call(problem_, args, workspace, kernels.kernels().workspace_bytes(), host_memory());
+    auto* at = static_cast<std::byte*>(workspace.data);
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), 1);
+  }
+
+  const AttentionProblem& problem_;
+  test::EmulatedKernels forward_, backward_;
+};
+
+/// Without gradients of operands: these are other kernels'.
+checking::CheckCase case_of(std::size_t number) {
+  checking::CheckCase test = test::attention_kernels_cases(true)[number];
+  for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
+  return test;
+}
+
+CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const Fault& forward_fault = {},
+                     const Fault& backward_fault = {}) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  Emulated emulated(compiled, forward_fault, backward_fault);
+  CheckOptions options;
+  options.call = test.call;
+  return checking::check_subject(compiled, emulated.subject(), inputs, options);
+}
+
+void expect_right(const CheckReport& report) {
+  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
+  for (const OutputCheck& output : report.outputs)
+    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
+}
+
+class AttentionKernels : public ::testing::TestWithParam<int> {};
+
+TEST_P(AttentionKernels, AreRight) {
+  const checking::CheckCase test = case_of(static_cast<std::size_t>(GetParam()));
+  SCOPED_TRACE(test.name);
+  expect_right(check_of(test, random_inputs(test.problem)));
+}
+
+TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
+  const checking::CheckCase test = case_of(static_cast<std::size_t>(GetParam()));
+  SCOPED_TRACE(test.name);
+  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
+}
+// A band, one with offsets, one query, a listed mask by batch, a mask by the score, infinite values, wide heads,
+// unaligned rows.
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels, ::testing::Values(2, 3, 7, 10, 12, 13, 14, 18));
+
+/// The checks above would see it: each of these faults makes them fail.
+TEST(AttentionKernelFaults, AreSeen) {
+  const checking::CheckCase documents = case_of(10);
+  const ProblemInputs inputs = random_inputs(documents.problem);
+  const Fault full{"? kFullTile : kPartialTile);", "? kFullTile : kFullTile);"};
+  EXPECT_FALSE(check_of(documents, inputs, full).passed()) << "tiles that are called full wrongly";
+  EXPECT_FALSE(check_of(documents, inputs, {}, full).passed());
+  const Fault empty{"!some ? kEmptyTile", "!all ? kEmptyTile"};
+  EXPECT_FALSE(check_of(documents, inputs, empty).passed()) << "tiles that are called empty wrongly";
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
