@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "problem/tensor_view.hpp"
+#include "problem/row_addressing.hpp"
 
 namespace scoremod::problem {
 
@@ -47,8 +47,9 @@ struct StridedTensor {
 };
 
 inline StridedTensor tensor_of(const std::string& name, const AttentionProblem& problem, TensorRole role) {
-  const TensorShape shape = shape_of(problem, role);
-  const Strides strides = strides_of(problem, role);
+  const RowAddressing rows(problem, role);
+  const TensorShape& shape = rows.shape();
+  const Strides& strides = rows.strides();
   return {name,
           problem.dtype,
           {shape.batch, shape.heads, shape.sequence, shape.dim},

@@ -5,7 +5,7 @@
 
 #include "base/fail.hpp"
 #include "masks/mask_class.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/row_addressing.hpp"
 #include "runtime/buffer_check.hpp"
 #include "runtime/workspace.hpp"
 
@@ -19,8 +19,9 @@ constexpr std::size_t kTensorsOfACall = 10;
 
 TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole role, const void* data,
                  std::size_t bytes, bool written) {
-  const problem::TensorShape shape = problem::shape_of(problem, role);
-  const Strides strides = problem::strides_of(problem, role);
+  const problem::RowAddressing rows(problem, role);
+  const problem::TensorShape& shape = rows.shape();
+  const Strides& strides = rows.strides();
   const std::size_t size = size_of(problem.dtype);
   return {name,
           data,

@@ -7,7 +7,7 @@
 #include "backend/backend.hpp"
 #include "backend/cpu/matrix_product.hpp"
 #include "backend/cpu/pack.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/row_addressing.hpp"
 
 namespace scoremod::backend::cpu {
 
@@ -15,7 +15,7 @@ inline std::size_t round_up(std::size_t count, std::size_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
-/// The sizes and strides of a problem in the form that the tiled path works with.
+/// The sizes and addressing of a problem in the form that the tiled path works with.
 struct AttentionShape {
   explicit AttentionShape(const AttentionProblem& p)
       : batch(p.batch),
@@ -29,19 +29,21 @@ struct AttentionShape {
         padded_qk(round_up(dim_qk, kColumnAlignment)),
         padded_v(round_up(dim_v, kColumnAlignment)),
         dtype(p.dtype),
-        q(problem::strides_of(p, problem::TensorRole::kQ)),
-        k(problem::strides_of(p, problem::TensorRole::kK)),
-        v(problem::strides_of(p, problem::TensorRole::kV)),
-        o(problem::strides_of(p, problem::TensorRole::kO)) {}
+        q(p, problem::TensorRole::kQ),
+        k(p, problem::TensorRole::kK),
+        v(p, problem::TensorRole::kV),
+        o(p, problem::TensorRole::kO) {}
 
-  /// The rows of one batch and head of a tensor.
-  RowSource rows(const void* data, const Strides& strides, std::int64_t b, std::int64_t h, std::size_t dims) const {
-    const std::int64_t offset = (b * strides.batch + h * strides.head) * static_cast<std::int64_t>(size_of(dtype));
-    return {static_cast<const std::byte*>(data) + offset, dtype, strides.sequence, strides.dim, dims};
+  /// The rows of one batch and head of a tensor that lies as q, k, v or o does.
+  RowSource rows(const void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h) const {
+    const std::int64_t offset = tensor.row(b, h, 0) * static_cast<std::int64_t>(size_of(dtype));
+    return {static_cast<const std::byte*>(data) + offset, dtype, tensor.row_step(), tensor.element_step(),
+            static_cast<std::size_t>(tensor.shape().dim)};
   }
-  RowTarget rows(void* data, const Strides& strides, std::int64_t b, std::int64_t h, std::size_t dims) const {
-    const std::int64_t offset = (b * strides.batch + h * strides.head) * static_cast<std::int64_t>(size_of(dtype));
-    return {static_cast<std::byte*>(data) + offset, dtype, strides.sequence, strides.dim, dims};
+  RowTarget rows(void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h) const {
+    const std::int64_t offset = tensor.row(b, h, 0) * static_cast<std::int64_t>(size_of(dtype));
+    return {static_cast<std::byte*>(data) + offset, dtype, tensor.row_step(), tensor.element_step(),
+            static_cast<std::size_t>(tensor.shape().dim)};
   }
 
   /// The place of a query row in the dense [batch, heads_q, seq_q] LSE.
@@ -53,7 +55,7 @@ struct AttentionShape {
   std::size_t dim_qk, dim_v;
   std::size_t padded_qk, padded_v;  ///< multiples of kColumnAlignment: the row strides of packed tiles
   DType dtype;
-  Strides q, k, v, o;
+  problem::RowAddressing q, k, v, o;
 };
 
 }  // namespace scoremod::backend::cpu

@@ -62,8 +62,8 @@ class Worker {
       }
       call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
     }
-    store_rows(dk_, shape_.padded_qk, shape_.rows(call_.tensors.dk, shape_.k, batch_, head_kv_, shape_.dim_qk));
-    store_rows(dv_, shape_.padded_v, shape_.rows(call_.tensors.dv, shape_.v, batch_, head_kv_, shape_.dim_v));
+    store_rows(dk_, shape_.padded_qk, shape_.rows(call_.tensors.dk, shape_.k, batch_, head_kv_));
+    store_rows(dv_, shape_.padded_v, shape_.rows(call_.tensors.dv, shape_.v, batch_, head_kv_));
     if (!call_.finished.wait(unit_, call_.cancelled)) return false;
     operand_gradients_.commit_unit(batch_, head_kv_, first_key_, columns());
     call_.finished.raise(unit_ + 1);
@@ -73,8 +73,8 @@ class Worker {
   std::size_t columns() const { return static_cast<std::size_t>(end_key_ - first_key_); }
 
   void begin_unit() {
-    const RowSource k = shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv_, shape_.dim_qk);
-    const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv_, shape_.dim_v);
+    const RowSource k = shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv_);
+    const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv_);
     k_finite_ = k_.pack(k, first_key_, columns());
     pack_rows(v, first_key_, columns(), 1, v_, shape_.padded_v);
     transpose_to_panels(v_, columns(), shape_.dim_v, shape_.padded_v, v_panels_);
@@ -109,9 +109,9 @@ class Worker {
   void compute_block(const GradientTile& tile, std::span<const NeededKeys> needed) {
     program_.begin_rows(tile.query, tile.rows);
     operand_gradients_.begin_block();
-    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
-    const RowSource o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_, shape_.dim_v);
-    const RowSource d_o = shape_.rows(call_.tensors.d_o, shape_.o, batch_, head_, shape_.dim_v);
+    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_);
+    const RowSource o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_);
+    const RowSource d_o = shape_.rows(call_.tensors.d_o, shape_.o, batch_, head_);
     const bool q_finite = pack_rows(q, tile.query, tile.rows, call_.parameters.scale, q_, shape_.padded_qk);
     pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
     const bool d_o_finite = pack_rows(d_o, tile.query, tile.rows, 1, d_o_, shape_.padded_v);
@@ -189,7 +189,7 @@ class Worker {
 
   /// Adds the block's part to dq; the first tile of keys writes, and the last one leaves the result.
   void add_dq(const GradientTile& tile, bool any) const {
-    const RowTarget dq = shape_.rows(call_.tensors.dq, shape_.q, batch_, tile.head, shape_.dim_qk);
+    const RowTarget dq = shape_.rows(call_.tensors.dq, shape_.q, batch_, tile.head);
     const float scale = call_.parameters.scale;
     const bool first = tile_ == 0, last = tile_ + 1 == call_.tiles;
     if (!any) std::fill_n(dq_, first ? tile.rows * shape_.padded_qk : 0, 0.0f);

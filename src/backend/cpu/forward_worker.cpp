@@ -64,7 +64,7 @@ class Worker {
         std::min<std::int64_t>(static_cast<std::int64_t>(call_.queries), shape_.seq_q - first));
     if (!makes_output()) std::fill_n(call_.remainders + shape_.query_row(batch_, head_, first_), rows_, 0.0f);
     if (!any_wanted(0, rows_)) return;
-    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_, shape_.dim_qk);
+    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_);
     pack_rows(q, first_, rows_, call_.parameters.scale, q_, shape_.padded_qk);
     if (makes_output()) std::fill_n(output_, rows_ * shape_.padded_v, 0.0f);
     std::fill_n(largest_, rows_, -kInfinity);
@@ -88,9 +88,9 @@ class Worker {
   void run_tile(IndexSpan tile) {
     const auto count = static_cast<std::size_t>(tile.last - tile.first);
     const std::int64_t head_kv = head_ / shape_.group;
-    k_.pack(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv, shape_.dim_qk), tile.first, count);
+    k_.pack(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv), tile.first, count);
     if (makes_output()) {
-      const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv, shape_.dim_v);
+      const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv);
       v_finite_ = pack_rows(v, tile.first, count, 1, v_, shape_.padded_v);
     }
     program_.begin_columns(tile.first, count);
@@ -147,7 +147,7 @@ class Worker {
   }
 
   void store() {
-    const RowTarget o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_, shape_.dim_v);
+    const RowTarget o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_);
     for (std::size_t r = 0; r < rows_; ++r) {
       const std::int64_t query = first_ + static_cast<std::int64_t>(r);
       // A kept key's weight is at least that of the largest score, 1.

@@ -6,7 +6,7 @@
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/row_addressing.hpp"
 
 namespace scoremod::embedded {
 extern const std::string_view kRowDeltas, kStoreGradient;
@@ -18,19 +18,17 @@ namespace {
 std::string wide(std::int64_t value) { return concat(value, "LL"); }
 
 std::string delta_kernel(const AttentionProblem& problem) {
-  const Strides o = problem::strides_of(problem, problem::TensorRole::kO);
+  const problem::RowAddressing o(problem, problem::TensorRole::kO);
   const std::int64_t rows_of_batch = problem.heads_q * problem.seq_q;
+  const std::string batch = concat("row / ", wide(rows_of_batch));
+  const std::string head = concat("row / ", wide(problem.seq_q), " % ", wide(problem.heads_q));
+  const std::string position = concat("row % ", wide(problem.seq_q));
   return fill(embedded::kRowDeltas, {{"rows_of_block", wide(kGradientThreads / 32)},
                                      {"rows", wide(problem.batch * rows_of_batch)},
-                                     {"rows_of_batch", wide(rows_of_batch)},
-                                     {"batch_stride", wide(o.batch)},
-                                     {"rows_of_head", wide(problem.seq_q)},
-                                     {"heads", wide(problem.heads_q)},
-                                     {"head_stride", wide(o.head)},
-                                     {"row_stride", wide(o.sequence)},
+                                     {"first", o.row_expression(batch, head, position)},
                                      {"dim", problem.dim_v},
                                      {"load", concat("load_", dtype_name(problem.dtype))},
-                                     {"dim_stride", wide(o.dim)}});
+                                     {"dim_stride", wide(o.element_step())}});
 }
 
 std::string store_kernel(const AttentionProblem& problem, const GradientTarget& target, std::size_t number) {

@@ -13,7 +13,7 @@
 #include "backend/unsupported.hpp"
 #include "base/byte_count.hpp"
 #include "base/fail.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/row_addressing.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -27,20 +27,18 @@ std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + b
 
 /// A role's tensor as products see it: a size that is 1 has no meaningful stride.
 struct Rows {
-  std::int64_t batch = 0, head = 0, row = 0, heads = 1;
+  problem::RowAddressing addressing;
+  std::int64_t head = 0, row = 0;
   std::size_t element = 0;
 
-  Rows(const AttentionProblem& problem, TensorRole role) : element(size_of(problem.dtype)) {
-    const problem::TensorShape shape = problem::shape_of(problem, role);
-    const Strides strides = problem::strides_of(problem, role);
-    heads = shape.heads;
-    batch = shape.batch == 1 ? 0 : strides.batch;
-    head = shape.heads == 1 ? 0 : strides.head;
-    row = shape.sequence == 1 ? shape.dim : strides.sequence;
+  Rows(const AttentionProblem& problem, TensorRole role) : addressing(problem, role), element(size_of(problem.dtype)) {
+    const problem::TensorShape& shape = addressing.shape();
+    head = shape.heads == 1 ? 0 : addressing.head_step();
+    row = shape.sequence == 1 ? shape.dim : addressing.row_step();
   }
 
   const void* at(const void* data, std::int64_t b, std::int64_t h, std::int64_t s) const {
-    return static_cast<const std::byte*>(data) + (b * batch + h * head + s * row) * static_cast<std::int64_t>(element);
+    return static_cast<const std::byte*>(data) + addressing.row(b, h, s) * static_cast<std::int64_t>(element);
   }
 };
 
@@ -281,15 +279,15 @@ class GeneratedOperandGradients final : public OperandGradients {
 
 std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
   constexpr std::int64_t kMaxStride = std::numeric_limits<std::int32_t>::max();
-  const problem::TensorShape shape = problem::shape_of(problem, role);
-  const Strides strides = problem::strides_of(problem, role);
-  if (shape.dim > 1 && strides.dim != 1) {
+  const problem::RowAddressing rows(problem, role);
+  const problem::TensorShape& shape = rows.shape();
+  if (shape.dim > 1 && rows.element_step() != 1) {
     return concat("gradients of operands: expected stride 1 along the head dim of ", problem::to_string(role),
-                  ", because cuBLAS takes no other; found ", strides.dim);
+                  ", because cuBLAS takes no other; found ", rows.element_step());
   }
-  if (shape.sequence > 1 && strides.sequence > kMaxStride) {
+  if (shape.sequence > 1 && rows.row_step() > kMaxStride) {
     return concat("gradients of operands: expected a sequence stride of ", problem::to_string(role), " of at most ",
-                  kMaxStride, " elements, found ", strides.sequence);
+                  kMaxStride, " elements, found ", rows.row_step());
   }
   return "";
 }

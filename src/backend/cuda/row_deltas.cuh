@@ -7,9 +7,7 @@ extern "C" __global__ void row_deltas(const void* o, const void* d_o, float* del
   const long long row = blockIdx.x * /*{rows_of_block}*/ 8LL /*{}*/ + threadIdx.x / 32;
   if (row >= /*{rows}*/ 64LL /*{}*/) return;
   const long long first =
-      row / /*{rows_of_batch}*/ 32LL /*{}*/ * /*{batch_stride}*/ 512LL /*{}*/ +
-      row / /*{rows_of_head}*/ 16LL /*{}*/ % /*{heads}*/ 2LL /*{}*/ * /*{head_stride}*/ 256LL /*{}*/ +
-      row % /*{rows_of_head}*/ 16LL /*{}*/ * /*{row_stride}*/ 16LL /*{}*/;
+      /*{first}*/ (row / 32LL) * 512LL + (row / 16LL % 2LL) * 256LL + (row % 16LL) * 16LL /*{}*/;
   float sum = 0.0f;
   for (int d = threadIdx.x % 32; d < /*{dim}*/ 16 /*{}*/; d += 32)
     sum += /*{load}*/ load_f32 /*{}*/ (o, first + d * /*{dim_stride}*/ 1LL /*{}*/) *
