@@ -1,5 +1,6 @@
 #include "backend/cudnn/graph/attention_graph.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/cudnn/lowering/fused_gradient.hpp"
@@ -8,11 +9,20 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
+/// The stride of a dimension of size 1 has no meaning. Each gets what it has in a dense BSHD tensor, so that one plan
+/// serves every layout that lies alike: what the dimensions inside of it span.
 AttentionTensor tensor_of(const AttentionProblem& problem, problem::TensorRole role) {
   const problem::TensorShape shape = problem::shape_of(problem, role);
   const Strides strides = problem::strides_of(problem, role);
-  return {{shape.batch, shape.heads, shape.sequence, shape.dim},
-          {strides.batch, strides.head, strides.sequence, strides.dim}};
+  AttentionTensor tensor{{shape.batch, shape.heads, shape.sequence, shape.dim},
+                         {strides.batch, strides.head, strides.sequence, strides.dim}};
+  constexpr std::array<std::size_t, 4> kInnermostFirst{3, 1, 2, 0};  // dim, heads, sequence, batch
+  std::int64_t span = 1;
+  for (const std::size_t i : kInnermostFirst) {
+    if (tensor.dims[i] == 1) tensor.strides[i] = span;
+    span = std::max(span, tensor.strides[i] * tensor.dims[i]);
+  }
+  return tensor;
 }
 
 }  // namespace

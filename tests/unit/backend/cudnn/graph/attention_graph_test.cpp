@@ -17,5 +17,38 @@ TEST(AttentionGraph, OnlyTheBackwardIsAskedToBeDeterministic) {
   EXPECT_FALSE(backward.deterministic);
 }
 
+TEST(AttentionGraph, LayoutsThatLieAlikeAreOneGraph) {
+  const auto graph = [](Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t seq) {
+    AttentionProblem problem;
+    problem.batch = batch;
+    problem.heads_q = problem.heads_kv = heads;
+    problem.seq_q = problem.seq_kv = seq;
+    problem.dtype = DType::kBF16;
+    for (TensorLayout* tensor : {&problem.q, &problem.k, &problem.v, &problem.o}) tensor->layout = layout;
+    return attention_graph(problem, Direction::kForward, {});
+  };
+  using enum Layout;
+  const AttentionGraph one_batch = graph(kBSHD, 1, 8, 256);
+  EXPECT_EQ(graph(kSBHD, 1, 8, 256), one_batch);
+  EXPECT_NE(graph(kBHSD, 1, 8, 256), one_batch);
+  EXPECT_EQ(one_batch.q.strides, (std::array<std::int64_t, 4>{8 * 256 * 64, 64, 8 * 64, 1}));
+  EXPECT_EQ(graph(kBHSD, 2, 1, 256), graph(kBSHD, 2, 1, 256));
+  EXPECT_EQ(graph(kBHSD, 2, 8, 1), graph(kBSHD, 2, 8, 1));
+  EXPECT_EQ(graph(kSBHD, 2, 8, 1), graph(kBSHD, 2, 8, 1));
+  // What has a meaning stays.
+  EXPECT_NE(graph(kSBHD, 2, 8, 256), graph(kBSHD, 2, 8, 256));
+}
+
+TEST(AttentionGraph, AStrideOfOneElementIsNotLookedAt) {
+  AttentionProblem problem;
+  problem.heads_q = problem.heads_kv = 4;
+  problem.seq_q = problem.seq_kv = 32;
+  problem.q.strides = Strides{0, 64, 512, 1};
+  const AttentionGraph graph = attention_graph(problem, Direction::kForward, {});
+  problem.q.strides = Strides{1 << 20, 64, 512, 1};
+  EXPECT_EQ(attention_graph(problem, Direction::kForward, {}), graph);
+  EXPECT_EQ(graph.q.strides, (std::array<std::int64_t, 4>{32 * 512, 64, 512, 1}));
+}
+
 }  // namespace
 }  // namespace scoremod::backend::cudnn
