@@ -2,12 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "scoremod/call.hpp"
 #include "scoremod/export.hpp"
 #include "scoremod/problem.hpp"
+#include "scoremod/problem_file.hpp"
+#include "scoremod/tensors.hpp"
 
 namespace scoremod {
 
@@ -66,5 +69,14 @@ SCOREMOD_API Fill default_fill(const AttentionProblem& problem, const std::strin
 /// tensor's values depend on the seed and its name, not on the other tensors. Bytes of stride gaps are 0xff: NaN in
 /// every float dtype, so that reading them shows. Throws Error(kInvalidArgument).
 SCOREMOD_API ProblemInputs random_inputs(const AttentionProblem& problem, const RandomInputOptions& options = {});
+
+/// Reads the elements of a tensor, dense in row-major order and of its dtype, from the file that an entry names.
+using ReadInputFile = std::function<std::vector<std::byte>(const InputSpec& entry, const TensorInfo& tensor)>;
+
+/// Inputs for a valid problem as a problem file's entries say; what they leave out is random, of this seed. Throws
+/// Error(kInvalidArgument) for an entry that does not fit its tensor, and for one that names a file where there is no
+/// `read_file`.
+SCOREMOD_API ProblemInputs make_inputs(const AttentionProblem& problem, const std::vector<InputSpec>& entries,
+                                       std::uint64_t seed = 0, const ReadInputFile& read_file = {});
 
 }  // namespace scoremod

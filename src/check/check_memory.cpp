@@ -49,16 +49,11 @@ CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& i
 }
 
 ForwardArgs CheckMemory::forward_args(const CallOptions& options) {
-  return {in(q), in(k), in(v), operand_args(), out(o), out(lse), options};
+  return scoremod::forward_args(inputs(), outputs(), options);
 }
 
 BackwardArgs CheckMemory::backward_args(const CallOptions& options) {
-  BackwardArgs args{in(q),          in(k),   in(v),   in(o),   in(lse), in(d_o),
-                    operand_args(), out(dq), out(dk), out(dv), {},      options};
-  for (const std::uint32_t i : with_gradient) {
-    args.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
-  }
-  return args;
+  return scoremod::backward_args(inputs(), outputs(), options);
 }
 
 backend::reference::InputTensors CheckMemory::reference_inputs() {
@@ -83,10 +78,18 @@ void CheckMemory::fetch() {
   for (GuardedBuffer* buffer : all()) buffer->fetch();
 }
 
-std::vector<OperandBuffer> CheckMemory::operand_args() const {
-  std::vector<OperandBuffer> args;
-  for (const GuardedBuffer& operand : operands) args.push_back({operand.tensor().name, in(operand)});
-  return args;
+InputBuffers CheckMemory::inputs() const {
+  InputBuffers buffers{in(q), in(k), in(v), in(d_o), {}};
+  for (const GuardedBuffer& operand : operands) buffers.operands.push_back({operand.tensor().name, in(operand)});
+  return buffers;
+}
+
+OutputBuffers CheckMemory::outputs() {
+  OutputBuffers buffers{out(o), out(lse), out(dq), out(dk), out(dv), {}};
+  for (const std::uint32_t i : with_gradient) {
+    buffers.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
+  }
+  return buffers;
 }
 
 }  // namespace scoremod::checking

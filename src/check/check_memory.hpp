@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "scoremod/inputs.hpp"
+#include "scoremod/problem_buffers.hpp"
 
 #include "backend/memory_space.hpp"
 #include "backend/reference/naive_attention.hpp"
@@ -32,7 +32,8 @@ struct CheckMemory {
   std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()
 
  private:
-  std::vector<OperandBuffer> operand_args() const;
+  InputBuffers inputs() const;
+  OutputBuffers outputs();
 
   std::vector<const void*> operand_data_;
 };

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from built_command import ROOT
@@ -96,10 +97,21 @@ def test_json_that_is_nested_too_deep(scoremod, tmp_path, before, depth, after):
     assert "nested at most 34 deep" in done.stderr and len(done.stderr) < 1000
 
 
-def test_inputs_from_files_are_refused(scoremod, tmp_path):
-    problem = {**SMALL, "inputs": {"q": {"npy": "q.npy"}}}
-    done = scoremod("bench", write(tmp_path, [{"name": "x", "problem": problem}]))
-    assert done.returncode == 2 and "takes no files" in done.stdout
+def test_inputs_are_those_that_run_takes(scoremod, tmp_path):
+    """Files, and values of any operand: the loader is that of `run`."""
+    problem = {
+        "batch": 1, "heads_q": 2, "seq_q": 3, "dim_qk": 8,
+        "program": ["operand x: f32 [h]", "operand on: bool [b]", "value = select(on, score * x, score)"],
+        "operands": [{"name": "x", "dtype": "f16", "strides": [2]}],
+        "inputs": {"q": {"npy": "q.npy"}, "x": {"values": [0.5, 2]}, "on": {"values": [True]}},
+    }
+    cases = write(tmp_path, [{"name": "x", "problem": problem}])
+    np.save(tmp_path / "q.npy", np.ones((1, 3, 2, 8), np.float32))
+    done = scoremod("bench", cases, "--repetitions", 3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    np.save(tmp_path / "q.npy", np.ones((1, 4, 2, 8), np.float32))
+    done = scoremod("bench", cases, "--repetitions", 3)
+    assert done.returncode == 2 and "q.npy" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("arguments, said", [

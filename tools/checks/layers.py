@@ -61,6 +61,7 @@ PUBLIC_HEADERS = {
     "tensors.hpp": "problem",
     "call.hpp": "problem",
     "inputs.hpp": "problem",
+    "problem_buffers.hpp": "problem",
     "work.hpp": "compiler",
     "cache.hpp": "plans",
     "attention.hpp": "backend",

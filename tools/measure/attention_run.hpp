@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "scoremod/attention.hpp"
+#include "scoremod/problem_buffers.hpp"
 #include "scoremod/staging.hpp"
-#include "scoremod/tensors.hpp"
 
 #include "bench_case.hpp"
 #include "case_inputs.hpp"
@@ -14,11 +14,7 @@
 namespace scoremod::measure {
 
 /// A tensor that a call writes.
-struct RunOutput {
-  std::string name;  ///< "o" and "lse", or "dq", "dk", "dv", then "d_" and an operand's name
-  TensorInfo tensor;
-  std::vector<std::byte> bytes;
-};
+using RunOutput = OutputTensor;
 
 /// A case with everything that calls need, where the attention wants it, so that run() is the call alone. On a device
 /// there are several sets of the same tensors: calls that take them in turn find nothing of theirs in its caches. A
@@ -45,7 +41,7 @@ class AttentionRun {
 
   /// What a set's outputs hold; before the first call each is NaN. Valid until the next call of this function, or of
   /// run() on the host.
-  const std::vector<RunOutput>& fetch(std::size_t set);
+  std::span<const RunOutput> fetch(std::size_t set);
 
  private:
   struct Set {
@@ -56,18 +52,12 @@ class AttentionRun {
     Buffer workspace;
   };
 
-  void make_outputs();
   void add_set();
-  std::size_t set_bytes() const;
-  Buffer output(const std::string& name);
-  ForwardArgs host_forward();
-  BackwardArgs host_backward();
 
   BenchCase case_;
   Attention attention_;
   CaseInputs inputs_;
-  std::vector<RunOutput> outputs_;          ///< of the call
-  std::vector<RunOutput> forward_outputs_;  ///< of a backward case's forward
+  ProblemBuffers buffers_;
   std::vector<Set> sets_;
 };
 

@@ -87,7 +87,7 @@ std::map<std::string, std::string> read_same_inputs(const Json& entry, const Att
   return same;
 }
 
-BenchCase forward_case(const Json& entry, const std::string& where) {
+BenchCase forward_case(const Json& entry, const std::string& where, const std::filesystem::path& folder) {
   check_fields(entry, where);
   BenchCase bench_case;
   bench_case.name = entry["name"].get<std::string>();
@@ -106,13 +106,15 @@ BenchCase forward_case(const Json& entry, const std::string& where) {
   bench_case.problem.stats = true;
   bench_case.problem.backward = false;
   bench_case.inputs = std::move(file.inputs);
+  bench_case.folder = folder;
   bench_case.same_inputs = read_same_inputs(entry, bench_case.problem, where + ".same_inputs");
   bench_case.seed = file.seed;
   return bench_case;
 }
 
-void add(const Json& entry, const std::string& where, bool with_backward, std::vector<BenchCase>& cases) {
-  BenchCase bench_case = forward_case(entry, where);
+void add(const Json& entry, const std::string& where, const std::filesystem::path& folder, bool with_backward,
+         std::vector<BenchCase>& cases) {
+  BenchCase bench_case = forward_case(entry, where, folder);
   cases.push_back(bench_case);
   if (!with_backward) return;
   bench_case.direction = Direction::kBackward;
@@ -131,16 +133,17 @@ const char* to_string(Direction direction) { return direction == Direction::kFor
 
 std::vector<BenchCase> load_cases(const std::string& path, bool with_backward) {
   const Json json = read_json(path);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::vector<BenchCase> cases;
   if (json.is_object()) {
-    add({{"name", std::filesystem::path(path).stem().string()}, {"problem", json}}, path, with_backward, cases);
+    add({{"name", std::filesystem::path(path).stem().string()}, {"problem", json}}, path, folder, with_backward, cases);
     return cases;
   }
   if (!json.is_array()) fail(path + ": expected a list of cases or a problem file, found " + shortened(json));
   std::set<std::string> names;
   for (std::size_t i = 0; i < json.size(); ++i) {
     const std::string where = path + "[" + std::to_string(i) + "]";
-    add(json[i], where, with_backward, cases);
+    add(json[i], where, folder, with_backward, cases);
     if (!names.insert(cases.back().name).second) {
       fail(where + ".name: two cases are called '" + cases.back().name + "'; expected a name of its own for each");
     }

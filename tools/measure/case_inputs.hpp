@@ -18,7 +18,7 @@ struct CaseInputs {
 /// mostly have the same sizes.
 class InputMaker {
  public:
-  /// Throws Error(kInvalidArgument) for inputs that a benchmark does not take: files.
+  /// Throws Error(kInvalidArgument) for a file that is missing, damaged or of another dtype or shape.
   CaseInputs make(const BenchCase& bench_case);
 
  private:
@@ -27,6 +27,7 @@ class InputMaker {
     AttentionProblem problem;
     std::vector<InputSpec> inputs;
     std::map<std::string, std::string> same_inputs;
+    std::filesystem::path folder;
     std::uint64_t seed = 0;
 
     bool operator==(const Source&) const = default;

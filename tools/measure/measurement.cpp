@@ -100,7 +100,8 @@ class Running {
   /// Both have run once: scoremod in the first set, the reference in the last.
   void compare() {
     if (!reference_ || !reference_->writes_outputs()) return;
-    const std::vector<RunOutput> own = run_.fetch(0);
+    const std::span<const RunOutput> fetched = run_.fetch(0);
+    const std::vector<RunOutput> own(fetched.begin(), fetched.end());
     differences_ = output_differences(run_.fetch(run_.sets() - 1), own);
   }
 

@@ -33,15 +33,16 @@ struct Arguments {
 
 void choose_store(const Arguments& arguments) {
   if (arguments.directory && arguments.directory->empty()) {
-    fail(ErrorCode::kInvalidArgument,
+    input::fail(ErrorCode::kInvalidArgument,
          "--dir: expected a folder, found an empty name (a variable that is not set?); leave --dir out for the "
          "environment's folder");
   }
   if (arguments.directory) set_plan_store_directory(*arguments.directory);
   if (!plan_store_directory().empty()) return;
-  fail(ErrorCode::kInvalidArgument,
-       "expected a plan store, found none: it is switched off (SCOREMOD_CACHE) or no folder is known; name one with "
-       "--dir");
+  input::fail(
+      ErrorCode::kInvalidArgument,
+      "expected a plan store, found none: it is switched off (SCOREMOD_CACHE) or no folder is known; name one with "
+      "--dir");
 }
 
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }

@@ -86,7 +86,7 @@ int run(const Arguments& arguments) {
     return run_suite(suite, arguments.json);
   }
   if (arguments.problem.empty()) {
-    fail(ErrorCode::kInvalidArgument, "check: expected a PROBLEM, or --suite; see scoremod check --help");
+    input::fail(ErrorCode::kInvalidArgument, "check: expected a PROBLEM, or --suite; see scoremod check --help");
   }
   ProblemSource source = read_problem(arguments.problem);
   AttentionProblem& problem = source.file.problem;

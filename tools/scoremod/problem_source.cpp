@@ -16,7 +16,7 @@ ProblemSource read_problem(const std::string& argument) {
   try {
     source.file = parse_problem_file(text);
   } catch (const Error& error) {
-    fail(error.code(), name, ": ", error.what());
+    input::fail(error.code(), name, ": ", error.what());
   }
   return source;
 }

@@ -12,8 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "scoremod/attention.hpp"
-#include "scoremod/explain.hpp"
+#include "scoremod/problem_buffers.hpp"
 #include "scoremod/staging.hpp"
+#include "scoremod/work.hpp"
 
 #include "commands.hpp"
 #include "exit_code.hpp"
@@ -39,13 +40,6 @@ struct Arguments {
   bool json = false;
 };
 
-/// One tensor that is computed.
-struct Output {
-  TensorInfo tensor;
-  std::string name;  ///< "o", "lse", "dq", ..., or "d_" and an operand's name
-  std::vector<std::byte> memory;
-};
-
 /// What of an output is printed.
 struct Summary {
   double minimum = std::numeric_limits<double>::infinity();
@@ -54,58 +48,6 @@ struct Summary {
   std::int64_t finite = 0;
   std::int64_t elements = 0;
 };
-
-std::vector<Output> make_outputs(const AttentionProblem& problem) {
-  std::vector<Output> outputs;
-  const auto add = [&](const TensorInfo& tensor, const std::string& name) {
-    outputs.push_back({tensor, name, std::vector<std::byte>(tensor.bytes)});
-  };
-  const std::vector<TensorInfo> tensors = tensors_of(problem);
-  add(tensors[3], "o");
-  if (problem.stats || problem.backward) add(tensors[4], "lse");
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].has_gradient) add(tensors[i], (i < 3 ? "d" : "d_") + tensors[i].name);
-  }
-  return outputs;
-}
-
-ConstBuffer view(const std::vector<std::byte>& memory) { return {memory.data(), memory.size()}; }
-
-Buffer memory_of(std::vector<Output>& outputs, const std::string& name) {
-  const auto found = std::ranges::find(outputs, name, &Output::name);
-  return found == outputs.end() ? Buffer{} : Buffer{found->memory.data(), found->memory.size()};
-}
-
-ForwardArgs forward_args(const ProblemInputs& inputs, std::vector<Output>& outputs) {
-  ForwardArgs args;
-  args.q = view(inputs.q);
-  args.k = view(inputs.k);
-  args.v = view(inputs.v);
-  args.operands = inputs.operand_buffers();
-  args.o = memory_of(outputs, "o");
-  args.lse = memory_of(outputs, "lse");
-  return args;
-}
-
-BackwardArgs backward_args(const ProblemInputs& inputs, std::vector<Output>& outputs) {
-  const ForwardArgs forward = forward_args(inputs, outputs);
-  BackwardArgs args;
-  args.q = forward.q;
-  args.k = forward.k;
-  args.v = forward.v;
-  args.o = {forward.o.data, forward.o.bytes};
-  args.lse = {forward.lse.data, forward.lse.bytes};
-  args.d_o = view(inputs.d_o);
-  args.operands = forward.operands;
-  args.dq = memory_of(outputs, "dq");
-  args.dk = memory_of(outputs, "dk");
-  args.dv = memory_of(outputs, "dv");
-  for (Output& output : outputs) {
-    if (!output.name.starts_with("d_")) continue;
-    args.d_operands.push_back({output.tensor.name, {output.memory.data(), output.memory.size()}});
-  }
-  return args;
-}
 
 /// Seconds of each call. More than one call is preceded by one that is not timed, so that no cold start is among them.
 template <class Call>
@@ -128,9 +70,9 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-Summary summarize(const Output& output) {
+Summary summarize(const OutputTensor& output) {
   Summary summary;
-  const std::vector<std::byte> elements = gather(output.tensor, output.memory);
+  const std::vector<std::byte> elements = gather(output.tensor, output.bytes);
   const std::size_t bytes = size_of(output.tensor.dtype);
   double sum = 0;
   for (std::size_t at = 0; at < elements.size(); at += bytes) {
@@ -150,9 +92,9 @@ Summary summarize(const Output& output) {
 void prepare_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) fail(ErrorCode::kEnvironment, folder.string(), ": this folder cannot be made: ", error.message());
+  if (error) input::fail(ErrorCode::kEnvironment, folder.string(), ": this folder cannot be made: ", error.message());
   const std::filesystem::path probe = folder / ".scoremod_probe.npy";
-  write_npy(probe, DType::kBool, {0}, {});
+  input::write_npy(probe, DType::kBool, {0}, {});
   std::filesystem::remove(probe, error);
 }
 
@@ -161,7 +103,7 @@ struct Report {
   std::string backend;
   std::vector<double> forward_seconds, backward_seconds;
   WorkEstimate work;
-  std::vector<Output> outputs;
+  std::vector<OutputTensor> outputs;
 };
 
 nlohmann::ordered_json time_json(const std::vector<double>& seconds, double flops) {
@@ -177,7 +119,7 @@ std::string as_json(const Report& report, const std::string& out) {
     json["backward"] = time_json(report.backward_seconds, report.work.backward_flops);
   json["flops_are_exact"] = report.work.exact;
   json["outputs"] = nlohmann::ordered_json::array();
-  for (const Output& output : report.outputs) {
+  for (const OutputTensor& output : report.outputs) {
     const Summary summary = summarize(output);
     nlohmann::ordered_json entry;
     entry["name"] = output.name;
@@ -209,7 +151,7 @@ std::string as_text(const Report& report, const std::string& folder) {
   out << "backend   " << report.backend << "\n";
   print_time(out, "forward", report.forward_seconds, report.work.forward_flops, report.work.exact);
   print_time(out, "backward", report.backward_seconds, report.work.backward_flops, report.work.exact);
-  for (const Output& output : report.outputs) {
+  for (const OutputTensor& output : report.outputs) {
     const Summary summary = summarize(output);
     out << std::left << std::setw(10) << output.name << to_string(output.tensor.dtype) << " [";
     for (std::size_t i = 0; i < output.tensor.shape.size(); ++i) out << (i > 0 ? ", " : "") << output.tensor.shape[i];
@@ -229,18 +171,16 @@ int run(const Arguments& arguments) {
   problem.backward = problem.backward || arguments.backward;
   validate(problem);
   Report report;
-  ExplainOptions explain_options;
-  explain_options.compile = arguments.compile;
   const Attention attention = Attention::compile(problem, arguments.compile);
   report.backend = attention.backend();
-  report.work = explain(problem, explain_options).work;
+  report.work = estimate_work(problem);
   const ProblemInputs inputs = load_inputs(source, arguments.seed);
-  report.outputs = make_outputs(problem);
+  ProblemBuffers buffers(problem, buffers_of(inputs));
   if (!arguments.out.empty()) prepare_folder(arguments.out);
   {
     ProgressBar progress;
     Staging staging(attention);
-    const ForwardArgs forward = staging.stage(forward_args(inputs, report.outputs));
+    const ForwardArgs forward = staging.stage(buffers.forward());
     const Buffer workspace = staging.workspace(attention.forward_workspace_bytes());
     const auto run_forward = [&] {
       attention.forward(forward, workspace);
@@ -248,7 +188,7 @@ int run(const Arguments& arguments) {
     };
     report.forward_seconds = time_calls(run_forward, arguments.repeat, "forward", progress);
     if (problem.backward) {
-      const BackwardArgs backward = staging.stage(backward_args(inputs, report.outputs));
+      const BackwardArgs backward = staging.stage(buffers.backward());
       const Buffer backward_workspace = staging.workspace(attention.backward_workspace_bytes());
       const auto run_backward = [&] {
         attention.backward(backward, backward_workspace);
@@ -258,10 +198,11 @@ int run(const Arguments& arguments) {
     }
     staging.fetch();
   }
-  for (const Output& output : report.outputs) {
+  report.outputs = buffers.outputs();
+  for (const OutputTensor& output : report.outputs) {
     if (arguments.out.empty()) break;
-    write_npy(std::filesystem::path(arguments.out) / (output.name + ".npy"), output.tensor.dtype, output.tensor.shape,
-              gather(output.tensor, output.memory));
+    input::write_npy(std::filesystem::path(arguments.out) / (output.name + ".npy"), output.tensor.dtype,
+                     output.tensor.shape, gather(output.tensor, output.bytes));
   }
   write_output(arguments.json ? as_json(report, arguments.out) : as_text(report, arguments.out));
   return kFine;

@@ -26,7 +26,7 @@ void write_output(const std::string& text) {
   const std::size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
   if (written == text.size() && std::fflush(stdout) == 0) return;
   if (errno == EPIPE) throw Error(ErrorCode::kEnvironment, "");
-  fail(ErrorCode::kEnvironment, "the standard output cannot be written: ", std::strerror(errno));
+  input::fail(ErrorCode::kEnvironment, "the standard output cannot be written: ", std::strerror(errno));
 }
 
 }  // namespace scoremod::cli

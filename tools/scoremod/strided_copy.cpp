@@ -29,15 +29,6 @@ std::int64_t element_count(const TensorInfo& tensor) {
   return count;
 }
 
-void scatter(const TensorInfo& tensor, std::span<const std::byte> elements, std::span<std::byte> memory) {
-  const std::size_t bytes = size_of(tensor.dtype);
-  const std::byte* from = elements.data();
-  for_each_offset(tensor, [&](std::int64_t offset) {
-    std::memcpy(memory.data() + static_cast<std::size_t>(offset) * bytes, from, bytes);
-    from += bytes;
-  });
-}
-
 std::vector<std::byte> gather(const TensorInfo& tensor, std::span<const std::byte> memory) {
   const std::size_t bytes = size_of(tensor.dtype);
   std::vector<std::byte> elements(static_cast<std::size_t>(element_count(tensor)) * bytes);

@@ -11,10 +11,7 @@ namespace scoremod::cli {
 
 /// The number of a tensor's elements.
 std::int64_t element_count(const TensorInfo& tensor);
-/// Dense elements in row-major order, spread to where the tensor's strides put them. The gaps of `memory` stay as they
-/// are.
-void scatter(const TensorInfo& tensor, std::span<const std::byte> elements, std::span<std::byte> memory);
-/// The inverse.
+/// The elements in row-major order, dense.
 std::vector<std::byte> gather(const TensorInfo& tensor, std::span<const std::byte> memory);
 
 }  // namespace scoremod::cli

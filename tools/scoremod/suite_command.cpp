@@ -18,12 +18,12 @@ namespace {
 
 DType dtype_of(const std::string& name) {
   const std::optional<DType> dtype = parse_dtype(name);
-  if (!dtype) fail(ErrorCode::kInvalidArgument, "--dtype: expected f32, f16 or bf16, found '", name, "'");
+  if (!dtype) input::fail(ErrorCode::kInvalidArgument, "--dtype: expected f32, f16 or bf16, found '", name, "'");
   return *dtype;
 }
 
 void write_report(const std::string& path, const std::string& text) {
-  write_file(path, {std::as_bytes(std::span(text))});
+  input::write_file(path, {std::as_bytes(std::span(text))});
 }
 
 /// Shows that a file can be written here, before time is spent on what goes into it.

@@ -67,7 +67,7 @@ zoo::Parameters parse_parameters(const zoo::Entry& entry, const std::vector<std:
   for (const std::string& argument : arguments) {
     const std::size_t equals = argument.find('=');
     if (equals == std::string::npos || equals == 0) {
-      fail(ErrorCode::kInvalidArgument, "expected a parameter as NAME=VALUE, found '", argument, "'");
+      input::fail(ErrorCode::kInvalidArgument, "expected a parameter as NAME=VALUE, found '", argument, "'");
     }
     // An unknown name is refused by the entry itself, which knows its parameters.
     parameters[argument.substr(0, equals)] = parse_value(argument.substr(equals + 1));

@@ -5,7 +5,7 @@
 
 #include "scoremod/error.hpp"
 
-namespace scoremod::cli {
+namespace scoremod::input {
 
 /// Throws an Error whose message is the parts, joined with operator<<.
 template <class... Parts>
@@ -15,4 +15,4 @@ template <class... Parts>
   throw Error(code, message.str());
 }
 
-}  // namespace scoremod::cli
+}  // namespace scoremod::input

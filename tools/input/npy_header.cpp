@@ -4,7 +4,7 @@
 
 #include "fail.hpp"
 
-namespace scoremod::cli {
+namespace scoremod::input {
 namespace {
 
 /// NumPy has arrays of at most 64 dimensions.
@@ -139,4 +139,4 @@ std::string format_npy_header(const NpyHeader& header) {
   return out + text;
 }
 
-}  // namespace scoremod::cli
+}  // namespace scoremod::input

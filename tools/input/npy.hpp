@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "scoremod/dtype.hpp"
+#include "scoremod/inputs.hpp"
 
-namespace scoremod::cli {
+namespace scoremod::input {
 
 /// NumPy's array files: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, versions 1.0 to 3.0, in
 /// C order and little-endian. f32, f16, i32 and bool are NumPy's own types; bf16, which NumPy lacks, is read from
@@ -17,9 +17,12 @@ namespace scoremod::cli {
 /// the path.
 std::vector<std::byte> read_npy(const std::filesystem::path& path, DType dtype, const std::vector<std::int64_t>& shape);
 
+/// What reads the .npy files of a problem file's inputs, whose paths are relative to `folder`.
+ReadInputFile npy_files(std::filesystem::path folder);
+
 /// Writes dense elements, by way of a temporary file beside `path`, so that no half-written array is ever there.
 /// Throws Error(kEnvironment).
 void write_npy(const std::filesystem::path& path, DType dtype, const std::vector<std::int64_t>& shape,
                const std::vector<std::byte>& elements);
 
-}  // namespace scoremod::cli
+}  // namespace scoremod::input

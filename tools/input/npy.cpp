@@ -14,7 +14,7 @@
 #include "npy_header.hpp"
 #include "output_file.hpp"
 
-namespace scoremod::cli {
+namespace scoremod::input {
 namespace {
 
 /// NumPy refuses headers of more than 10 000 characters by default; nothing that we read comes near.
@@ -131,10 +131,16 @@ std::vector<std::byte> read_npy(const std::filesystem::path& path, DType dtype,
   return elements;
 }
 
+ReadInputFile npy_files(std::filesystem::path folder) {
+  return [folder = std::move(folder)](const InputSpec& entry, const TensorInfo& tensor) {
+    return read_npy(folder / entry.path, tensor.dtype, tensor.shape);
+  };
+}
+
 void write_npy(const std::filesystem::path& path, DType dtype, const std::vector<std::int64_t>& shape,
                const std::vector<std::byte>& elements) {
   const std::string header = format_npy_header({npy_type(dtype).written, false, shape});
   write_file(path, {std::as_bytes(std::span(header)), elements});
 }
 
-}  // namespace scoremod::cli
+}  // namespace scoremod::input

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace scoremod::cli {
+namespace scoremod::input {
 
 /// What the header of a .npy file says.
 struct NpyHeader {
@@ -25,4 +25,4 @@ std::string format_npy_header(const NpyHeader& header);
 /// "(2, 3)", "(4,)" or "()".
 std::string npy_shape_text(const std::vector<std::int64_t>& shape);
 
-}  // namespace scoremod::cli
+}  // namespace scoremod::input

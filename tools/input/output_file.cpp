@@ -7,7 +7,7 @@
 
 #include "fail.hpp"
 
-namespace scoremod::cli {
+namespace scoremod::input {
 namespace {
 
 /// Deletes what it names unless told that it has been put to use.
@@ -50,4 +50,4 @@ void write_file(const std::filesystem::path& path, std::initializer_list<std::sp
   temporary.rename_to(path);
 }
 
-}  // namespace scoremod::cli
+}  // namespace scoremod::input

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "scoremod/call.hpp"
+#include "scoremod/export.hpp"
+#include "scoremod/inputs.hpp"
+#include "scoremod/problem.hpp"
+#include "scoremod/tensors.hpp"
+
+namespace scoremod {
+
+/// Memory that the calls of one problem read beside what they write themselves.
+struct InputBuffers {
+  ConstBuffer q, k, v, d_o;
+  std::vector<OperandBuffer> operands;
+};
+
+/// Memory that they write.
+struct OutputBuffers {
+  Buffer o, lse, dq, dk, dv;
+  std::vector<OperandGradient> d_operands;
+};
+
+/// Where inputs lie. They point into `inputs`.
+SCOREMOD_API InputBuffers buffers_of(const ProblemInputs& inputs);
+
+/// The arguments of a call on this memory. A backward reads the o and lse that the forward wrote.
+SCOREMOD_API ForwardArgs forward_args(const InputBuffers& inputs, const OutputBuffers& outputs,
+                                      const CallOptions& options = {});
+SCOREMOD_API BackwardArgs backward_args(const InputBuffers& inputs, const OutputBuffers& outputs,
+                                        const CallOptions& options = {});
+
+/// One tensor that the calls of a problem write.
+struct OutputTensor {
+  std::string name;   ///< "o", "lse", "dq", "dk", "dv", or "d_" and an operand's name
+  TensorInfo tensor;  ///< name and shape of the tensor itself: "q" for dq
+  std::vector<std::byte> bytes;
+};
+
+/// Host memory for everything that the calls of one problem write, and the arguments that bind it with given inputs.
+class SCOREMOD_API ProblemBuffers {
+ public:
+  /// Outputs of a valid problem: o; lse where it wants stats or backward; with backward dq, dk, dv and the gradient of
+  /// each operand that has one. Every byte is 0xff: NaN in every float dtype, so that what is never written shows.
+  /// `inputs` must outlive this.
+  ProblemBuffers(const AttentionProblem& problem, InputBuffers inputs);
+
+  /// Valid as long as this is, and not moved.
+  ForwardArgs forward(const CallOptions& options = {});
+  BackwardArgs backward(const CallOptions& options = {});
+
+  /// In the order named above.
+  const std::vector<OutputTensor>& outputs() const { return outputs_; }
+  /// The bytes of all inputs and outputs together.
+  std::size_t bytes() const;
+
+ private:
+  OutputBuffers output_buffers();
+
+  InputBuffers inputs_;
+  std::vector<OutputTensor> outputs_;
+};
+
+}  // namespace scoremod
