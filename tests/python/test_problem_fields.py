@@ -1,0 +1,53 @@
+"""Python decides about every field of a problem: a field that is added is written, or left out here with the reason."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import scoremod
+from scoremod import one_call
+
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "problem.schema.json"
+# Fields of files, which say nothing of the problem itself.
+OF_FILES = {"$schema", "description", "inputs", "seed"}
+FIELDS = set(json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]) - OF_FILES
+# One layout for all four; `scoremod.attention` copies what lies otherwise, and XLA gives dense arrays.
+BY_LAYOUT = {"q", "k", "v", "o"}
+
+
+def test_the_schema_has_what_the_library_understands():
+    """The library writes every field of its problem; `layout` is a file's shorthand for q, k, v and o."""
+    understood = set(scoremod.Attention({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 1, "scale": 1.0}).problem)
+    assert understood == FIELDS - {"layout"}
+
+
+def test_one_call_decides_about_each(monkeypatch):
+    written = {}
+
+    class Recorder:
+        def __init__(self, problem, backend):
+            written.update(problem)
+
+        def forward(self, *arrays, **options):
+            return None
+
+    monkeypatch.setattr(one_call, "Attention", Recorder)
+    q = np.ones((1, 2, 3, 4), np.float32)
+    scoremod.attention(q, q, q, scale=1.0)
+    # It has no backward and no shards; the LSE is asked of the call.
+    assert set(written) | BY_LAYOUT | {"backward", "stats", "index_offsets", "deterministic"} == FIELDS
+
+
+def test_jax_decides_about_each(monkeypatch):
+    jax = pytest.importorskip("jax")
+    from scoremod.jax import call, flex_attention
+
+    written = []
+    monkeypatch.setattr(call.json, "dumps", lambda value, dumps=json.dumps: written.append(value) or dumps(value))
+    q = jax.numpy.ones((1, 2, 3, 4))
+    flex_attention(q, q, q, scale=0.75)
+    problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
+    # Shards see true positions by operands that hold their offsets.
+    assert problems and all(set(problem) | BY_LAYOUT | {"index_offsets"} == FIELDS for problem in problems)
