@@ -34,8 +34,8 @@ struct Arguments {
 void choose_store(const Arguments& arguments) {
   if (arguments.directory && arguments.directory->empty()) {
     input::fail(ErrorCode::kInvalidArgument,
-         "--dir: expected a folder, found an empty name (a variable that is not set?); leave --dir out for the "
-         "environment's folder");
+                "--dir: expected a folder, found an empty name (a variable that is not set?); leave --dir out for the "
+                "environment's folder");
   }
   if (arguments.directory) set_plan_store_directory(*arguments.directory);
   if (!plan_store_directory().empty()) return;
