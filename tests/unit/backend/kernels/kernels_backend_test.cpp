@@ -68,7 +68,7 @@ TEST(KernelsBackend, KeepsOneImageForProblemsThatDifferInSizesAndStrides) {
 
 TEST(KernelsBackend, IsVerifiedByASmallProblemWithTheSameKey) {
   for (const char* program :
-       {"value = score", kCausal, "value = tanh(score * 0.1) * 10.0\nkeep = q_idx // 512 == kv_idx // 512"}) {
+       {"value = score", kCausal, "value = tanh(score * 0.1) * 10.0\nkeep = q_idx // 100 == kv_idx // 100"}) {
     const compiler::CompiledProblem compiled = compiler::compile(problem_of(program));
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       std::vector<UnsupportedReason> reasons;
