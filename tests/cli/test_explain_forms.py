@@ -48,7 +48,7 @@ def test_the_fastest_form_runs_and_the_others_have_their_cost(explain):
 
 def test_text_names_what_others_differ_by(explain):
     text = explain("h200.json", CAUSAL)
-    shown = text[text.index("cudnn forms, forward, sm_90") :]
+    shown = text[text.index("candidates, forward, sm_90") :]
     assert "runs: " in shown and "\n        band.right 0." in shown and "without band.right 0." in shown
 
 
