@@ -32,7 +32,8 @@ struct Matrix {
   bool finite = true;
 
   Matrix() = default;
-  Matrix(std::size_t rows, std::size_t columns_) : columns(columns_), stride(padded(columns_)), data(rows * stride) {}
+  Matrix(std::size_t rows, std::size_t column_count)
+      : columns(column_count), stride(padded(column_count)), data(rows * stride) {}
 
   double* row(std::size_t r) { return data.data() + r * stride; }
   const double* row(std::size_t r) const { return data.data() + r * stride; }
