@@ -8,7 +8,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// The device that the calling thread has current, as far as it decides lowering and plans.
+/// A device, as far as it decides lowering and plans.
 struct DeviceTarget {
   int ordinal = 0;
   PlanDevice device;
@@ -22,9 +22,5 @@ struct DeviceTarget {
 
 /// A planner's target in cuDNN's terms, with the cuDNN that is loaded.
 DeviceTarget device_target(const Target& target);
-
-/// Reads each device once. Throws Error(kEnvironment) when there is no driver, no cuDNN or no device, with the
-/// loader's or CUDA's own text.
-const DeviceTarget& current_target();
 
 }  // namespace scoremod::backend::cudnn
