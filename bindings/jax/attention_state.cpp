@@ -1,32 +1,11 @@
 #include "attention_state.hpp"
 
-#include <tuple>
 #include <utility>
 
+#include "scoremod/attention_cache.hpp"
 #include "scoremod/error.hpp"
 
 namespace scoremod::jax {
-namespace {
-
-/// Compiled attentions that some custom call still holds.
-class LiveAttentions {
- public:
-  std::shared_ptr<const Attention> get(const std::string& problem, const CompileOptions& options) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(attentions_, [](const auto& entry) { return entry.second.expired(); });
-    std::weak_ptr<const Attention>& known = attentions_[{problem, options.backend, *options.memory, *options.device}];
-    if (std::shared_ptr<const Attention> attention = known.lock()) return attention;
-    auto attention = std::make_shared<const Attention>(Attention::compile(parse_problem(problem), options));
-    known = attention;
-    return attention;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::tuple<std::string, std::string, MemoryKind, int>, std::weak_ptr<const Attention>> attentions_;
-};
-
-}  // namespace
 
 AttentionState::AttentionState(std::string problem, std::string backend, MemoryKind memory)
     : problem_(std::move(problem)),
@@ -35,7 +14,6 @@ AttentionState::AttentionState(std::string problem, std::string backend, MemoryK
       tensors_(tensors_of(parse_problem(problem_))) {}
 
 const Attention& AttentionState::prepare(int device) {
-  static LiveAttentions live;
   const std::lock_guard lock(mutex_);
   std::shared_ptr<const Attention>& attention = by_device_[device];
   if (attention) return *attention;
@@ -43,7 +21,7 @@ const Attention& AttentionState::prepare(int device) {
   options.backend = backend_;
   options.memory = memory_;
   options.device = device;
-  attention = live.get(problem_, options);
+  attention = cached_attention(parse_problem(problem_), options);
   return *attention;
 }
 

@@ -22,8 +22,7 @@ class AttentionState {
   /// `problem` is a problem's JSON, `backend` a backend's name or empty.
   AttentionState(std::string problem, std::string backend, MemoryKind memory);
 
-  /// The attention on a device, compiled where it isn't yet. Calls of one process whose problems and backends are equal
-  /// share one for as long as any of them lives. Throws Error.
+  /// The attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
   const Attention& prepare(int device);
 
   /// The attention on a device that was prepared. Throws Error(kBug) for another one.

@@ -1,5 +1,6 @@
 // The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backend` (a name,
-// or empty); the backward ones also `wanted` (i64 numbers of the operands whose gradients are results).
+// or empty), and may have `scale` (f32, which takes the place of the problem's); the backward ones also have `wanted`
+// (i64 numbers of the operands whose gradients are results).
 
 #include <atomic>
 #include <cstdint>
@@ -34,24 +35,34 @@ struct Place {
   void* stream = nullptr;
 };
 
+CallOptions options_of(const Place& place, const ffi::Dictionary& attributes) {
+  CallOptions options;
+  options.stream = place.stream;
+  if (!attributes.contains("scale")) return options;
+  const auto scale = attributes.get<float>("scale");
+  if (!scale) throw Error(ErrorCode::kBug, scale.error().message());
+  options.scale = *scale;
+  return options;
+}
+
 ffi::Error run_forward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
-                       const ffi::RemainingRets& results) {
+                       const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
   return guarded([&] {
     const Attention& attention = state.on(place.device);
     ForwardCall call = forward_call(attention, state.tensors(), arguments, results);
-    call.args.options.stream = place.stream;
+    call.args.options = options_of(place, attributes);
     attention.forward(call.args, call.workspace);
   });
 }
 
 ffi::Error run_backward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
-                        const ffi::RemainingRets& results, ffi::Dictionary attributes) {
+                        const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
   const auto wanted = attributes.get<ffi::Span<const std::int64_t>>("wanted");
   if (!wanted) return wanted.error();
   return guarded([&] {
     const Attention& attention = state.on(place.device);
     BackwardCall call = backward_call(attention, state.tensors(), arguments, results, *wanted);
-    call.args.options.stream = place.stream;
+    call.args.options = options_of(place, attributes);
     attention.backward(call.args, call.workspace);
   });
 }
@@ -84,13 +95,14 @@ ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state) {
   return guarded([&] { state->prepare(device); });
 }
 
-ffi::Error forward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Dictionary) {
-  return run_forward({}, *state, arguments, results);
+ffi::Error forward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                          ffi::Dictionary attributes) {
+  return run_forward({}, *state, arguments, results, attributes);
 }
 
 ffi::Error forward_on_cuda(std::int32_t device, void* stream, CudaState* state, ffi::RemainingArgs arguments,
-                           ffi::RemainingRets results, ffi::Dictionary) {
-  return run_forward({device, stream}, *state, arguments, results);
+                           ffi::RemainingRets results, ffi::Dictionary attributes) {
+  return run_forward({device, stream}, *state, arguments, results, attributes);
 }
 
 ffi::Error backward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,

@@ -135,6 +135,11 @@ SCOREMOD_C_API scoremod_status scoremod_attention_create(const char* problem_jso
 /* NULL is fine. */
 SCOREMOD_C_API void scoremod_attention_destroy(scoremod_attention* attention);
 
+/* The same as scoremod_attention_create, but shares what is compiled: equal problems with equal options on one device
+ * are compiled once, and kept for the process as docs/cache.md says. The caller destroys *attention all the same. */
+SCOREMOD_C_API scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_compile_options* options,
+                                                      scoremod_attention** attention, char** message);
+
 /* Sets *problem_json to the problem as it was understood, every default filled in; the caller frees it. */
 SCOREMOD_C_API scoremod_status scoremod_attention_problem(const scoremod_attention* attention, char** problem_json,
                                                           char** message);
@@ -142,6 +147,11 @@ SCOREMOD_C_API scoremod_status scoremod_attention_problem(const scoremod_attenti
 /* Sets *backend to the name of the backend that runs it. The text lives as long as the attention. */
 SCOREMOD_C_API scoremod_status scoremod_attention_backend(const scoremod_attention* attention, const char** backend,
                                                           char** message);
+
+/* Sets *backend to the name of the backend that runs the backward, or to "" for a problem without one.
+ * SCOREMOD_UNSUPPORTED, with every reason, where the problem wants a backward and none runs it. */
+SCOREMOD_C_API scoremod_status scoremod_attention_backward_backend(const scoremod_attention* attention,
+                                                                   const char** backend, char** message);
 
 /* Bytes of scratch that each call needs, aligned to 64; 0 for the backward of a problem without one. */
 SCOREMOD_C_API scoremod_status scoremod_attention_forward_workspace_bytes(const scoremod_attention* attention,
@@ -169,11 +179,14 @@ SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const 
 SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
                                                 char** explanation_json, char** message);
 
-/* Plans of device backends are kept, in memory for the process and in files for the next one: docs/cache.md. These
- * functions look at both and empty them. They are safe beside calls, and beside other processes that use the files. */
+/* Compiled attentions are kept in memory, plans of device backends in memory and in files for the next process:
+ * docs/cache.md. These functions look at all of them and empty them. They are safe beside calls, and beside other
+ * processes that use the files. */
 
 /* Sets *statistics_json to counts and limits; the caller frees it:
- * {"plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
+ * {"attentions": {"hits", "misses", "waits", "failures", "evictions", "entries", "limit"},
+ *  "compiled": {"problems", "forwards", "backwards"},
+ *  "plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
  *            "limits": {"plans", "bytes"}},
  *  "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"},
  *  "builds": {"count", "milliseconds"}, "loads": {...}, "trials": {...}} */
@@ -182,6 +195,11 @@ SCOREMOD_C_API scoremod_status scoremod_cache_statistics(char** statistics_json,
 /* Limits of the plans in memory, for each backend; 0 keeps none. What is over them is dropped at once. An attention
  * keeps the plans that it uses. */
 SCOREMOD_C_API scoremod_status scoremod_plan_cache_set_limits(size_t plans, size_t bytes, char** message);
+/* How many compiled attentions scoremod_attention_get keeps; 0 keeps none. What is over it is dropped at once. */
+SCOREMOD_C_API scoremod_status scoremod_attention_cache_set_limit(size_t attentions, char** message);
+/* Drops all of them from memory; whoever holds one keeps it. */
+SCOREMOD_C_API scoremod_status scoremod_attention_cache_clear(char** message);
+
 /* Drops every plan, and every refusal, from memory. Files stay. */
 SCOREMOD_C_API scoremod_status scoremod_plan_cache_clear(char** message);
 

@@ -48,7 +48,8 @@ class Attention:
     disabled_passes: compiler passes to leave out, by name.
 
     Raises InvalidArgumentError for a wrong problem and UnsupportedError, with each backend's reasons, for one that none runs.
-    Several threads may use one Attention at once; it runs without Python's lock.
+    Several threads may use one Attention at once; it runs without Python's lock. What is compiled is kept for the process and shared by
+    all that are made of equal problems and options (scoremod.cache), so making one again is cheap.
 
     Arrays have the order of dimensions that the problem's layout names, [batch, seq, heads, dim] unless it says otherwise, and
     the problem's dtype; bf16 is ml_dtypes.bfloat16, or uint16 that holds its bits. No array is copied or converted: one that
@@ -63,7 +64,7 @@ class Attention:
         options = compile_options(*self._arguments[1:5], **selection)
         handle = ctypes.c_void_p()
         text = encode(self._arguments[0], "problem")
-        library.call("scoremod_attention_create", text, options, ctypes.byref(handle))
+        library.call("scoremod_attention_get", text, options, ctypes.byref(handle))
         self._handle = handle
         # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
         weakref.finalize(self, library.load().scoremod_attention_destroy, handle).atexit = False
@@ -75,7 +76,7 @@ class Attention:
         self._operands = operand_specs(self._problem)
 
     def __reduce__(self):
-        # A copy, or what a pickle is made into, compiles its own: two objects must not free one handle.
+        # A copy, or what a pickle is made into, has a handle of its own: two objects must not free one.
         return _compile_again, self._arguments
 
     def __repr__(self):
@@ -95,6 +96,14 @@ class Attention:
         """The name of the backend that runs it."""
         name = ctypes.c_char_p()
         library.call("scoremod_attention_backend", self._handle, ctypes.byref(name))
+        return name.value.decode()
+
+    @property
+    def backward_backend(self):
+        """The name of the backend that runs the backward; "" without one. Raises UnsupportedError, with the reasons, where the problem wants a
+        backward and none runs it."""
+        name = ctypes.c_char_p()
+        library.call("scoremod_attention_backward_backend", self._handle, ctypes.byref(name))
         return name.value.decode()
 
     @property

@@ -1,4 +1,4 @@
-"""Plans that are kept in memory and in files: what there is, how much there may be, and emptying both. docs/cache.md"""
+"""Compiled attentions in memory, and plans in memory and in files: what there is, how much there may be, and emptying all. docs/cache.md"""
 
 import ctypes
 import json
@@ -11,23 +11,29 @@ from scoremod.errors import InvalidArgumentError
 
 
 def statistics():
-    """Counts and limits of the process: {"plans": {"hits", "builds", ..., "limits"}, "store": {"hits", ..., "directory"}}."""
+    """Counts and limits of the process: {"attentions": {"hits", "misses", ..., "limit"}, "compiled": {"problems", "forwards",
+    "backwards"}, "plans": {"hits", "builds", ..., "limits"}, "store": {"hits", ..., "directory"}, ...}."""
     return _ask("scoremod_cache_statistics")
 
 
-def set_limits(*, plans=None, plan_bytes=None, store_bytes=None):
-    """Limits of the plans in memory, for each backend, and of the files' bytes; what isn't given stays. 0 keeps none."""
+def set_limits(*, attentions=None, plans=None, plan_bytes=None, store_bytes=None):
+    """Limits of the compiled attentions, of the plans in memory, for each backend, and of the files' bytes; what isn't given stays. 0 keeps
+    none."""
+    attentions = None if attentions is None else _size(attentions, "attentions")
     limits = statistics()["plans"]["limits"]
     plans = limits["plans"] if plans is None else _size(plans, "plans")
     plan_bytes = limits["bytes"] if plan_bytes is None else _size(plan_bytes, "plan_bytes")
     store_bytes = None if store_bytes is None else _size(store_bytes, "store_bytes")
     library.call("scoremod_plan_cache_set_limits", plans, plan_bytes)
+    if attentions is not None:
+        library.call("scoremod_attention_cache_set_limit", attentions)
     if store_bytes is not None:
         library.call("scoremod_plan_store_set_limit", store_bytes)
 
 
 def clear():
-    """Drops every plan from memory; an Attention keeps those that it uses. Files stay."""
+    """Drops every compiled attention and every plan from memory; an Attention keeps what it uses. Files stay."""
+    library.call("scoremod_attention_cache_clear")
     library.call("scoremod_plan_cache_clear")
 
 

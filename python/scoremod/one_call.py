@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from scoremod.arguments import finite, mapping
+from scoremod.arguments import mapping
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import dtype_name
@@ -13,7 +13,7 @@ from scoremod.tensors import dtype_name
 def attention(
     q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False
 ):
-    """Attention in one call, forward only: compiles, runs once and forgets. Keep an Attention to call it again.
+    """Attention in one call, forward only. What it compiles is kept for equal calls, whatever their arrays and scale (scoremod.cache).
 
     q, k, v: arrays in the order that layout names; copied when they aren't contiguous. heads of k and v may be fewer.
     score_mod: the modified score as an expression of score, b, h, q_idx, kv_idx and operands: "30.0 * tanh(score / 30.0)".
@@ -38,11 +38,9 @@ def attention(
         ],
     }
     _check_read(given, score_mod, mask_mod)
-    if scale is not None:
-        problem["scale"] = finite(scale, "scale")
     compiled = Attention(problem, backend=backend)
     operand_arrays = {name: array for name, (_, array) in given.items()}
-    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse)
+    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse, scale=scale)
 
 
 def _array(value, name):

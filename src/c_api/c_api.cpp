@@ -1,20 +1,23 @@
 #include "scoremod/c_api.h"
 
 #include <cstdlib>
+#include <memory>
 
 #include <nlohmann/json.hpp>
 
 #include "scoremod/attention.hpp"
+#include "scoremod/attention_cache.hpp"
 #include "scoremod/error.hpp"
 #include "scoremod/explain.hpp"
 
+#include "base/fail.hpp"
 #include "base/version.hpp"
 #include "c_api/convert.hpp"
 #include "c_api/guard.hpp"
 #include "explain/reason_json.hpp"
 
 struct scoremod_attention {
-  scoremod::Attention attention;
+  std::shared_ptr<const scoremod::Attention> attention;
 };
 
 using scoremod::c_api::convert;
@@ -46,8 +49,20 @@ scoremod_status scoremod_attention_create(const char* problem_json, const scorem
   return guard(message, [&] {
     require(problem_json, "problem_json");
     require(attention, "attention");
+    const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
+    *attention = new scoremod_attention{
+        std::make_shared<const scoremod::Attention>(scoremod::Attention::compile(problem, convert(options)))};
+  });
+}
+
+scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_compile_options* options,
+                                       scoremod_attention** attention, char** message) {
+  if (attention != nullptr) *attention = nullptr;
+  return guard(message, [&] {
+    require(problem_json, "problem_json");
+    require(attention, "attention");
     *attention =
-        new scoremod_attention{scoremod::Attention::compile(scoremod::parse_problem(problem_json), convert(options))};
+        new scoremod_attention{scoremod::cached_attention(scoremod::parse_problem(problem_json), convert(options))};
   });
 }
 
@@ -58,7 +73,7 @@ scoremod_status scoremod_attention_problem(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     require(problem_json, "problem_json");
-    give(scoremod::to_json(attention->attention.problem()), problem_json);
+    give(scoremod::to_json(attention->attention->problem()), problem_json);
   });
 }
 
@@ -66,7 +81,19 @@ scoremod_status scoremod_attention_backend(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     require(backend, "backend");
-    *backend = attention->attention.backend().c_str();
+    *backend = attention->attention->backend().c_str();
+  });
+}
+
+scoremod_status scoremod_attention_backward_backend(const scoremod_attention* attention, const char** backend,
+                                                    char** message) {
+  return guard(message, [&] {
+    require(attention, "attention");
+    require(backend, "backend");
+    std::string reasons;
+    for (const auto& reason : attention->attention->backward_reasons()) reasons += "; " + to_string(reason);
+    if (!reasons.empty()) scoremod::fail_unsupported("no backend runs the backward of this problem", reasons);
+    *backend = attention->attention->backward_backend().c_str();
   });
 }
 
@@ -75,7 +102,7 @@ scoremod_status scoremod_attention_forward_workspace_bytes(const scoremod_attent
   return guard(message, [&] {
     require(attention, "attention");
     require(bytes, "bytes");
-    *bytes = attention->attention.forward_workspace_bytes();
+    *bytes = attention->attention->forward_workspace_bytes();
   });
 }
 
@@ -84,7 +111,7 @@ scoremod_status scoremod_attention_backward_workspace_bytes(const scoremod_atten
   return guard(message, [&] {
     require(attention, "attention");
     require(bytes, "bytes");
-    *bytes = attention->attention.backward_workspace_bytes();
+    *bytes = attention->attention->backward_workspace_bytes();
   });
 }
 
@@ -93,7 +120,7 @@ scoremod_status scoremod_attention_forward(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     const auto call = convert(args);
-    attention->attention.forward(call.args, call.workspace);
+    attention->attention->forward(call.args, call.workspace);
   });
 }
 
@@ -102,7 +129,7 @@ scoremod_status scoremod_attention_backward(const scoremod_attention* attention,
   return guard(message, [&] {
     require(attention, "attention");
     const auto call = convert(args);
-    attention->attention.backward(call.args, call.workspace);
+    attention->attention->backward(call.args, call.workspace);
   });
 }
 

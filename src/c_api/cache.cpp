@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "scoremod/attention_cache.hpp"
 #include "scoremod/c_api.h"
 
 #include "c_api/guard.hpp"
@@ -10,6 +11,17 @@ namespace scoremod::c_api {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Json json_of(const AttentionCacheStatistics& statistics) {
+  const auto& [hits, misses, waits, failures, evictions, entries] = statistics;
+  return {{"hits", hits},         {"misses", misses},       {"waits", waits},
+          {"failures", failures}, {"evictions", evictions}, {"entries", entries}};
+}
+
+Json json_of(const CompileCounts& counts) {
+  const auto& [problems, forwards, backwards] = counts;
+  return {{"problems", problems}, {"forwards", forwards}, {"backwards", backwards}};
+}
 
 Json json_of(const PlanCacheStatistics& statistics) {
   const auto& [hits, misses, waits, builds, refusals, failures, evictions, entries, bytes] = statistics;
@@ -37,12 +49,16 @@ Json json_of(const StoreDeletion& deletion) { return {{"files", deletion.files},
 Json statistics_json() {
   const CacheStatistics statistics = cache_statistics();
   const PlanCacheLimits limits = plan_cache_limits();
+  Json attentions = json_of(attention_cache_statistics());
+  attentions["limit"] = attention_cache_limit();
   Json plans = json_of(statistics.plans);
   plans["limits"] = {{"plans", limits.plans}, {"bytes", limits.bytes}};
   Json store = json_of(statistics.store);
   store["directory"] = plan_store_directory();
   store["limit_bytes"] = plan_store_limit();
-  return {{"plans", std::move(plans)},
+  return {{"attentions", std::move(attentions)},
+          {"compiled", json_of(compile_counts())},
+          {"plans", std::move(plans)},
           {"store", std::move(store)},
           {"builds", json_of(statistics.builds)},
           {"loads", json_of(statistics.loads)},
@@ -83,6 +99,14 @@ scoremod_status scoremod_cache_statistics(char** statistics_json, char** message
 
 scoremod_status scoremod_plan_cache_set_limits(size_t plans, size_t bytes, char** message) {
   return guard(message, [&] { scoremod::set_plan_cache_limits({plans, bytes}); });
+}
+
+scoremod_status scoremod_attention_cache_set_limit(size_t attentions, char** message) {
+  return guard(message, [&] { scoremod::set_attention_cache_limit(attentions); });
+}
+
+scoremod_status scoremod_attention_cache_clear(char** message) {
+  return guard(message, scoremod::clear_attention_cache);
 }
 
 scoremod_status scoremod_plan_cache_clear(char** message) { return guard(message, scoremod::clear_plan_cache); }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 
 #include "autodiff/differentiate.hpp"
 #include "base/fail.hpp"
+#include "compiler/compile_count.hpp"
 #include "ir/verify.hpp"
 #include "masks/classify_mask.hpp"
 #include "passes/normalize_mask.hpp"
@@ -14,6 +16,8 @@
 
 namespace scoremod::compiler {
 namespace {
+
+std::atomic<std::uint64_t> compiles = 0;
 
 masks::MaskContext mask_context(const AttentionProblem& problem) {
   masks::MaskContext context;
@@ -142,7 +146,10 @@ std::vector<std::string> step_names() {
   return names;
 }
 
+std::uint64_t compile_count() { return compiles; }
+
 CompiledProblem compile(const AttentionProblem& problem, const PipelineOptions& options) {
+  ++compiles;
   refuse_unknown(options.disabled);
   validate(problem);
   CompiledProblem compiled{problem, {problem.program, {}}, std::nullopt};

@@ -8,6 +8,7 @@
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 #include "planner/composed_backward.hpp"
+#include "plans/planned_directions.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::planner {
@@ -122,6 +123,10 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
   Prepared prepared;
   const bool wants_backward = problem.backward.has_value();
   const bool side_by_side = request.level != Level::kStatic && request.target != nullptr && request.target->present;
+  if (request.level != Level::kStatic) {
+    plans::count_planned_forward();
+    if (wants_backward) plans::count_planned_backward();
+  }
   std::future<TaskAnswer> beside;
   if (wants_backward && side_by_side) beside = plan_beside(problem, {Direction::kBackward}, request);
   prepared.forward = plan_task(problem, {Direction::kForward}, request);

@@ -58,6 +58,9 @@ ErasedPlanCache::ErasedPlanCache(std::string name) : name_(std::move(name)) {
   registry().caches.push_back(this);
 }
 
+ErasedPlanCache::ErasedPlanCache(std::string name, const PlanCacheLimits& limits)
+    : name_(std::move(name)), limits_(limits) {}
+
 ErasedPlanCache::~ErasedPlanCache() {
   const std::lock_guard lock(registry().mutex);
   std::erase(registry().caches, this);

@@ -31,7 +31,10 @@ class ErasedPlanCache {
  public:
   using Build = std::function<ErasedPlan()>;
 
+  /// Takes part in the process's plan_cache_statistics() and limits.
   explicit ErasedPlanCache(std::string name);
+  /// Has limits of its own, and no part in those.
+  ErasedPlanCache(std::string name, const PlanCacheLimits& limits);
   ~ErasedPlanCache();
   ErasedPlanCache(const ErasedPlanCache&) = delete;
   ErasedPlanCache& operator=(const ErasedPlanCache&) = delete;

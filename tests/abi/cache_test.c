@@ -43,6 +43,36 @@ static void test_statistics_and_limits(void) {
   EXPECT(scoremod_plan_cache_clear(NULL) == SCOREMOD_OK);
 }
 
+static scoremod_attention* get(void) {
+  static const char problem[] =
+      "{\"batch\": 1, \"heads_q\": 1, \"seq_q\": 2, \"dim_qk\": 8, \"program\": \"value = score\"}";
+  char* message = NULL;
+  scoremod_attention* attention = NULL;
+  EXPECT_OK(scoremod_attention_get(problem, NULL, &attention, &message), message);
+  return attention;
+}
+
+static void test_attentions(void) {
+  char* message = NULL;
+  char* text = NULL;
+  scoremod_attention* first = get();
+  scoremod_attention* second = get();
+  size_t bytes = 0;
+  EXPECT_OK(scoremod_cache_statistics(&text, &message), message);
+  EXPECT(text != NULL && strstr(text, "\"compiled\":{\"problems\":1,\"forwards\":1,\"backwards\":0}") != NULL);
+  expect_text(
+      text,
+      "\"attentions\":{\"hits\":1,\"misses\":1,\"waits\":0,\"failures\":0,\"evictions\":0,\"entries\":1,\"limit\":");
+  EXPECT_OK(scoremod_attention_cache_clear(&message), message);
+  scoremod_attention_destroy(first);
+  EXPECT_OK(scoremod_attention_forward_workspace_bytes(second, &bytes, &message), message);
+  EXPECT(bytes > 0);
+  scoremod_attention_destroy(second);
+  EXPECT_OK(scoremod_attention_cache_set_limit(3, &message), message);
+  EXPECT_OK(scoremod_cache_statistics(&text, &message), message);
+  expect_text(text, "\"entries\":0,\"limit\":3}");
+}
+
 static void test_files(void) {
   char* message = NULL;
   char* text = NULL;
@@ -91,6 +121,7 @@ int main(void) {
   EXPECT(system("mkdir -p scoremod_abi_cache_test") == 0);
   EXPECT_OK(scoremod_plan_store_set_directory(kFolder, &message), message);
   test_statistics_and_limits();
+  test_attentions();
   test_files();
   test_misuse();
   EXPECT(remove(kFolder) == 0);

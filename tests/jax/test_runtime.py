@@ -1,6 +1,7 @@
 """How compiled calls run: made before they run, without Python, in several threads, exported, cached; and the pages' code."""
 
 import ctypes
+import functools
 import json
 import os
 import re
@@ -96,6 +97,62 @@ def test_the_attention_is_made_when_xla_compiles():
     lowered = jax.jit(lambda x: call(x, problem="{}", backend="cpu")).lower(jnp.ones(1))
     with pytest.raises(jax.errors.JaxRuntimeError, match="scoremod: invalid argument"):
         lowered.compile()
+
+
+def compiled_by(action):
+    """(problems, forwards, backwards): what the process compiled and planned for something."""
+    before = scoremod.cache.statistics()["compiled"]
+    action()
+    after = scoremod.cache.statistics()["compiled"]
+    return tuple(after[name] - before[name] for name in ("problems", "forwards", "backwards"))
+
+
+def unlike_any_other(seed):
+    """Arrays of a size that nothing else in this process has, so that nothing of it was compiled."""
+    scoremod.cache.clear()
+    return dense.random_array(seed, (1, 19, 2, 8)), dense.random_array(seed + 1, (2,))
+
+
+def sloped(q, slopes, **options):
+    return (flex_attention(q, q, q, lambda score, b, h, i, j: score + slopes[h] * (i - j), **options) ** 2).sum()
+
+
+def test_a_gradient_compiles_one_problem_and_plans_each_direction_once():
+    q, slopes = unlike_any_other(1)
+    run = jax.jit(jax.value_and_grad(sloped, argnums=(0, 1)))
+    assert compiled_by(lambda: run(q, slopes)) == (1, 1, 1)
+    assert compiled_by(lambda: run(q, slopes)) == (0, 0, 0)
+    # Another program of XLA's, the same attention.
+    assert compiled_by(lambda: jax.jit(lambda *x: run(*x)[1][0] * 2)(q, slopes)) == (0, 0, 0)
+    scoremod.cache.clear()
+    jax.clear_caches()
+    assert compiled_by(lambda: jax.grad(sloped)(q, slopes)) == (1, 1, 1)
+
+
+def test_a_call_without_gradient_compiles_and_plans_the_forward_once():
+    q, slopes = unlike_any_other(3)
+    assert compiled_by(lambda: sloped(q, slopes)) == (1, 1, 0)
+    # fallback="xla" has to know before; the lse makes another problem of it.
+    assert compiled_by(lambda: jax.jit(functools.partial(sloped, fallback="xla"))(q, slopes)) == (1, 1, 0)
+    assert scoremod.cache.statistics()["attentions"]["entries"] == 2
+
+
+def test_a_scale_is_bound_at_the_call():
+    q, slopes = unlike_any_other(5)
+    results = {}
+
+    def run():
+        for scale in None, 0.25, 0.75:
+            call = jax.value_and_grad(functools.partial(sloped, scale=scale), argnums=(0, 1))
+            results[scale] = jax.jit(call)(q, slopes)
+
+    assert compiled_by(run) == (1, 1, 1)
+    for scale, got in results.items():
+        reference = lambda q, slopes: (  # noqa: E731
+            dense.attention(q, q, q, lambda score, b, h, i, j: score + slopes[h] * (i - j), scale=scale) ** 2  # noqa: B023
+        ).sum()
+        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(jax.value_and_grad(reference, argnums=(0, 1))(q, slopes))):
+            np.testing.assert_allclose(x, y, atol=3e-5 * np.abs(y).max())
 
 
 def test_scratch_is_memory_of_xlas():

@@ -25,19 +25,21 @@ def test_the_schema_has_what_the_library_understands():
 
 def test_one_call_decides_about_each(monkeypatch):
     written = {}
+    bound = {}
 
     class Recorder:
         def __init__(self, problem, backend):
             written.update(problem)
 
         def forward(self, *arrays, **options):
-            return None
+            bound.update(options)
 
     monkeypatch.setattr(one_call, "Attention", Recorder)
     q = np.ones((1, 2, 3, 4), np.float32)
     scoremod.attention(q, q, q, scale=1.0)
-    # It has no backward and no shards; the LSE is asked of the call.
-    assert set(written) | BY_LAYOUT | {"backward", "stats", "index_offsets", "deterministic"} == FIELDS
+    assert bound["scale"] == 1.0
+    # It has no backward and no shards; the scale and the LSE are asked of the call.
+    assert set(written) | BY_LAYOUT | {"scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
 
 
 def test_jax_decides_about_each(monkeypatch):
@@ -49,5 +51,5 @@ def test_jax_decides_about_each(monkeypatch):
     q = jax.numpy.ones((1, 2, 3, 4))
     flex_attention(q, q, q, scale=0.75)
     problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
-    # Shards see true positions by operands that hold their offsets.
-    assert problems and all(set(problem) | BY_LAYOUT | {"index_offsets"} == FIELDS for problem in problems)
+    # Shards see true positions by operands that hold their offsets; the scale is asked of the call.
+    assert problems and all(set(problem) | BY_LAYOUT | {"scale", "index_offsets"} == FIELDS for problem in problems)

@@ -67,6 +67,7 @@ PUBLIC_HEADERS = {
     "attention.hpp": "backend",
     "staging.hpp": "runtime",
     "call_timer.hpp": "runtime",
+    "attention_cache.hpp": "runtime",
     "compile_ahead.hpp": "runtime",
     "output_check.hpp": "verification",
     "check.hpp": "check",

@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.jax.call import Call, check_known, check_runs, dtype_of, problem_text, sizes_of, split_scale
+from scoremod.jax.call import (
+    Call,
+    backend_on,
+    check_known,
+    check_runs,
+    dtype_of,
+    platform_of,
+    problem_text,
+    sizes_of,
+    split_scale,
+)
 from scoremod.jax.differentiate import attend
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.finite_masks import warn_of_finite_masks
@@ -57,7 +67,10 @@ def flex_attention(
         try:
             dtype_of(query, key, value)
             traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend)
-            runs_on = check_runs(traced.problem, backend, query, key, value)
+            if fallback is None:  # what the backend refuses then raises where XLA compiles it, and nothing is compiled before
+                runs_on = backend_on(platform_of(query, key, value), backend)
+            else:
+                runs_on = check_runs(traced.problem, backend, query, key, value)
         except UnsupportedError:
             if fallback is None:
                 raise

@@ -18,10 +18,10 @@ from jax.interpreters import ad, batching, mlir
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
-from scoremod.jax.call import backend_on, check_supported, local_device, problem_text, sizes_of, workspace_bytes
+from scoremod.jax.call import backend_on, compiled, local_device, problem_text, sizes_of
 from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
-from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, backward_results, forward_results, partitioned
+from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
 
 # Where a workspace starts within its buffer; XLA promises less.
 _ALIGNMENT = 64
@@ -32,16 +32,18 @@ device_forward_p = Primitive("scoremod_attention_forward_on_device")
 device_backward_p = Primitive("scoremod_attention_backward_on_device")
 
 
-def forward(call, q, k, v, operands, *, with_lse):
-    """[o] or [o, lse]: lse is float32 [batch, heads, seq_q]."""
-    return forward_p.bind(q, k, v, *operands, call=call, with_lse=with_lse)
+def forward(call, q, k, v, operands, *, with_lse, wanted=None):
+    """[o] or [o, lse]: lse is float32 [batch, heads, seq_q].
+
+    wanted: what backward() will be called with, so that both are directions of one compiled problem; None where it won't be."""
+    return forward_p.bind(q, k, v, *operands, call=call, with_lse=with_lse, wanted=wanted)
 
 
 def backward(call, q, k, v, o, lse, d_o, operands, *, wanted):
     return backward_p.bind(q, k, v, o, lse, d_o, *operands, call=call, wanted=tuple(wanted))
 
 
-def _forward_avals(q, k, v, *operands, call, with_lse):
+def _forward_avals(q, k, v, *operands, call, with_lse, wanted):
     sizes = sizes_of(call.layout, q, k, v)
     o = type_like(q, (*q.shape[:-1], sizes.dim_v), q.dtype)
     lse = type_like(q, (sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
@@ -52,9 +54,9 @@ def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
     return [type_like(x, x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))]
 
 
-def _lower_forward(platform, context, *arguments, call, with_lse):
+def _lower_forward(platform, context, *arguments, call, with_lse, wanted):
     q, k, v, *operands = context.avals_in
-    problem = problem_text(call, q, k, v, operands, backward=False, stats=with_lse)
+    problem = problem_text(call, q, k, v, operands, backward=wanted is not None, stats=with_lse, wanted=wanted)
     return _lower(ffi.FORWARD, platform, context, arguments, call, problem)
 
 
@@ -69,9 +71,12 @@ def _lower(target, platform, context, arguments, call, problem, **attributes):
     backend, device = backend_on(platform, call.backend), local_device(platform)
     if device is not None:
         ffi.use_device(device)
-    check_supported(problem, backend, device)
+    attention = compiled(problem, backend, device, backward=target == ffi.BACKWARD)
     # The call has one more result than the primitive: its scratch memory.
-    scratch = jax.core.ShapedArray((workspace_bytes(problem, backend, device, target == ffi.BACKWARD) + _ALIGNMENT,), jnp.uint8)
+    needed = attention.backward_workspace_bytes if target == ffi.BACKWARD else attention.forward_workspace_bytes
+    scratch = jax.core.ShapedArray((needed + _ALIGNMENT,), jnp.uint8)
+    if call.scale is not None:
+        attributes["scale"] = np.float32(call.scale)
     context = context.replace(avals_out=[*context.avals_out, scratch])
     return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backend=backend, **attributes)[:-1]
 
@@ -86,21 +91,21 @@ def _refuse_jvp(primitive, primals, tangents, **parameters):
 _partitioned_forward = partitioned(
     FORWARD_TENSORS,
     forward_results,
-    lambda call, with_lse, *arrays: device_forward_p.bind(*arrays, call=call, with_lse=with_lse),
+    lambda call, option, *arrays: device_forward_p.bind(*arrays, call=call, with_lse=option.with_lse, wanted=option.wanted),
 )
 _partitioned_backward = partitioned(
     BACKWARD_TENSORS,
     backward_results,
-    lambda call, wanted, *arrays: device_backward_p.bind(*arrays, call=call, wanted=wanted),
+    lambda call, option, *arrays: device_backward_p.bind(*arrays, call=call, wanted=option.wanted),
 )
 
 
-def _take_apart_forward(*arrays, call, with_lse):
-    return _partitioned_forward(call, with_lse, *arrays)
+def _take_apart_forward(*arrays, call, with_lse, wanted):
+    return _partitioned_forward(call, Option(with_lse, wanted), *arrays)
 
 
 def _take_apart_backward(*arrays, call, wanted):
-    return _partitioned_backward(call, wanted, *arrays)
+    return _partitioned_backward(call, Option(None, wanted), *arrays)
 
 
 for _primitive, _device_primitive, _avals, _batching, _take_apart, _lowering in (

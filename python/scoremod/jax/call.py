@@ -123,15 +123,18 @@ def split_scale(scale):
     if scale is None:
         return None, None
     if isinstance(scale, numbers.Real):
-        return finite(scale, "scale"), None
+        number = finite(scale, "scale")
+        if abs(number) > np.finfo(np.float32).max:
+            raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
+        return number, None
     if not isinstance(scale, (jax.Array, np.ndarray)) or scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.floating):
         raise InvalidArgumentError(f"scale: expected a finite number or a scalar float array, found {scale!r}")
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
-    """The problem of these arrays (or shapes) as JSON: docs/problem.md. `wanted`: the numbers of the operands whose gradients may be asked
-    for; None for all."""
+    """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. `wanted`: the numbers
+    of the operands whose gradients may be asked for; None for all."""
     problem = {
         **sizes_of(call.layout, q, k, v)._asdict(),
         "dtype": _DTYPE_NAMES[np.dtype(q.dtype)],
@@ -150,8 +153,6 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         "stats": stats,
         "deterministic": call.deterministic,
     }
-    if call.scale is not None:
-        problem["scale"] = call.scale
     return json.dumps(problem)
 
 
@@ -177,10 +178,11 @@ def platform_of(*arrays):
 
 
 def check_runs(problem, backend, *arrays):
-    """The backend (None: the platform's own) that runs a problem where these arrays are. Raises UnsupportedError if it can't."""
+    """The backend (None: the platform's own) that runs a problem where these arrays are. It is compiled for that. Raises UnsupportedError if it
+    can't be."""
     platform = platform_of(*arrays)
     backend = backend_on(platform, backend)
-    check_supported(problem, backend, local_device(platform))
+    compiled(problem, backend, local_device(platform))
     return backend
 
 
@@ -197,20 +199,24 @@ def local_device(platform):
         ) from None
 
 
-@functools.lru_cache(maxsize=256)
-def workspace_bytes(problem, backend, device, backward):
-    """Bytes of scratch of one call."""
-    attention = Attention(problem, backend=backend, device=device)
-    return attention.backward_workspace_bytes if backward else attention.forward_workspace_bytes
+def compiled(problem, backend, device, *, backward=False):
+    """The Attention of a problem, which the process compiles once. Raises UnsupportedError with the backend's reasons and the way out; with
+    `backward` also where it runs the forward alone."""
+    if backend not in _BACKENDS["cpu"] and backend not in _built_backends():  # those of the CPU are in every build
+        raise UnsupportedError(f"this build of scoremod has no backend '{backend}'; {_WAY_OUT}")
+    try:
+        attention = Attention(problem, backend=backend, device=device)
+        if backward:
+            attention.backward_backend
+        return attention
+    except UnsupportedError as error:
+        raise UnsupportedError(f"the backend '{backend}' can't run this attention: {error}. {_WAY_OUT}") from None
 
 
-@functools.lru_cache(maxsize=256)  # of the problems that run: what the machine lacks now may be there at the next call
-def check_supported(problem, backend, device):
-    """Raises UnsupportedError with the backend's reasons if it can't run a problem."""
-    answers = [answer for answer in support(problem, backend=backend, device=device) if answer["backend"] == backend]
-    reasons = answers[0]["reasons"] if answers else [f"this build of scoremod has no backend '{backend}'"]
-    if reasons:
-        raise UnsupportedError(
-            f"the backend '{backend}' can't run this attention: {'; '.join(reasons)}. backend=\"xla\" runs it as XLA operations, "
-            'and fallback="xla" does so wherever it is needed'
-        )
+_WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
+
+
+@functools.cache
+def _built_backends():
+    """The names of the backends that the library was built with."""
+    return [answer["backend"] for answer in support({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 8}, level="static")]

@@ -13,7 +13,7 @@ from jax import lax
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.call import Call, check_runs, dtype_of, problem_text, sizes_of, split_scale
+from scoremod.jax.call import Call, backend_on, dtype_of, platform_of, sizes_of, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.finite_masks import warn_of_finite_masks
 from scoremod.jax.kept_results import named_results
@@ -72,8 +72,7 @@ def context_parallel_attention(
     call = Call(program, layout, scale, backend, False)
     places = _Places(*(next((i for i, s in enumerate(sources) if s == _Shard(of)), None) for of in ("queries", "keys")))
     operands = [shard if isinstance(source, _Shard) else source.array() for source in sources]
-    problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
-    backend = check_runs(problem, backend, query, key, value)
+    backend = backend_on(platform_of(query, key, value), backend)
     warn_of_finite_masks(program, sources, backend if gathered else None, 2)
     query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
     if gathered:
@@ -141,15 +140,15 @@ def _position_in_gathered(length, shards, striped, tracer, local):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _ring(ring, q, k, v, operands):
-    return _ring_forward(ring, q, k, v, operands)[0]
+    return _ring_forward(ring, q, k, v, operands, None)[0]
 
 
-def _ring_forward(ring, q, k, v, operands):
+def _ring_forward(ring, q, k, v, operands, wanted):
     """(o, lse) over the keys of all shards: each step adds one part, and passes k and v on."""
 
     def step(state, number):
         o, lse, k, v = state
-        part, part_lse = forward(ring.call, q, k, v, _at_step(ring, operands, number), with_lse=True)
+        part, part_lse = forward(ring.call, q, k, v, _at_step(ring, operands, number), with_lse=True, wanted=wanted)
         new_lse = jnp.logaddexp(lse, part_lse)
         shift = jnp.where(jnp.isneginf(new_lse), 0, new_lse)  # rows without a kept key so far
         o = o * _as_rows(ring, jnp.exp(lse - shift)) + part.astype(jnp.float32) * _as_rows(ring, jnp.exp(part_lse - shift))
@@ -164,15 +163,20 @@ def _ring_forward(ring, q, k, v, operands):
 
 
 def _ring_forward_rule(ring, q, k, v, operands):
-    o, lse = named_results(*_ring_forward(ring, q, k, v, operands))
+    o, lse = named_results(*_ring_forward(ring, q, k, v, operands, _wanted(operands)))
     return o, (q, k, v, operands, o, lse)
+
+
+def _wanted(operands):
+    """The numbers of the operands that have a gradient."""
+    return tuple(i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.floating))
 
 
 def _ring_backward_rule(ring, residuals, d_o):
     """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call; gradients of k and v go around
     with them and come home with the last step."""
     q, k, v, operands, o, lse = residuals
-    wanted = tuple(i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.floating))
+    wanted = _wanted(operands)
 
     def step(state, number):
         sums, k, v, dk, dv = state

@@ -47,7 +47,7 @@ def _run_forward(call, q, k, v, operands):
         i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
     )
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
-    o, lse = named_results(*forward(call, q, k, v, operands, with_lse=True))
+    o, lse = named_results(*forward(call, q, k, v, operands, with_lse=True, wanted=wanted))
     return o, lse, (q, k, v, operands, o, lse, _Wanted(wanted))
 
 

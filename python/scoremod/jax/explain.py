@@ -53,6 +53,8 @@ def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, lay
     dtype_of(query, key, value)
     traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, False, None)
     problem = json.loads(traced.problem) | {"backward": True}
+    if traced.call.scale is not None:
+        problem["scale"] = traced.call.scale
     operands = tuple(
         Operand(operand_name(i), source.describe(), decl.axes, shape.shape, str(shape.dtype), shape.size * shape.dtype.itemsize)
         for i, (source, decl, shape) in enumerate(zip(traced.sources, traced.call.program.operands, traced.operands))

@@ -4,7 +4,7 @@ import jax
 
 from scoremod.jax.differentiate import attend
 from scoremod.jax.manual_axes import vary_alike
-from scoremod.jax.partition import FORWARD_TENSORS, Shards, as_axes, forward_results, letters_of
+from scoremod.jax.partition import FORWARD_TENSORS, Option, Shards, as_axes, forward_results, letters_of
 
 
 def explicit_axes(array):
@@ -24,7 +24,7 @@ def attend_on_shards(call, q, k, v, operands, *, with_lse):
         q, k, v, *operands = vary_alike([q, k, v, *(([*operands, *offsets])[number] for number in order)])
         return attend(shard_call, q, k, v, tuple(operands), with_lse=with_lse)
 
-    ins, outs = ([shards.sharding(letters) for letters in each] for each in letters_of(call, FORWARD_TENSORS, forward_results(with_lse)))
+    ins, outs = ([shards.sharding(letters) for letters in each] for each in letters_of(call, FORWARD_TENSORS, forward_results(Option(with_lse, None))))
     specs = tuple(each.spec for each in outs)
     run = jax.shard_map(
         on_shard,

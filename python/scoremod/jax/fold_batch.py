@@ -11,11 +11,11 @@ from scoremod.jax.operands import MAX_TABLE_RANK
 from scoremod.jax.program import Builder
 
 
-def batch_forward(primitive, arguments, dims, *, call, with_lse):
+def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
     fold = _Fold(call, arguments, dims)
     operands = fold.operands(arguments[3:], dims[3:], mapped=[dim is not None for dim in dims[3:]])
     qkv = [fold.tensor(array, dim) for array, dim in zip(arguments[:3], dims)]
-    o, *lse = primitive.bind(*qkv, *operands, call=fold.call(), with_lse=with_lse)
+    o, *lse = primitive.bind(*qkv, *operands, call=fold.call(), with_lse=with_lse, wanted=wanted)
     return [fold.unfold(o, fold.axis), *(fold.unfold(x, 0) for x in lse)], [fold.axis, *(0 for _ in lse)]
 
 

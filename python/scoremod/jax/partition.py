@@ -6,6 +6,7 @@ place in the mesh is added. A gradient of an array that several shards read is s
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -19,6 +20,13 @@ from scoremod.jax.program import Builder, OperandDecl
 # The arrays of the two primitives before their operands, each as the tensor whose dimensions it has.
 FORWARD_TENSORS, BACKWARD_TENSORS = ("q", "k", "v"), ("q", "k", "v", "o", "lse", "o")
 _AXIS_LETTERS = {"b": "B", "h": "H", "q_idx": "S", "kv_idx": "T"}
+
+
+class Option(NamedTuple):
+    """The parameters of the two primitives beside the call: with_lse of the forward one, and which operands' gradients are wanted."""
+
+    with_lse: bool | None
+    wanted: tuple | None
 
 
 def partitioned(tensors, results_of, bind):
@@ -202,13 +210,13 @@ def as_axes(entry):
 
 
 def _renumbered(option, order):
-    """`wanted` of the backward primitive in the numbers of a shard's operands; with_lse of the forward one as it is."""
-    return option if isinstance(option, bool) else tuple(order.index(number) for number in option)
+    """The option in the numbers of a shard's operands."""
+    return option if option.wanted is None else option._replace(wanted=tuple(order.index(number) for number in option.wanted))
 
 
-def forward_results(with_lse):
-    return ("o", "lse") if with_lse else ("o",)
+def forward_results(option):
+    return ("o", "lse") if option.with_lse else ("o",)
 
 
-def backward_results(wanted):
-    return ("q", "k", "v", *wanted)
+def backward_results(option):
+    return ("q", "k", "v", *option.wanted)

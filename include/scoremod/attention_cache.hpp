@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/export.hpp"
+#include "scoremod/problem.hpp"
+
+namespace scoremod {
+
+// Compiled attentions are kept for the rest of the process, on every backend: docs/cache.md.
+
+/// The attention that Attention::compile() makes of a problem, or the one that an earlier call has made of an equal one
+/// with equal options on the same device. The first that asks compiles; others that ask for the same meanwhile wait for
+/// that. Beyond the limit the least recently used are dropped; whoever holds one keeps it. Throws what compile()
+/// throws, which is not kept: the next to ask compiles again.
+SCOREMOD_API std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem,
+                                                               const CompileOptions& options = {});
+
+/// Counts since the process began; entries is what is kept now.
+struct AttentionCacheStatistics {
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;     ///< each began to compile
+  std::uint64_t waits = 0;      ///< neither: waited for another thread, which was compiling it
+  std::uint64_t failures = 0;   ///< ended in an error
+  std::uint64_t evictions = 0;  ///< dropped because of the limit
+  std::size_t entries = 0;
+};
+SCOREMOD_API AttentionCacheStatistics attention_cache_statistics();
+
+/// How many are kept: 256, or what the environment variable SCOREMOD_CACHE_ATTENTIONS says; 0 keeps none.
+SCOREMOD_API std::size_t attention_cache_limit();
+/// Drops at once what is over the new limit.
+SCOREMOD_API void set_attention_cache_limit(std::size_t attentions);
+/// Drops all of them. The plans that they are made of may be kept elsewhere: clear_plan_cache().
+SCOREMOD_API void clear_attention_cache();
+
+/// What compiling has taken since the process began, whoever asked: attentions, support() and explain().
+struct CompileCounts {
+  std::uint64_t problems = 0;   ///< runs of the compiler; verification compiles problems of its own
+  std::uint64_t forwards = 0;   ///< forward directions that were planned
+  std::uint64_t backwards = 0;  ///< backward directions that were planned
+};
+SCOREMOD_API CompileCounts compile_counts();
+
+}  // namespace scoremod

@@ -1,0 +1,126 @@
+#include "scoremod/attention_cache.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "scoremod/error.hpp"
+
+#include "backend/backend.hpp"
+#include "base/canonical_bytes.hpp"
+#include "base/warning.hpp"
+#include "compiler/compile_count.hpp"
+#include "planner/selection.hpp"
+#include "plans/erased_plan_cache.hpp"
+#include "plans/planned_directions.hpp"
+
+namespace scoremod {
+namespace {
+
+constexpr std::size_t kDefaultAttentions = 256;
+
+/// Everything in the environment that compiling looks at: a changed variable makes another attention.
+constexpr const char* kVariables[] = {"SCOREMOD_BACKENDS", "SCOREMOD_AUTOTUNE", "SCOREMOD_MAX_WORKSPACE",
+                                      "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION"};
+
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+PlanCacheLimits limits_of(std::size_t attentions) { return {attentions, std::numeric_limits<std::size_t>::max()}; }
+
+std::size_t attentions_from_environment() {
+  const std::string_view value = variable("SCOREMOD_CACHE_ATTENTIONS");
+  if (value.empty()) return kDefaultAttentions;
+  std::size_t attentions = 0;
+  const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), attentions);
+  if (error == std::errc() && rest == value.data() + value.size()) return attentions;
+  warn("SCOREMOD_CACHE_ATTENTIONS: expected a number of attentions, found '", value, "'; the limit is ",
+       kDefaultAttentions);
+  return kDefaultAttentions;
+}
+
+struct Cache {
+  std::mutex mutex;  ///< guards the limit
+  std::size_t limit = attentions_from_environment();
+  plans::ErasedPlanCache attentions{"attention", limits_of(limit)};
+};
+
+/// Never destroyed: threads may be in calls while the process ends, and libraries that plans belong to may be gone.
+Cache& cache() {
+  static auto& made = *new Cache;
+  return made;
+}
+
+/// The device that the options mean, of the memory that they mean; -1 where there is none, which compiling refuses.
+std::pair<MemoryKind, int> place_of(const CompileOptions& options) {
+  const planner::Selection selection = planner::select(options);
+  if (options.device || selection.backends.empty()) return {selection.memory, options.device.value_or(-1)};
+  try {
+    return {selection.memory, selection.backends.front()->memory().current_device()};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEnvironment) throw;
+    return {selection.memory, -1};
+  }
+}
+
+void write_texts(CanonicalWriter& key, const std::vector<std::string>& texts) {
+  key.list(texts.size());
+  for (const std::string& text : texts) key.text(text);
+}
+
+Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
+  const auto& [backend, backends, memory, device, threads, max_workspace, autotune, disabled_passes] = options;
+  // What the caller left open is in the key as what it comes to.
+  const auto& [place_memory, place_device] = place_of(options);
+  CanonicalWriter key;
+  key.text(to_json(problem)).text(backend);
+  write_texts(key, backends);
+  key.integer(static_cast<int>(place_memory)).integer(place_device).integer(threads);
+  key.boolean(max_workspace.has_value()).integer(static_cast<std::int64_t>(max_workspace.value_or(0)));
+  key.boolean(autotune);
+  write_texts(key, disabled_passes);
+  for (const char* name : kVariables) key.text(variable(name));
+  return key.written();
+}
+
+}  // namespace
+
+std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem, const CompileOptions& options) {
+  validate(problem);
+  const plans::ErasedPlan found = cache().attentions.get(key_of(problem, options), [&] {
+    return plans::ErasedPlan{std::make_shared<const Attention>(Attention::compile(problem, options)), 0, ""};
+  });
+  return std::static_pointer_cast<const Attention>(found.plan);
+}
+
+AttentionCacheStatistics attention_cache_statistics() {
+  const PlanCacheStatistics counts = cache().attentions.statistics();
+  return {counts.hits, counts.misses, counts.waits, counts.failures, counts.evictions, counts.entries};
+}
+
+std::size_t attention_cache_limit() {
+  const std::lock_guard lock(cache().mutex);
+  return cache().limit;
+}
+
+void set_attention_cache_limit(std::size_t attentions) {
+  const std::lock_guard lock(cache().mutex);
+  cache().limit = attentions;
+  cache().attentions.set_limits(limits_of(attentions));
+}
+
+void clear_attention_cache() { cache().attentions.clear(); }
+
+CompileCounts compile_counts() {
+  const plans::PlannedDirections planned = plans::planned_directions();
+  return {compiler::compile_count(), planned.forwards, planned.backwards};
+}
+
+}  // namespace scoremod
