@@ -11,7 +11,6 @@
 #include "planner/autotune.hpp"
 #include "plans/plan_work.hpp"
 #include "problem/tensor_view.hpp"
-#include "verification/trial_problem.hpp"
 #include "verification/verdict.hpp"
 #include "verification/verify_plan.hpp"
 
@@ -42,8 +41,9 @@ struct NoTrial {
 /// One task's planning, from the candidates to the one that runs.
 class TaskPlanner {
  public:
-  TaskPlanner(const CompiledProblem& problem, const backend::Task& task, const Request& request)
-      : problem_(problem), task_(task), request_(request) {}
+  TaskPlanner(const CompiledProblem& problem, const backend::Task& task, const Request& request,
+              verification::Trial& trial)
+      : problem_(problem), task_(task), request_(request), trial_(trial) {}
 
   TaskAnswer run() {
     answer_.task = task_;
@@ -129,8 +129,7 @@ class TaskPlanner {
 
   void build_trial_elsewhere(Considered& considered) {
     if (considered.candidate.structural_key.empty()) return;
-    const CompiledProblem trial = verification::trial_problem(problem_);
-    std::optional<Candidate> same = trial_candidate(trial, considered);
+    std::optional<Candidate> same = trial_candidate(considered);
     if (!same || same->plan_key == considered.candidate.plan_key) return;
     const auto start = std::chrono::steady_clock::now();
     backend::BuildResult built = same->recipe->build(*request_.target);
@@ -157,22 +156,31 @@ class TaskPlanner {
     const Candidate& candidate = considered.candidate;
     if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;
     considered.asked = true;
+    // The host's part of a trial takes about as long as a build, and needs none.
+    if (is_verified(candidate) && verification::needs_trial(subject_of(considered))) trial_.begin(task_.direction);
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
     considered.artifact = built.artifact;
     plan = candidate.recipe->plan(std::move(built.artifact), request_.options);
     considered.workspace_bytes = plan.workspace_bytes();
     if (!fits(considered, plan.workspace_bytes())) return false;
-    return request_.level != Level::kVerified || candidate.structural_key.empty() || is_right(considered);
+    return !is_verified(candidate) || is_right(considered);
+  }
+
+  bool is_verified(const Candidate& candidate) const {
+    return request_.level == Level::kVerified && !candidate.structural_key.empty();
+  }
+
+  verification::Subject subject_of(const Considered& considered) const {
+    const Candidate& candidate = considered.candidate;
+    return {candidate.structural_key, considered.engine->engine_text(), request_.target->device.label(),
+            concat("trial of ", candidate.label), [right = candidate.known_right] { return right; }};
   }
 
   bool is_right(Considered& considered) {
-    const Candidate& candidate = considered.candidate;
-    const std::string label = concat("trial of ", candidate.label);
-    const verification::Subject subject{candidate.structural_key, considered.engine->engine_text(),
-                                        request_.target->device.label(), label, [&] { return candidate.known_right; }};
     try {
-      const verification::Verdict verdict = verification::verify(subject, [&] { return run_trial(considered); });
+      const verification::Verdict verdict =
+          verification::verify(subject_of(considered), [&] { return run_trial(considered); });
       if (!verdict.right) considered.refusal = unsupported(Rule::kWrongResult, verdict.reason);
       return verdict.right;
     } catch (const NoTrial& none) {
@@ -182,22 +190,21 @@ class TaskPlanner {
   }
 
   verification::Verdict run_trial(const Considered& considered) {
-    const CompiledProblem trial = verification::trial_problem(problem_);
-    const std::optional<Candidate> same = trial_candidate(trial, considered);
+    const std::optional<Candidate> same = trial_candidate(considered);
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
     if (!built.artifact) throw NoTrial{concat("the engine refused the small problem to be verified: ", built.refusal)};
     const backend::ExecutablePlan plan = same->recipe->plan(std::move(built.artifact), request_.options);
     const auto outputs = plan.forward
-                             ? verification::verify_forward(trial, *plan.forward, memory())
-                             : verification::verify_backward(trial, *plan.backward, memory(), task_.operand_gradients);
+                             ? verification::verify_forward(trial_, *plan.forward, memory())
+                             : verification::verify_backward(trial_, *plan.backward, memory(), task_.operand_gradients);
     return verification::verdict_of(outputs, task_.direction);
   }
 
   /// The trial problem's candidate that speaks for another: the one whose structural key is equal.
-  std::optional<Candidate> trial_candidate(const CompiledProblem& trial, const Considered& considered) const {
+  std::optional<Candidate> trial_candidate(const Considered& considered) const {
     std::vector<UnsupportedReason> reasons;
-    for (Candidate& same : considered.engine->candidates(trial, task_, *request_.target, reasons)) {
+    for (Candidate& same : considered.engine->candidates(trial_.problem(), task_, *request_.target, reasons)) {
       if (same.structural_key == considered.candidate.structural_key) return std::move(same);
     }
     return std::nullopt;
@@ -230,6 +237,7 @@ class TaskPlanner {
   const CompiledProblem& problem_;
   const backend::Task& task_;
   const Request& request_;
+  verification::Trial& trial_;
   TaskAnswer answer_;
 };
 
@@ -249,9 +257,10 @@ std::vector<UnsupportedReason> TaskAnswer::all_reasons() const {
   return all;
 }
 
-TaskAnswer plan_task(const CompiledProblem& problem, const backend::Task& task, const Request& request) {
+TaskAnswer plan_task(const CompiledProblem& problem, const backend::Task& task, const Request& request,
+                     verification::Trial& trial) {
   if (request.level != Level::kStatic && request.target == nullptr) fail_bug("a plan was asked for without a device");
-  return TaskPlanner(problem, task, request).run();
+  return TaskPlanner(problem, task, request, trial).run();
 }
 
 }  // namespace scoremod::planner

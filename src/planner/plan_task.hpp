@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "verification/trial.hpp"
 
 namespace scoremod::planner {
 
@@ -70,7 +71,9 @@ struct TaskAnswer {
 };
 
 /// Merges the candidates of the request's backends by predicted time, and takes the first that builds, fits and is
-/// right. Throws Error(kEnvironment) where a build or a device fails for a reason of the machine's.
-TaskAnswer plan_task(const compiler::CompiledProblem& problem, const backend::Task& task, const Request& request);
+/// right, which `trial` says, of the same problem. Throws Error(kEnvironment) where a build or a device fails for a
+/// reason of the machine's.
+TaskAnswer plan_task(const compiler::CompiledProblem& problem, const backend::Task& task, const Request& request,
+                     verification::Trial& trial);
 
 }  // namespace scoremod::planner

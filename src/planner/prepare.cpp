@@ -21,21 +21,22 @@ using compiler::CompiledProblem;
 using Operands = std::vector<std::uint32_t>;
 
 /// The answer of another thread, on the same device.
-std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& task, const Request& request) {
-  return std::async(std::launch::async, [&problem, task, &request] {
+std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& task, const Request& request,
+                                    verification::Trial& trial) {
+  return std::async(std::launch::async, [&problem, task, &request, &trial] {
     const backend::DeviceScope device(request.backends.front()->memory(), request.target->ordinal);
-    return plan_task(problem, task, request);
+    return plan_task(problem, task, request, trial);
   });
 }
 
 /// The best whole backward that writes some operands' gradients too.
-std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request,
+std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
                                      std::vector<std::string>& notes) {
   if (request.target == nullptr) return std::nullopt;
   for (const Backend* engine : request.backends) {
     for (const Operands& operands : engine->fused_operand_gradients(problem, *request.target, notes)) {
       const Task task{Direction::kBackward, true, operands};
-      TaskAnswer answer = plan_task(problem, task, request);
+      TaskAnswer answer = plan_task(problem, task, request, trial);
       if (answer.chosen() != nullptr) return answer;
       const std::string names = names_of(problem.problem, operands);
       for (const UnsupportedReason& reason : answer.all_reasons()) {
@@ -46,14 +47,15 @@ std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Reque
   return std::nullopt;
 }
 
-void plan_backward(const CompiledProblem& problem, const Request& request, Prepared& prepared) {
+void plan_backward(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
+                   Prepared& prepared) {
   const Operands operands = problem::operands_with_gradient(problem.problem);
   const Considered* attention = prepared.backward->chosen();
   if (attention == nullptr || operands.empty() || attention->candidate.any_operand_gradients) return;
-  prepared.fused_backward = plan_fused(problem, request, prepared.notes);
+  prepared.fused_backward = plan_fused(problem, request, trial, prepared.notes);
   const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
   if (all_fused) return;
-  prepared.operand_gradients = plan_task(problem, {Direction::kBackward, false, operands}, request);
+  prepared.operand_gradients = plan_task(problem, {Direction::kBackward, false, operands}, request, trial);
   // Where no engine of this memory has such a pass, that is the reason.
   if (prepared.operand_gradients->reasons.empty()) {
     UnsupportedReason none = backend::unsupported(backend::Rule::kNoOperandGradient,
@@ -121,6 +123,7 @@ std::vector<std::string> Prepared::all_notes() const {
 Prepared prepare(const CompiledProblem& problem, const Request& request) {
   if (request.backends.empty()) fail_bug("a problem was to be planned without a backend");
   Prepared prepared;
+  verification::Trial trial(problem);
   const bool wants_backward = problem.backward.has_value();
   const bool side_by_side = request.level != Level::kStatic && request.target != nullptr && request.target->present;
   if (request.level != Level::kStatic) {
@@ -128,14 +131,15 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
     if (wants_backward) plans::count_planned_backward();
   }
   std::future<TaskAnswer> beside;
-  if (wants_backward && side_by_side) beside = plan_beside(problem, {Direction::kBackward}, request);
-  prepared.forward = plan_task(problem, {Direction::kForward}, request);
+  if (wants_backward && side_by_side) beside = plan_beside(problem, {Direction::kBackward, true, {}}, request, trial);
+  prepared.forward = plan_task(problem, {Direction::kForward, true, {}}, request, trial);
   if (!wants_backward) {
     prepared.forward_plan = prepared.forward.plan.forward;
     return prepared;
   }
-  prepared.backward = side_by_side ? beside.get() : plan_task(problem, {Direction::kBackward}, request);
-  plan_backward(problem, request, prepared);
+  prepared.backward =
+      side_by_side ? beside.get() : plan_task(problem, {Direction::kBackward, true, {}}, request, trial);
+  plan_backward(problem, request, trial, prepared);
   prepared.forward_plan = prepared.forward.plan.forward;
   if (prepared.runs_backward()) prepared.backward_plan = compose_backward(prepared);
   return prepared;

@@ -15,7 +15,7 @@
 namespace scoremod::verification {
 namespace {
 
-/// A verdict of this process. Its mutex is held while a trial runs, so that others wait for its verdict.
+/// What this process knows of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
 struct Remembered {
   std::mutex mutex;
   std::optional<Verdict> verdict;
@@ -76,6 +76,17 @@ Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction d
                           ": relative error ", output.error, ", expected at most ", output.tolerance)};
   }
   return {};
+}
+
+bool needs_trial(const Subject& subject) {
+  const Mode mode = verification_mode();
+  if (mode == Mode::kNever) return false;
+  Remembered& memory = remembered(subject.key);
+  // While another thread runs the trial there is nothing to begin.
+  const std::unique_lock lock(memory.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  if (!memory.verdict && mode != Mode::kAlways) memory.verdict = known(subject);
+  return !memory.verdict;
 }
 
 Verdict verify(const Subject& subject, const std::function<Verdict()>& run) {

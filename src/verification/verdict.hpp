@@ -47,6 +47,9 @@ struct Subject {
   std::function<bool()> shipped_right;
 };
 
+/// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial.
+bool needs_trial(const Subject& subject);
+
 /// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`,
 /// which makes a plan of the trial problem, verifies it and returns the verdict, to be stored. Several threads may ask
 /// at once, and for one key one of them runs. What `run` throws passes through, and nothing is remembered.

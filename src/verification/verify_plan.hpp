@@ -6,19 +6,20 @@
 
 #include "backend/backend.hpp"
 #include "verification/output_error.hpp"
+#include "verification/trial.hpp"
 
 namespace scoremod::verification {
 
-/// Runs a plan of a trial problem once on the current device of `memory`, on trial_inputs() and into outputs filled
-/// with NaN, and compares o and lse with the float64 oracle's, over all rows and over each class of rows
+/// Runs a plan of a trial's problem once on the current device of `memory`, on the trial's inputs and into outputs
+/// filled with NaN, and compares o and lse with the float64 oracle's, over all rows and over each class of rows
 /// (row_classes()). Throws what the plan throws, and Error(kEnvironment) where the device fails.
-std::vector<OutputError> verify_forward(const compiler::CompiledProblem& trial, const backend::ForwardPlan& plan,
+std::vector<OutputError> verify_forward(Trial& trial, const backend::ForwardPlan& plan,
                                         const backend::MemorySpace& memory);
 
 /// The same for a backward, which is given the oracle's own o and lse, so that errors of a forward don't show: dq, dk
 /// and dv, and then the gradients of the operands with these numbers, which the call asks for and no others. The trial
 /// must have a derivative.
-std::vector<OutputError> verify_backward(const compiler::CompiledProblem& trial, const backend::BackwardPlan& plan,
+std::vector<OutputError> verify_backward(Trial& trial, const backend::BackwardPlan& plan,
                                          const backend::MemorySpace& memory,
                                          std::span<const std::uint32_t> operand_gradients = {});
 

@@ -110,7 +110,8 @@ planner::TaskAnswer answer_of_planted(const compiler::CompiledProblem& problem, 
   request.target = &target;
   request.backends = backends;
   request.max_workspace = std::size_t{8} << 30;
-  return planner::plan_task(problem, {direction}, request);
+  verification::Trial trial(problem);
+  return planner::plan_task(problem, {direction}, request, trial);
 }
 
 /// cuDNN 9.19 reads a B,H,1,1 operand wrongly from the second row on, and says nothing.

@@ -135,7 +135,8 @@ Answer answer_of(const CompiledProblem& problem, const std::vector<const backend
   request.backends = engines;
   request.max_workspace = kMostWorkspace;
   if (change) change(request);
-  Answer made{plan_task(problem, {backend::Direction::kForward}, request), ""};
+  verification::Trial trial(problem);
+  Answer made{plan_task(problem, {backend::Direction::kForward}, request, trial), ""};
   if (const Considered* chosen = made.answer.chosen()) made.chosen = chosen->engine->name();
   return made;
 }
@@ -197,7 +198,9 @@ TEST(PlanTask, GivesTheReasonsOfEveryEngineAlsoWithoutADevice) {
   request.level = Level::kStatic;
   const std::vector<const backend::Backend*> engines{&a, &b};
   request.backends = engines;
-  const TaskAnswer answer = plan_task(compiler::compile(problem), {backend::Direction::kForward}, request);
+  const CompiledProblem compiled = compiler::compile(problem);
+  verification::Trial trial(compiled);
+  const TaskAnswer answer = plan_task(compiled, {backend::Direction::kForward}, request, trial);
   EXPECT_EQ(answer.chosen(), nullptr);
   ASSERT_EQ(answer.reasons.size(), 2u);
   for (const EngineReasons& engine : answer.reasons) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 
@@ -13,7 +14,6 @@
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/problem_for.hpp"
-#include "verification/trial_problem.hpp"
 #include "verification/verdict.hpp"
 
 namespace scoremod::verification {
@@ -64,27 +64,42 @@ class SpoiltBackward final : public backend::BackwardPlan {
   Spoil spoil_;
 };
 
-compiler::CompiledProblem trial_of(const std::string& program) {
+compiler::CompiledProblem subject_of(const std::string& program) {
   AttentionProblem problem = test::small_problem();
   problem.backward = true;
   problem.stats = true;
   problem.seq_q = 30;
   problem.seq_kv = 70;
-  return trial_problem(compiler::compile(test::problem_for(Program::parse(program), problem)));
+  return compiler::compile(test::problem_for(Program::parse(program), problem));
+}
+
+struct TrialOf {
+  explicit TrialOf(const std::string& program)
+      : subject(subject_of(program)), trial(subject), problem(trial.problem().problem) {}
+
+  const compiler::CompiledProblem subject;
+  Trial trial;
+  const AttentionProblem& problem;
+};
+
+std::vector<OutputError> forward_errors(TrialOf& of, SpoiltForward::Spoil spoil) {
+  return verify_forward(of.trial, SpoiltForward(of.trial.problem(), std::move(spoil)), backend::host_memory());
+}
+
+std::vector<OutputError> backward_errors(TrialOf& of, SpoiltBackward::Spoil spoil,
+                                         const std::vector<std::uint32_t>& gradients) {
+  const SpoiltBackward plan(of.trial.problem(), std::move(spoil));
+  return verify_backward(of.trial, plan, backend::host_memory(), gradients);
 }
 
 /// What a faulty forward is found to have wrong; "" where nothing is.
-std::string wrong_forward(const compiler::CompiledProblem& trial, SpoiltForward::Spoil spoil) {
-  return verdict_of(verify_forward(trial, SpoiltForward(trial, std::move(spoil)), backend::host_memory()),
-                    Direction::kForward)
-      .reason;
+std::string wrong_forward(TrialOf& trial, SpoiltForward::Spoil spoil) {
+  return verdict_of(forward_errors(trial, std::move(spoil)), Direction::kForward).reason;
 }
 
-std::string wrong_backward(const compiler::CompiledProblem& trial, SpoiltBackward::Spoil spoil,
-                           std::vector<std::uint32_t> gradients = {}) {
-  return verdict_of(verify_backward(trial, SpoiltBackward(trial, std::move(spoil)), backend::host_memory(), gradients),
-                    Direction::kBackward)
-      .reason;
+std::string wrong_backward(TrialOf& trial, SpoiltBackward::Spoil spoil,
+                           const std::vector<std::uint32_t>& gradients = {}) {
+  return verdict_of(backward_errors(trial, std::move(spoil), gradients), Direction::kBackward).reason;
 }
 
 std::int64_t rows_of(const AttentionProblem& problem) { return problem.batch * problem.heads_q * problem.seq_q; }
@@ -97,29 +112,28 @@ keep = kept & kv_idx <= q_idx + 20)";
 TEST(VerifyPlan, FindsRightPlansRight) {
   for (const char* program :
        {kBiased, "value = 20.0 * tanh(score / 20.0)", "value = score\nkeep = q_idx - kv_idx <= 16"}) {
-    const auto trial = trial_of(program);
+    TrialOf trial(program);
     EXPECT_EQ(wrong_forward(trial, {}), "") << program;
     EXPECT_EQ(wrong_backward(trial, {}), "") << program;
   }
-  EXPECT_EQ(wrong_backward(trial_of(kBiased), {}, {0}), "");
+  TrialOf biased(kBiased);
+  EXPECT_EQ(wrong_backward(biased, {}, {0}), "");
 }
 
 TEST(VerifyPlan, JudgesEveryOutputOnce) {
-  const auto trial = trial_of(kBiased);
+  TrialOf trial(kBiased);
   std::string names;
-  for (const OutputError& output : verify_forward(trial, SpoiltForward(trial, {}), backend::host_memory())) {
+  for (const OutputError& output : forward_errors(trial, {})) {
     names += output.name + " ";
   }
-  const std::vector<std::uint32_t> gradients{0};
-  for (const OutputError& output :
-       verify_backward(trial, SpoiltBackward(trial, {}), backend::host_memory(), gradients)) {
+  for (const OutputError& output : backward_errors(trial, {}, {0})) {
     names += output.name + " ";
   }
   EXPECT_EQ(names, "o lse dq dk dv gradient of 'bias' ");
 }
 
 TEST(VerifyPlan, FindsWhatIsNotWritten) {
-  const auto trial = trial_of(kBiased);
+  TrialOf trial(kBiased);
   const std::int64_t rows = rows_of(trial.problem);
   EXPECT_NE(wrong_forward(trial, [&](const ForwardTensors& t) { t.lse[rows - 1] = kNan; }), "");
   EXPECT_NE(wrong_forward(trial, [&](const ForwardTensors& t) { static_cast<float*>(t.o)[0] = kNan; }), "");
@@ -131,7 +145,7 @@ TEST(VerifyPlan, FindsWhatIsNotWritten) {
 }
 
 TEST(VerifyPlan, AsksForTheNamedGradientsOnly) {
-  const auto trial = trial_of("operand slope: f32 [h]\noperand shift: f32 [q_idx]\nvalue = score * slope + shift");
+  TrialOf trial("operand slope: f32 [h]\noperand shift: f32 [q_idx]\nvalue = score * slope + shift");
   bool asked = false;
   const auto look = [&](const BackwardTensors& t) {
     asked = true;
@@ -169,7 +183,7 @@ constexpr WrongRows kLowRows{-1e3, -100, "rows whose LSE is below -100"};
 constexpr WrongRows kHighRows{100, 1e3, "rows whose LSE is above 100"};
 
 TEST(VerifyPlan, FindsForwardsThatAreWrongInOneClassOfRows) {
-  const auto trial = trial_of(kBiased);
+  TrialOf trial(kBiased);
   const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_v;
   for (const WrongRows& wrong : {kEmptyRows, kLowRows, kHighRows}) {
     int count = 0;
@@ -188,7 +202,7 @@ TEST(VerifyPlan, FindsForwardsThatAreWrongInOneClassOfRows) {
 }
 
 TEST(VerifyPlan, FindsAWrongBackwardOfOneClassOfRows) {
-  const auto trial = trial_of(kBiased);
+  TrialOf trial(kBiased);
   const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_qk;
   for (const WrongRows& wrong : {kEmptyRows, kLowRows, kHighRows}) {
     for (const float value : {kNan, 1.0f}) {
@@ -201,7 +215,7 @@ TEST(VerifyPlan, FindsAWrongBackwardOfOneClassOfRows) {
 }
 
 TEST(VerifyPlan, FindsOneRowOfDqThatIsZero) {
-  const auto trial = trial_of(kBiased);
+  TrialOf trial(kBiased);
   const std::int64_t width = trial.problem.dim_qk;
   const std::string reason = wrong_backward(trial, [&](const BackwardTensors& t) {
     int row = 0;
@@ -211,6 +225,18 @@ TEST(VerifyPlan, FindsOneRowOfDqThatIsZero) {
     EXPECT_GT(row, 7);
   });
   EXPECT_NE(reason.find("wrong dq"), std::string::npos) << reason;
+}
+
+TEST(Trial, MakesEachPartOnceForAllThreads) {
+  TrialOf of("value = score\nkeep = q_idx - kv_idx <= 16");
+  of.trial.begin(Direction::kForward);
+  of.trial.begin(Direction::kBackward);
+  const auto* truth = &of.trial.backward_truth();
+  std::vector<std::future<const void*>> asked;
+  for (int i = 0; i < 4; ++i)
+    asked.push_back(std::async(std::launch::async, [&]() -> const void* { return &of.trial.backward_truth(); }));
+  for (auto& answer : asked) EXPECT_EQ(answer.get(), truth);
+  EXPECT_EQ(of.trial.plain_backward().dq.size(), truth->dq.size());
 }
 
 }  // namespace

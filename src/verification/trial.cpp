@@ -1,0 +1,79 @@
+#include "verification/trial.hpp"
+
+#include "scoremod/error.hpp"
+
+#include "backend/reference/fast_oracle.hpp"
+#include "verification/trial_inputs.hpp"
+#include "verification/trial_problem.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+namespace reference = backend::reference;
+
+/// The inputs as the reference's functions take them.
+class HostTensors {
+ public:
+  explicit HostTensors(const ProblemInputs& inputs) {
+    for (const OwnedOperand& operand : inputs.operands) operands_.push_back(operand.bytes.data());
+    tensors_ = {inputs.q.data(), inputs.k.data(), inputs.v.data(), inputs.d_o.data(), operands_};
+  }
+  const reference::InputTensors& tensors() const { return tensors_; }
+
+ private:
+  std::vector<const void*> operands_;
+  reference::InputTensors tensors_;
+};
+
+}  // namespace
+
+void Trial::begin(backend::Direction direction) {
+  const bool backward = direction == backend::Direction::kBackward;
+  const std::scoped_lock lock(begun_mutex_);
+  const auto start = [this](auto make) {
+    // What it throws is thrown again where the result is asked for.
+    begun_.push_back(std::async(std::launch::async, [make] { make(); }));
+  };
+  start([this] { (void)plain_forward(); });
+  start([this] { (void)forward_truth(); });
+  if (!backward) return;
+  start([this] { (void)plain_backward(); });
+  start([this] { (void)backward_truth(); });
+}
+
+const compiler::CompiledProblem& Trial::problem() {
+  return problem_.get([&] { return trial_problem(subject_); });
+}
+
+backend::CallParameters Trial::parameters() {
+  const AttentionProblem& p = problem().problem;
+  // Different along every axis, and small enough that masks still keep something.
+  const IndexOffsets offsets = p.index_offsets ? IndexOffsets{1, 2, 5, 3} : IndexOffsets{};
+  return {p.effective_scale(), offsets, nullptr};
+}
+
+const ProblemInputs& Trial::inputs() {
+  return inputs_.get([&] { return trial_inputs(problem().problem, parameters()); });
+}
+
+const reference::ForwardResult<double>& Trial::forward_truth() {
+  return forward_truth_.get(
+      [&] { return reference::fast_forward(problem(), HostTensors(inputs()).tensors(), parameters()); });
+}
+
+const reference::ForwardResult<float>& Trial::plain_forward() {
+  return plain_forward_.get(
+      [&] { return reference::forward<float>(problem(), HostTensors(inputs()).tensors(), parameters()); });
+}
+
+const reference::BackwardResult<double>& Trial::backward_truth() {
+  return backward_truth_.get(
+      [&] { return reference::fast_backward(problem(), HostTensors(inputs()).tensors(), parameters()); });
+}
+
+const reference::BackwardResult<float>& Trial::plain_backward() {
+  return plain_backward_.get(
+      [&] { return reference::backward<float>(problem(), HostTensors(inputs()).tensors(), parameters()); });
+}
+
+}  // namespace scoremod::verification
