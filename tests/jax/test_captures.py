@@ -9,7 +9,7 @@ import pytest
 
 import scoremod
 from scoremod.jax import explain, flex_attention, fused_attention, zoo
-from scoremod.jax.captures import name_of
+from scoremod.user_functions import name_of
 
 B, S, H, D = 2, 16, 4, 8
 Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)

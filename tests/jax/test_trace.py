@@ -9,11 +9,11 @@ import pytest
 from jax import export
 
 import scoremod
+from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax import explain, flex_attention, support
 from scoremod.jax.custom_rules import body_has_rules_derivative
-from scoremod.jax.finite_masks import warn_of_finite_masks
-from scoremod.jax.program import Builder
 from scoremod.jax.trace import trace
+from scoremod.program import Builder
 
 B, S, H, D = 2, 16, 4, 8
 Q = jax.ShapeDtypeStruct((B, S, H, D), jnp.float32)

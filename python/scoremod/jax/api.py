@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.call import (
     Call,
     backend_on,
@@ -14,15 +15,14 @@ from scoremod.jax.call import (
     dtype_of,
     platform_of,
     problem_text,
-    sizes_of,
     split_scale,
 )
 from scoremod.jax.differentiate import attend
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
-from scoremod.jax.finite_masks import warn_of_finite_masks
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
+from scoremod.sizes import sizes_of
 
 XLA = "xla"
 

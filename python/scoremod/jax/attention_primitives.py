@@ -18,10 +18,11 @@ from jax.interpreters import ad, batching, mlir
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
-from scoremod.jax.call import backend_on, compiled, local_device, problem_text, sizes_of
+from scoremod.jax.call import backend_on, compiled, local_device, problem_text
 from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
+from scoremod.sizes import sizes_of
 
 # Where a workspace starts within its buffer; XLA promises less.
 _ALIGNMENT = 64

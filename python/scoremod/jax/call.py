@@ -1,7 +1,6 @@
 """One attention call as a plain value, its problem as JSON, and what the backends say of it."""
 
 import functools
-import json
 import numbers
 from typing import NamedTuple
 
@@ -12,9 +11,9 @@ import numpy as np
 from scoremod.arguments import finite
 from scoremod.attention import Attention, support
 from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
-from scoremod.jax.program import AXES, Program, operand_name
-
-LAYOUTS = ("BSHD", "SBHD", "BHSD")
+from scoremod.problem import OperandTensor, problem_json
+from scoremod.program import Program
+from scoremod.sizes import sizes_of
 
 # JAX's name of a platform -> the backends that can run there, the default first.
 _BACKENDS = {"cpu": ("cpu", "reference"), "cuda": ("cudnn",), "gpu": ("cudnn",)}
@@ -40,57 +39,6 @@ class Call(NamedTuple):
     def axis(self, letter):
         """The position of a dimension of q, k, v or o."""
         return self.layout.index(letter)
-
-
-class Sizes(NamedTuple):
-    batch: int
-    heads_q: int
-    heads_kv: int
-    seq_q: int
-    seq_kv: int
-    dim_qk: int
-    dim_v: int
-
-    def axes(self):
-        """axis -> the size of the score along it."""
-        return dict(zip(AXES, (self.batch, self.heads_q, self.seq_q, self.seq_kv)))
-
-
-def sizes_of(layout, q, k, v):
-    """The Sizes of arrays (or shapes) in a layout. Raises InvalidArgumentError that names what doesn't fit."""
-    if layout not in LAYOUTS:
-        raise InvalidArgumentError(f"layout: expected one of {', '.join(LAYOUTS)}, found {layout!r}")
-    shapes = {"query": tuple(q.shape), "key": tuple(k.shape), "value": tuple(v.shape)}
-    for name, shape in shapes.items():
-        if len(shape) != 4:
-            raise InvalidArgumentError(f"{name}: expected 4 dimensions in the order {layout}, found shape {shape}")
-    size = {name: dict(zip(layout, shape)) for name, shape in shapes.items()}
-    for letter, first, second, what in (
-        ("B", "query", "key", "batch"),
-        ("B", "query", "value", "batch"),
-        ("H", "key", "value", "number of heads"),
-        ("S", "key", "value", "length"),
-        ("D", "query", "key", "head dim"),
-    ):
-        if size[first][letter] != size[second][letter]:
-            raise InvalidArgumentError(
-                f"{second}: expected the {what} of {first}, {size[first][letter]}, found {size[second][letter]} in shape "
-                f"{shapes[second]} ({layout})"
-            )
-    if 0 in shapes["query"] or 0 in shapes["key"] or 0 in shapes["value"]:
-        raise InvalidArgumentError(f"expected arrays that are not empty, found shapes {', '.join(map(str, shapes.values()))}")
-    if size["query"]["H"] % size["key"]["H"]:
-        raise InvalidArgumentError(
-            f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}"
-        )
-    return Sizes(
-        *(size["query"][letter] for letter in "BH"),
-        size["key"]["H"],
-        size["query"]["S"],
-        size["key"]["S"],
-        size["query"]["D"],
-        size["value"]["D"],
-    )
 
 
 def check_known(sizes):
@@ -135,25 +83,20 @@ def split_scale(scale):
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. `wanted`: the numbers
     of the operands whose gradients may be asked for; None for all."""
-    problem = {
-        **sizes_of(call.layout, q, k, v)._asdict(),
-        "dtype": _DTYPE_NAMES[np.dtype(q.dtype)],
-        "layout": call.layout,
-        "program": call.program.text(),
-        "operands": [
-            {
-                "name": operand_name(i),
-                "dtype": _DTYPE_NAMES[np.dtype(operand.dtype)],
-                "shape": list(operand.shape),
-                "gradient": wanted is None or i in wanted,
-            }
-            for i, operand in enumerate(operands)
-        ],
-        "backward": backward,
-        "stats": stats,
-        "deterministic": call.deterministic,
-    }
-    return json.dumps(problem)
+    described = [
+        OperandTensor(_DTYPE_NAMES[np.dtype(operand.dtype)], tuple(operand.shape), wanted is None or i in wanted)
+        for i, operand in enumerate(operands)
+    ]
+    return problem_json(
+        sizes_of(call.layout, q, k, v),
+        call.program,
+        described,
+        dtype=_DTYPE_NAMES[np.dtype(q.dtype)],
+        layout=call.layout,
+        backward=backward,
+        stats=stats,
+        deterministic=call.deterministic,
+    )
 
 
 def backend_on(platform, backend):

@@ -1,7 +1,4 @@
-"""What a user's function reads besides its arguments: the names of captured arrays, and integers that JAX would cut to 32 bits."""
-
-import functools
-import types
+"""Integers that a user's function reads and JAX would cut to 32 bits."""
 
 import jax
 import numpy as np
@@ -10,33 +7,7 @@ from jax.extend import core
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import beyond_int32, too_wide
 from scoremod.jax.jaxprs import closed, inner_jaxprs
-
-# A function is looked into so far. What lies deeper is not found, which costs a name or a check.
-_MAX_VALUES = 1000
-_MAX_ITEMS = 64
-_LIBRARIES = ("jax", "numpy")
-
-
-def captured(function):
-    """(name, value) of what a function closes over, has as defaults and numbers in its text, or reads of its module; likewise of the
-    functions, and of the items of lists and dicts, among those."""
-    pending, seen = [("", function)], {}
-    while pending and len(seen) < _MAX_VALUES:
-        name, value = pending.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value  # kept, so that no other gets its id meanwhile
-        if name:
-            yield name, value
-        try:
-            pending.extend(_inside(name, value))
-        except Exception:  # an object may answer for its attributes as it likes; what it holds is not found then
-            continue
-
-
-def name_of(array, functions):
-    """The name by which any of the functions reads an array; None if none does."""
-    return next((name for function in functions for name, value in captured(function) if value is array), None)
+from scoremod.user_functions import captured
 
 
 def check_integers(name, function, avals, jaxpr):
@@ -98,49 +69,3 @@ def _numbers(jaxpr):
         yield from (variable.val for variable in equation.invars if isinstance(variable, core.Literal))
         for inner in inner_jaxprs(equation):
             yield from _numbers(inner)
-
-
-def _inside(name, value):
-    """(name, value) of what a value is made of or reads; a name may be "" for what has none."""
-    if isinstance(value, functools.partial):
-        return [(name, value.func), *_items(name, enumerate(value.args)), *value.keywords.items()]
-    if isinstance(value, types.MethodType):
-        return [(name, value.__func__), *getattr(value.__self__, "__dict__", {}).items()]
-    if isinstance(value, types.FunctionType):
-        return [] if (value.__module__ or "").split(".")[0] in _LIBRARIES else _read_by(value)
-    if isinstance(value, dict):
-        return _items(name, value.items())
-    if isinstance(value, (list, tuple)):
-        return _items(name, enumerate(value))
-    if callable(getattr(value, "__wrapped__", None)):  # a jitted function
-        return [(name, value.__wrapped__)]
-    call = getattr(type(value), "__call__", None)
-    if not name and isinstance(call, types.FunctionType):  # an object that is called as the function is
-        return [(name, types.MethodType(call, value))]
-    return []
-
-
-def _items(name, items):
-    return [(f"{name}[{key!r}]", item) for key, item in list(items)[:_MAX_ITEMS]]
-
-
-def _read_by(function):
-    code = function.__code__
-    found = [(variable, cell.cell_contents) for variable, cell in zip(code.co_freevars, function.__closure__ or ()) if _is_set(cell)]
-    defaults = function.__defaults__ or ()
-    found += zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults)
-    found += (function.__kwdefaults__ or {}).items()
-    codes = [code]
-    for each in codes:  # grows: a function's text has those of the functions within
-        found += [(variable, function.__globals__[variable]) for variable in each.co_names if variable in function.__globals__]
-        found += [(str(number), number) for number in each.co_consts if isinstance(number, int)]
-        codes += [inner for inner in each.co_consts if isinstance(inner, types.CodeType)]
-    return found
-
-
-def _is_set(cell):
-    try:
-        cell.cell_contents
-    except ValueError:
-        return False
-    return True

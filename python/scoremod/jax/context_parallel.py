@@ -12,14 +12,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.call import Call, backend_on, dtype_of, platform_of, sizes_of, split_scale
+from scoremod.jax.call import Call, backend_on, dtype_of, platform_of, split_scale
 from scoremod.jax.differentiate import attend
-from scoremod.jax.finite_masks import warn_of_finite_masks
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.trace import trace
+from scoremod.sizes import sizes_of
 
 STRATEGIES = ("all_gather", "ring")
 

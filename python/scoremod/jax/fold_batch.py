@@ -1,14 +1,10 @@
-"""jax.vmap of attention: the mapped axis becomes part of the batch dimension, so one call computes all.
-
-A batch index b of the folded call is n * batch + b of the mapped ones. So the program's b becomes b % batch, a mapped operand varies
-along the batch, and a mapped table gets one more index, b // batch.
-"""
+"""jax.vmap of attention: the mapped axis becomes part of the batch dimension, so one call computes all (scoremod.folded_program)."""
 
 import jax.numpy as jnp
 
-from scoremod.errors import UnsupportedError
-from scoremod.jax.operands import MAX_TABLE_RANK
-from scoremod.jax.program import Builder
+from scoremod.folded_program import folded
+
+_TABLE_REMEDY = "use jax.lax.map, or index it before the attention"
 
 
 def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
@@ -69,7 +65,7 @@ class _Fold:
     def operands(self, arrays, dims, mapped):
         """The operands' arrays for the folded program, which this makes, too. mapped: which operands differ between the mapped calls."""
         decls = self._call.program.operands
-        self._program = _fold_program(self._call.program, self._batch, mapped)
+        self._program = folded(self._call.program, self._batch, mapped, _TABLE_REMEDY)
         return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)]
 
     def _operand(self, decl, array, dim, mapped):
@@ -83,32 +79,3 @@ class _Fold:
 
 def _inserted(shape, axis, size):
     return (*shape[:axis], size, *shape[axis:])
-
-
-def _fold_program(program, batch, mapped):
-    builder = Builder()
-    for decl, is_mapped in zip(program.operands, mapped):
-        if is_mapped and decl.table_rank:
-            decl = decl._replace(table_rank=decl.table_rank + 1)
-            if decl.table_rank > MAX_TABLE_RANK:
-                raise UnsupportedError(
-                    f"jax.vmap: a captured array that is mapped and read at {MAX_TABLE_RANK} computed indices can't get one more index; "
-                    "use jax.lax.map, or index it before the attention"
-                )
-        elif is_mapped and "b" not in decl.axes:
-            decl = decl._replace(axes=("b", *decl.axes))
-        builder.operand(decl)
-    b, size = builder.node("b", "i32"), builder.constant(batch, "i32")
-    numbers = []
-    for node in program.nodes:
-        args = tuple(numbers[arg] for arg in node.args)
-        if node.op == "b":
-            numbers.append(builder.op("mod", b, size))
-            continue
-        if node.op == "gather" and mapped[node.payload]:
-            args = (builder.op("floor_div", b, size), *args)
-        numbers.append(builder.node(node.op, node.type, *args, payload=node.payload))
-    keep = None if program.keep is None else numbers[program.keep]
-    folded, order = builder.finish(numbers[program.value], keep)
-    assert order == list(range(len(program.operands)))
-    return folded

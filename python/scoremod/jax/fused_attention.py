@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
 from scoremod.jax.arrays import known_array
-from scoremod.jax.call import sizes_of
 from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward, element
-from scoremod.jax.program import AXES
+from scoremod.program import AXES
+from scoremod.sizes import sizes_of
 
 
 def fused_attention(

@@ -11,7 +11,8 @@ from jax.scipy import special
 
 from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
 from scoremod.jax.jaxprs import called_jaxpr
-from scoremod.jax.primitives import PROGRAM_TYPES, clamp
+from scoremod.jax.primitives import PROGRAM_TYPES
+from scoremod.program_forms import clamp
 
 
 def library_rule(equation, types):
@@ -31,7 +32,7 @@ def _float_mod(builder, params, x, y):
 
 
 def _relu6(builder, params, x):
-    return clamp(builder, params, builder.constant(0, "f32"), x, builder.constant(6, "f32"))
+    return clamp(builder, builder.constant(0, "f32"), x, builder.constant(6, "f32"))
 
 
 def _log_of_sum(softplus):

@@ -13,7 +13,8 @@ from jax import lax
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import beyond_int32, too_wide
-from scoremod.jax.program import AXES, OperandDecl
+from scoremod.operand_reads import OperandReads
+from scoremod.program import AXES
 
 # The type that an array's elements have in a program; narrow integers are widened before, and 64 bits cut to 32.
 OPERAND_TYPES = {
@@ -22,7 +23,6 @@ OPERAND_TYPES = {
     **{np.dtype(name): "i32" for name in ("int64", "int32", "int16", "int8", "uint16", "uint8")},
     np.dtype(np.bool_): "bool",
 }
-MAX_TABLE_RANK = 4
 
 
 def operand_array(array):
@@ -95,29 +95,22 @@ class Operands:
         self._builder = builder
         self._sizes = sizes
         self._indices = indices
-        self._numbers = {}
-        self.sources = []
+        self._reads = OperandReads(builder, sizes)
+        self.sources = self._reads.sources
 
     def scalar(self, value):
         """The node of a score-free scalar as an operand over the axes that it varies along; a scalar operand for a uniform one."""
-        type = OPERAND_TYPES[value.dtype]
-        axes = value.axes()
         source = Computed(value, tuple(self._sizes[axis] for axis in AXES))
-        positions = [self._indices[axis].node for axis in axes]
-        if all(self._builder.nodes[node].op in AXES for node in positions):
-            return self._builder.node("operand", type, payload=self._number(OperandDecl(type, axes), source))
-        # The functions see other positions than the local ones: the array is whole, and read at what they see.
-        number = self._number(OperandDecl(type, (), len(axes)), source)
-        return self._builder.node("gather", type, *positions, payload=number)
+        axes = value.axes()
+        return self._reads.computed(OPERAND_TYPES[value.dtype], axes, [self._indices[axis].node for axis in axes], source)
 
     def call_value(self, source):
         """The node of an i32 scalar that is given at the call."""
-        return self._builder.node("operand", "i32", payload=self._number(OperandDecl("i32"), source))
+        return self._reads.computed("i32", (), [], source)
 
     def read(self, view):
         """The node of a view that one element is left of."""
         builder = self._builder
-        type = OPERAND_TYPES[view.base.dtype]
         fixed, indices, dims = [], [], []
         for dim, (node, size) in enumerate(zip(view.indices, view.base.shape)):
             position = 0 if node is None else builder.constant_value(node)  # nothing has indexed a dimension of size 1
@@ -126,36 +119,14 @@ class Operands:
                 dims.append(dim)
             else:
                 fixed.append((dim, min(max(position, 0), size - 1)))
+        type = OPERAND_TYPES[view.base.dtype]
         extents = [view.base.shape[dim] for dim in dims]
-        axes = self._axes(indices, extents)
-        if axes is not None:
-            order = tuple(sorted(range(len(axes)), key=lambda i: AXES.index(axes[i])))
-            decl = OperandDecl(type, tuple(axes[i] for i in order))
-            sizes = tuple(self._sizes[axis] for axis in axes)
-            source = Read(view.base, tuple(fixed), order, sizes)
-            node = builder.node("operand", type, payload=self._number(decl, source))
-        elif len(indices) <= MAX_TABLE_RANK:
-            source = Read(view.base, tuple(fixed), tuple(range(len(indices))), None)
-            number = self._number(OperandDecl(type, (), len(indices)), source)
-            node = builder.node("gather", type, *indices, payload=number)
-        else:
+        node = self._reads.captured(type, indices, extents, lambda order, sizes: Read(view.base, tuple(fixed), order, sizes))
+        if node is None:
             return None
         for condition, fill in view.guards:
             node = builder.op("select", condition, node, builder.constant(fill, type))
         return node
-
-    def _axes(self, indices, extents):
-        """The axes that these index nodes are, if an array of these extents then covers every one of their values."""
-        axes = [self._builder.nodes[node].op for node in indices]
-        distinct = all(axis in AXES for axis in axes) and len(set(axes)) == len(axes)
-        return axes if distinct and all(n >= self._sizes[axis] for axis, n in zip(axes, extents)) else None
-
-    def _number(self, decl, source):
-        key = (decl, source)
-        if key not in self._numbers:
-            self._numbers[key] = self._builder.operand(decl)
-            self.sources.append(source)
-        return self._numbers[key]
 
 
 def whole(value):

@@ -15,7 +15,7 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scoremod.jax.program import Builder, OperandDecl
+from scoremod.program import Builder, OperandDecl
 
 # The arrays of the two primitives before their operands, each as the tensor whose dimensions it has.
 FORWARD_TENSORS, BACKWARD_TENSORS = ("q", "k", "v"), ("q", "k", "v", "o", "lse", "o")

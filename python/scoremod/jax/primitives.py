@@ -7,6 +7,8 @@ of type f32, i32 or bool, and the primitive's operands have just those dtypes.
 import numpy as np
 from jax import lax
 
+from scoremod.program_forms import clamp, integer_power, is_finite, log2, select_case, truncated_quotient, truncated_remainder
+
 PROGRAM_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.bool_): "bool"}
 
 
@@ -40,6 +42,16 @@ def _any(name):
     return _op(name, "f32", "i32", "bool")
 
 
+def _unparameterized(form):
+    """The rule of a primitive whose parameters mean nothing."""
+    return lambda builder, params, *args: form(builder, *args)
+
+
+def _log2(builder, params, x):
+    """A primitive from JAX 0.11 on; before, jnp.log2 was this."""
+    return log2(builder, x) if builder.type(x) == "f32" else None
+
+
 def _same(builder, params, x, *_):
     return x
 
@@ -70,28 +82,8 @@ def _shift(name):
     return rule
 
 
-def _truncated_quotient(builder, x, y):
-    """XLA's integer division goes towards zero, and x / 0 is -1."""
-    zero, one = builder.constant(0, "i32"), builder.constant(1, "i32")
-    inexact = builder.op("ne", builder.op("mod", x, y), zero)
-    signs_differ = builder.op("ne", builder.op("lt", x, zero), builder.op("lt", y, zero))
-    floor = builder.op("floor_div", x, y)
-    quotient = builder.op("select", builder.op("and", inexact, signs_differ), builder.op("add", floor, one), floor)
-    if builder.constant_value(y):
-        return quotient
-    return builder.op("select", builder.op("eq", y, zero), builder.constant(-1, "i32"), quotient)
-
-
 def _div(builder, params, x, y):
-    return builder.op("div", x, y) if builder.type(x) == "f32" else _truncated_quotient(builder, x, y)
-
-
-def _rem(builder, params, x, y):
-    """The remainder with the sign of x."""
-    if builder.type(x) == "i32":
-        return builder.op("sub", x, builder.op("mul", y, _truncated_quotient(builder, x, y)))
-    size = builder.op("mod", builder.op("abs", x), builder.op("abs", y))
-    return builder.op("select", builder.op("lt", x, builder.constant(0, "f32")), builder.op("neg", size), size)
+    return builder.op("div", x, y) if builder.type(x) == "f32" else truncated_quotient(builder, x, y)
 
 
 def _pow(builder, params, x, y):
@@ -100,31 +92,10 @@ def _pow(builder, params, x, y):
     return builder.op("pow", x, builder.op("f32", y))
 
 
-def _integer_pow(builder, params, x):
-    exponent = params["y"]
-    power, square, rest = None, x, abs(exponent)
-    while rest:
-        if rest & 1:
-            power = square if power is None else builder.op("mul", power, square)
-        rest >>= 1
-        if rest:
-            square = builder.op("mul", square, square)
-    if power is None:
-        return builder.constant(1, builder.type(x))
-    if exponent > 0:
-        return power
-    return builder.op("reciprocal", power) if builder.type(x) == "f32" else None
-
-
 def _one_minus_square(builder, params, x):
     """JAX 0.11's primitive in the derivative of tanh; computed as there, exact where |x| is near 1."""
     one = builder.constant(1, builder.type(x))
     return builder.op("mul", builder.op("add", one, x), builder.op("sub", one, x))
-
-
-def _log2(builder, params, x):
-    """A primitive from JAX 0.11 on; before, jnp.log2 was this."""
-    return builder.op("div", builder.op("log", x), builder.constant(np.log(2), "f32")) if builder.type(x) == "f32" else None
 
 
 def _round(builder, params, x):
@@ -137,18 +108,6 @@ def _round(builder, params, x):
     return builder.op("select", half, builder.op("mul", builder.op("sign", x), builder.op("ceil", size)), even)
 
 
-def _is_finite(builder, params, x):
-    return builder.op("lt", builder.op("abs", x), builder.constant(np.inf, "f32"))
-
-
-def clamp(builder, params, low, x, high):
-    """min(max(x, low), high). At the ends its derivative is 0, where that of min and max is half."""
-    if builder.type(x) != "f32":
-        return builder.op("min", builder.op("max", x, low), high)
-    above = builder.op("select", builder.op("le", x, low), builder.op("min", low, high), x)
-    return builder.op("select", builder.op("ge", x, high), high, above)
-
-
 def _select_n(builder, params, which, *cases):
     if builder.type(which) == "bool":
         choice = builder.constant_value(which)
@@ -156,14 +115,6 @@ def _select_n(builder, params, which, *cases):
             return cases[int(choice)]
         return builder.op("select", which, cases[1], cases[0])
     return select_case(builder, which, cases)
-
-
-def select_case(builder, which, cases):
-    """cases[which], where an index beyond the ends means the first or the last."""
-    chosen = cases[-1]
-    for number in range(len(cases) - 2, -1, -1):
-        chosen = builder.op("select", builder.op("le", which, builder.constant(number, "i32")), cases[number], chosen)
-    return chosen
 
 
 def _compare(name):
@@ -191,14 +142,14 @@ RULES = {
     "sub": _numeric("sub"),
     "mul": _numeric_or_logical("mul", "and"),
     "div": _div,
-    "rem": _rem,
+    "rem": _unparameterized(truncated_remainder),
     "pow": _pow,
-    "integer_pow": _integer_pow,
+    "integer_pow": lambda builder, params, x: integer_power(builder, x, params["y"]),
     "square": lambda builder, params, x: builder.op("mul", x, x),
     "one_minus_square": _one_minus_square,
     "min": _numeric_or_logical("min", "and"),
     "max": _numeric_or_logical("max", "or"),
-    "clamp": clamp,
+    "clamp": _unparameterized(clamp),
     "neg": _numeric("neg"),
     "abs": _numeric("abs"),
     "sign": _numeric("sign"),
@@ -231,7 +182,7 @@ RULES = {
     "not": _op("not", "bool"),
     "shift_left": _shift("mul"),
     "shift_right_arithmetic": _shift("floor_div"),
-    "is_finite": _is_finite,
+    "is_finite": _unparameterized(is_finite),
     "select_n": _select_n,
     "convert_element_type": _convert,
     # These move, name or join elements; a single one stays what it is.

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import warnings
 
 import jax
@@ -12,14 +11,16 @@ from jax.extend import core
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.jax import values
-from scoremod.jax.captures import check_integers, name_of
+from scoremod.jax.captures import check_integers
 from scoremod.jax.custom_rules import body_has_rules_derivative, has_custom_rule, is_library_rule
 from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
 from scoremod.jax.library_functions import library_rule
 from scoremod.jax.manual_axes import type_like
-from scoremod.jax.operands import MAX_TABLE_RANK, OPERAND_TYPES, VIEW_RULES, Operands, index_vector
-from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES, select_case
-from scoremod.jax.program import AXES, Builder
+from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
+from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES
+from scoremod.program import AXES, MAX_TABLE_RANK, Builder
+from scoremod.program_forms import select_case
+from scoremod.user_functions import check_callable, name_of
 
 _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 _SCORE = jax.ShapeDtypeStruct((), jnp.float32)
@@ -42,7 +43,7 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
     dtype: of scores. For float32 the function is traced without JAX's 64-bit types, on or not: a captured float64 becomes what it does without.
     """
     avals, returned, meaning = _SIGNATURES[name]
-    _check_callable(name, function, len(avals))
+    check_callable(name, function)
     wide = np.dtype(dtype) == np.float64
     if wide:
         avals = [jax.ShapeDtypeStruct((), np.float64) if aval.dtype == np.float32 else aval for aval in avals]
@@ -72,23 +73,6 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
     if results[0].dtype != returned and not (wide and returned == np.float32 and results[0].dtype == np.float64):
         raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
     return jaxpr
-
-
-def _check_callable(name, function, arguments):
-    if not callable(function):
-        found = f"an array of shape {function.shape}" if hasattr(function, "shape") else f"{function!r:.100}"
-        raise InvalidArgumentError(f"{name}: expected a function, found {found}")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of a function that is not Python's
-        return
-    try:
-        signature.bind(*range(arguments))
-    except TypeError:
-        wanted = "(score, b, h, q_idx, kv_idx)" if name == "score_mod" else "(b, h, q_idx, kv_idx)"
-        raise InvalidArgumentError(
-            f"{name}: expected a function of {wanted}, found one of {signature}; a mask is passed as mask_mod, a modified score as score_mod"
-        ) from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from scoremod.jax.program import AXES
+from scoremod.program import AXES
 
 _serials = itertools.count()
 

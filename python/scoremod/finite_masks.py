@@ -13,18 +13,20 @@ _MAX_ELEMENTS = 2**16
 _EXACT = ("cpu", "reference")
 
 
-def warn_of_finite_masks(program, sources, backend, stacklevel):
+def warn_of_finite_masks(program, sources, backend, stacklevel, infinity="jnp.inf"):
     """Warns where a program may give all scores of a row such a number: its log-sum-exp then has no digit left of the number of keys, and its
     gradients are wrong. backend: the one that runs it; None for backward passes that combine log-sum-exps of parts.
 
-    Numbers in captured arrays are known where JAX doesn't trace the array.
+    sources: for each operand of the program what has known_array(): its whole captured array, or None for one whose numbers aren't known, such
+        as one that is traced.
+    infinity: how the caller's framework writes it.
     """
     if backend in _EXACT:
         return
     found = next(_numbers(program, sources), None)
     if found is not None:
         warnings.warn(
-            f"score_mod has {found} for some scores. If that is to mask them, write -jnp.inf or use mask_mod, which also skips their work: where a "
+            f"score_mod has {found} for some scores. If that is to mask them, write -{infinity} or use mask_mod, which also skips their work: where a "
             "whole row has such scores, its gradients are wrong, for the float32 log-sum-exp that the backward pass starts from is too coarse",
             stacklevel=stacklevel + 1,
         )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 AXES = ("b", "h", "q_idx", "kv_idx")
+MAX_TABLE_RANK = 4
 
 # Ops that the text writes between their arguments; every other one is written as a function.
 _INFIX = {

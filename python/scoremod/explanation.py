@@ -1,0 +1,39 @@
+"""What became of a traced attention, for people and programs."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """A tensor that the traced program reads."""
+
+    name: str
+    origin: str  # "captured array", "scalar", or by whom it is computed before the attention
+    axes: tuple  # what it has a dimension for; empty for a table, which has indices
+    shape: tuple
+    dtype: str
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """str() of it is a page for people."""
+
+    program: str  # as traced: docs/program_text.md
+    operands: tuple
+    problem: dict  # docs/problem.md
+    compiled: dict  # what the compiler made of it: the fields of `scoremod explain --json`
+
+    def __str__(self):
+        lines = [self.program, ""]
+        for operand in self.operands:
+            where = f"over {', '.join(operand.axes)}" if operand.axes else "table" if operand.shape else "scalar"
+            lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {operand.origin}, {operand.bytes} bytes")
+        mask = self.compiled["mask"]
+        lines += ["", f"mask: {mask['kind']}", f"derivative:\n{self.compiled['derivative']}"]
+        lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
+        return "\n".join(lines)
+
+    def answers(self):
+        """backend -> why it can't run this; nothing where it can."""
+        return {answer["backend"]: tuple(answer["reasons"]) for answer in self.compiled["backends"]}

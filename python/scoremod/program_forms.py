@@ -1,0 +1,63 @@
+"""What frameworks have as one operation and programs as several: each takes a scoremod.program.Builder and nodes, and gives a node."""
+
+import numpy as np
+
+
+def truncated_quotient(builder, x, y):
+    """x / y of i32 towards zero; x / 0 is -1."""
+    zero, one = builder.constant(0, "i32"), builder.constant(1, "i32")
+    inexact = builder.op("ne", builder.op("mod", x, y), zero)
+    signs_differ = builder.op("ne", builder.op("lt", x, zero), builder.op("lt", y, zero))
+    floor = builder.op("floor_div", x, y)
+    quotient = builder.op("select", builder.op("and", inexact, signs_differ), builder.op("add", floor, one), floor)
+    if builder.constant_value(y):
+        return quotient
+    return builder.op("select", builder.op("eq", y, zero), builder.constant(-1, "i32"), quotient)
+
+
+def truncated_remainder(builder, x, y):
+    """The remainder with the sign of x, as C has it."""
+    if builder.type(x) == "i32":
+        return builder.op("sub", x, builder.op("mul", y, truncated_quotient(builder, x, y)))
+    size = builder.op("mod", builder.op("abs", x), builder.op("abs", y))
+    return builder.op("select", builder.op("lt", x, builder.constant(0, "f32")), builder.op("neg", size), size)
+
+
+def integer_power(builder, x, exponent):
+    """x to the power of an integer, by products; None for a negative one of an i32."""
+    power, square, rest = None, x, abs(exponent)
+    while rest:
+        if rest & 1:
+            power = square if power is None else builder.op("mul", power, square)
+        rest >>= 1
+        if rest:
+            square = builder.op("mul", square, square)
+    if power is None:
+        return builder.constant(1, builder.type(x))
+    if exponent > 0:
+        return power
+    return builder.op("reciprocal", power) if builder.type(x) == "f32" else None
+
+
+def clamp(builder, low, x, high):
+    """min(max(x, low), high). At the ends its derivative is 0, where that of min and max is half."""
+    if builder.type(x) != "f32":
+        return builder.op("min", builder.op("max", x, low), high)
+    above = builder.op("select", builder.op("le", x, low), builder.op("min", low, high), x)
+    return builder.op("select", builder.op("ge", x, high), high, above)
+
+
+def select_case(builder, which, cases):
+    """cases[which], where an index beyond the ends means the first or the last."""
+    chosen = cases[-1]
+    for number in range(len(cases) - 2, -1, -1):
+        chosen = builder.op("select", builder.op("le", which, builder.constant(number, "i32")), cases[number], chosen)
+    return chosen
+
+
+def is_finite(builder, x):
+    return builder.op("lt", builder.op("abs", x), builder.constant(np.inf, "f32"))
+
+
+def log2(builder, x):
+    return builder.op("div", builder.op("log", x), builder.constant(np.log(2), "f32"))

@@ -1,0 +1,59 @@
+"""The sizes of an attention, from the shapes of its arrays."""
+
+from typing import NamedTuple
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.program import AXES
+
+LAYOUTS = ("BSHD", "SBHD", "BHSD")
+
+
+class Sizes(NamedTuple):
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seq_q: int
+    seq_kv: int
+    dim_qk: int
+    dim_v: int
+
+    def axes(self):
+        """axis -> the size of the score along it."""
+        return dict(zip(AXES, (self.batch, self.heads_q, self.seq_q, self.seq_kv)))
+
+
+def sizes_of(layout, q, k, v):
+    """The Sizes of arrays (or shapes) in a layout. Raises InvalidArgumentError that names what doesn't fit."""
+    if layout not in LAYOUTS:
+        raise InvalidArgumentError(f"layout: expected one of {', '.join(LAYOUTS)}, found {layout!r}")
+    shapes = {"query": tuple(q.shape), "key": tuple(k.shape), "value": tuple(v.shape)}
+    for name, shape in shapes.items():
+        if len(shape) != 4:
+            raise InvalidArgumentError(f"{name}: expected 4 dimensions in the order {layout}, found shape {shape}")
+    size = {name: dict(zip(layout, shape)) for name, shape in shapes.items()}
+    for letter, first, second, what in (
+        ("B", "query", "key", "batch"),
+        ("B", "query", "value", "batch"),
+        ("H", "key", "value", "number of heads"),
+        ("S", "key", "value", "length"),
+        ("D", "query", "key", "head dim"),
+    ):
+        if size[first][letter] != size[second][letter]:
+            raise InvalidArgumentError(
+                f"{second}: expected the {what} of {first}, {size[first][letter]}, found {size[second][letter]} in shape "
+                f"{shapes[second]} ({layout})"
+            )
+    if 0 in shapes["query"] or 0 in shapes["key"] or 0 in shapes["value"]:
+        raise InvalidArgumentError(f"expected arrays that are not empty, found shapes {', '.join(map(str, shapes.values()))}")
+    if size["query"]["H"] % size["key"]["H"]:
+        raise InvalidArgumentError(
+            f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}"
+        )
+    return Sizes(
+        *(size["query"][letter] for letter in "BH"),
+        size["key"]["H"],
+        size["query"]["S"],
+        size["key"]["S"],
+        size["query"]["D"],
+        size["value"]["D"],
+    )
