@@ -1,5 +1,6 @@
 #include "attention_state.hpp"
 
+#include <sstream>
 #include <utility>
 
 #include "scoremod/attention_cache.hpp"
@@ -7,9 +8,21 @@
 
 namespace scoremod::jax {
 
-AttentionState::AttentionState(std::string problem, std::string backend, MemoryKind memory)
+namespace {
+
+/// The names between commas.
+std::vector<std::string> names_of(const std::string& list) {
+  std::vector<std::string> names;
+  std::istringstream pieces(list);
+  for (std::string name; std::getline(pieces, name, ',');) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+AttentionState::AttentionState(std::string problem, const std::string& backends, MemoryKind memory)
     : problem_(std::move(problem)),
-      backend_(std::move(backend)),
+      backends_(names_of(backends)),
       memory_(memory),
       tensors_(tensors_of(parse_problem(problem_))) {}
 
@@ -18,7 +31,7 @@ const Attention& AttentionState::prepare(int device) {
   std::shared_ptr<const Attention>& attention = by_device_[device];
   if (attention) return *attention;
   CompileOptions options;
-  options.backend = backend_;
+  options.backends = backends_;
   options.memory = memory_;
   options.device = device;
   attention = cached_attention(parse_problem(problem_), options);

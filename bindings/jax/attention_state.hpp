@@ -19,8 +19,8 @@ namespace scoremod::jax {
 /// It is made before the program first runs on the device and never while it runs, when a CUDA graph may be recorded.
 class AttentionState {
  public:
-  /// `problem` is a problem's JSON, `backend` a backend's name or empty.
-  AttentionState(std::string problem, std::string backend, MemoryKind memory);
+  /// `problem` is a problem's JSON; `backends` are CompileOptions' with commas between them.
+  AttentionState(std::string problem, const std::string& backends, MemoryKind memory);
 
   /// The attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
   const Attention& prepare(int device);
@@ -33,7 +33,7 @@ class AttentionState {
 
  private:
   const std::string problem_;
-  const std::string backend_;
+  const std::vector<std::string> backends_;
   const MemoryKind memory_;
   std::vector<TensorInfo> tensors_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
@@ -49,8 +49,8 @@ class PlatformState : public AttentionState {
   inline static xla::ffi::TypeId id = {};
   static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
 
-  PlatformState(std::string problem, std::string backend)
-      : AttentionState(std::move(problem), std::move(backend), kMemory) {}
+  PlatformState(std::string problem, const std::string& backends)
+      : AttentionState(std::move(problem), backends, kMemory) {}
 };
 
 }  // namespace scoremod::jax

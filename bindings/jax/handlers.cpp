@@ -1,6 +1,6 @@
-// The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backend` (a name,
-// or empty), and may have `scale` (f32, which takes the place of the problem's); the backward ones also have `wanted`
-// (i64 numbers of the operands whose gradients are results).
+// The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backends` (as
+// CompileOptions has them, with commas between them), and may have `scale` (f32, which takes the place of the
+// problem's); the backward ones also have `wanted` (i64 numbers of the operands whose gradients are results).
 
 #include <atomic>
 #include <cstdint>
@@ -71,11 +71,11 @@ template <class State>
 ffi::ErrorOr<std::unique_ptr<State>> instantiate(ffi::Dictionary attributes, std::int32_t device) {
   const auto problem = attributes.get<std::string_view>("problem");
   if (!problem) return ffi::Unexpected(problem.error());
-  const auto backend = attributes.get<std::string_view>("backend");
-  if (!backend) return ffi::Unexpected(backend.error());
+  const auto backends = attributes.get<std::string_view>("backends");
+  if (!backends) return ffi::Unexpected(backends.error());
   std::unique_ptr<State> state;
   const ffi::Error error = guarded([&] {
-    state = std::make_unique<State>(std::string(*problem), std::string(*backend));
+    state = std::make_unique<State>(std::string(*problem), std::string(*backends));
     state->prepare(device);
   });
   if (error.failure()) return ffi::Unexpected(error);

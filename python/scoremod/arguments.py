@@ -4,7 +4,7 @@ import ctypes
 import json
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -53,7 +53,12 @@ def backend_names(backends):
     """The names of a list of backends, or of a text with commas between them; those to leave out have a "-" before them."""
     if backends is None:
         return []
-    return [name.strip() for name in backends.split(",")] if isinstance(backends, str) else list(backends)
+    if isinstance(backends, str):
+        return [name.strip() for name in backends.split(",") if name.strip()]
+    names = list(backends) if isinstance(backends, Iterable) else [backends]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"backends: expected names, or a text with commas between them, found {backends!r}")
+    return names
 
 
 def encode(text, name):

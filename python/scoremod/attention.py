@@ -215,11 +215,12 @@ def support(problem, *, backend=None, backends=None, memory=None, device=None, l
     return _ask("scoremod_support", problem, backend, (), device, backends=backends, memory=memory, level=level)
 
 
-def explain(problem, *, backend=None, disabled_passes=()):
+def explain(problem, *, backend=None, backends=None, memory=None, device=None, disabled_passes=()):
     """What the compiler makes of a problem, and why, as a dict: the mask's class, the program before and after the passes, its
-    derivative, FLOPs, and every backend's answer with its workspace. The fields are those of `scoremod explain --json`.
+    derivative, FLOPs, every backend's answer with its workspace, which of them Attention takes with the same arguments, and who decided
+    among whom. The fields are those of `scoremod explain --json`.
     """
-    return _ask("scoremod_explain", problem, backend, disabled_passes, None)
+    return _ask("scoremod_explain", problem, backend, disabled_passes, device, backends=backends, memory=memory)
 
 
 def _ask(function, problem, backend, disabled_passes, device, **selection):

@@ -32,7 +32,18 @@ class Explanation:
         mask = self.compiled["mask"]
         lines += ["", f"mask: {mask['kind']}", f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
+        lines.append(f"runs on: {self.backend or 'none of them'}, chosen among by {self.decided_by}")
         return "\n".join(lines)
+
+    @property
+    def backend(self):
+        """The backend that runs it; None where none does."""
+        return next((answer["backend"] for answer in self.compiled["backends"] if answer["chosen"]), None)
+
+    @property
+    def decided_by(self):
+        """Who said which backends may be chosen: "the caller", "SCOREMOD_BACKENDS" or "nobody: the fastest by prediction"."""
+        return self.compiled["decided_by"]
 
     def answers(self):
         """backend -> why it can't run this; nothing where it can."""

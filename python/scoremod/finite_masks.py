@@ -9,19 +9,19 @@ import numpy as np
 _MASK_LIKE = -(2.0**15)
 # Larger arrays are not looked through for it.
 _MAX_ELEMENTS = 2**16
-# Backends whose backward makes up for the rounding.
-_EXACT = ("cpu", "reference")
+# Where the backends' backward makes up for the rounding.
+_EXACT = "host"
 
 
-def warn_of_finite_masks(program, sources, backend, stacklevel, infinity="jnp.inf"):
+def warn_of_finite_masks(program, sources, memory, stacklevel, infinity="jnp.inf"):
     """Warns where a program may give all scores of a row such a number: its log-sum-exp then has no digit left of the number of keys, and its
-    gradients are wrong. backend: the one that runs it; None for backward passes that combine log-sum-exps of parts.
+    gradients are wrong. memory: where it runs, "host" or "cuda"; None for backward passes that combine log-sum-exps of parts.
 
     sources: for each operand of the program what has known_array(): its whole captured array, or None for one whose numbers aren't known, such
         as one that is traced.
     infinity: how the caller's framework writes it.
     """
-    if backend in _EXACT:
+    if memory == _EXACT:
         return
     found = next(_numbers(program, sources), None)
     if found is not None:

@@ -94,7 +94,7 @@ def test_the_attention_is_made_when_xla_compiles():
     """A text that is no problem is an error of compiling, not of the first run."""
     register()
     call = jax.ffi.ffi_call(FORWARD, jax.ShapeDtypeStruct((1,), jnp.float32))
-    lowered = jax.jit(lambda x: call(x, problem="{}", backend="cpu")).lower(jnp.ones(1))
+    lowered = jax.jit(lambda x: call(x, problem="{}", backends="cpu")).lower(jnp.ones(1))
     with pytest.raises(jax.errors.JaxRuntimeError, match="scoremod: invalid argument"):
         lowered.compile()
 

@@ -200,25 +200,25 @@ def _masked_by(low):
     ]
 
 
-def _warnings_of(score_mod, backend):
+def _warnings_of(score_mod, memory):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_finite_masks(*trace(score_mod, None, {"b": B, "h": H, "q_idx": S, "kv_idx": S}), backend, 1)
+        warn_of_finite_masks(*trace(score_mod, None, {"b": B, "h": H, "q_idx": S, "kv_idx": S}), memory, 1)
     return [str(warning.message) for warning in caught]
 
 
 @pytest.mark.parametrize("low", [-1e9, -65504.0, np.finfo(np.float32).min])
 def test_a_finite_number_that_stands_for_a_mask_is_warned_of_where_gradients_would_be_wrong(low):
     for score_mod in _masked_by(low):
-        (message,) = _warnings_of(score_mod, "cudnn")
-        assert "use mask_mod" in message and not _warnings_of(score_mod, "cpu")
+        (message,) = _warnings_of(score_mod, "cuda")
+        assert "use mask_mod" in message and not _warnings_of(score_mod, "host")
 
 
 def test_masks_that_are_none_are_not_warned_of():
     unmasked = lambda score, b, h, q_idx, kv_idx: jnp.where(q_idx >= kv_idx, score, -jnp.inf) + jnp.where(kv_idx == 0, 1e4, -1e4)  # noqa: E731
-    assert not _warnings_of(unmasked, "cudnn")
-    assert not any(_warnings_of(score_mod, "cudnn") for score_mod in [*_masked_by(-30000.0), *_masked_by(-np.inf)])
-    assert not _warnings_of(lambda score, *_: jnp.nan_to_num(score), "cudnn")
+    assert not _warnings_of(unmasked, "cuda")
+    assert not any(_warnings_of(score_mod, "cuda") for score_mod in [*_masked_by(-30000.0), *_masked_by(-np.inf)])
+    assert not _warnings_of(lambda score, *_: jnp.nan_to_num(score), "cuda")
 
 
 @pytest.mark.filterwarnings("error")
@@ -305,12 +305,6 @@ def test_lowering_for_a_platform_without_a_device():
     q = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.EnvironmentError, match="expected a device of the platform 'cuda'"):
         jax.jit(flex_attention).trace(q, q, q).lower(lowering_platforms=("cuda",))
-
-
-def test_an_unknown_backend():
-    q = jnp.ones((1, 4, 1, 8), jnp.float32)
-    with pytest.raises(scoremod.UnsupportedError, match="expected one that runs on the platform 'cpu'"):
-        flex_attention(q, q, q, backend="cudnn")
 
 
 def test_numbers_in_the_text_are_as_good_as_arrays():

@@ -44,12 +44,13 @@ def test_one_call_decides_about_each(monkeypatch):
 
 def test_jax_decides_about_each(monkeypatch):
     jax = pytest.importorskip("jax")
-    from scoremod.jax import call, flex_attention
+    from scoremod import problem
+    from scoremod.jax import flex_attention
 
     written = []
-    monkeypatch.setattr(call.json, "dumps", lambda value, dumps=json.dumps: written.append(value) or dumps(value))
+    monkeypatch.setattr(problem.json, "dumps", lambda value, dumps=json.dumps: written.append(value) or dumps(value))
     q = jax.numpy.ones((1, 2, 3, 4))
     flex_attention(q, q, q, scale=0.75)
     problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
     # Shards see true positions by operands that hold their offsets; the scale is asked of the call.
-    assert problems and all(set(problem) | BY_LAYOUT | {"scale", "index_offsets"} == FIELDS for problem in problems)
+    assert problems and all(set(each) | BY_LAYOUT | {"scale", "index_offsets"} == FIELDS for each in problems)

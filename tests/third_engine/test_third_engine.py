@@ -117,3 +117,45 @@ def test_is_built_ahead_of_time_by_the_command(tmp_path, problem_file):
 
 def test_runs_from_c(tmp_path):
     assert run(tmp_path, BUILD / "bin" / "third_engine_runs_on_third").split() == ["third", "3", "4"]
+
+
+JAX = f"""
+import json
+import jax, jax.numpy as jnp, numpy as np, scoremod
+from scoremod.jax import explain, flex_attention, support
+rng = np.random.default_rng()
+arrays = [rng.standard_normal((1, 40, 2, 16)).astype(np.float32) for _ in range(3)] + [np.array([0.5, 2.0], np.float32)]
+modifiers = lambda slope: (lambda score, b, h, i, j: score * slope[h], lambda b, h, i, j: j <= i)
+
+def results(**options):
+    def loss(q, k, v, slope):
+        o = flex_attention(q, k, v, *modifiers(slope), **options)
+        return (o**2).sum() / 2, o
+    (_, o), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True))(*map(jnp.asarray, arrays))
+    return [np.asarray(x, np.float64) for x in (o, *gradients)]
+
+trials = lambda: scoremod.cache.statistics()["trials"]["count"]
+got, tried = results(), trials()
+oracle = scoremod.Attention({PROBLEM!r}, backend="reference")
+o, lse = oracle.forward(*arrays[:3], {{"slope": arrays[3]}}, return_lse=True)
+gradients = oracle.backward(*arrays[:3], o, lse, o, {{"slope": arrays[3]}})
+wants = [o, gradients.dq, gradients.dk, gradients.dv, gradients.d_operands["slope"]]
+for x, xla, want in zip(got, results(backend="xla"), wants, strict=True):
+    band = 4 * np.finfo(np.float32).eps * np.abs(want).max()
+    np.testing.assert_array_less(np.abs(x - want).max(), 2 * np.abs(xla - want).max() + band)
+results(backends="-third")
+explanation = explain(*arrays[:3], *modifiers(jnp.asarray(arrays[3])))
+too_wide = jnp.ones((1, 8, 1, 96))
+print(json.dumps([explanation.backend, explanation.decided_by, support(too_wide, too_wide, too_wide)["third"], tried, trials()]))
+"""
+
+
+def test_serves_jax(tmp_path):
+    pytest.importorskip("jax")
+    backend, decided_by, reasons, tried, tried_in_all = json.loads(python(tmp_path, JAX))
+    assert (backend, decided_by) == ("third", "nobody: the fastest by prediction")
+    # As above: the wrong candidate and the right one of the forward, the right one of the backward; nothing for those after it.
+    assert tried == tried_in_all == 3
+    assert len(reasons) == 1 and "dim_qk is 96: the third engine" in reasons[0]
+    code = "import os; os.environ['SCOREMOD_BACKENDS'] = 'reference,third'\n" + JAX
+    assert json.loads(python(tmp_path / "another", code))[:2] == ["reference", "SCOREMOD_BACKENDS"]

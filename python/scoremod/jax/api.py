@@ -7,24 +7,14 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
-from scoremod.jax.call import (
-    Call,
-    backend_on,
-    check_known,
-    check_runs,
-    dtype_of,
-    platform_of,
-    problem_text,
-    split_scale,
-)
+from scoremod.jax.call import Call, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.manual_axes import vary_alike
+from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.sizes import sizes_of
-
-XLA = "xla"
 
 
 def flex_attention(
@@ -39,6 +29,7 @@ def flex_attention(
     return_lse=False,
     deterministic=False,
     backend=None,
+    backends=None,
     fallback=None,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
@@ -51,8 +42,11 @@ def flex_attention(
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
-    backend: "cpu" or "reference" on the CPU, "cudnn" on CUDA, "xla" anywhere; without it, the platform's own.
-    fallback: "xla" to run an attention that the backend can't run as XLA operations, instead of raising.
+    backend: the one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
+    backends: names in order, of which the first that supports the call runs it, and names to leave out, with a "-" before them; a list, or a
+        text with commas. Those for other memory than the platform's are passed over. Without a name the backend that is predicted to be the
+        fastest. Without both, what SCOREMOD_BACKENDS says.
+    fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
     to every captured float array. docs/jax.md says what the functions can be made of.
@@ -63,19 +57,20 @@ def flex_attention(
     sizes_of(layout, query, key, value)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
-    if backend != XLA:
+    if backend != XLA or backends is not None:
+        chosen_among = selected(backend, backends)
         try:
             dtype_of(query, key, value)
-            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend)
-            if fallback is None:  # what the backend refuses then raises where XLA compiles it, and nothing is compiled before
-                runs_on = backend_on(platform_of(query, key, value), backend)
-            else:
-                runs_on = check_runs(traced.problem, backend, query, key, value)
+            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, chosen_among)
+            platform = platform_of(query, key, value)
+            memory = memory_of(platform)
+            if fallback is not None:  # otherwise what is refused raises where XLA compiles it, and nothing is compiled before
+                compiled(traced.problem, chosen_among, platform)
         except UnsupportedError:
             if fallback is None:
                 raise
         else:
-            warn_of_finite_masks(traced.call.program, traced.sources, runs_on, 2)
+            warn_of_finite_masks(traced.call.program, traced.sources, memory, 2)
             operands = [source.array() for source in traced.sources]
             if explicit_axes(query):
                 return attend_on_shards(traced.call, query, key, value, operands, with_lse=bool(return_lse))
@@ -93,13 +88,13 @@ class TracedCall(NamedTuple):
     problem: str  # of the forward, as JSON
 
 
-def trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backend):
+def trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backends):
     """What flex_attention's arguments are traced to. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
     check_known(sizes)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
-    call = Call(program, layout, number, backend, bool(deterministic))
+    call = Call(program, layout, number, backends, bool(deterministic))
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
     return TracedCall(call, sources, operands, problem)

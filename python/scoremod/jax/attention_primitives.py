@@ -18,10 +18,11 @@ from jax.interpreters import ad, batching, mlir
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
-from scoremod.jax.call import backend_on, compiled, local_device, problem_text
+from scoremod.jax.call import problem_text
 from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
+from scoremod.jax.selection import compiled, device_of
 from scoremod.sizes import sizes_of
 
 # Where a workspace starts within its buffer; XLA promises less.
@@ -69,17 +70,17 @@ def _lower_backward(platform, context, *arguments, call, wanted):
 
 def _lower(target, platform, context, arguments, call, problem, **attributes):
     ffi.register()
-    backend, device = backend_on(platform, call.backend), local_device(platform)
+    device = device_of(platform)
     if device is not None:
         ffi.use_device(device)
-    attention = compiled(problem, backend, device, backward=target == ffi.BACKWARD)
+    attention = compiled(problem, call.backends, platform, backward=target == ffi.BACKWARD)
     # The call has one more result than the primitive: its scratch memory.
     needed = attention.backward_workspace_bytes if target == ffi.BACKWARD else attention.forward_workspace_bytes
     scratch = jax.core.ShapedArray((needed + _ALIGNMENT,), jnp.uint8)
     if call.scale is not None:
         attributes["scale"] = np.float32(call.scale)
     context = context.replace(avals_out=[*context.avals_out, scratch])
-    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backend=backend, **attributes)[:-1]
+    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backends=",".join(call.backends), **attributes)[:-1]
 
 
 def _refuse_jvp(primitive, primals, tangents, **parameters):

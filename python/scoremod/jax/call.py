@@ -1,6 +1,5 @@
-"""One attention call as a plain value, its problem as JSON, and what the backends say of it."""
+"""One attention call as a plain value, and its problem as JSON."""
 
-import functools
 import numbers
 from typing import NamedTuple
 
@@ -9,14 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.arguments import finite
-from scoremod.attention import Attention, support
-from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
+from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
 from scoremod.sizes import sizes_of
 
-# JAX's name of a platform -> the backends that can run there, the default first.
-_BACKENDS = {"cpu": ("cpu", "reference"), "cuda": ("cudnn",), "gpu": ("cudnn",)}
 _DTYPE_NAMES = {
     np.dtype(np.float32): "f32",
     np.dtype(np.float16): "f16",
@@ -33,7 +29,7 @@ class Call(NamedTuple):
     program: Program
     layout: str
     scale: float | None
-    backend: str | None
+    backends: tuple  # who may run it: scoremod.Attention's `backends`
     deterministic: bool
 
     def axis(self, letter):
@@ -97,69 +93,3 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         stats=stats,
         deterministic=call.deterministic,
     )
-
-
-def backend_on(platform, backend):
-    """The backend that runs on a platform: the named one, or the platform's default."""
-    known = _BACKENDS.get(platform, ())
-    if not known or (backend is not None and backend not in known):
-        found = "no backend" if backend is None else repr(backend)
-        raise UnsupportedError(
-            f"backend: expected one that runs on the platform {platform!r} ({', '.join(known) or 'none does'}), found {found}; "
-            'backend="xla" runs everywhere'
-        )
-    return backend or known[0]
-
-
-def platform_of(*arrays):
-    """JAX's name of the platform that will run a call of these arrays: where they were put, or JAX's default."""
-    for array in arrays:
-        if not isinstance(array, jax.core.Tracer) and array.committed:
-            return next(iter(array.devices())).platform
-    device = jax.config.jax_default_device
-    return jax.default_backend() if device is None else getattr(device, "platform", device)
-
-
-def check_runs(problem, backend, *arrays):
-    """The backend (None: the platform's own) that runs a problem where these arrays are. It is compiled for that. Raises UnsupportedError if it
-    can't be."""
-    platform = platform_of(*arrays)
-    backend = backend_on(platform, backend)
-    compiled(problem, backend, local_device(platform))
-    return backend
-
-
-def local_device(platform):
-    """The CUDA ordinal of a device of this process; None on the CPU. Raises EnvironmentError where there is none."""
-    if platform == "cpu":
-        return None
-    try:
-        return jax.local_devices(backend=platform)[0].local_hardware_id
-    except RuntimeError as error:
-        raise EnvironmentError(
-            f"expected a device of the platform {platform!r}, on which attention is to be compiled, in this process; found: {error}. Compile or "
-            "export on a machine that has one"
-        ) from None
-
-
-def compiled(problem, backend, device, *, backward=False):
-    """The Attention of a problem, which the process compiles once. Raises UnsupportedError with the backend's reasons and the way out; with
-    `backward` also where it runs the forward alone."""
-    if backend not in _BACKENDS["cpu"] and backend not in _built_backends():  # those of the CPU are in every build
-        raise UnsupportedError(f"this build of scoremod has no backend '{backend}'; {_WAY_OUT}")
-    try:
-        attention = Attention(problem, backend=backend, device=device)
-        if backward:
-            attention.backward_backend
-        return attention
-    except UnsupportedError as error:
-        raise UnsupportedError(f"the backend '{backend}' can't run this attention: {error}. {_WAY_OUT}") from None
-
-
-_WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
-
-
-@functools.cache
-def _built_backends():
-    """The names of the backends that the library was built with."""
-    return [answer["backend"] for answer in support({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 8}, level="static")]

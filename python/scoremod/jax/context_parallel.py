@@ -14,11 +14,12 @@ from jax import lax
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.call import Call, backend_on, dtype_of, platform_of, split_scale
+from scoremod.jax.call import Call, dtype_of, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
+from scoremod.jax.selection import memory_of, platform_of, selected
 from scoremod.jax.trace import trace
 from scoremod.sizes import sizes_of
 
@@ -38,6 +39,7 @@ def context_parallel_attention(
     scale=None,
     layout="BSHD",
     backend=None,
+    backends=None,
 ):
     """flex_attention of sequences that are sharded over a mesh axis; called inside jax.shard_map with each shard's part of query, key and value.
 
@@ -55,6 +57,7 @@ def context_parallel_attention(
             'backend: expected one that runs programs, found "xla", which knows no sharded sequences; gather key and value with '
             'jax.lax.all_gather, and call flex_attention(backend="xla") with functions that add the shard\'s first position to q_idx'
         )
+    chosen_among = selected(backend, backends)
     sizes = sizes_of(layout, query, key, value)
     dtype_of(query, key, value)
     shards, shard = lax.axis_size(axis_name), lax.axis_index(axis_name).astype(jnp.int32)
@@ -70,11 +73,11 @@ def context_parallel_attention(
     program, sources = trace(score_mod, mask_mod, whole, scale_array, positions)
     if gathered:
         key, value = (lax.all_gather(x, axis_name, axis=layout.index("S"), tiled=True) for x in (key, value))
-    call = Call(program, layout, scale, backend, False)
+    call = Call(program, layout, scale, chosen_among, False)
     places = _Places(*(next((i for i, s in enumerate(sources) if s == _Shard(of)), None) for of in ("queries", "keys")))
     operands = [shard if isinstance(source, _Shard) else source.array() for source in sources]
-    backend = backend_on(platform_of(query, key, value), backend)
-    warn_of_finite_masks(program, sources, backend if gathered else None, 2)
+    memory = memory_of(platform_of(query, key, value))
+    warn_of_finite_masks(program, sources, memory if gathered else None, 2)
     query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
     if gathered:
         return attend(call, query, key, value, tuple(operands), with_lse=False)

@@ -5,17 +5,19 @@ import json
 import scoremod
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
-from scoremod.jax.api import XLA, trace_call
+from scoremod.jax.api import trace_call
 from scoremod.jax.call import dtype_of
+from scoremod.jax.selection import XLA, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
 from scoremod.sizes import sizes_of
 
 
-def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD"):
+def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD", backend=None, backends=None):
     """The Explanation of flex_attention's arguments, with backward; query, key and value may be jax.ShapeDtypeStructs."""
+    chosen_among = selected(backend, backends)
     sizes_of(layout, query, key, value)
     dtype_of(query, key, value)
-    traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, False, None)
+    traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, False, chosen_among)
     problem = json.loads(traced.problem) | {"backward": True}
     if traced.call.scale is not None:
         problem["scale"] = traced.call.scale
@@ -23,7 +25,9 @@ def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, lay
         Operand(operand_name(i), source.describe(), decl.axes, shape.shape, str(shape.dtype), shape.size * shape.dtype.itemsize)
         for i, (source, decl, shape) in enumerate(zip(traced.sources, traced.call.program.operands, traced.operands))
     )
-    return Explanation(traced.call.program.text(), operands, problem, scoremod.explain(problem))
+    platform = platform_of(query, key, value)
+    compiled = scoremod.explain(problem, backends=chosen_among, memory=memory_of(platform), device=device_of(platform))
+    return Explanation(traced.call.program.text(), operands, problem, compiled)
 
 
 def support(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD"):

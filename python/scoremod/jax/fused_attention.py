@@ -33,7 +33,7 @@ def fused_attention(
         derived from score_mod. If given, it is compared with the derived one at random scores, and one that differs is refused; unless
         a tensor of it is traced by JAX and no tensor of score_mod, for then nobody knows what it holds.
         It is called after score_mod on the same graph, so it may use tensors that score_mod made.
-    options: flex_attention's scale, return_lse, deterministic, backend and fallback.
+    options: flex_attention's scale, return_lse, deterministic, backend, backends and fallback.
     """
     _check_arguments(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)
     if score_mod is None:

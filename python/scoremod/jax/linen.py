@@ -34,6 +34,7 @@ class DotProductAttention(nn.Module):
     layout: str = "BSHD"
     deterministic_gradients: bool = False
     backend: str | None = None
+    backends: Any = None
     fallback: str | None = None
     deterministic: Any = None  # refused: it would be taken for Flax's own
 
@@ -53,6 +54,7 @@ class DotProductAttention(nn.Module):
             layout=self.layout,
             deterministic=self.deterministic_gradients,
             backend=self.backend,
+            backends=self.backends,
             fallback=self.fallback,
         )
 
@@ -100,6 +102,7 @@ class MultiHeadAttention(nn.Module):
     kernel_init: Callable = nn.initializers.lecun_normal()
     deterministic_gradients: bool = False
     backend: str | None = None
+    backends: Any = None
     fallback: str | None = None
     deterministic: Any = None  # refused: it would be taken for Flax's own
 
@@ -126,6 +129,7 @@ class MultiHeadAttention(nn.Module):
             scale=self.scale,
             deterministic_gradients=self.deterministic_gradients,
             backend=self.backend,
+            backends=self.backends,
             fallback=self.fallback,
         )
         o = attention(

@@ -1,0 +1,71 @@
+"""Which backends may run a call, where, and the attention that the planner makes of it: what is said here is passed on, nothing is chosen."""
+
+import jax
+
+from scoremod.arguments import backend_names
+from scoremod.attention import Attention
+from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
+
+XLA = "xla"
+
+# JAX's name of a platform -> where its arrays lie, as scoremod calls it.
+_MEMORIES = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
+_WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
+
+
+def selected(backend, backends):
+    """flex_attention's two arguments as a tuple of what scoremod.Attention takes for `backends`; () leaves the choice open. `backend` is not
+    "xla", which is none of scoremod's."""
+    if backend is not None and backends is not None:
+        raise InvalidArgumentError(f"expected 'backend' or 'backends', found both, {backend!r} and {backends!r}; leave one of them out")
+    if backend is not None and not isinstance(backend, str):
+        raise InvalidArgumentError(f"backend: expected a name, found {backend!r}; several go into backends=")
+    names = backend_names(backends) if backend is None else [backend]
+    if XLA in (name.removeprefix("-") for name in names):
+        raise InvalidArgumentError(
+            f'backends: expected backends of scoremod, found "xla", which runs an attention without them: give backend="xla", or fallback="xla" '
+            f"for what {'the others' if len(names) > 1 else 'they'} can't run"
+        )
+    return tuple(names)
+
+
+def platform_of(*arrays):
+    """JAX's name of the platform that will run a call of these arrays: where they were put, or JAX's default."""
+    for array in arrays:
+        if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer) and array.committed:
+            return next(iter(array.devices())).platform
+    device = jax.config.jax_default_device
+    return jax.default_backend() if device is None else getattr(device, "platform", device)
+
+
+def memory_of(platform):
+    """Where the arrays of a platform lie: "host" or "cuda". Raises UnsupportedError."""
+    if platform not in _MEMORIES:
+        raise UnsupportedError(f'expected one of the platforms {", ".join(_MEMORIES)}, found {platform!r}; backend="xla" runs everywhere')
+    return _MEMORIES[platform]
+
+
+def device_of(platform):
+    """The CUDA ordinal of a device of this process; None on the CPU. Raises EnvironmentError where there is none."""
+    if platform == "cpu":
+        return None
+    try:
+        return jax.local_devices(backend=platform)[0].local_hardware_id
+    except RuntimeError as error:
+        raise EnvironmentError(
+            f"expected a device of the platform {platform!r}, on which attention is to be compiled, in this process; found: {error}. Compile or "
+            "export on a machine that has one"
+        ) from None
+
+
+def compiled(problem, backends, platform, *, backward=False):
+    """The Attention of a problem on a platform, which the process compiles once. Raises UnsupportedError with the backends' reasons and the way
+    out; with `backward` also where they run the forward alone. Raises InvalidArgumentError for names that no backend has."""
+    memory, device = memory_of(platform), device_of(platform)
+    try:
+        attention = Attention(problem, backends=backends, memory=memory, device=device)
+        if backward:
+            attention.backward_backend
+        return attention
+    except UnsupportedError as error:
+        raise UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {error}. {_WAY_OUT}") from None

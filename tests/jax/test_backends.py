@@ -1,0 +1,143 @@
+"""Which backends run a call is decided as everywhere else in scoremod: by the caller, SCOREMOD_BACKENDS, or predicted times."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import scoremod
+from scoremod.jax import explain, flex_attention, fused_attention
+from scoremod.jax.context_parallel import context_parallel_attention
+
+SHAPE = (1, 40, 2, 16)
+SEED = np.random.SeedSequence().entropy
+NOBODY = "nobody: the fastest by prediction"
+
+
+def soft_cap(score, b, h, q_idx, kv_idx):
+    return 2.0 * jnp.tanh(score / 2.0)
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """(arrays, backend -> its output, to the last bit): float64 and float32 round differently."""
+    print("seed", SEED)
+    generator = np.random.default_rng(SEED)
+    arrays = [generator.standard_normal(SHAPE).astype(np.float32) for _ in "qkv"]
+    each = {
+        name: scoremod.attention(*arrays, score_mod="2.0 * tanh(score / 2.0)", backend=name) for name in ("cpu", "reference")
+    }
+    assert not np.array_equal(each["cpu"], each["reference"])
+    return arrays, each
+
+
+def ran_on(outputs, attention=flex_attention, **selection):
+    """The backend whose bits a compiled call gave."""
+    arrays, each = outputs
+    got = jax.jit(functools.partial(attention, score_mod=soft_cap, **selection))(*arrays)
+    (name,) = (name for name, want in each.items() if np.array_equal(got, want))
+    return name
+
+
+@pytest.mark.parametrize(
+    "selection, expected",
+    [
+        ({}, "cpu"),
+        ({"backend": "reference"}, "reference"),
+        ({"backends": "reference,cpu"}, "reference"),
+        ({"backends": ["cpu", "reference"]}, "cpu"),
+        ({"backends": ["-cpu"]}, "reference"),
+        ({"backends": "-reference"}, "cpu"),
+        ({"backends": []}, "cpu"),
+    ],
+)
+def test_the_caller_decides(outputs, selection, expected):
+    assert ran_on(outputs, **selection) == expected
+    arrays = outputs[0]
+    explanation = explain(*arrays, soft_cap, **selection)
+    assert explanation.backend == expected
+    assert explanation.decided_by == ("the caller" if any(selection.values()) else NOBODY)
+    assert str(explanation).endswith(f"runs on: {expected}, chosen among by {explanation.decided_by}")
+
+
+def test_the_environment_decides_where_the_caller_does_not(outputs, monkeypatch):
+    monkeypatch.setenv("SCOREMOD_BACKENDS", "-cpu")
+    assert ran_on(outputs) == "reference"
+    assert explain(*outputs[0]).decided_by == "SCOREMOD_BACKENDS"
+    assert ran_on(outputs, backends="cpu") == "cpu"
+
+
+def test_backends_of_other_memory_are_passed_over(outputs):
+    names = [answer["backend"] for answer in scoremod.support({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 8}, level="static")]
+    if "cudnn" not in names:
+        pytest.skip("this build has no backend for a GPU's memory")
+    assert ran_on(outputs, backends="cudnn,reference") == "reference"
+    with pytest.raises(scoremod.UnsupportedError, match="of those that the caller chose, .* has none for host memory.*fallback="):
+        flex_attention(*outputs[0], backend="cudnn")
+
+
+def test_a_gradient_runs_on_what_was_selected(outputs):
+    """The reference's gradients, to the last bit: the backward call carries the selection, too."""
+    arrays = outputs[0]
+    gradients = jax.jit(jax.grad(lambda *x: flex_attention(*x, soft_cap, backends="-cpu").sum(), argnums=(0, 1, 2)))(*arrays)
+    problem = {"batch": 1, "heads_q": 2, "seq_q": 40, "dim_qk": 16, "backward": True, "program": "value = 2.0 * tanh(score / 2.0)"}
+    reference = scoremod.Attention(problem, backend="reference")
+    o, lse = reference.forward(*arrays, return_lse=True)
+    wanted = reference.backward(*arrays, o, lse, np.ones_like(o))
+    for got, want in zip(gradients, (wanted.dq, wanted.dk, wanted.dv), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_it_is_passed_on_by_all_that_attend(outputs):
+    linen = pytest.importorskip("scoremod.jax.linen")
+
+    def module(*arrays, score_mod, **selection):
+        return linen.DotProductAttention(score_mod=score_mod, **selection).apply({}, *arrays)
+
+    assert ran_on(outputs, module, backends=["-cpu"]) == "reference"
+
+    def graph(*arrays, score_mod, **selection):
+        cap = lambda graph, score, tensors: graph.mul(graph.tanh(graph.div(score, tensors["cap"])), tensors["cap"])  # noqa: E731
+        return fused_attention(*arrays, score_mod=cap, score_mod_tensors={"cap": 2.0}, **selection)
+
+    assert ran_on(outputs, graph, backends=["-cpu"]) == "reference"
+    mesh = jax.make_mesh((1,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def sharded(*arrays, score_mod, **selection):
+        attention = functools.partial(context_parallel_attention, score_mod=score_mod, axis_name="seq", strategy="all_gather", **selection)
+        return jax.shard_map(attention, mesh=mesh, in_specs=P(None, "seq"), out_specs=P(None, "seq"))(*arrays)
+
+    assert ran_on(outputs, sharded, backends=["-cpu"]) == "reference"
+    assert ran_on(outputs, sharded) == "cpu"
+
+
+def test_a_fallback_where_nothing_is_left(outputs):
+    arrays, each = outputs
+    with pytest.raises(scoremod.UnsupportedError, match=r"the caller.*backend=\"xla\""):
+        flex_attention(*arrays, soft_cap, backends="-cpu,-reference")
+    got = flex_attention(*arrays, soft_cap, backends="-cpu,-reference", fallback="xla")
+    np.testing.assert_allclose(got, each["reference"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "selection, message",
+    [
+        ({"backend": "gpu"}, "'gpu'"),
+        ({"backends": ["-gpu"]}, "'gpu'"),
+        ({"backend": "cpu", "backends": "cpu"}, "found both"),
+        ({"backend": "xla", "backends": "cpu"}, "found both"),
+        ({"backends": "cpu,xla"}, 'fallback="xla"'),
+        ({"backends": ["-xla"]}, 'found "xla"'),
+        ({"backends": ["cpu", 3]}, "expected names"),
+        ({"backends": 3}, "expected names"),
+        ({"backend": ["cpu"]}, "several go into backends="),
+    ],
+)
+@pytest.mark.parametrize("fallback", [None, "xla"])
+def test_misuse(outputs, selection, message, fallback):
+    """A slip in a name is no reason to fall back."""
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        flex_attention(*outputs[0], fallback=fallback, **selection)
