@@ -1,19 +1,10 @@
 #pragma once
 
-#include <sstream>
-#include <string>
-
 #include "scoremod/error.hpp"
 
-namespace scoremod {
+#include "base/concat.hpp"
 
-/// Joins its arguments with operator<< into one message.
-template <class... Parts>
-std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
-}
+namespace scoremod {
 
 /// Throws the caller's mistake. Say what was expected, what was found and what to change.
 template <class... Parts>

@@ -6,43 +6,48 @@
 #include <string_view>
 #include <utility>
 
-#include "base/fail.hpp"
-
 namespace scoremod::backend::cudnn {
 namespace {
 
 /// Parts of forms' names. Each group is left out in turn, with those before it, because a slower form says the same.
 constexpr std::array<std::string_view, 2> kReplaceable{".as_declared", "band"};
 
-bool replaceable(std::string_view form, std::size_t groups) {
-  return std::any_of(kReplaceable.begin(), kReplaceable.begin() + static_cast<std::ptrdiff_t>(groups),
-                     [&](std::string_view part) { return form.find(part) != std::string_view::npos; });
+/// How many groups are left out where a form is.
+std::size_t groups_with(std::string_view form) {
+  const auto is_part = [&](std::string_view part) { return form.find(part) != std::string_view::npos; };
+  return static_cast<std::size_t>(std::ranges::find_if(kReplaceable, is_part) - kReplaceable.begin()) + 1;
 }
 
 }  // namespace
 
-std::optional<Lowering> lowering_of(const compiler::CompiledProblem& problem, const PlanTask& task,
-                                    const FormFilter& allowed, std::size_t groups_left_out,
-                                    std::vector<std::string>& reasons) {
+Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed) {
+  Lowerings result;
   LoweringOptions options;
   options.backward = task.direction == Direction::kBackward;
   options.with_offsets = problem.problem.index_offsets;
-  options.allowed = [&](std::string_view form) { return !replaceable(form, groups_left_out) && allowed(form); };
-  LoweringResult lowering = lower(problem, options);
-  for (std::string& reason : lowering.reasons) {
-    if (std::ranges::find(reasons, reason) == reasons.end()) reasons.push_back(std::move(reason));
-  }
-  if (!lowering.lowered) return std::nullopt;
-  AttentionGraph graph = attention_graph(problem.problem, task, lowering.lowered->graph);
-  return Lowering{std::move(*lowering.lowered), std::move(graph), groups_left_out};
-}
-
-Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed) {
-  Lowerings result;
-  for (std::size_t groups = 0; groups <= kReplaceable.size(); ++groups) {
-    std::optional<Lowering> next = lowering_of(problem, task, allowed, groups, result.reasons);
-    const auto same = [&](const Lowering& other) { return other.graph == next->graph; };
-    if (next && std::ranges::none_of(result.found, same)) result.found.push_back(std::move(*next));
+  std::size_t left_out = 0;
+  while (left_out <= kReplaceable.size()) {
+    // How many to leave out for a lowering that hears another answer, and so may differ.
+    std::size_t next = kReplaceable.size() + 1;
+    options.allowed = [&](std::string_view form) {
+      const std::size_t groups = groups_with(form);
+      if (groups <= left_out || !allowed(form)) return false;
+      next = std::min(next, groups);
+      return true;
+    };
+    LoweringResult lowering = lower(problem, options);
+    for (std::string& reason : lowering.reasons) {
+      if (std::ranges::find(result.reasons, reason) == result.reasons.end())
+        result.reasons.push_back(std::move(reason));
+    }
+    if (lowering.lowered) {
+      AttentionGraph graph = attention_graph(problem.problem, task, lowering.lowered->graph);
+      const auto same = [&](const Lowering& other) { return other.graph == graph; };
+      if (std::ranges::none_of(result.found, same)) {
+        result.found.push_back({std::move(*lowering.lowered), std::move(graph)});
+      }
+    }
+    left_out = next;
   }
   return result;
 }

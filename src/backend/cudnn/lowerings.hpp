@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +13,6 @@ namespace scoremod::backend::cudnn {
 struct Lowering {
   LoweredModifier modifier;
   AttentionGraph graph;
-  std::size_t groups_left_out = 0;  ///< of the forms that slower ones can take the place of
 };
 
 struct Lowerings {
@@ -26,12 +23,6 @@ struct Lowerings {
 /// Every lowering worth trying: with all forms that `allowed` admits, and then without those that a slower form can
 /// take the place of. What is built here, ahead of time, and for a test is built of this list.
 Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed);
-
-/// The lowering with this many groups of forms left out; else the reasons for which there is none. A candidate's is
-/// that of another problem with its groups_left_out.
-std::optional<Lowering> lowering_of(const compiler::CompiledProblem& problem, const PlanTask& task,
-                                    const FormFilter& allowed, std::size_t groups_left_out,
-                                    std::vector<std::string>& reasons);
 
 /// Admits the forms that the table has seen to be right in a direction. Keeps a reference to the table.
 FormFilter right_forms(const FormTable& table, Direction direction);

@@ -1,6 +1,6 @@
 #include "backend/cudnn/structural_key.hpp"
 
-#include <string_view>
+#include <cmath>
 
 #include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "base/fail.hpp"
@@ -8,69 +8,92 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// To be raised when what a trial runs or what structural_key() says changes so that older verdicts say too little.
-constexpr int kVerificationRevision = 1;
+/// 0, 1, and one number each for all others of a sign; NaN stays.
+template <class Number>
+Number structure_of(Number value) {
+  if (value == 0 || value == 1 || std::isnan(static_cast<double>(value))) return value;
+  return static_cast<Number>(value > 0 ? 2 : -2);
+}
 
-const char* sign_of(double value) {
-  if (value == 0) return "0";
-  if (value == 1) return "1";
-  return value > 0 ? "+" : value < 0 ? "-" : "nan";
+void reduce(std::array<std::int64_t, 4>& dims, std::array<std::int64_t, 4>& strides) {
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    dims[i] = dims[i] == 1 ? 1 : 2;
+    strides[i] = dims[i] == 1 ? 1 : structure_of(strides[i]);
+  }
 }
 
 /// A copy in which only the structure of tensors and constants is left.
 ModifierGraph structure_of(ModifierGraph graph) {
-  for (ModifierTensor& tensor : graph.tensors) {
-    for (std::size_t i = 0; i < tensor.dims.size(); ++i) {
-      tensor.dims[i] = tensor.dims[i] == 1 ? 1 : 2;
-      tensor.strides[i] = tensor.dims[i] == 1 ? 1 : tensor.strides[i] == 0 ? 0 : tensor.strides[i] == 1 ? 1 : 2;
-    }
-  }
+  for (ModifierTensor& tensor : graph.tensors) reduce(tensor.dims, tensor.strides);
   for (ModifierNode& node : graph.nodes) {
     for (Ref& input : node.inputs) {
-      if (input.kind == Ref::Kind::kFloat && std::string_view(sign_of(input.float_value)).find_first_of("+-") == 0) {
-        input.float_value = input.float_value > 0 ? 2.0f : -2.0f;
-      }
-      if (input.kind == Ref::Kind::kInt32 && input.int_value != 0 && input.int_value != 1) {
-        input.int_value = input.int_value > 0 ? 2 : -2;
-      }
+      if (input.kind == Ref::Kind::kFloat) input.float_value = structure_of(input.float_value);
+      if (input.kind == Ref::Kind::kInt32) input.int_value = structure_of(input.int_value);
     }
     if (node.band) node.band->bound = node.band->bound > 0 ? 1 : node.band->bound < 0 ? -1 : 0;
   }
   return graph;
 }
 
-const char* relation(std::int64_t x, std::int64_t y) { return x == y ? "=" : x < y ? "<" : ">"; }
-/// Of a bias's gradient: its dtype, and for each dimension whether it is summed over and is the densest.
-std::string gradient_text(const BiasGradient& gradient) {
-  std::string text = concat(" with the gradient of a ", to_string(gradient.dtype), " bias ");
-  for (std::size_t i = 0; i < gradient.tensor.dims.size(); ++i) {
-    text += gradient.tensor.dims[i] == 1 ? "1" : gradient.tensor.strides[i] == 1 ? "d" : "n";
-  }
+std::string text_of(const BiasGradient& gradient) {
+  const auto& [tensor, dtype] = gradient;
+  const auto& [dims, strides] = tensor;
+  std::string text = concat(" with the gradient of a ", to_string(dtype), " bias ");
+  for (std::size_t i = 0; i < dims.size(); ++i) text += dims[i] == 1 ? '1' : strides[i] == 1 ? 'd' : 'n';
   return text;
 }
 
-const char* count(std::int64_t n) { return n == 1 ? "1" : "n"; }
+std::string text_of(const StructuralKey::Computed& operand) {
+  const auto& [type, axes] = operand;
+  std::string text = concat(" ", to_string(type), "[");
+  for (const bool axis : axes) text += axis ? 'n' : '1';
+  return text + "]";
+}
+
+char count(bool is_one) { return is_one ? '1' : 'n'; }
 
 }  // namespace
 
-std::string structural_key(const LoweredModifier& modifier, const AttentionProblem& problem, const PlanTask& task,
-                           const DeviceTarget& target) {
-  const Direction direction = task.direction;
-  std::string computed;
-  for (const ComputedOperand& operand : modifier.computed) {
-    computed += concat(" ", to_string(operand.type), "[");
-    for (const bool axis : operand.axes) computed += axis ? 'n' : '1';
-    computed += ']';
+StructuralKey structural_key(const LoweredModifier& modifier, const AttentionProblem& problem, const PlanTask& task,
+                             const DeviceTarget& target) {
+  StructuralKey key;
+  key.architecture = target.architecture;
+  key.cudnn_version = target.cudnn_version;
+  key.direction = task.direction;
+  key.dtype = problem.dtype;
+  key.deterministic = task.direction == Direction::kBackward && problem.deterministic;
+  if (task.operand_gradient) {
+    key.bias_gradient = bias_gradient(problem, *task.operand_gradient);
+    reduce(key.bias_gradient->tensor.dims, key.bias_gradient->tensor.strides);
   }
-  return concat("revision ", kVerificationRevision, ", ", kPlanRevision, "; ", target.architecture, "; cudnn ",
-                target.cudnn_version, "; ", direction == Direction::kForward ? "forward" : "backward", " ",
-                to_string(problem.dtype),
-                direction == Direction::kBackward && problem.deterministic ? " deterministic" : "",
-                task.operand_gradient ? gradient_text(bias_gradient(problem, *task.operand_gradient)) : "", "; dims ",
-                problem.dim_qk, " ", problem.dim_v, "; batch ", count(problem.batch), " heads ",
-                count(problem.heads_kv), " group ", count(problem.heads_q / problem.heads_kv), "; rows ",
-                count(problem.seq_q), " ", relation(problem.seq_q, problem.seq_kv), " keys; computed", computed, "\n",
-                to_string(structure_of(modifier.graph)));
+  key.dim_qk = problem.dim_qk;
+  key.dim_v = problem.dim_v;
+  key.one_batch = problem.batch == 1;
+  key.one_key_head = problem.heads_kv == 1;
+  key.one_query_head = problem.heads_q == problem.heads_kv;
+  key.one_row = problem.seq_q == 1;
+  key.rows_to_keys = problem.seq_q <=> problem.seq_kv;
+  for (const ComputedOperand& operand : modifier.computed) key.computed.push_back({operand.type, operand.axes});
+  key.modifier = structure_of(modifier.graph);
+  return key;
+}
+
+std::string canonical_text(const StructuralKey& key) {
+  // Names every member: one that is added does not compile until it is written too.
+  const auto& [architecture, cudnn_version, direction, dtype, deterministic, bias_gradient, dim_qk, dim_v, one_batch,
+               one_key_head, one_query_head, one_row, rows_to_keys, computed, modifier, revision, plan_revision] = key;
+  std::string computed_text;
+  for (const StructuralKey::Computed& operand : computed) computed_text += text_of(operand);
+  return concat("revision ", revision, ", ", plan_revision, "; ", architecture, "; cudnn ", cudnn_version, "; ",
+                direction == Direction::kForward ? "forward" : "backward", " ", to_string(dtype),
+                deterministic ? " deterministic" : "", bias_gradient ? text_of(*bias_gradient) : "", "; dims ", dim_qk,
+                " ", dim_v, "; batch ", count(one_batch), " heads ", count(one_key_head), " group ",
+                count(one_query_head), "; rows ", count(one_row), " ",
+                rows_to_keys == 0  ? "="
+                : rows_to_keys < 0 ? "<"
+                                   : ">",
+                " keys; computed", computed_text, "; forward nodes ", modifier.forward_count, "\n",
+                to_string(modifier));
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -1,17 +1,48 @@
 #pragma once
 
+#include <compare>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "backend/cudnn/graph/device_target.hpp"
+#include "backend/cudnn/graph/plan_key.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
 
 namespace scoremod::backend::cudnn {
 
-/// The text that two lowerings share when a trial of one speaks for the other: nodes, tensors by the axes that they
-/// extend and repeat along, constants by their sign, the task, dtype, determinism, head dims, and which of batch,
-/// heads and lengths are one, equal or unequal; architecture and cuDNN version.
-std::string structural_key(const LoweredModifier& modifier, const AttentionProblem& problem, const PlanTask& task,
-                           const DeviceTarget& target);
+/// To be raised when what a trial runs, or what a StructuralKey says, changes so that older verdicts say too little.
+inline constexpr int kVerificationRevision = 2;
+
+/// What a trial of one lowering vouches for: two lowerings with equal keys are both right or both wrong. Sizes are told
+/// apart where kernels are, at 1; a stride is 0, 1 or more, and a constant 0, 1, positive, negative or not a number.
+struct StructuralKey {
+  std::string architecture;   ///< such as "sm_90"
+  std::string cudnn_version;  ///< such as "9.19.0"
+  Direction direction = Direction::kForward;
+  DType dtype = DType::kBF16;
+  bool deterministic = false;                 ///< of a backward
+  std::optional<BiasGradient> bias_gradient;  ///< written beside dq, dk and dv
+  std::int64_t dim_qk = 0, dim_v = 0;
+  bool one_batch = false, one_key_head = false, one_query_head = false;  ///< the last of each key/value head
+  bool one_row = false;
+  std::strong_ordering rows_to_keys = std::strong_ordering::equal;  ///< how seq_q compares with seq_kv
+  struct Computed {
+    Type type = Type::kF32;
+    std::array<bool, kAxisCount> axes{};
+  };
+  std::vector<Computed> computed;  ///< operands that a kernel of scoremod's computes beforehand
+  ModifierGraph modifier;          ///< with dims of 1 and 2, strides of 0, 1 and 2, and constants of 0, 1, 2 and -2
+  int revision = kVerificationRevision;
+  int plan_revision = kPlanRevision;
+};
+
+StructuralKey structural_key(const LoweredModifier& modifier, const AttentionProblem& problem, const PlanTask& task,
+                             const DeviceTarget& target);
+
+/// Every member as text, which is equal where the keys are: for people and for the files of verdicts.
+std::string canonical_text(const StructuralKey& key);
 
 }  // namespace scoremod::backend::cudnn

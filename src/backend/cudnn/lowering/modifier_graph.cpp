@@ -17,28 +17,42 @@ constexpr std::array kModeNames{
     "logical_not", "binary_select", "band"};
 static_assert(kModeNames.size() == static_cast<std::size_t>(Mode::kBand) + 1, "one name for each mode");
 
+// Structured bindings name every member of each struct here: what is added does not compile until it is written too,
+// because keys of verdicts are made of this text.
+
 std::string print(const Ref& ref) {
-  switch (ref.kind) {
+  const auto& [kind, index, float_value, int_value] = ref;
+  switch (kind) {
     case Ref::Kind::kNone: return "none";
     case Ref::Kind::kScore: return "score";
     case Ref::Kind::kUpstream: return "upstream";
-    case Ref::Kind::kNode: return concat("n", ref.index);
-    case Ref::Kind::kTensor: return concat("t", ref.index);
-    case Ref::Kind::kFloat: return concat(ref.float_value, "f");
-    case Ref::Kind::kInt32: return concat(ref.int_value);
+    case Ref::Kind::kNode: return concat("n", index);
+    case Ref::Kind::kTensor: return concat("t", index);
+    case Ref::Kind::kFloat: return concat(float_value, "f");
+    case Ref::Kind::kInt32: return concat(int_value);
   }
   return "none";
 }
 
-std::string print(const ModifierNode& node) {
-  std::string text = concat(to_string(node.mode), ".", to_string(node.compute));
-  if (node.output != node.compute) text += concat("->", to_string(node.output));
-  if (node.mode == Mode::kGenIndex) text += concat(" axis ", node.axis);
-  for (const Ref& input : node.inputs) {
+void print(std::string& text, const ModifierNode& node) {
+  const auto& [mode, compute, output, inputs, axis, band] = node;
+  text += concat(to_string(mode), ".", to_string(compute));
+  if (output != compute) text += concat("->", to_string(output));
+  if (mode == Mode::kGenIndex) text += concat(" axis ", axis);
+  for (const Ref& input : inputs) {
     if (input.kind != Ref::Kind::kNone) text += " " + print(input);
   }
-  if (node.band) text += concat(node.band->left ? " left " : " right ", node.band->bound);
-  return text;
+  if (band) {
+    const auto& [left, bound] = *band;
+    text += concat(left ? " left " : " right ", bound);
+  }
+}
+
+void print(std::string& text, const ModifierTensor& tensor) {
+  const auto& [dims, strides, dtype, by_value] = tensor;
+  text += concat(scoremod::to_string(dtype), by_value ? " by value" : "");
+  for (std::size_t d = 0; d < dims.size(); ++d) text += concat(d == 0 ? " " : ",", dims[d]);
+  for (std::size_t d = 0; d < strides.size(); ++d) text += concat(d == 0 ? " strides " : ",", strides[d]);
 }
 
 }  // namespace
@@ -64,21 +78,20 @@ bool reads_score(const ModifierNode& node, const std::vector<bool>& nodes) {
 }
 
 std::string to_string(const ModifierGraph& graph) {
+  [[maybe_unused]] const auto& [tensors, nodes, forward_count, value, d_score] = graph;  // the count: callers say
   std::string text;
-  for (std::size_t i = 0; i < graph.tensors.size(); ++i) {
-    const ModifierTensor& tensor = graph.tensors[i];
-    text += concat("t", i, ": ", scoremod::to_string(tensor.dtype), tensor.by_value ? " by value" : "");
-    for (std::size_t d = 0; d < tensor.dims.size(); ++d) {
-      text += concat(d == 0 ? " " : ",", tensor.dims[d]);
-    }
-    for (std::size_t d = 0; d < tensor.strides.size(); ++d) {
-      text += concat(d == 0 ? " strides " : ",", tensor.strides[d]);
-    }
-    text += "\n";
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    text += concat("t", i, ": ");
+    print(text, tensors[i]);
+    text += '\n';
   }
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) text += concat("n", i, " = ", print(graph.nodes[i]), "\n");
-  text += "value = " + print(graph.value) + "\n";
-  if (graph.d_score.kind != Ref::Kind::kNone) text += "d_score = " + print(graph.d_score) + "\n";
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    text += concat("n", i, " = ");
+    print(text, nodes[i]);
+    text += '\n';
+  }
+  text += concat("value = ", print(value), "\n");
+  if (d_score.kind != Ref::Kind::kNone) text += concat("d_score = ", print(d_score), "\n");
   return text;
 }
 

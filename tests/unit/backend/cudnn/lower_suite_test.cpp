@@ -54,7 +54,7 @@ TEST(LowerSuite, GivesEveryTrialProblemALoweringOfTheProblemsStructure) {
       const Lowerings found = lowerings(problem, direction, right_forms(table, direction));
       if (found.found.empty()) continue;
       const auto key = [&](const Lowering& lowering, const AttentionProblem& of) {
-        return structural_key(lowering.modifier, of, direction, target);
+        return canonical_text(structural_key(lowering.modifier, of, direction, target));
       };
       const std::string wanted = key(found.found.front(), problem.problem);
       const Lowerings tried = lowerings(trial, direction, right_forms(table, direction));

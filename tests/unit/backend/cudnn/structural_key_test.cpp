@@ -53,7 +53,8 @@ DeviceTarget h200() {
 
 std::string key_of(const AttentionProblem& problem, Direction direction = Direction::kForward) {
   const auto compiled = compiler::compile(problem);
-  return structural_key(lowered(compiled, direction == Direction::kBackward), problem, direction, h200());
+  return canonical_text(
+      structural_key(lowered(compiled, direction == Direction::kBackward), problem, direction, h200()));
 }
 
 constexpr const char* kWindow = R"(value = score * 0.5
@@ -75,8 +76,8 @@ TEST(StructuralKey, OfTheTrialProblemIsThatOfTheProblem) {
       const auto problem = compiler::compile(large_problem(program));
       const auto trial = verification::trial_problem(problem);
       const Direction direction = backward ? Direction::kBackward : Direction::kForward;
-      EXPECT_EQ(structural_key(lowered(problem, backward), problem.problem, direction, h200()),
-                structural_key(lowered(trial, backward), trial.problem, direction, h200()))
+      EXPECT_EQ(canonical_text(structural_key(lowered(problem, backward), problem.problem, direction, h200())),
+                canonical_text(structural_key(lowered(trial, backward), trial.problem, direction, h200())))
           << program;
     }
   }
@@ -107,7 +108,7 @@ TEST(StructuralKey, IsSharedByWhatATrialSpeaksForAndByNothingElse) {
   const auto compiled = compiler::compile(problem);
   DeviceTarget other = h200();
   other.cudnn_version = "9.20.0";
-  EXPECT_NE(structural_key(lowered(compiled), problem, Direction::kForward, other), key);
+  EXPECT_NE(canonical_text(structural_key(lowered(compiled), problem, Direction::kForward, other)), key);
 }
 
 }  // namespace
