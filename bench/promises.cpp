@@ -1,7 +1,9 @@
 #include "promises.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <vector>
 
 namespace scoremod::bench {
 namespace {
@@ -12,6 +14,7 @@ using measure::Measurement;
 constexpr double kMostTimeOverReference = 1.03;
 constexpr double kMostHostTimeOverReference = 1.2;
 constexpr double kMostLoadMs = 10;
+constexpr double kMostStaticUs = 100;
 
 const Measurement* forward_of(const measure::BenchmarkResult& result, const std::string& name) {
   for (const Measurement& one : result.results) {
@@ -67,6 +70,7 @@ std::string host_promises(const measure::BenchmarkResult& result, const std::opt
 
 std::string device_promises(const measure::BenchmarkResult& result) {
   Largest ratio, host, load;
+  std::vector<double> statics;
   std::string missed;
   for (const Measurement& one : result.results) {
     if (!one.error.empty()) continue;
@@ -76,6 +80,7 @@ std::string device_promises(const measure::BenchmarkResult& result) {
     }
     if (one.host_us && one.reference_host_us) host.take(*one.host_us / *one.reference_host_us, one);
     if (one.plan.load_ms) load.take(*one.plan.load_ms, one);
+    if (one.plan.static_us) statics.push_back(*one.plan.static_us);
   }
   std::string text = "\n";
   if (!ratio.name.empty())
@@ -85,6 +90,11 @@ std::string device_promises(const measure::BenchmarkResult& result) {
     text += at_most("host time over the graph by hand: " + host.name, host.value, kMostHostTimeOverReference);
   }
   if (!load.name.empty()) text += at_most("loading a stored plan, ms: " + load.name, load.value, kMostLoadMs);
+  if (!statics.empty()) {
+    const auto median = statics.begin() + static_cast<std::ptrdiff_t>(statics.size() / 2);
+    std::ranges::nth_element(statics, median);
+    text += at_most("static answer, us (median of the cases)", *median, kMostStaticUs);
+  }
   if (result.plans.filled_store_builds)
     text += at_most("built with a filled store", *result.plans.filled_store_builds, 0);
   return text;

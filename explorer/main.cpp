@@ -18,8 +18,8 @@
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/form_table.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"
+#include "explorer/list_verdicts.hpp"
 #include "explorer/run_case.hpp"
-#include "explorer/shipped_admissions.hpp"
 #include "explorer/worker_pool.hpp"
 
 namespace {
@@ -56,7 +56,7 @@ struct Options {
   bool programs = true;               ///< also whole programs, in the forms that were right
   std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
   std::vector<std::string> left_out;  ///< parts of the names of forms not to try
-  std::string admissions;             ///< the plan store to list, instead
+  std::string verdicts;               ///< the plan store to list, instead
   std::string work_of;                ///< the cuDNN version whose forms' work to list, instead
   std::string table;                  ///< a worker's: what was right, for the cases in_right_forms
 };
@@ -106,10 +106,10 @@ std::string first_reason(const std::string& text) {
 }
 
 /// Which forms a job's lowering may use.
-class Admission {
+class RightForms {
  public:
   /// Of the forms that a table lacks, the one that ships with the library for this version, or the nearest, speaks.
-  explicit Admission(const std::string& file) {
+  explicit RightForms(const std::string& file) {
     if (file.empty()) return;
     std::ifstream stream(file);
     const std::string json{std::istreambuf_iterator<char>(stream), {}};
@@ -156,9 +156,9 @@ Json judged(const Job& job, const cudnn::FormFilter& allowed) {
   return row;
 }
 
-Json answer(const Job& job, const Admission& admission, bool timed) {
+Json answer(const Job& job, const RightForms& right, bool timed) {
   try {
-    const cudnn::FormFilter allowed = admission.of(job.form, timed ? 0 : job.setting.seq_q, job.direction);
+    const cudnn::FormFilter allowed = right.of(job.form, timed ? 0 : job.setting.seq_q, job.direction);
     if (timed) return {{"ms", four_digits(explorer::time_case(job.form, job.direction, allowed))}};
     return judged(job, allowed);
   } catch (const scoremod::Error& failure) {
@@ -169,9 +169,9 @@ Json answer(const Job& job, const Admission& admission, bool timed) {
 /// Answers job numbers from standard input, a line of JSON each.
 int work(const Options& options) {
   const std::vector<Job> all = jobs();
-  const Admission admission(options.table);
+  const RightForms right(options.table);
   std::size_t number = 0;
-  while (std::cin >> number) std::cout << answer(all.at(number), admission, options.timed).dump() << std::endl;
+  while (std::cin >> number) std::cout << answer(all.at(number), right, options.timed).dump() << std::endl;
   return 0;
 }
 
@@ -284,9 +284,9 @@ int list_work(const std::string& cudnn_version) {
   return 0;
 }
 
-int list_admissions(const Options& options) {
-  const int count = explorer::write_shipped_admissions(options.admissions, architecture_name(), cudnn_version(),
-                                                       options.machine, options.commit, options.output);
+int list_right(const Options& options) {
+  const int count = explorer::list_verdicts(options.verdicts, architecture_name(), cudnn_version(), options.machine,
+                                            options.commit, options.output);
   std::cout << count << " lowerings were right\n";
   return count > 0 ? 0 : 1;
 }
@@ -308,15 +308,15 @@ int main(int argc, char** argv) {
   app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
   app.add_option(
-      "--admissions", options.admissions,
-      "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/patterns/admitted");
+      "--verdicts", options.verdicts,
+      "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/patterns/verdicts");
   app.add_option("--work", options.work_of,
                  "instead: list what each timed case makes a kernel do, in the forms of this version of cuDNN");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {
     if (!options.work_of.empty()) return list_work(options.work_of);
-    if (!options.admissions.empty()) return list_admissions(options);
+    if (!options.verdicts.empty()) return list_right(options);
     return worker ? work(options) : explore("/proc/self/exe", options);
   } catch (const scoremod::Error& failure) {
     std::cerr << "scoremod_explore: " << to_string(failure.code()) << ": " << failure.what() << "\n";

@@ -5,19 +5,19 @@
 #
 # FOLDER is what pack.sh made, or a build folder. The records go to the folder OUT:
 #   tests       scoremod_device_tests                            -> device_tests.log, device_tests.jsonl, operand_gradients.json
-#   admissions  trial runs of the zoo's lowerings, none stored   -> admitted.json (for src/backend/cudnn/patterns/admitted), zoo_check.json
+#   verdicts    trial runs of the zoo's lowerings, none stored   -> verdicts.json (for src/backend/cudnn/patterns/verdicts), zoo_check.json
 #   suite       the zoo and 500 random problems                  -> cudnn_check.json (for bench/results)
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
 #   forms       the form explorer                                -> forms.json (for src/backend/cudnn/patterns/forms)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
-# Without PARTs: tests, admissions and suite. The exit code is 0 when every part ended with 0.
+# Without PARTs: tests, verdicts and suite. The exit code is 0 when every part ended with 0.
 set -uo pipefail
 
 (($# >= 2)) || { sed -n '2,14p' "$0" >&2; exit 2; }
 folder=$(cd "$1" && pwd) || exit 2
 out=$2
 shift 2
-(($# > 0)) || set -- tests admissions suite
+(($# > 0)) || set -- tests verdicts suite
 here=$(dirname "${BASH_SOURCE[0]}")
 mkdir -p "$out"
 [[ -n ${SCOREMOD_COMMIT:-} || ! -s $folder/commit ]] || export SCOREMOD_COMMIT=$(<"$folder/commit")
@@ -35,10 +35,10 @@ tests() {
   return "$status"
 }
 
-admissions() {
-  export SCOREMOD_CACHE_DIR=$stores/admissions
+verdicts() {
+  export SCOREMOD_CACHE_DIR=$stores/verdicts
   "$here/check_suite.sh" "$folder/bin/scoremod" "$out/zoo_check.json" --backend cudnn --random 0 &&
-    "$folder/bin/scoremod_explore" --admissions "$SCOREMOD_CACHE_DIR" --machine "$machine" --commit "$commit" -o "$out/admitted.json"
+    "$folder/bin/scoremod_explore" --verdicts "$SCOREMOD_CACHE_DIR" --machine "$machine" --commit "$commit" -o "$out/verdicts.json"
 }
 
 suite() {
@@ -54,7 +54,7 @@ jax() { "$here/jax.sh" "$folder/lib" "$out/jax"; }
 
 status=0
 for part in "$@"; do
-  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, admissions, suite, bench, forms or jax" >&2; exit 2; }
+  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, bench, forms or jax" >&2; exit 2; }
   start=$SECONDS
   code=0
   ("$part") || code=$?

@@ -15,9 +15,10 @@ namespace scoremod::measure {
 struct PlanTimes {
   std::optional<double> build_ms;  ///< building it, where nothing is stored
   std::optional<double>
-      admission_ms;  ///< running it on a small problem before it is used; 0 where that was known to be right
-  std::optional<double> load_ms;     ///< loading it from the store in another process
+      trial_ms;                   ///< running it on a small problem before it is used; 0 where it was known to be right
+  std::optional<double> load_ms;  ///< loading it from the store in another process
   std::optional<double> compile_ms;  ///< the whole of Attention::compile() there, with what it loads
+  std::optional<double> static_us;   ///< support() at SupportLevel::kStatic, microseconds (median)
 };
 
 /// What two processes found, one after the other, with a plan store of their own.

@@ -79,7 +79,8 @@ Json row_json(const Measurement& result) {
   row["build_ms"] = or_null(result.plan.build_ms);
   row["load_ms"] = or_null(result.plan.load_ms);
   row["compile_ms"] = or_null(result.plan.compile_ms);
-  row["admission_ms"] = or_null(result.plan.admission_ms);
+  row["trial_ms"] = or_null(result.plan.trial_ms);
+  row["static_us"] = or_null(result.plan.static_us);
   row["host_us"] = or_null(result.host_us);
   row["reference_host_us"] = or_null(result.reference_host_us);
   row["workspace_bytes"] = known ? Json(result.workspace_bytes) : Json(nullptr);
@@ -97,9 +98,9 @@ std::string cell(const std::optional<double>& value, const char* format) {
 }  // namespace
 
 std::string table_head() {
-  return "case                 direction         ms  TFLOP/s   reference ms  ratio  host us  ref. us   build ms  "
-         "admission ms"
-         "  load ms  workspace MB\n";
+  return "case                 direction         ms  TFLOP/s   reference ms  ratio  host us  ref. us   build ms  trial "
+         "ms"
+         "  load ms  static us  workspace MB\n";
 }
 
 std::string table_line(const Measurement& result) {
@@ -110,8 +111,8 @@ std::string table_line(const Measurement& result) {
   std::string line = name.data() + cell(result.ms, " %10.3f") + cell(result.tflops(), " %8.3f") +
                      cell(result.reference_ms, "   %12.3f") + cell(result.ratio, " %6.3f") +
                      cell(result.host_us, "  %7.2f") + cell(result.reference_host_us, "  %7.2f") +
-                     cell(result.plan.build_ms, "  %9.1f") + cell(result.plan.admission_ms, "  %12.1f") +
-                     cell(result.plan.load_ms, "  %7.2f") +
+                     cell(result.plan.build_ms, "  %9.1f") + cell(result.plan.trial_ms, "  %8.1f") +
+                     cell(result.plan.load_ms, "  %7.2f") + cell(result.plan.static_us, "  %9.1f") +
                      cell(static_cast<double>(result.workspace_bytes) / 1e6, "  %12.3f");
   if (!result.differing.empty()) {
     std::ostringstream text;

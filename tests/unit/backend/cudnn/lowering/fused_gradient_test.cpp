@@ -83,7 +83,7 @@ TEST(FusedGradient, LiesAsItsOperandDoes) {
   EXPECT_EQ(gradient.tensor.strides, (std::array<std::int64_t, 4>{96 * 160, 200, 800, 1}));
 }
 
-TEST(FusedGradient, IsPartOfTheGraphAndOfTheAdmissionKey) {
+TEST(FusedGradient, IsPartOfTheGraphAndOfTheStructuralKey) {
   const auto problem = compiler::compile(problem_of("operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias"));
   EXPECT_FALSE(attention_graph(problem.problem, Direction::kBackward, {}).bias_gradient);
   EXPECT_EQ(attention_graph(problem.problem, {Direction::kBackward, 0}, {}).bias_gradient,

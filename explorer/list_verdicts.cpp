@@ -1,4 +1,4 @@
-#include "explorer/shipped_admissions.hpp"
+#include "explorer/list_verdicts.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -33,8 +33,8 @@ bool belongs(const plans::Record& record, const std::string& architecture, const
 
 }  // namespace
 
-int write_shipped_admissions(const std::string& store, const std::string& architecture, const std::string& cudnn,
-                             const std::string& machine, const std::string& commit, const std::string& output) {
+int list_verdicts(const std::string& store, const std::string& architecture, const std::string& cudnn,
+                  const std::string& machine, const std::string& commit, const std::string& output) {
   std::error_code failure;
   const std::filesystem::directory_iterator files(store, failure);
   if (failure) fail_environment("can't list ", store, ": ", failure.message());

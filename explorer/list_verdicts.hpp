@@ -4,11 +4,11 @@
 
 namespace scoremod::explorer {
 
-/// Writes the verdicts of the trial runs that a plan store holds, as src/backend/cudnn/patterns/admitted/ has them:
+/// Writes the verdicts of the trial runs that a plan store holds, as src/backend/cudnn/patterns/verdicts/ has them:
 /// those that were right for an architecture ("sm_90") and a cuDNN version ("9.19.0"), in the order of their keys.
 /// Returns how many. Throws Error(kEnvironment) for a folder or file that can't be read or written, and
 /// Error(kInvalidArgument) for a damaged record.
-int write_shipped_admissions(const std::string& store, const std::string& architecture, const std::string& cudnn,
-                             const std::string& machine, const std::string& commit, const std::string& output);
+int list_verdicts(const std::string& store, const std::string& architecture, const std::string& cudnn,
+                  const std::string& machine, const std::string& commit, const std::string& output);
 
 }  // namespace scoremod::explorer
