@@ -17,7 +17,7 @@ class OperandTensor(NamedTuple):
 
 
 def problem_json(
-    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, tensors=None
+    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, tensors=None
 ):
     """The text.
 
@@ -36,6 +36,7 @@ def problem_json(
         "backward": backward,
         "stats": stats,
         "deterministic": deterministic,
+        "index_offsets": index_offsets,
     }
     for name, strides in (tensors or {}).items():
         problem[name] = {"strides": strides}

@@ -1,0 +1,140 @@
+"""flex_attention: fused attention with a score function in plain PyTorch."""
+
+import numbers
+
+import numpy as np
+import torch
+
+from scoremod.arguments import backend_names, finite, int32
+from scoremod.attention import Offsets
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.finite_masks import warn_of_finite_masks
+from scoremod.sizes import sizes_of
+from scoremod.torch.attention_ops import attention
+from scoremod.torch.call import Call, check_dtypes, check_places
+from scoremod.torch.captures import Extents
+from scoremod.torch.strides import taken
+from scoremod.torch.trace import trace
+
+
+def flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+    mask_mod=None,
+    backends=None,
+    deterministic=None,
+    offsets=Offsets(),
+):
+    """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
+
+    query, key, value: float32, float16 or bfloat16 tensors [batch, heads, sequence, dim], on the CPU or CUDA. key and value may have fewer heads,
+        a divisor of query's, with enable_gqa; value may have another head dim.
+    score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain function of 0-dim tensors: float32 score, int32 indices.
+    mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0 and LSE -inf.
+    block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew.
+    scale: a number; 1 / sqrt(head dim) without it.
+    return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
+    return_aux: torch's AuxRequest; of lse, not of max_scores.
+    kernel_options: options of torch's kernels, which mean nothing here.
+    backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
+    deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
+    offsets: scoremod.Offsets that are added to the indices, so that a shard of a larger problem sees true positions.
+
+    The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
+    every captured float tensor. docs/torch.md says what the functions can be made of.
+
+    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
+    """
+    mask_mod = _mask_of(block_mask, mask_mod)
+    if return_aux is not None and return_aux.max_scores:
+        raise UnsupportedError("return_aux: expected lse alone, found max_scores, which scoremod doesn't compute")
+    if return_lse and return_aux is not None:
+        raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
+    with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
+    options = _options(scale, backends, deterministic, offsets)
+    o, lse = _attend(query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse, options)
+    if return_aux is not None:
+        return o, type_of_aux()(lse=lse if with_lse else None, max_scores=None)
+    return (o, lse) if return_lse else o
+
+
+def type_of_aux():
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    return AuxOutput
+
+
+def _mask_of(block_mask, mask_mod):
+    if block_mask is None:
+        return mask_mod
+    if mask_mod is not None:
+        raise InvalidArgumentError("expected block_mask or mask_mod, found both; a BlockMask has its mask_mod")
+    if not hasattr(block_mask, "mask_mod"):
+        raise InvalidArgumentError(f"block_mask: expected torch's BlockMask, found {type(block_mask).__name__}; a function goes into mask_mod=")
+    from torch.nn.attention.flex_attention import noop_mask
+
+    if block_mask.mask_mod is noop_mask:
+        if block_mask.sparsity() > 0:
+            raise UnsupportedError(
+                "block_mask: expected one that was made of a mask_mod (create_block_mask), found one of blocks alone; write its blocks as a mask_mod: "
+                "blocks[b, h, q_idx // 128, kv_idx // 128]"
+            )
+        return None
+    return block_mask.mask_mod
+
+
+def _options(scale, backends, deterministic, offsets):
+    """The Call of everything but the program."""
+    if scale is not None:
+        if not isinstance(scale, numbers.Real):
+            raise InvalidArgumentError(f"scale: expected a number, found {scale!r:.100}; a learned factor goes into score_mod")
+        scale = finite(scale, "scale")
+        if abs(scale) > np.finfo(np.float32).max:
+            raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
+    if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
+        raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
+    offsets = Offsets(*(int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
+    if any(offset < 0 for offset in offsets):
+        raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
+    deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
+    return Call(None, scale, tuple(backend_names(backends)), deterministic, offsets)
+
+
+def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
+    """(o, lse)."""
+    check_places(query, key, value)
+    query, key, value = _autocast(query, key, value)
+    check_dtypes(query, key, value)
+    sizes = sizes_of("BHSD", query, key, value)
+    if sizes.heads_q != sizes.heads_kv and not enable_gqa:
+        raise InvalidArgumentError(
+            f"key: expected the number of heads of query, {sizes.heads_q}, found {sizes.heads_kv}; enable_gqa=True lets groups of query's heads share one"
+        )
+    extents = Extents(*zip(options.offsets, sizes.axes().values()))
+    program, sources = trace(score_mod, mask_mod, extents, query.device)
+    operands = [source.tensor(query.device) for source in sources]
+    if query.is_cuda:
+        warn_of_finite_masks(program, sources, None, 3, "float('-inf')")
+    learned = torch.is_grad_enabled()
+    wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
+    backward = bool(wanted) or (learned and any(x.requires_grad for x in (query, key, value)))
+    call = options._replace(program=program).text()
+    return attention(taken(query), taken(key), taken(value), operands, wanted, backward, with_lse, call)
+
+
+def _autocast(*tensors):
+    """The tensors in the dtype that torch.autocast asks for."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(each.to(dtype) if each.dtype in (torch.float32, torch.float16, torch.bfloat16) else each for each in tensors)

@@ -1,0 +1,178 @@
+"""The operators scoremod::attention_forward and scoremod::attention_backward, as PyTorch's transformations and compilers know them.
+
+forward:  q, k, v, operands -> o, and lse (float32 [batch, heads, seq_q]; empty unless with_lse or backward)
+backward: q, k, v, o, lse, d_o, operands -> dq, dk, dv, and the gradients of the operands in `wanted`
+
+Tensors are [batch, head, sequence, dim]; `call` is Call.text(). `backward` says that a backward may follow, which then is compiled, too.
+"""
+
+import torch
+
+from scoremod.errors import UnsupportedError
+from scoremod.torch import execution
+from scoremod.torch.fold_batch import fold_backward, fold_forward
+from scoremod.torch.strides import empty_like, empty_output, lying_as, taken, taken_operand
+
+_library = torch.library.Library("scoremod", "DEF")
+_FORWARD, _BACKWARD = "scoremod::attention_forward", "scoremod::attention_backward"
+_library.define(
+    "attention_forward(Tensor q, Tensor k, Tensor v, Tensor[] operands, int[] wanted, bool backward, bool with_lse, str call) -> (Tensor, Tensor)"
+)
+_library.define(
+    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor d_o, Tensor[] operands, int[] wanted, str call) "
+    "-> (Tensor, Tensor, Tensor, Tensor[])"
+)
+
+
+def _forward_outputs(q, k, v, backward, with_lse):
+    q, v = taken(q), taken(v)
+    rows = q.shape[:3] if backward or with_lse else (0,)
+    return empty_output(q, v), torch.empty(rows, dtype=torch.float32, device=q.device)
+
+
+def _forward(q, k, v, operands, wanted, backward, with_lse, call):
+    o, lse = _forward_outputs(q, k, v, backward, with_lse)
+    operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
+    execution.forward(taken(q), taken(k), taken(v), operands, o, lse if lse.dim() == 3 else None, call, wanted, backward)
+    return o, lse
+
+
+def _forward_fake(q, k, v, operands, wanted, backward, with_lse, call):
+    return _forward_outputs(q, k, v, backward, with_lse)
+
+
+def _backward_outputs(q, k, v, operands, wanted):
+    return *(empty_like(taken(x)) for x in (q, k, v)), [empty_like(taken_operand(operands[i], True)) for i in wanted]
+
+
+def _backward(q, k, v, o, lse, d_o, operands, wanted, call):
+    dq, dk, dv, d_operands = _backward_outputs(q, k, v, operands, wanted)
+    operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
+    o = taken(o)
+    execution.backward(
+        taken(q), taken(k), taken(v), o, lse.contiguous(), lying_as(d_o, o), operands, dq, dk, dv, d_operands, call, wanted
+    )
+    return dq, dk, dv, d_operands
+
+
+def _backward_fake(q, k, v, o, lse, d_o, operands, wanted, call):
+    return _backward_outputs(q, k, v, operands, wanted)
+
+
+def _save(ctx, inputs, output):
+    q, k, v, operands, wanted, backward, with_lse, call = inputs
+    ctx.save_for_backward(q, k, v, *output, *operands)
+    ctx.wanted, ctx.call, ctx.with_lse, ctx.count, ctx.runs = list(wanted), call, with_lse, len(operands), backward
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, d_o, d_lse):
+    q, k, v, o, lse, *operands = ctx.saved_tensors
+    # An empty list, whatever it would hold, is taken for one of tensors.
+    nothing = [None] * ctx.count, None if ctx.wanted else [], None, None, None
+    if d_o is None and d_lse is None:
+        return None, None, None, *nothing
+    if not ctx.runs:
+        raise UnsupportedError("scoremod::attention_forward: expected backward=True of a call that is differentiated")
+    dim = v.shape[-1]
+    d_o = torch.zeros_like(o) if d_o is None else d_o
+    if d_lse is not None:
+        v, o, d_o = _with_lse_column(v, o, d_o, d_lse)
+    dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, ctx.wanted, ctx.call)
+    by_number = dict(zip(ctx.wanted, gradients))
+    return dq, dk, dv[..., :dim], [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
+
+
+# Head dims of fused attention are multiples of 8.
+_COLUMNS = 8
+
+
+def _with_lse_column(v, o, d_o, d_lse):
+    """d loss / d lse, brought in through columns that v, o and d_o get.
+
+    The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
+    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same.
+    """
+    d_lse = d_lse[..., None].to(d_o.dtype)
+    zeros = d_o.new_zeros((*d_o.shape[:-1], _COLUMNS - 1))
+    v = torch.cat([v, v.new_ones((*v.shape[:-1], _COLUMNS))], dim=-1)
+    o = torch.cat([o, torch.zeros_like(d_lse), zeros], dim=-1)
+    return v, o, torch.cat([d_o, d_lse, zeros], dim=-1)
+
+
+def _refuse_second(ctx, *gradients):
+    raise UnsupportedError(
+        "flex_attention was to be differentiated twice: scoremod has first derivatives only. Where second ones are needed, use "
+        "torch.nn.functional.scaled_dot_product_attention, or attention written out in torch's operations"
+    )
+
+
+class _Backward(torch.autograd.Function):
+    """The backward within torch.func's transformations, which follow it for a second derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q, k, v, o, lse, d_o, wanted, call, *operands):
+        *gradients, d_operands = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, list(operands), wanted, call)
+        return *gradients, *d_operands
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        _refuse_second(ctx)
+
+
+def _gradients(q, k, v, o, lse, d_o, operands, wanted, call):
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        dq, dk, dv, *d_operands = _Backward.apply(q, k, v, o, lse, d_o, wanted, call, *operands)
+        return dq, dk, dv, d_operands
+    return torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, wanted, call)
+
+
+class _Attention(torch.autograd.Function):
+    """The same derivative for torch.func's transformations, which don't know that of operators."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q, k, v, wanted, backward, with_lse, call, *operands):
+        return torch.ops.scoremod.attention_forward(q, k, v, list(operands), wanted, backward, with_lse, call)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, wanted, backward, with_lse, call, *operands = inputs
+        _save(ctx, (q, k, v, operands, wanted, backward, with_lse, call), output)
+
+    @staticmethod
+    def backward(ctx, d_o, d_lse):
+        dq, dk, dv, gradients, *_ = _differentiate(ctx, d_o, d_lse)
+        return dq, dk, dv, None, None, None, None, *gradients
+
+
+def attention(q, k, v, operands, wanted, backward, with_lse, call):
+    """(o, lse), differentiable."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return _Attention.apply(q, k, v, wanted, backward, with_lse, call, *operands)
+    return torch.ops.scoremod.attention_forward(q, k, v, operands, wanted, backward, with_lse, call)
+
+
+def _fold_forward(info, in_dims, *arguments):
+    return fold_forward(torch.ops.scoremod.attention_forward, info.batch_size, in_dims, *arguments)
+
+
+def _fold_backward(info, in_dims, *arguments):
+    return fold_backward(torch.ops.scoremod.attention_backward, info.batch_size, in_dims, *arguments)
+
+
+for _name, _run, _fake in (("attention_forward", _forward, _forward_fake), ("attention_backward", _backward, _backward_fake)):
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _run, _key)
+    torch.library.register_fake(f"scoremod::{_name}", _fake, lib=_library)
+torch.library.register_autograd(_FORWARD, _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd(_BACKWARD, _refuse_second, lib=_library)
+torch.library.register_vmap(_FORWARD, _fold_forward, lib=_library)
+torch.library.register_vmap(_BACKWARD, _fold_backward, lib=_library)

@@ -1,0 +1,163 @@
+"""Captured tensors as operands of a score program."""
+
+from typing import NamedTuple
+
+import torch
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.program import AXES
+
+# The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
+OPERAND_TYPES = {
+    **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), "f32"),
+    **dict.fromkeys((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), "i32"),
+    torch.bool: "bool",
+}
+_INT32 = torch.iinfo(torch.int32)
+
+
+class Extents(NamedTuple):
+    """axis -> (first index that the functions see, how many)."""
+
+    b: tuple
+    h: tuple
+    q_idx: tuple
+    kv_idx: tuple
+
+    def sizes(self):
+        return {axis: count for axis, (_, count) in self._asdict().items()}
+
+
+def operand_tensor(tensor):
+    """The tensor in a dtype that operands have."""
+    if tensor.dtype == torch.float64:
+        return tensor.to(torch.float32)
+    if OPERAND_TYPES[tensor.dtype] == "i32" and tensor.dtype != torch.int32:
+        _check_int32(tensor)
+        return tensor.to(torch.int32)
+    return tensor
+
+
+def _check_int32(tensor):
+    """Raises InvalidArgumentError for integers that int32 doesn't hold. What is on a device is looked at there, and what has no data isn't."""
+    if tensor.dtype != torch.int64 or tensor.numel() == 0 or not has_data(tensor):
+        return
+    if tensor.device.type == "cpu":
+        low, high = tensor.min().item(), tensor.max().item()
+        number = next((each for each in (low, high) if not _INT32.min <= each <= _INT32.max), None)
+        if number is not None:
+            raise InvalidArgumentError(
+                f"a captured tensor of shape {tuple(tensor.shape)}: expected integers from {_INT32.min} to {_INT32.max}, which int32 holds, found "
+                f"{number}; score programs have no others"
+            )
+    else:
+        torch._assert_async(((tensor >= _INT32.min) & (tensor <= _INT32.max)).all())
+
+
+def has_data(tensor):
+    """Whether a tensor's numbers can be asked for: not those of torch.compile's tracing and of torch.func's transformations."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+class ArrayView(NamedTuple):
+    """What is left of a uniform tensor after indexing: indices[d] is the node that indexes dimension d of `base`, or None; dims[i] is the
+    dimension of base that dimension i of the view runs along."""
+
+    base: object
+    indices: tuple
+    dims: tuple
+
+
+class Read(NamedTuple):
+    """One operand made of a captured tensor: base, with some dimensions fixed, the others cut to `extents` (if given) and reordered."""
+
+    base: object
+    fixed: tuple
+    order: tuple
+    extents: tuple | None
+
+    def tensor(self, device):
+        tensor = self.base.tensor
+        if tensor.device != device:
+            raise InvalidArgumentError(
+                f"a captured tensor of shape {tuple(tensor.shape)}: expected one on {device}, where query is, found one on {tensor.device}; move it"
+            )
+        for dim, position in sorted(self.fixed, reverse=True):
+            tensor = tensor.select(dim, position)
+        if self.extents is not None:
+            for dim, (first, count) in enumerate(self.extents):
+                if count != tensor.shape[dim]:
+                    tensor = tensor.narrow(dim, first, count)
+        if self.order != tuple(range(tensor.dim())):
+            tensor = tensor.permute(self.order)
+        return operand_tensor(tensor)
+
+    def known_array(self):
+        tensor = self.base.tensor
+        return tensor.detach().float().numpy() if tensor.device.type == "cpu" and has_data(tensor) and tensor.is_floating_point() else None
+
+    def describe(self):
+        return "captured tensor"
+
+
+class Computed(NamedTuple):
+    """One operand that PyTorch computes from a score-free value, for every index that it depends on."""
+
+    value: object
+    extents: Extents
+
+    def tensor(self, device):
+        if self.value.is_uniform:
+            return operand_tensor(self.value.tensor.reshape(())).to(device)
+        return operand_tensor(self.value.over(self.extents._asdict(), device))
+
+    def known_array(self):
+        return None
+
+    def describe(self):
+        return "computed by PyTorch" if self.value.deps else "scalar"
+
+
+def whole(value):
+    """The view of a tensor of which nothing is indexed yet; None if operands can't have its dtype."""
+    if value.view is not None:
+        return value.view
+    if not value.is_uniform or not value.shape or value.dtype not in OPERAND_TYPES or 0 in value.shape:
+        return None
+    return ArrayView(value, (None,) * len(value.shape), tuple(range(len(value.shape))))
+
+
+class CapturedReads:
+    """Reads of captured tensors as nodes, on scoremod.operand_reads."""
+
+    def __init__(self, builder, reads, extents):
+        self._builder, self._reads, self._extents = builder, reads, extents
+
+    def scalar(self, value):
+        """The node of a score-free element as an operand over the axes that it varies along; a scalar operand for a uniform one."""
+        axes = value.axes()
+        positions = [self._builder.node(axis, "i32") for axis in axes]
+        return self._reads.computed(OPERAND_TYPES[value.dtype], axes, positions, Computed(value, self._extents))
+
+    def element(self, view):
+        """The node of a view that one element is left of; None if a table has no room for so many indices."""
+        fixed, indices, extents = [], [], []
+        for dim, (node, size) in enumerate(zip(view.indices, view.base.shape)):
+            position = 0 if node is None else self._builder.constant_value(node)
+            if position is None:
+                indices.append(node)
+                extents.append(size)
+            else:
+                fixed.append((dim, position))
+        axes = [self._builder.nodes[node].op for node in indices]
+
+        def source(order, sizes):
+            return Read(view.base, tuple(fixed), order, None if sizes is None else tuple(getattr(self._extents, axis) for axis in axes))
+
+        if all(axis in AXES for axis in axes) and len(set(axes)) == len(axes):
+            # Indexed by the indices themselves: cut to what the call sees of it, where `extents` may start beyond 0.
+            order = tuple(sorted(range(len(axes)), key=lambda i: AXES.index(axes[i])))
+            read = Read(view.base, tuple(fixed), order, tuple(getattr(self._extents, axis) for axis in axes))
+            sizes = [getattr(self._extents, axis)[1] for axis in axes]
+            return self._reads.captured(OPERAND_TYPES[view.base.dtype], indices, sizes, lambda *_: read)
+        return self._reads.captured(OPERAND_TYPES[view.base.dtype], indices, [0] * len(indices), source)

@@ -1,0 +1,73 @@
+"""torch.vmap of attention: the mapped axis becomes part of the batch dimension, so one call computes all (scoremod.folded_program)."""
+
+import torch
+
+from scoremod.folded_program import folded
+from scoremod.torch.call import call_of
+
+_TABLE_REMEDY = "index it before the attention, or write a loop"
+
+
+def fold_forward(operator, count, in_dims, q, k, v, operands, wanted, backward, with_lse, call):
+    fold = _Fold(count, q, in_dims[0])
+    given = fold.operands(call_of(call), operands, in_dims[3], [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[3], operands))])
+    tensors = [fold.tensor(tensor, dim) for tensor, dim in zip((q, k, v), in_dims)]
+    o, lse = operator(*tensors, given, wanted, backward, with_lse, fold.text)
+    has_lse = backward or with_lse
+    return (fold.unfold(o), fold.unfold(lse) if has_lse else lse), (0, 0 if has_lse else None)
+
+
+def fold_backward(operator, count, in_dims, q, k, v, o, lse, d_o, operands, wanted, call):
+    fold = _Fold(count, q, in_dims[0])
+    # Each of the mapped calls has its own gradient of an operand that they share.
+    mapped = [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[6], operands))]
+    given = fold.operands(call_of(call), operands, in_dims[6], mapped)
+    tensors = [fold.tensor(tensor, dim) for tensor, dim in zip((q, k, v, o, lse, d_o), in_dims)]
+    dq, dk, dv, gradients = operator(*tensors, given, wanted, fold.text)
+    decls = call_of(call).program.operands
+    unfolded = [fold.gradient(gradient, decls[i]) for i, gradient in zip(wanted, gradients)]
+    return (fold.unfold(dq), fold.unfold(dk), fold.unfold(dv), unfolded), (0, 0, 0, [0] * len(unfolded))
+
+
+def _dims(dims, operands):
+    return dims if isinstance(dims, (list, tuple)) else [dims] * len(operands)
+
+
+class _Fold:
+    def __init__(self, count, q, dim):
+        self._count = count
+        shape = list(q.shape)
+        if dim is not None:
+            del shape[dim]
+        self._batch = shape[0]
+        self.text = None
+
+    def tensor(self, tensor, dim):
+        """A tensor whose first dimension has the mapped one in it."""
+        tensor = tensor.unsqueeze(0).expand(self._count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return tensor.reshape(self._count * self._batch, *tensor.shape[2:])
+
+    def unfold(self, tensor):
+        return tensor.reshape(self._count, self._batch, *tensor.shape[1:])
+
+    def operands(self, call, operands, dims, mapped):
+        """The operands' tensors for the folded program, whose call's text this makes, too. mapped: which operands differ between the calls."""
+        dims = _dims(dims, operands)
+        self.text = call._replace(program=folded(call.program, self._batch, mapped, _TABLE_REMEDY)).text()
+        return [self._operand(*each) for each in zip(call.program.operands, operands, dims, mapped)]
+
+    def _operand(self, decl, tensor, dim, mapped):
+        if "b" in decl.axes:
+            return self.tensor(tensor, dim)
+        if not mapped:
+            return tensor
+        tensor = tensor.unsqueeze(0).expand(self._count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        return tensor.contiguous() if decl.table_rank else tensor.repeat_interleave(self._batch, dim=0)
+
+    def gradient(self, gradient, decl):
+        if decl.table_rank:
+            return gradient
+        if "b" in decl.axes:
+            return self.unfold(gradient)
+        # Every batch of one mapped call read the same entry.
+        return self.unfold(gradient.to(torch.float32)).sum(dim=1).to(gradient.dtype)

@@ -1,0 +1,56 @@
+"""Which tensors scoremod takes as they lie, and how those lie that it makes. Dimensions are [batch, head, sequence, dim]."""
+
+import torch
+
+
+def taken(tensor, *, dense_last=True):
+    """The tensor itself, or a contiguous copy of one whose elements share memory, or whose last dimension has gaps."""
+    if dense_last and tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
+        return tensor.contiguous()
+    return tensor if _nested(tensor) else tensor.contiguous()
+
+
+def taken_operand(tensor, wanted):
+    """The same of an operand; one whose gradient isn't wanted may repeat elements."""
+    if tensor.dim() == 0 or _nested(tensor):
+        return tensor
+    return tensor.contiguous() if wanted or any(stride < 0 for stride in tensor.stride()) or not _nested(tensor, repeats=True) else tensor
+
+
+def _nested(tensor, repeats=False):
+    """Whether each stride is larger than what the inner dimensions span. repeats: but for strides of 0."""
+    span = 0
+    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size > 1):
+        if stride == 0 and repeats:
+            continue
+        if stride <= span:
+            return False
+        span += stride * (size - 1)
+    return True
+
+
+def output_strides(query, dim):
+    """Of a dense output [batch, head, sequence, dim] whose dimensions stand in memory as the query's do."""
+    order = sorted(range(3), key=lambda i: query.stride(i), reverse=True)
+    strides, step = [0, 0, 0, 1], dim
+    for i in reversed(order):
+        strides[i] = step
+        step = step * query.shape[i]
+    return strides
+
+
+def empty_output(query, value):
+    shape = (*query.shape[:3], value.shape[3])
+    return torch.empty_strided(shape, output_strides(query, value.shape[3]), dtype=query.dtype, device=query.device)
+
+
+def empty_like(tensor):
+    """A new tensor with the same strides."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def lying_as(tensor, model):
+    """The tensor with the strides of another of its shape."""
+    if tensor.stride() == model.stride() and tensor.dtype == model.dtype:
+        return tensor
+    return empty_like(model).copy_(tensor)

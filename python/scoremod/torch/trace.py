@@ -1,0 +1,395 @@
+"""From a Python function of one score to a score program."""
+
+import sys
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_restore_interpreter_stack
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+import scoremod
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.operand_reads import OperandReads
+from scoremod.program import AXES, MAX_TABLE_RANK, Builder
+from scoremod.torch.aten_ops import FILLS, RANDOM, RULES, NoNode, Operands
+from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, has_data, whole
+from scoremod.torch.values import Value, map_values, values_in
+from scoremod.user_functions import check_callable, name_of
+
+# Where frames are not the user's.
+_OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
+# What would read the number that a placeholder stands for.
+_READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
+_HOW = "choose with torch.where, and compute with torch's functions"
+
+
+def trace(score_mod, mask_mod, extents, device):
+    """(program, sources): the program of both functions, and for each of its operands what makes its tensor.
+
+    extents: scoremod.torch.captures.Extents.
+    device: where scores and indices appear to be.
+    """
+    tracer = Tracer(extents, device)
+    value, keep = tracer.builder.node("score", "f32"), None
+    if score_mod is not None:
+        value = tracer.root("score_mod", score_mod, "f32")
+    if mask_mod is not None:
+        keep = tracer.root("mask_mod", mask_mod, "bool")
+    program, order = tracer.builder.finish(value, keep)
+    return program, [tracer.reads.sources[number] for number in order]
+
+
+class Tracer:
+    """Finds a program node for each scalar of a function that it can, a view for each indexed tensor."""
+
+    def __init__(self, extents, device):
+        self.extents, self.device = extents, device
+        self.builder = Builder()
+        self.reads = OperandReads(self.builder, extents.sizes())
+        self._captured = CapturedReads(self.builder, self.reads, extents)
+        self._values = {}  # by id of the tensor, which is kept beside it, so that no other gets the id
+        self._made = {}  # uniform tensors that the functions made, by id
+        self._functions = []
+        self._name = None
+
+    def root(self, name, function, type):
+        """The node of what a user's function returns."""
+        check_callable(name, function)
+        self._functions.append(function)
+        self._name = name
+        arguments = [self._placeholder(Value((), torch.int32, frozenset([axis]), axis=axis)) for axis in AXES]
+        for axis, tensor in zip(AXES, arguments):
+            self.value_of(tensor).node = self.builder.node(axis, "i32")
+        if name == "score_mod":
+            score = Value((), torch.float32, frozenset(["score"]))
+            score.node = self.builder.node("score", "f32")
+            arguments.insert(0, self._placeholder(score))
+        with_gradients = torch.is_grad_enabled()
+        with temporarily_clear_interpreter_stack() as stack, torch.no_grad(), _Functions(self, stack, with_gradients), _Operations(self):
+            result = function(*arguments)
+        return self._result(name, result, type)
+
+    def _result(self, name, result, type):
+        meaning = "the modified score, a float" if type == "f32" else "whether the key is kept, a bool"
+        if isinstance(result, (bool, int, float)):
+            value = Value((), {bool: torch.bool, int: torch.int64, float: torch.float32}[result.__class__], literal=result)
+        elif isinstance(result, torch.Tensor):
+            value = self.value_of(result)
+        else:
+            raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {result!r:.100}")
+        if value.shape != ():
+            raise InvalidArgumentError(f"{name}: expected it to return one 0-dim tensor, found shape {value.shape}; it is called once for each score")
+        if OPERAND_TYPES.get(value.dtype) != type:
+            raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {value.dtype}; convert it")
+        node = self.node_of(value)
+        if node is None:
+            raise UnsupportedError(f"{name}: what it returns depends on the score and is no operation of a score program")
+        return node
+
+    def node_of(self, value):
+        """The node of a single element, of type f32, i32 or bool; None if it can have none. It may be a new operand."""
+        if value.node is None and value.is_single and value.dtype in OPERAND_TYPES:
+            if value.literal is not None:
+                value.node = self._constant(value)
+            elif value.view is not None:
+                value.node = self._captured.element(value.view)
+            if value.node is None and "score" not in value.deps:
+                value.node = self._captured.scalar(value)
+        return value.node
+
+    def _constant(self, value):
+        type = OPERAND_TYPES[value.dtype]
+        if type == "i32" and not -(2**31) <= int(value.literal) < 2**31:
+            raise InvalidArgumentError(f"{self._name}: expected integers that int32 holds, as score programs have no others; found {value.literal}")
+        return self.builder.constant(value.literal, type)
+
+    # What tensors stand for.
+
+    def _placeholder(self, value):
+        """A tensor that stands for a value while the function runs; nobody may read it."""
+        with _disable_current_modes():
+            tensor = torch.empty(value.shape, dtype=value.dtype, device=self.device)
+        self._values[id(tensor)] = (tensor, value)
+        return tensor
+
+    def stand_in(self, tensor):
+        """A placeholder for a captured tensor that only a transformation of torch.func understands."""
+        placeholder = self._placeholder(self.value_of(tensor))
+        self._values[id(tensor)] = (tensor, self._values[id(placeholder)][1])
+        return placeholder
+
+    def is_traced(self, tensor):
+        """Whether a tensor is a placeholder: it depends on the element, or stands for a number of the function's text."""
+        value = self._values[id(tensor)][1] if isinstance(tensor, torch.Tensor) and id(tensor) in self._values else None
+        return value is not None and (bool(value.deps) or value.literal is not None)
+
+    def value_of(self, tensor):
+        if id(tensor) not in self._values:
+            self._values[id(tensor)] = (tensor, Value(tensor.shape, tensor.dtype, tensor=tensor))
+        return self._values[id(tensor)][1]
+
+    # Operations.
+
+    def operation(self, function, arguments, options):
+        """What an operation of the function returns while it is traced."""
+        tensors = _tensors_in((arguments, options))
+        if not any(self.is_traced(tensor) for tensor in tensors):
+            return self._uniform(function, arguments, options)
+        name = function._schema.name.removeprefix("aten::")
+        if function is torch.ops.aten._local_scalar_dense.default and self.value_of(arguments[0]).literal is not None:
+            return self.value_of(arguments[0]).literal
+        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default):
+            self.refuse_number("its number is asked for")
+        if RANDOM in function.tags:
+            self._refuse(name, "makes random numbers, and a score function must be pure")
+        values, named = (_map_tensors(self.value_of, each) for each in (arguments, options))
+        if name == "detach" and "score" in values[0].deps:
+            self._refuse(name, "stops gradients, which the derived backward pass would not do")
+        in_place = name.endswith("_") and not name.endswith("__")
+        if in_place and values[0].tensor is not None:
+            self._refuse(name, "writes into a captured tensor")
+        base = name[:-1] if in_place else name
+        meta = self._meta(function, values, named, name)
+        if not isinstance(meta, torch.Tensor):
+            return self._several(function, values, named, meta, name)
+        result = self._result_of(base, function, values, named, meta)
+        if "score" in result.deps and result.node is None:
+            self._refuse(name, self._why_not(values_in((values, named)), result))
+        if in_place:
+            result.dtype = values[0].dtype
+            self._values[id(arguments[0])] = (arguments[0], self._converted(result, values[0].dtype))
+            return arguments[0]
+        return self._placeholder(result)
+
+    def _converted(self, value, dtype):
+        """What an in-place operation leaves in a tensor of a dtype."""
+        if value.node is not None and self.builder.type(value.node) != OPERAND_TYPES.get(dtype):
+            value.node = self.builder.op(OPERAND_TYPES[dtype], value.node)
+        return value
+
+    def _result_of(self, base, function, values, named, meta):
+        deps = frozenset().union(*(value.deps for value in values_in((values, named))))
+        if base in FILLS and all(size == 1 for size in meta.shape) and not isinstance(FILLS[base](values), Value):
+            return Value(meta.shape, meta.dtype, literal=FILLS[base](values))
+        result = Value(meta.shape, meta.dtype, deps, operation=(function, values, named))
+        if base == "detach":
+            result.node, result.view, result.literal = values[0].node, values[0].view, values[0].literal
+        elif base in RULES and result.is_single and all(value.is_single for value in values_in((values, named))):
+            if not self._stays_outside(values_in((values, named)), result):
+                try:
+                    result.node = RULES[base](Operands(self, meta.dtype), values, named)
+                except NoNode:
+                    result.node = None
+        elif base in ("index", "select", "unsqueeze", "squeeze", "slice", "view", "alias"):
+            result.view = self._view(base, values, named, result)
+        return result
+
+    def _stays_outside(self, inputs, result):
+        """Whether PyTorch goes on computing: with a value that it computes anyway, over the same indices, an operand is as large."""
+        computed = [value for value in inputs if value.deps and value.node is None and value.view is None]
+        return "score" not in result.deps and any(value.deps == result.deps for value in computed)
+
+    def _view(self, base, values, named, result):
+        """The view of a tensor that is indexed once more."""
+        view = whole(values[0])
+        if view is None:
+            return None
+        indices, dims = list(view.indices), list(view.dims)
+        if base == "index":
+            for dim, index in enumerate(values[1]):
+                if index is None:
+                    continue
+                if not isinstance(index, Value) or index.shape != () or index.dtype == torch.bool:
+                    return None
+                node = self.node_of(index)
+                if node is None or self.builder.type(node) != "i32":
+                    return None
+                indices[dims[dim]] = self._in_range(view.base, dims[dim], node)
+            dims = [dim for i, dim in enumerate(dims) if i >= len(values[1]) or values[1][i] is None]
+        elif base == "select" and not isinstance(values[2], Value):
+            dim, extent = dims[values[1]], view.base.shape[dims[values[1]]]
+            indices[dim] = self.builder.constant(values[2] % extent, "i32")
+            dims.remove(dim)
+        else:
+            return None
+        return ArrayView(view.base, tuple(indices), tuple(dims)) if len(dims) == len(result.shape) else None
+
+    def _in_range(self, base, dim, node):
+        """The node of an index as PyTorch reads it: negative ones count from the end."""
+        extent = base.shape[dim]
+        op, position = self.builder.nodes[node].op, self.builder.constant_value(node)
+        if position is not None:
+            if not -extent <= position < extent:
+                raise InvalidArgumentError(f"{self._described(base)}, indexed at {_line()}: expected an index below {extent}, found {position}")
+            return self.builder.constant(position % extent, "i32")
+        if op in AXES:
+            self._check_extent(base, dim, op)
+            return node
+        negative = self.builder.op("lt", node, self.builder.constant(0, "i32"))
+        return self.builder.op("select", negative, self.builder.op("add", node, self.builder.constant(extent, "i32")), node)
+
+    def _check_extent(self, base, dim, axis):
+        first, count = getattr(self.extents, axis)
+        if base.shape[dim] < first + count:
+            raise InvalidArgumentError(
+                f"{self._described(base)}, indexed at {_line()} by {axis}: expected a size of {first + count} along dimension {dim}, one for each "
+                f"{axis}, found {base.shape[dim]}"
+            )
+
+    def _described(self, base):
+        name = name_of(base.tensor, self._functions)
+        return f"{self._name}: {repr(name) if name else 'a tensor'} of shape {base.shape}"
+
+    def _several(self, function, values, named, meta, name):
+        """The results of an operation that has several, which only PyTorch can compute."""
+        deps = frozenset().union(*(value.deps for value in values_in((values, named))))
+        if "score" in deps:
+            self._refuse(name, "depends on the score and is no operation of a score program")
+        whole_result = Value((), None, deps, operation=(function, values, named))
+
+        def part(i):
+            each = meta[i]
+            picked = Value(each.shape, each.dtype, deps, operation=(lambda results: results[i], (whole_result,), {}))
+            return self._placeholder(picked)
+
+        return type(meta)(part(i) for i in range(len(meta))) if type(meta) in (list, tuple) else tuple(part(i) for i in range(len(meta)))
+
+    def _uniform(self, function, arguments, options):
+        """An operation on captured tensors alone: PyTorch computes it now."""
+        name = function._schema.name.removeprefix("aten::")
+        if RANDOM in function.tags:
+            self._refuse(name, "makes random numbers, and a score function must be pure")
+        self._check_pure(function, name, arguments, options)
+        result = function(*arguments, **options)
+        literal = _literal(name, arguments, result)
+        if literal is not None:
+            self._values[id(result)] = (result, Value((), result.dtype, literal=literal))
+        self._made.update((id(tensor), tensor) for tensor in _tensors_in(result))
+        return result
+
+    def _check_pure(self, function, name, arguments, options):
+        """Refuses what writes into a tensor that was there before."""
+        for parameter, given in zip(function._schema.arguments, arguments):
+            if parameter.alias_info is not None and parameter.alias_info.is_write and any(id(each) not in self._made for each in _tensors_in(given)):
+                self._refuse(name, "writes into a captured tensor")
+
+    def _meta(self, function, values, named, name):
+        """What an operation's result looks like."""
+        def like(value):
+            if value.dtype is None:
+                return value
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+        options = {**named, "device": "meta"} if named.get("device") is not None else named
+        with _disable_current_modes():
+            try:
+                return function(*map_values(like, values), **map_values(like, options))
+            except (RuntimeError, NotImplementedError) as error:
+                self._refuse(name, f"can't be traced: {str(error).splitlines()[0]}")
+
+    def refuse_number(self, what):
+        raise InvalidArgumentError(
+            f"{self._name}: at {_line()} a score or an index was to become a Python or NumPy number ({what}); the function is called once for all, with "
+            f"0-dim tensors that stand for any element: {_HOW}"
+        )
+
+    def _refuse(self, name, why):
+        raise UnsupportedError(f"{self._name}: '{name}' at {_line()} {why}. docs/torch.md says what score functions can be made of")
+
+    def _why_not(self, inputs, result):
+        if not result.is_single:
+            return f"makes a tensor of shape {result.shape} of the score, and a score function is of one score, whose operations are on 0-dim tensors"
+        if result.dtype not in OPERAND_TYPES:
+            return f"makes {result.dtype} of the score, and score programs have float32, int32 and bool alone"
+        if any(value.view is not None and value.node is None for value in inputs):
+            return f"reads a tensor at more than {MAX_TABLE_RANK} indices that are computed"
+        return "depends on the score and is no operation of a score program"
+
+
+def _literal(name, arguments, result):
+    """The number of the function's text that an operation on no placeholder makes a tensor of; None for any other."""
+    if not isinstance(result, torch.Tensor) or result.dim() != 0:
+        return None
+    if name == "lift_fresh" and result.device.type == "cpu" and has_data(result):
+        return result.item()  # torch.tensor(number)
+    fill = FILLS.get(name)
+    number = None if fill is None else fill(arguments)
+    return number if isinstance(number, (bool, int, float)) else None
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self, tracer):
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        return self._tracer.operation(function, arguments, options or {})
+
+
+class _Functions(TorchFunctionMode):
+    """What is called above autograd: tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; numbers aren't to be
+    read; and what has captured tensors alone is computed with the history of gradients, and in the transformations, that they have."""
+
+    def __init__(self, tracer, stack, with_gradients):
+        super().__init__()
+        self._tracer, self._stack, self._with_gradients = tracer, stack, with_gradients
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        options = options or {}
+        tensors = _tensors_in((arguments, options))
+        if not any(self._tracer.is_traced(tensor) for tensor in tensors):
+            with torch.set_grad_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
+                return function(*arguments, **options)
+        name = getattr(function, "__name__", "")
+        if function is torch.Tensor.__getitem__:
+            indexed, index = arguments
+            index = _expanded(index if isinstance(index, tuple) else (index,), indexed.dim())
+            if index is not None and any(self._tracer.is_traced(each) for each in index):
+                return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
+        elif name in _READERS and self._tracer.is_traced(arguments[0]):
+            self._tracer.refuse_number(name)
+        if self._stack:
+            arguments, options = (_map_tensors(self._plain, each) for each in (arguments, options))
+        return function(*arguments, **options)
+
+    def _plain(self, tensor):
+        return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
+
+
+def _expanded(index, rank):
+    """Index entries, one for each dimension; None for what has others than numbers, tensors, ":" and "..."."""
+    if Ellipsis in [each for each in index if not isinstance(each, torch.Tensor)]:
+        at = next(i for i, each in enumerate(index) if each is Ellipsis)
+        index = (*index[:at], *[slice(None)] * (rank - len(index) + 1), *index[at + 1 :])
+    plain = all(isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool) or each == slice(None) for each in index)
+    return index if plain and len(index) <= rank else None
+
+
+def _index_tensor(each):
+    if isinstance(each, slice):
+        return None
+    return torch.full((), each, dtype=torch.int64) if isinstance(each, int) else each
+
+
+def _tensors_in(arguments):
+    found = []
+    _map_tensors(found.append, arguments)
+    return found
+
+
+def _map_tensors(function, arguments):
+    if isinstance(arguments, torch.Tensor):
+        return function(arguments)
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments)(_map_tensors(function, each) for each in arguments)
+    if isinstance(arguments, dict):
+        return {name: _map_tensors(function, each) for name, each in arguments.items()}
+    return arguments
+
+
+def _line():
+    """Where the user's code stands that asked for an operation."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((*_OWN_FOLDERS, "<frozen")):
+        frame = frame.f_back
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

@@ -1,0 +1,90 @@
+"""Dense attention in plain PyTorch, and the tolerance that results are held to.
+
+The truth is the dense computation in float64. A result may be at most twice as far from it as the same dense computation in the call's own
+dtype is, plus some units in the last place of that dtype.
+"""
+
+import math
+
+import torch
+
+ROUNDING_BAND = 8  # units in the last place of the largest element
+
+
+def attention_and_lse(q, k, v, score_mod=None, mask_mod=None, *, scale=None):
+    """(o, lse) of [batch, head, sequence, dim]. The functions are called once, with tensors of all scores. Sums are in float32, or in float64
+    for such tensors; probabilities are rounded to the dtype of v."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = (q.to(wide) @ k.to(wide).transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    indices = grid(scores.shape)
+    if score_mod is not None:
+        scores = score_mod(scores, *indices).to(wide).expand(scores.shape)
+    if mask_mod is not None:
+        scores = torch.where(mask_mod(*indices), scores, -math.inf)
+    top = scores.detach().amax(dim=-1, keepdim=True)
+    top = torch.where(top.isneginf(), 0, top)  # a row without a kept key
+    weights = torch.exp(scores - top)
+    total = weights.sum(dim=-1, keepdim=True)
+    empty = total == 0
+    p = weights / torch.where(empty, 1, total)
+    o = (p.to(v.dtype).to(wide) @ v.to(wide)).to(v.dtype)
+    lse = torch.where(empty, -math.inf, torch.log(torch.where(empty, 1, total)) + top)
+    return o, lse[..., 0]
+
+
+def grid(shape):
+    """b, h, q_idx and kv_idx of every score."""
+    return [torch.arange(n, dtype=torch.int32).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, n in enumerate(shape)]
+
+
+def results(attention, tensors, weights):
+    """[o, lse, gradients of tensors] of attention(*tensors) -> (o, lse), for a loss that weighs every element. lse counts where it is finite."""
+    tensors = [tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_() for tensor in tensors]
+    o, lse = attention(*tensors)
+    w_o, w_lse = (w.to(x.dtype) for w, x in zip(weights, (o, lse)))
+    loss = (o * w_o).sum() + torch.where(lse.isneginf(), 0, lse * w_lse).sum()
+    gradients = torch.autograd.grad(loss, tensors)
+    return [o.detach(), lse.detach(), *gradients]
+
+
+def widened(tensors):
+    return [tensor.double() for tensor in tensors]
+
+
+def assert_close(found, plain, truth, names=()):
+    """Lists of tensors: what is tested, the dense computation in the same dtype, and the one in float64."""
+    assert len(found) == len(plain) == len(truth)
+    for i, (x, p, t) in enumerate(zip(found, plain, truth)):
+        name = names[i] if i < len(names) else f"output {i}"
+        assert x.shape == p.shape and x.dtype == p.dtype, (name, x.shape, p.shape, x.dtype, p.dtype)
+        x, p, t = x.double(), p.double(), t.double()
+        assert torch.equal(x.isneginf(), t.isneginf()), name
+        finite = ~t.isneginf()
+        # What is rounded is each term of a sum: a captured tensor's gradient is one over all scores.
+        terms = max(1.0, truth[0].shape[2] * truth[0][..., 0].numel() / t.numel()) if i > 4 else 1.0
+        ulp = torch.finfo(found[0].dtype).eps
+        scale = t[finite].abs().max().item() if finite.any() else 0.0
+        allowed = 2 * ((p - t)[finite].abs().max().item() if finite.any() else 0.0) + ROUNDING_BAND * ulp * terms**0.5 * scale
+        error = (x - t)[finite].abs().max().item() if finite.any() else 0.0
+        assert error <= allowed, f"{name}: {error} from float64, {allowed} allowed"
+
+
+NAMES = ("o", "lse", "dq", "dk", "dv")
+
+
+def check(fused, tensors, captured, modifiers, random, **options):
+    """Holds fused(q, k, v, score_mod, mask_mod, **options) -> (o, lse) to the dense computation: outputs, and gradients of q, k, v and of every
+    captured tensor. modifiers(*captured) -> (score_mod, mask_mod)."""
+    q, k, v = tensors
+    weights = [torch.randn(shape, generator=random) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
+
+    def with_modifiers(attention):
+        return lambda q, k, v, *captured: attention(q, k, v, *modifiers(*captured), **options)
+
+    found = results(with_modifiers(fused), [*tensors, *captured], weights)
+    plain = results(with_modifiers(attention_and_lse), [*tensors, *captured], weights)
+    truth = results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), widened(weights))
+    assert_close(found, plain, truth, NAMES)
+    return found

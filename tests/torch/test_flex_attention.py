@@ -1,0 +1,151 @@
+"""flex_attention against dense attention, and against PyTorch's own flex_attention where that runs on the CPU."""
+
+import dense_reference as dense
+import modifiers
+import pytest
+import torch
+from torch.nn.attention import flex_attention as torch_flex
+
+import scoremod
+from scoremod.torch import flex_attention
+
+
+def fused(q, k, v, score_mod, mask_mod, **options):
+    return flex_attention(q, k, v, score_mod, mask_mod=mask_mod, return_lse=True, enable_gqa=True, **options)
+
+
+def tensors(random, batch=2, heads=(4, 2), seq=(19, 23), dim=(16, 24), dtype=torch.float32):
+    shapes = ((batch, heads[0], seq[0], dim[0]), (batch, heads[1], seq[1], dim[0]), (batch, heads[1], seq[1], dim[1]))
+    return [torch.randn(shape, generator=random).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", modifiers.NAMES)
+def test_forward_and_gradients_are_the_dense_ones(name, dtype, random):
+    captured, make = modifiers.cases((2, 4, 19, 23), random)[name]
+    dense.check(fused, tensors(random, dtype=dtype), captured, make, random)
+
+
+@pytest.mark.parametrize("heads", [(3, 1), (2, 2)])
+@pytest.mark.parametrize("seq", [(1, 7), (7, 1), (64, 64)])
+def test_shapes(heads, seq, random):
+    dense.check(fused, tensors(random, 1, heads, seq, (8, 8)), (), lambda: (None, lambda b, h, q_idx, kv_idx: kv_idx <= q_idx + 2), random)
+
+
+def test_scale(random):
+    dense.check(fused, tensors(random), (), lambda: (None, None), random, scale=0.3)
+
+
+@pytest.mark.parametrize("name", ["causal", "alibi", "soft_cap", "table", "full_bias", "documents", "by_other_axes"])
+def test_outputs_are_those_of_torchs_own(name, random):
+    captured, make = modifiers.cases((2, 4, 19, 23), random)[name]
+    score_mod, mask_mod = make(*captured)
+    q, k, v = tensors(random)
+    block_mask = None if mask_mod is None else torch_flex.create_block_mask(mask_mod, 2, 4, 19, 23, device="cpu")
+    expected, aux = torch_flex.flex_attention(
+        q, k, v, score_mod, block_mask, enable_gqa=True, return_aux=torch_flex.AuxRequest(lse=True)
+    )
+    found, found_aux = flex_attention(q, k, v, score_mod, block_mask, enable_gqa=True, return_aux=torch_flex.AuxRequest(lse=True))
+    truth, truth_lse = dense.attention_and_lse(*dense.widened((q, k, v)), *make(*dense.widened(captured)))
+    dense.assert_close([found.detach(), found_aux.lse.detach()], [expected.detach(), aux.lse.detach()], [truth, truth_lse])
+    assert found_aux.max_scores is None
+
+
+def test_a_query_without_a_key_gives_zeros(random):
+    q, k, v = (x.requires_grad_() for x in tensors(random))
+    o, lse = fused(q, k, v, None, lambda b, h, q_idx, kv_idx: (q_idx != 3) & (q_idx >= 0))
+    o.sum().backward()
+    assert o[:, :, 3].eq(0).all() and lse[:, :, 3].isneginf().all() and q.grad[:, :, 3].eq(0).all()
+    assert torch.isfinite(q.grad).all() and torch.isfinite(k.grad).all()
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 2, 3)])
+def test_tensors_lie_in_any_order(order, random):
+    """The output's dimensions stand in memory as the query's."""
+    plain = tensors(random, seq=(24, 24), heads=(4, 4), dim=(16, 16))
+    laid = [x.permute(order).contiguous().permute([order.index(i) for i in range(4)]) for x in plain]
+    expected, _ = fused(*plain, None, None)
+    found, _ = fused(*laid, None, None)
+    assert torch.equal(found, expected) and found.stride() == laid[0].stride()
+
+
+def test_slices_of_packed_projections_are_not_copied_and_have_gradients(random):
+    packed = torch.randn(2, 20, 3, 4, 16, generator=random, requires_grad=True)
+    q, k, v = (packed[:, :, i].transpose(1, 2) for i in range(3))
+    o, _ = fused(q, k, v, None, None)
+    (gradient,) = torch.autograd.grad(o.square().sum(), packed)
+    plain = [x.contiguous() for x in (q, k, v)]
+    expected, _ = fused(*plain, None, None)
+    (expected_gradient,) = torch.autograd.grad(expected.square().sum(), packed)
+    assert torch.equal(o, expected) and torch.equal(gradient, expected_gradient)
+
+
+def test_expanded_tensors_are_taken(random):
+    q, k, v = tensors(random, heads=(4, 1))
+    expanded = [x.expand(-1, 4, -1, -1) for x in (k, v)]
+    assert torch.equal(fused(q, *expanded, None, None)[0], fused(q, k, v, None, None)[0])
+
+
+def test_offsets_shift_what_the_functions_see(random):
+    """A part of the batches, heads and queries with offsets is that part of the whole."""
+    q, k, v = tensors(random, batch=3, heads=(4, 4), seq=(16, 16))
+    slopes, bias = torch.randn(4, generator=random), torch.randn(3, 4, 16, generator=random)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (q_idx - kv_idx) + bias[b, h, kv_idx]
+
+    causal = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx  # noqa: E731
+    whole, _ = fused(q, k, v, score_mod, causal)
+    part, _ = fused(q[1:, 2:, 8:], k[1:, 2:], v[1:, 2:], score_mod, causal, offsets=scoremod.Offsets(1, 2, 8, 0))
+    torch.testing.assert_close(part, whole[1:, 2:, 8:], rtol=1e-6, atol=1e-6)
+    wrong, _ = fused(q[1:, 2:, 8:], k[1:, 2:], v[1:, 2:], score_mod, causal, offsets=scoremod.Offsets(0, 2, 8, 0))
+    assert (wrong - whole[1:, 2:, 8:]).abs().max() > 1e-3
+
+
+def test_named_backends_run_it(random):
+    q, k, v = tensors(random)
+    torch.testing.assert_close(fused(q, k, v, None, None, backends=["reference"])[0], fused(q, k, v, None, None, backends="cpu")[0])
+    with pytest.raises(scoremod.InvalidArgumentError, match="nobody"):
+        fused(q, k, v, None, None, backends="nobody")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda q, k, v: (q[0], k, v), "query: expected 4 dimensions"),
+        (lambda q, k, v: (q.double(), k.double(), v.double()), "one dtype, float32, float16 or bfloat16; found query float64"),
+        (lambda q, k, v: (q, k.half(), v), "one dtype"),
+        (lambda q, k, v: (q.numpy(), k, v), "query: expected a torch.Tensor"),
+        (lambda q, k, v: (q, k[:1], v[:1]), "key: expected the batch of query"),
+        (lambda q, k, v: (q[..., :0], k[..., :0], v), "not empty"),
+        (lambda q, k, v: (q.to("meta"), k, v), "one device"),
+    ],
+)
+def test_wrong_tensors_are_refused(change, message, random):
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        fused(*change(*tensors(random)), None, None)
+
+
+def test_wrong_arguments_are_refused(random):
+    q, k, v = tensors(random)
+    causal = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx  # noqa: E731
+    block_mask = torch_flex.create_block_mask(causal, None, None, 19, 23, device="cpu")
+    with pytest.raises(scoremod.InvalidArgumentError, match="enable_gqa=True"):
+        flex_attention(q, k, v)
+    with pytest.raises(scoremod.InvalidArgumentError, match="block_mask or mask_mod, found both"):
+        fused(q, k, v, None, causal, block_mask=block_mask)
+    with pytest.raises(scoremod.InvalidArgumentError, match="a function goes into mask_mod="):
+        fused(q, k, v, None, None, block_mask=causal)
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"score_mod: expected a function of \(score, b, h, q_idx, kv_idx\)"):
+        fused(q, k, v, causal, None)
+    with pytest.raises(scoremod.InvalidArgumentError, match="scale: expected a number"):
+        fused(q, k, v, None, None, scale=torch.ones(()))
+    with pytest.raises(scoremod.UnsupportedError, match="max_scores"):
+        flex_attention(q, k, v, enable_gqa=True, return_aux=torch_flex.AuxRequest(max_scores=True))
+
+
+def test_a_block_mask_of_blocks_alone_is_refused(random):
+    q = torch.randn(1, 1, 256, 16, generator=random)
+    blocks = torch_flex.BlockMask.from_kv_blocks(torch.ones(1, 1, 2, dtype=torch.int32), torch.zeros(1, 1, 2, 1, dtype=torch.int32), seq_lengths=(256, 256))
+    with pytest.raises(scoremod.UnsupportedError, match="of blocks alone"):
+        flex_attention(q, q, q, block_mask=blocks)
