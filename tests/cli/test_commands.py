@@ -174,3 +174,36 @@ def test_progress_is_for_long_runs_on_terminals():
     # A million calls take more than two seconds on any machine; the test waits for the bar, not for them.
     assert "%" in seen_on_a_terminal(problem, "run", "--repeat", "1000000", until="forward")
     assert seen_on_a_terminal(problem, "run", until="%") == ""
+
+
+def test_columns_of_text_stand_apart(scoremod, tmp_path):
+    """However long an operand's name is."""
+    program = "operand temperature: f32 [h]; operand w: f32 []; value = score * temperature * w"
+    path = write(tmp_path, {**SMALL, "backward": True, "program": program})
+    lines = scoremod("run", path).stdout.splitlines()
+    names = {"backend", "forward", "backward", "o", "lse", "dq", "dk", "dv", "d_temperature", "d_w"}
+    assert {line.split()[0] for line in lines} == names
+    columns = {re.match(r"\S+ +", line).end() for line in lines}
+    assert len(columns) == 1
+    lines = scoremod("check", path).stdout.splitlines()
+    assert {line.split()[0] for line in lines[1:-1]} == names - {"backend", "forward", "backward"}
+
+
+def test_run_says_that_one_call_is_a_first_call(scoremod, tmp_path):
+    path = write(tmp_path, SMALL)
+    assert " ms (first call), " in scoremod("run", path).stdout
+    assert " ms (median of 3), " in scoremod("run", path, "--repeat", 3).stdout
+
+
+def test_check_prints_errors_as_parts_of_what_they_may_be(scoremod, tmp_path):
+    path = write(tmp_path, {**SMALL, "program": "value = tanh(score)"})
+    report = json.loads(scoremod("check", path, "--json").stdout)
+    head, *lines, verdict = scoremod("check", path).stdout.splitlines()
+    assert head.split("  ")[0] == "on cpu" and "relative" in head and "% allowed" in head
+    assert verdict.startswith("passed, seed")
+    for line, output in zip(lines, report["outputs"], strict=True):
+        name, *numbers, word = line.split()
+        assert (name, word) == (output["name"], "ok")
+        expected = [x for norm in ("l2", "max") for x in (output[norm]["error"] / output[norm]["scale"], 100 * output[norm]["error"] / output[norm]["tolerance"])]
+        for text, number in zip(numbers, expected, strict=True):
+            assert float(text) == pytest.approx(number, rel=0.06)

@@ -281,6 +281,10 @@ def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
         ({"mask_mod": lambda score, b, h, i, j: score}, r"mask_mod: expected a function of \(b, h, q_idx, kv_idx\), found one of \(score, b, h, i, j\)"),
         *(({"scale": scale, **on}, "scale: expected a finite number") for scale in (jnp.ones(3), np.nan, "1", 10**400, 2j) for on in ({}, {"backend": "xla"})),
         ({"fallback": "cpu"}, "fallback: expected"),
+        ({"score_mod": lambda score, *_: score > 0}, "modified score as float32, found bool; a mask is passed as mask_mod"),
+        ({"block_mask": "any"}, "block_mask: expected no such argument, found one; give mask_mod alone"),
+        ({"enable_gqa": True}, "enable_gqa: .*may always have fewer heads"),
+        ({"is_causal": True}, r"is_causal: .*mask_mod=scoremod.jax.zoo.causal\(\)"),
     ],
 )
 def test_mistakes(arguments, message):
@@ -289,6 +293,11 @@ def test_mistakes(arguments, message):
     arrays = {name: jnp.ones(shape, dtype) for name, shape in shapes.items()}
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
         flex_attention(**arrays, **arguments)
+
+
+def test_a_slip_in_an_arguments_name_is_pythons_own_error():
+    with pytest.raises(TypeError, match=r"flex_attention\(\) got an unexpected keyword argument 'score_mode'"):
+        flex_attention(Q, Q, Q, score_mode=None)
 
 
 def test_sizes_that_are_no_numbers():

@@ -91,9 +91,10 @@ BenchmarkResult run_benchmark(const BenchmarkArguments& arguments, const MakeRef
   const StoreInUse store;
   const StoreFolder folder;
   result.plans = plan_times(cases, arguments.measurement.compile, folder.path());
-  print(table_head());
+  const TableColumns columns{static_cast<bool>(make_reference), result.plans.on_device};
+  print(table_head(columns));
   result.results = measure_all(cases, arguments.measurement, result.plans, make_reference,
-                               [&](const Measurement& one) { print(table_line(one)); });
+                               [&](const Measurement& one) { print(table_line(one, columns)); });
   print(plans_text(result.plans));
   return result;
 }

@@ -97,23 +97,29 @@ std::string cell(const std::optional<double>& value, const char* format) {
 
 }  // namespace
 
-std::string table_head() {
-  return "case                 direction         ms  TFLOP/s   reference ms  ratio  host us  ref. us   build ms  trial "
-         "ms"
-         "  load ms  static us  workspace MB\n";
+std::string table_head(const TableColumns& columns) {
+  std::string line = "case                 direction         ms  TFLOP/s";
+  if (columns.reference) line += "   reference ms  ratio";
+  if (columns.device) line += "  host us";
+  if (columns.device && columns.reference) line += "  ref. us";
+  if (columns.device) line += "   build ms  trial ms  load ms  static us";
+  return line + "  workspace MB\n";
 }
 
-std::string table_line(const Measurement& result) {
+std::string table_line(const Measurement& result, const TableColumns& columns) {
   std::array<char, 64> name{};
   std::snprintf(name.data(), name.size(), "%-20s %-9s", result.bench_case.name.c_str(),
                 to_string(result.bench_case.direction));
   if (!result.error.empty()) return std::string(name.data()) + "  not measured: " + result.error + "\n";
-  std::string line = name.data() + cell(result.ms, " %10.3f") + cell(result.tflops(), " %8.3f") +
-                     cell(result.reference_ms, "   %12.3f") + cell(result.ratio, " %6.3f") +
-                     cell(result.host_us, "  %7.2f") + cell(result.reference_host_us, "  %7.2f") +
-                     cell(result.plan.build_ms, "  %9.1f") + cell(result.plan.trial_ms, "  %8.1f") +
-                     cell(result.plan.load_ms, "  %7.2f") + cell(result.plan.static_us, "  %9.1f") +
-                     cell(static_cast<double>(result.workspace_bytes) / 1e6, "  %12.3f");
+  std::string line = name.data() + cell(result.ms, " %10.3f") + cell(result.tflops(), " %8.3f");
+  if (columns.reference) line += cell(result.reference_ms, "   %12.3f") + cell(result.ratio, " %6.3f");
+  if (columns.device) line += cell(result.host_us, "  %7.2f");
+  if (columns.device && columns.reference) line += cell(result.reference_host_us, "  %7.2f");
+  if (columns.device) {
+    line += cell(result.plan.build_ms, "  %9.1f") + cell(result.plan.trial_ms, "  %8.1f") +
+            cell(result.plan.load_ms, "  %7.2f") + cell(result.plan.static_us, "  %9.1f");
+  }
+  line += cell(static_cast<double>(result.workspace_bytes) / 1e6, "  %12.3f");
   if (!result.differing.empty()) {
     std::ostringstream text;
     text << "  DIFFERS: " << result.differing << " is " << *result.difference

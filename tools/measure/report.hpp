@@ -17,9 +17,15 @@ struct ReportOrigin {
   nlohmann::ordered_json versions = nlohmann::ordered_json::object();
 };
 
+/// Which of its columns a table has beside those of every measurement: the others would be empty.
+struct TableColumns {
+  bool reference = false;  ///< another implementation is measured beside
+  bool device = false;     ///< what plans cost, and calls cost the host
+};
+
 /// The head of the table, and a line of it.
-std::string table_head();
-std::string table_line(const Measurement& result);
+std::string table_head(const TableColumns& columns);
+std::string table_line(const Measurement& result, const TableColumns& columns);
 
 /// {machine, versions, commit, options, plans, results}, described in docs/performance.md.
 nlohmann::ordered_json report_json(std::span<const Measurement> results, const PlanReport& plans,

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iomanip>
 #include <limits>
@@ -59,17 +61,35 @@ std::string as_json(const CheckReport& report) {
   return json.dump(2) + "\n";
 }
 
+constexpr int kColumn = 21;
+
+/// The error relative to the oracle's size, where that says anything, and how much of what is allowed it is.
+void print_bound(std::ostream& out, const ErrorBound& bound) {
+  std::ostringstream relative;
+  relative << std::setprecision(3);
+  if (bound.is_above_rounding()) {
+    relative << bound.error / bound.scale;
+  } else {
+    relative << "-";
+  }
+  out << std::setw(kColumn) << relative.str() << std::setw(kColumn) << 100 * bound.part_of_tolerance();
+}
+
 std::string as_text(const CheckReport& report) {
-  constexpr int kColumn = 13;
+  std::size_t name_width = 18;
+  for (const OutputCheck& output : report.outputs) name_width = std::max(name_width, output.name.size());
+  const int width = static_cast<int>(name_width) + 2;
   std::ostringstream out;
-  out << std::left << std::setprecision(3) << std::setw(20) << ("on " + report.backend) << std::setw(kColumn)
-      << "error (L2)" << std::setw(kColumn) << "tolerance" << std::setw(kColumn) << "error (max)" << std::setw(kColumn)
-      << "tolerance"
-      << "\n";
+  out << std::left << std::setprecision(3) << std::setw(width) << ("on " + report.backend);
+  for (const char* heading : {"relative error (L2)", "% allowed", "relative error (max)", "% allowed"}) {
+    out << std::setw(kColumn) << heading;
+  }
+  out << "\n";
   for (const OutputCheck& output : report.outputs) {
-    out << std::setw(20) << output.name << std::setw(kColumn) << output.l2.error << std::setw(kColumn)
-        << output.l2.tolerance() << std::setw(kColumn) << output.max.error << std::setw(kColumn)
-        << output.max.tolerance() << (output.passed() ? "ok" : "WRONG") << "\n";
+    out << std::setw(width) << output.name;
+    print_bound(out, output.l2);
+    print_bound(out, output.max);
+    out << (output.passed() ? "ok" : "WRONG") << "\n";
     for (const std::string& problem : output.problems) out << "    " << problem << "\n";
   }
   for (const std::string& problem : report.memory_problems) out << "memory: " << problem << "\n";

@@ -7,6 +7,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -137,23 +138,36 @@ std::string as_json(const Report& report, const std::string& out) {
   return json.dump(2) + "\n";
 }
 
-void print_time(std::ostream& out, const char* name, const std::vector<double>& seconds, double flops, bool exact) {
+/// Where the second column starts: two places after the longest name of the first.
+int first_column(const Report& report) {
+  std::size_t longest = std::string_view("backward").size();
+  for (const OutputTensor& output : report.outputs) longest = std::max(longest, output.name.size());
+  return static_cast<int>(longest) + 2;
+}
+
+void print_time(std::ostream& out, int column, const char* name, const std::vector<double>& seconds, double flops,
+                bool exact) {
   if (seconds.empty()) return;
   const double time = median(seconds);
-  out << std::left << std::setw(10) << name << std::fixed << std::setprecision(3) << time * 1e3 << " ms";
-  if (seconds.size() > 1) out << " (median of " << seconds.size() << ")";
+  out << std::left << std::setw(column) << name << std::fixed << std::setprecision(3) << time * 1e3 << " ms";
+  if (seconds.size() > 1) {
+    out << " (median of " << seconds.size() << ")";
+  } else {
+    out << " (first call)";
+  }
   out << ", " << (exact ? "" : "at most ") << std::setprecision(2) << flops / time / 1e9 << " GFLOP/s\n"
       << std::defaultfloat << std::setprecision(6);
 }
 
 std::string as_text(const Report& report, const std::string& folder) {
   std::ostringstream out;
-  out << "backend   " << report.backend << "\n";
-  print_time(out, "forward", report.forward_seconds, report.work.forward_flops, report.work.exact);
-  print_time(out, "backward", report.backward_seconds, report.work.backward_flops, report.work.exact);
+  const int column = first_column(report);
+  out << std::left << std::setw(column) << "backend" << report.backend << "\n";
+  print_time(out, column, "forward", report.forward_seconds, report.work.forward_flops, report.work.exact);
+  print_time(out, column, "backward", report.backward_seconds, report.work.backward_flops, report.work.exact);
   for (const OutputTensor& output : report.outputs) {
     const Summary summary = summarize(output);
-    out << std::left << std::setw(10) << output.name << to_string(output.tensor.dtype) << " [";
+    out << std::left << std::setw(column) << output.name << to_string(output.tensor.dtype) << " [";
     for (std::size_t i = 0; i < output.tensor.shape.size(); ++i) out << (i > 0 ? ", " : "") << output.tensor.shape[i];
     out << "]";
     if (summary.finite > 0)

@@ -71,7 +71,9 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
         found = ", ".join(str(aval) for aval in results) or "nothing"
         raise InvalidArgumentError(f"{name}: expected it to return one scalar, found {found}; it is called once for each score")
     if results[0].dtype != returned and not (wide and returned == np.float32 and results[0].dtype == np.float64):
-        raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; convert it")
+        is_mask = name == "score_mod" and results[0].dtype == np.bool_
+        remedy = "a mask is passed as mask_mod, whose arguments are (b, h, q_idx, kv_idx)" if is_mask else "convert it"
+        raise InvalidArgumentError(f"{name}: expected it to return {meaning}, found {results[0].dtype}; {remedy}")
     return jaxpr
 
 
