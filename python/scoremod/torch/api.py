@@ -13,8 +13,9 @@ from scoremod.sizes import sizes_of
 from scoremod.torch.attention_ops import attention
 from scoremod.torch.call import Call, check_dtypes, check_places
 from scoremod.torch.captures import Extents
+from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.strides import taken
-from scoremod.torch.trace import trace
+from scoremod.torch.trace import trace, trace_graph
 
 
 def flex_attention(
@@ -60,8 +61,11 @@ def flex_attention(
     if return_lse and return_aux is not None:
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
-    options = _options(scale, backends, deterministic, offsets)
-    o, lse = _attend(query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse, options)
+    arguments = (query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse)
+    if torch.compiler.is_dynamo_compiling():
+        o, lse = call_in_graph(*arguments, (scale, backends, deterministic, *offsets))
+    else:
+        o, lse = _attend(*arguments, _options(scale, backends, deterministic, offsets))
     if return_aux is not None:
         return o, type_of_aux()(lse=lse if with_lse else None, max_scores=None)
     return (o, lse) if return_lse else o
@@ -111,6 +115,23 @@ def _options(scale, backends, deterministic, offsets):
 
 def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
     """(o, lse)."""
+    query, key, value, extents = _checked(query, key, value, enable_gqa, options)
+    traced = trace(score_mod, mask_mod, extents, query.device)
+    return _run(query, key, value, traced, with_lse, options)
+
+
+def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
+    """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
+    scale, backends, deterministic, *offsets = options
+    options = _options(scale, backends, deterministic, offsets)
+    query, key, value, extents = _checked(query, key, value, enable_gqa, options)
+    tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
+    traced = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
+    return _run(query, key, value, traced, with_lse, options)
+
+
+def _checked(query, key, value, enable_gqa, options):
+    """(query, key, value, Extents), the tensors in the dtype that is computed in."""
     check_places(query, key, value)
     query, key, value = _autocast(query, key, value)
     check_dtypes(query, key, value)
@@ -119,11 +140,14 @@ def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, option
         raise InvalidArgumentError(
             f"key: expected the number of heads of query, {sizes.heads_q}, found {sizes.heads_kv}; enable_gqa=True lets groups of query's heads share one"
         )
-    extents = Extents(*zip(options.offsets, sizes.axes().values()))
-    program, sources = trace(score_mod, mask_mod, extents, query.device)
+    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()))
+
+
+def _run(query, key, value, traced, with_lse, options):
+    program, sources = traced
     operands = [source.tensor(query.device) for source in sources]
     if query.is_cuda:
-        warn_of_finite_masks(program, sources, None, 3, "float('-inf')")
+        warn_of_finite_masks(program, sources, None, 4, "float('-inf')")
     learned = torch.is_grad_enabled()
     wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
     backward = bool(wanted) or (learned and any(x.requires_grad for x in (query, key, value)))

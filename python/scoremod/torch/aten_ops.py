@@ -29,6 +29,10 @@ class Operands:
             if number is None:
                 raise NoNode
             return number if type is None else self.builder.op(type, number) if self.builder.type(number) != type else number
+        if isinstance(argument, torch.SymFloat):
+            return self._tracer.captured_number(argument)
+        if isinstance(argument, torch.SymInt):
+            argument = int(argument)  # torch.compile then makes a graph for this number
         if not isinstance(argument, (bool, numbers.Real)):
             raise NoNode
         return self.builder.constant(argument, type or _type_of_number(argument))
@@ -49,7 +53,7 @@ class NoNode(Exception):
 
 
 def _type_of_number(number):
-    return "bool" if isinstance(number, bool) else "i32" if isinstance(number, numbers.Integral) else "f32"
+    return "bool" if isinstance(number, bool) else "i32" if isinstance(number, (numbers.Integral, torch.SymInt)) else "f32"
 
 
 def _float(op):

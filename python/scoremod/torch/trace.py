@@ -39,6 +39,17 @@ def trace(score_mod, mask_mod, extents, device):
     return program, [tracer.reads.sources[number] for number in order]
 
 
+def trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, device):
+    """The same of a graph that torch.compile made of both functions: body(score, b, h, q_idx, kv_idx, *tensors) -> (score, keep, ...)."""
+    tracer = Tracer(extents, device)
+    arguments = tracer.arguments("score_mod")
+    modified, kept, *_ = tracer.run("score_mod or mask_mod", lambda: body(*arguments, *tensors))
+    value = tracer.result("score_mod", modified, "f32") if has_score_mod else tracer.builder.node("score", "f32")
+    keep = tracer.result("mask_mod", kept, "bool") if has_mask_mod else None
+    program, order = tracer.builder.finish(value, keep)
+    return program, [tracer.reads.sources[number] for number in order]
+
+
 class Tracer:
     """Finds a program node for each scalar of a function that it can, a view for each indexed tensor."""
 
@@ -56,20 +67,27 @@ class Tracer:
         """The node of what a user's function returns."""
         check_callable(name, function)
         self._functions.append(function)
-        self._name = name
-        arguments = [self._placeholder(Value((), torch.int32, frozenset([axis]), axis=axis)) for axis in AXES]
-        for axis, tensor in zip(AXES, arguments):
-            self.value_of(tensor).node = self.builder.node(axis, "i32")
+        arguments = self.arguments(name)
+        return self.result(name, self.run(name, lambda: function(*arguments)), type)
+
+    def arguments(self, name):
+        """Placeholders for what a "score_mod" or "mask_mod" is called with."""
+        values = [Value((), torch.int32, frozenset([axis]), axis=axis) for axis in AXES]
+        for axis, value in zip(AXES, values):
+            value.node = self.builder.node(axis, "i32")
         if name == "score_mod":
-            score = Value((), torch.float32, frozenset(["score"]))
-            score.node = self.builder.node("score", "f32")
-            arguments.insert(0, self._placeholder(score))
+            values.insert(0, Value((), torch.float32, frozenset(["score"])))
+            values[0].node = self.builder.node("score", "f32")
+        return [self._placeholder(value) for value in values]
+
+    def run(self, name, function):
+        """What a function of placeholders returns. name: for messages."""
+        self._name = name
         with_gradients = torch.is_grad_enabled()
         with temporarily_clear_interpreter_stack() as stack, torch.no_grad(), _Functions(self, stack, with_gradients), _Operations(self):
-            result = function(*arguments)
-        return self._result(name, result, type)
+            return function()
 
-    def _result(self, name, result, type):
+    def result(self, name, result, type):
         meaning = "the modified score, a float" if type == "f32" else "whether the key is kept, a bool"
         if isinstance(result, (bool, int, float)):
             value = Value((), {bool: torch.bool, int: torch.int64, float: torch.float32}[result.__class__], literal=result)
@@ -96,6 +114,10 @@ class Tracer:
             if value.node is None and "score" not in value.deps:
                 value.node = self._captured.scalar(value)
         return value.node
+
+    def captured_number(self, number):
+        """The node of a number that torch.compile has as an input of its graph."""
+        return self.node_of(Value((), torch.float32, tensor=torch.scalar_tensor(number, dtype=torch.float32, device=self.device)))
 
     def _constant(self, value):
         type = OPERAND_TYPES[value.dtype]

@@ -1,0 +1,67 @@
+"""flex_attention inside torch.compile: its function is captured as a graph, which is traced to a program once the compiler asks what it computes.
+
+Dynamo knows how to make a graph of a function and of what it closes over where that is the argument of a higher-order operator of PyTorch's. So
+the score functions become the body of one; when the graph is run or traced further, the operator does what flex_attention does outside.
+"""
+
+import torch
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+from torch._dynamo.variables.higher_order_ops import BaseHOPVariable, _hop_name_to_variable_class
+from torch._higher_order_ops import BaseHOP
+
+
+class _FlexAttention(BaseHOP):
+    """(body, *operands, **options) -> what the body returns, o and lse in the last two places.
+
+    operands: the arguments of `body` in call_in_graph, then what the functions close over; among them the sizes that a dynamic graph has as inputs.
+    """
+
+    def __init__(self):
+        super().__init__("scoremod_flex_attention")
+
+    def __call__(self, body, *operands, **options):
+        from scoremod.torch.api import attend_graph
+
+        anchors = [i for i, operand in enumerate(operands) if isinstance(operand, torch.Tensor)][:8]
+        query, key, value = (operands[i] for i in anchors[5:])
+
+        def functions(*arguments):
+            given = dict(zip(anchors, arguments))
+            return body(*(given.get(i, operand) for i, operand in enumerate(operands)))
+
+        o, lse = attend_graph(functions, query, key, value, **options)
+        score, empty = operands[anchors[0]], [operands[i].new_empty(()) for i in anchors]
+        return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, o, lse
+
+
+flex_attention_operator = _FlexAttention()
+
+
+class _FlexAttentionVariable(BaseHOPVariable):
+    """What Dynamo makes of a call of it: as of PyTorch's own flex_attention, in whose functions tensors are indexed by tensors."""
+
+    def _call_function(self, *arguments):
+        with TransformGetItemToIndex():
+            return super()._call_function(*arguments)
+
+
+_hop_name_to_variable_class[flex_attention_operator.__name__] = _FlexAttentionVariable
+
+
+def call_in_graph(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
+    """(o, lse), while Dynamo looks. options: scale, backends, deterministic, and the four offsets."""
+
+    def body(score, b, h, q_idx, kv_idx, query, key, value):
+        # The graph's inputs stand in the order in which they are first used.
+        anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value)]
+        modified = score + 0 if score_mod is None else score_mod(score, b, h, q_idx, kv_idx)
+        keep = b >= 0 if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
+        o = query.new_empty((*query.shape[:3], value.shape[3]))
+        lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+        return (modified, keep, *anchors, o, lse)
+
+    score = query.new_empty((), dtype=torch.float32)
+    indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
+    settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
+    *_, o, lse = flex_attention_operator(body, score, *indices, query, key, value, options=options, **settings)
+    return o, lse

@@ -1,0 +1,118 @@
+"""flex_attention inside torch.compile(fullgraph=True): the same numbers, forward and backward, without a graph break."""
+
+import modifiers
+import pytest
+import torch
+
+import scoremod
+from scoremod.torch import flex_attention
+
+B, H, S, D = 2, 4, 19, 8
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    torch._dynamo.reset()
+
+
+def tensors(random, seq=S):
+    return [torch.randn(B, H, seq, D, generator=random, requires_grad=True) for _ in range(3)]
+
+
+def both(function, random, leaves, backend):
+    """Outputs and gradients of function(q, k, v), compiled and not."""
+    results = []
+    for run in (torch.compile(function, fullgraph=True, backend=backend), function):
+        o, lse = run(*leaves[:3])
+        weight = torch.randn(o.shape, generator=random.manual_seed(5))
+        loss = (o * weight).sum() + torch.where(lse.isneginf(), 0, lse).sum()
+        results.append([o, lse, *torch.autograd.grad(loss, leaves)])
+    return results
+
+
+def assert_same(compiled, eager):
+    for found, expected in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", modifiers.NAMES)
+def test_each_modifier(name, random):
+    """Its functions close over the captured tensors."""
+    captured, make = modifiers.cases((B, H, S, S), random)[name]
+    captured = [x.requires_grad_() for x in captured]
+    score_mod, mask_mod = make(*captured)
+
+    def function(q, k, v):
+        return flex_attention(q * 1.5, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
+
+    assert_same(*both(function, random, [*tensors(random), *captured], "aot_eager"))
+
+
+def test_functions_made_inside_and_parameters_of_a_module(random):
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slopes = torch.nn.Parameter(torch.randn(H, generator=random))
+            self.cap = torch.nn.Parameter(torch.tensor(5.0))
+
+        def forward(self, q, k, v):
+            def score_mod(score, b, h, q_idx, kv_idx):
+                return self.cap * torch.tanh((score + self.slopes[h] * (kv_idx - q_idx)) / self.cap)
+
+            return flex_attention(q, k, v, score_mod, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, return_lse=True)
+
+    module = Attention()
+    assert_same(*both(module, random, [*tensors(random), module.slopes, module.cap], "aot_eager"))
+
+
+def test_inductor(random):
+    slopes = torch.randn(H, generator=random, requires_grad=True)
+
+    def function(q, k, v):
+        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx, return_lse=True)
+
+    assert_same(*both(function, random, [*tensors(random), slopes], "inductor"))
+
+
+def test_one_graph_serves_all_lengths(random):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    slopes = torch.randn(H, generator=random)
+
+    def function(q, k, v):
+        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
+    for seq in (16, 23, 40):
+        q, k, v = tensors(random, seq)
+        assert torch.equal(compiled(q, k, v), function(q, k, v))
+    assert len(graphs) == 1
+
+
+def test_what_changes_is_seen(random):
+    """A changed number is another graph, a captured tensor that was changed in place the same."""
+    q, k, v = tensors(random)
+    slopes, factor = torch.zeros(H), 1.0
+
+    def function(q, k, v):
+        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * factor + slopes[h] * kv_idx)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    first = compiled(q, k, v)
+    slopes += 1
+    second = compiled(q, k, v)
+    factor = 3.0
+    third = compiled(q, k, v)
+    assert torch.equal(third, function(q, k, v)) and not torch.allclose(first, second) and not torch.allclose(second, third)
+
+
+def test_what_is_refused_is_refused_when_compiled(random):
+    q, k, v = tensors(random)
+    compiled = torch.compile(lambda q: flex_attention(q, k, v, lambda s, *i: torch.atan(s)), fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match="'atan'") as caught:
+        compiled(q)
+    assert isinstance(caught.value.__cause__ or caught.value, (scoremod.UnsupportedError, torch._dynamo.exc.BackendCompilerFailed))
