@@ -10,6 +10,7 @@ from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.call import Call, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
+from scoremod.jax.lengths_and_sinks import bounded, with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
 from scoremod.jax.trace import trace
@@ -26,12 +27,13 @@ def flex_attention(
     *,
     scale=None,
     layout="BSHD",
+    lengths=None,
+    sink=None,
     return_lse=False,
     deterministic=False,
     backend=None,
     backends=None,
     fallback=None,
-    **unknown,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
@@ -40,6 +42,10 @@ def flex_attention(
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain JAX function of scalars: float32 score, int32 indices.
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
     scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
+    lengths: an integer array [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which
+        either may be None. Indices beyond are masked on every backend.
+    sink: a float array [heads], or a number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The
+        LSE counts it; a query without any key has LSE sink. Applied to the output and the LSE of any backend.
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
@@ -52,15 +58,24 @@ def flex_attention(
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
     to every captured float array. docs/jax.md says what the functions can be made of.
 
-    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run. Other arguments
-    are refused; for those that PyTorch's and JAX's attention functions have, the error says what takes their place.
+    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
-    if unknown:
-        _refuse_keywords(unknown)
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
-    sizes_of(layout, query, key, value)
+    sizes = sizes_of(layout, query, key, value)
+    if lengths is not None:
+        mask_mod = bounded(mask_mod, lengths, sizes.batch)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    with_lse = bool(return_lse) or sink is not None
+    result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, deterministic, backend, backends, fallback)
+    if sink is None:
+        return result
+    o, lse = with_sink(*result, sink, layout)
+    return (o, lse) if return_lse else o
+
+
+def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, deterministic, backend, backends, fallback):
+    """The output, or (output, lse), of checked arguments; called by flex_attention, to whose caller warnings point."""
     if backend != XLA or backends is not None:
         chosen_among = selected(backend, backends)
         try:
@@ -74,34 +89,15 @@ def flex_attention(
             if fallback is None:
                 raise
         else:
-            warn_of_finite_masks(traced.call.program, traced.sources, memory, 2)
+            warn_of_finite_masks(traced.call.program, traced.sources, memory, 3)
             operands = [source.array() for source in traced.sources]
             if explicit_axes(query):
-                return attend_on_shards(traced.call, query, key, value, operands, with_lse=bool(return_lse))
+                return attend_on_shards(traced.call, query, key, value, operands, with_lse=with_lse)
             query, key, value, *operands = vary_alike([query, key, value, *operands])
-            return attend(traced.call, query, key, value, tuple(operands), with_lse=bool(return_lse))
+            return attend(traced.call, query, key, value, tuple(operands), with_lse=with_lse)
     dtype_of(query, key, value, on_xla=True)
     o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
-    return (o, lse) if return_lse else o
-
-
-# Arguments of other attention functions -> what takes their place here.
-_ELSEWHERE = {
-    "block_mask": "give mask_mod alone: the compiler finds out itself which tiles need no work",
-    "enable_gqa": "leave it out: key and value may always have fewer heads than query",
-    "kernel_options": "leave it out: what runs is chosen by predicted times",
-    "return_aux": "give return_lse=True",
-    "is_causal": "give mask_mod=scoremod.jax.zoo.causal()",
-    "bias": "add it in score_mod: lambda score, b, h, q_idx, kv_idx: score + bias[b, h, q_idx, kv_idx]",
-    "mask": "read it in mask_mod: lambda b, h, q_idx, kv_idx: mask[b, h, q_idx, kv_idx]",
-}
-
-
-def _refuse_keywords(unknown):
-    for name in unknown:
-        if name in _ELSEWHERE:
-            raise InvalidArgumentError(f"{name}: expected no such argument, found one; {_ELSEWHERE[name]}")
-    raise TypeError(f"flex_attention() got an unexpected keyword argument {next(iter(unknown))!r}")
+    return (o, lse) if with_lse else o
 
 
 class TracedCall(NamedTuple):

@@ -1,0 +1,49 @@
+"""Lengths of sequences as part of a mask_mod, and a sink beside the keys' terms of a softmax: both run on every backend."""
+
+import jax
+import jax.numpy as jnp
+
+from scoremod.errors import InvalidArgumentError
+
+
+def bounded(mask_mod, lengths, batch):
+    """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer array [batch] for the keys, or a pair of such for
+    queries and keys, either of which may be None."""
+    of_queries, of_keys = (_checked(array, batch) for array in (lengths if isinstance(lengths, (tuple, list)) else (None, lengths)))
+
+    def bounded_mask(b, h, q_idx, kv_idx):
+        keep = True if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
+        if of_queries is not None:
+            keep = keep & (q_idx < of_queries[b])
+        if of_keys is not None:
+            keep = keep & (kv_idx < of_keys[b])
+        return keep
+
+    return mask_mod if of_queries is None and of_keys is None else bounded_mask
+
+
+def _checked(array, batch):
+    if array is None:
+        return None
+    array = jnp.asarray(array)
+    if array.shape != (batch,) or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InvalidArgumentError(
+            f"lengths: expected an integer array of shape ({batch},), a length for each batch, or a pair of them for queries and keys; "
+            f"found {array.dtype} of shape {array.shape}"
+        )
+    return array
+
+
+def with_sink(o, lse, sink, layout):
+    """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all
+    three; a row without a key gives 0 and the sink."""
+    sink, heads = jnp.asarray(sink), lse.shape[1]
+    if sink.shape not in ((), (heads,)) or not jnp.issubdtype(sink.dtype, jnp.floating):
+        raise InvalidArgumentError(
+            f"sink: expected a float array of shape ({heads},), one for each query head, or a number; found {sink.dtype} of shape {sink.shape}"
+        )
+    sink = jnp.broadcast_to(sink.astype(lse.dtype), (heads,))[:, None]
+    share = jax.nn.sigmoid(lse - sink)  # [batch, heads, seq_q]: what is left to the keys
+    order = ["BHS".index(letter) for letter in layout if letter != "D"]
+    scaled = o.astype(lse.dtype) * jnp.transpose(share, order)[..., None]
+    return scaled.astype(o.dtype), jnp.logaddexp(lse, sink)
