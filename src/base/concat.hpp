@@ -19,11 +19,12 @@ template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
   const auto append = [&text]<class Part>(const Part& part) {
+    static_assert(!std::is_function_v<Part>, "a stream's manipulator changes nothing here");
     if constexpr (std::convertible_to<const Part&, std::string_view>) {
       append_part(text, std::string_view(part));
     } else if constexpr (std::same_as<Part, char>) {
       text += part;
-    } else if constexpr (std::floating_point<Part> && sizeof(Part) <= sizeof(double)) {
+    } else if constexpr (std::same_as<Part, float> || std::same_as<Part, double>) {
       append_part(text, static_cast<double>(part));
     } else if constexpr (std::signed_integral<Part> && sizeof(Part) > 1) {
       append_part(text, static_cast<long long>(part));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,7 +19,9 @@ enum class RecordKind : std::uint8_t {
 };
 
 inline constexpr std::array kRecordKinds{RecordKind::kPlan, RecordKind::kVerification, RecordKind::kKernels,
-                                         RecordKind::kAdmission};
+                                         RecordKind::kChoice, RecordKind::kAdmission};
+static_assert(kRecordKinds.size() == static_cast<std::size_t>(RecordKind::kAdmission) + 1,
+              "a kind that is not listed can be written and not read");
 
 /// "plan", "verification", "kernels", "choice" or "admission"; also the beginning of its files' names.
 const char* to_string(RecordKind kind);

@@ -64,6 +64,16 @@ TEST(RecordFile, IsReadBack) {
   expect_equal(header.record, without_payload);
 }
 
+TEST(RecordFile, OfEveryKindIsReadBack) {
+  for (int number = 0; number <= static_cast<int>(RecordKind::kAdmission); ++number) {
+    Record record = example();
+    record.kind = static_cast<RecordKind>(number);
+    const RecordFile file = decode(encode(record));
+    EXPECT_EQ(file.damage, "") << to_string(record.kind);
+    expect_equal(file.record, record);
+  }
+}
+
 TEST(RecordFile, MayHaveNoPayload) {
   Record record = example();
   record.payload.clear();
