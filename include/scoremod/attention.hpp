@@ -22,7 +22,7 @@ enum class MemoryKind : std::uint8_t {
 SCOREMOD_API const char* to_string(MemoryKind kind);
 
 struct CompileOptions {
-  /// The one backend that may run it: "cudnn", "cpu", "reference"; empty for a choice among `backends`.
+  /// The one backend that may run it: "cudnn", "kernels", "cpu", "reference"; empty for a choice among `backends`.
   std::string backend;
   /// Whom to choose from. Names: these alone, the first that supports the problem. Names with a '-' before them are
   /// left out, of the names given or of all. Without a name the backend that is predicted to be the fastest is taken.

@@ -64,7 +64,7 @@ typedef struct scoremod_operand_gradient {
 
 typedef struct scoremod_compile_options {
   size_t struct_size;
-  const char* backend;                /* "cudnn", "cpu", "reference"; NULL or "": the first that supports the problem */
+  const char* backend; /* "cudnn", "kernels", "cpu", "reference"; NULL or "": a choice among `backends` */
   const char* const* disabled_passes; /* names of compiler passes to leave out */
   size_t disabled_pass_count;
   int32_t threads;    /* CPU threads; 0: one for each core */

@@ -36,8 +36,8 @@ class Attention:
     """A compiled problem: O = softmax(score_mod(scale * Q K^T)) V, over the keys that the mask keeps.
 
     problem: a dict, or JSON text, with the fields of docs/problem.md.
-    backend: "cpu" or "reference"; without it, one of `backends`. "cudnn" compiles too, and then takes device memory:
-        its calls are not for arrays.
+    backend: "cpu" or "reference"; without it, one of `backends`. "cudnn" and "kernels" compile too, and then take device memory:
+        their calls are not for arrays.
     backends: names in order, of which the first that supports the problem runs it, and names to leave out, with a "-" before them; a list,
         or a text with commas. Without a name the backend that is predicted to be the fastest. Without it, what SCOREMOD_BACKENDS says.
     memory: "host" or "cuda": where the calls' tensors lie, if no backend is named.

@@ -7,6 +7,7 @@
 #ifdef SCOREMOD_HAS_CUDNN
 #include "backend/cuda/operand_gradients_backend.hpp"
 #include "backend/cudnn/cudnn_backend.hpp"
+#include "backend/kernels/kernels_backend.hpp"
 #endif
 #ifdef SCOREMOD_EXTRA_BACKEND_HEADER
 #include SCOREMOD_EXTRA_BACKEND_HEADER
@@ -19,6 +20,7 @@ std::span<const Backend* const> backends() {
   static const std::array kBackends{
 #ifdef SCOREMOD_HAS_CUDNN
       &cudnn_backend(),
+      &kernels_backend(),
       &operand_gradients_backend(),
 #endif
 #ifdef SCOREMOD_EXTRA_BACKEND

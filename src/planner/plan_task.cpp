@@ -118,7 +118,7 @@ class TaskPlanner {
         continue;
       }
       considered.artifact = std::move(built.artifact);
-      considered.workspace_bytes = considered.artifact->workspace_bytes();
+      considered.workspace_bytes = std::max(considered.artifact->workspace_bytes(), known.value_or(0));
       if (answer_.chosen() != nullptr) continue;
       considered.chosen = true;
       if (request_.every_candidate) continue;

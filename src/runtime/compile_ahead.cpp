@@ -1,5 +1,6 @@
 #include "scoremod/compile_ahead.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/backend.hpp"
@@ -17,7 +18,7 @@ void keep(const backend::Backend& engine, const backend::Candidate& candidate, c
   Bytes payload = artifact.serialize();
   result.label = candidate.label;
   result.plan_bytes = payload.size();
-  result.workspace_bytes = artifact.workspace_bytes();
+  result.workspace_bytes = std::max(artifact.workspace_bytes(), candidate.workspace_bytes.value_or(0));
   result.stored = store.save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,
                               candidate.plan_key, std::move(payload)});
   if (!result.stored) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/program_structure.hpp"
 #include "ir/builder.hpp"
 
 namespace scoremod::verification {
@@ -21,19 +22,15 @@ constexpr std::int64_t kBeyond = 1024;
 bool is_i32_constant(const Node& node) { return node.op == Op::kConstant && node.type == Type::kI32; }
 std::int64_t value_of(const Node& node) { return ir::constant_i32(node); }
 
-/// 0 and 1 are themselves: passes and lowerings know them. Of the others the sign counts.
-std::int64_t kind_of(std::int64_t value) { return value == 0 || value == 1 ? value : value > 0 ? 2 : -1; }
-
 bool same_structure(const Program& x, const Program& y) {
-  const auto same_node = [](const Node& a, const Node& b) {
-    if (is_i32_constant(a) && is_i32_constant(b)) return kind_of(value_of(a)) == kind_of(value_of(b));
-    return a == b;
-  };
-  return x.operands() == y.operands() && x.roots() == y.roots() && std::ranges::equal(x.nodes(), y.nodes(), same_node);
+  CanonicalWriter of_x, of_y;
+  backend::write_structure(of_x, x);
+  backend::write_structure(of_y, y);
+  return of_x.written() == of_y.written();
 }
 
 bool same_bound(const std::optional<std::int64_t>& x, const std::optional<std::int64_t>& y) {
-  return x.has_value() == y.has_value() && (!x || kind_of(*x) == kind_of(*y));
+  return x.has_value() == y.has_value() && (!x || backend::constant_kind(*x) == backend::constant_kind(*y));
 }
 
 bool same_structure(const masks::MaskClass& x, const masks::MaskClass& y) {
@@ -67,7 +64,7 @@ std::optional<Program> with_constants(const Program& program,
       const std::int64_t old_value = value_of(node), value = replaced(old_value);
       before.insert(old_value);
       after.insert(value);
-      if (kind_of(value) != kind_of(old_value)) return std::nullopt;
+      if (backend::constant_kind(value) != backend::constant_kind(old_value)) return std::nullopt;
       made.push_back(builder.constant(static_cast<std::int32_t>(value)));
       continue;
     }

@@ -6,7 +6,9 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "compiler/pipeline.hpp"
 #include "ir/builder.hpp"
@@ -44,38 +46,30 @@ std::int64_t trial_length(std::int64_t length, std::int64_t tiles) {
   return std::min(length, wanted);
 }
 
-/// Strides that keep the order of the dimensions, densely.
-void pack(TensorLayout& layout, const problem::TensorShape& shape) {
-  if (!layout.strides) return;
-  std::array<std::pair<std::int64_t*, std::int64_t>, 4> dims{{{&layout.strides->batch, shape.batch},
-                                                              {&layout.strides->head, shape.heads},
-                                                              {&layout.strides->sequence, shape.sequence},
-                                                              {&layout.strides->dim, shape.dim}}};
-  std::ranges::stable_sort(dims, {}, [](const auto& dim) { return *dim.first; });
-  std::int64_t stride = 1;
-  for (const auto& [value, extent] : dims) {
-    const bool repeats = *value == 0 && extent > 1;
-    if (repeats) continue;
-    *value = stride;
-    stride *= extent;
+/// Strides of a tensor that had another shape before. They keep their order; what repeats (stride 0) goes on repeating,
+/// and gaps stay, at least what of them decides alignment: kernels read such tensors otherwise.
+void pack(std::span<std::int64_t> strides, std::span<const std::int64_t> before, std::span<const std::int64_t> shape) {
+  constexpr std::int64_t kAlignment = 64;
+  std::vector<std::size_t> order(strides.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return strides[i]; });
+  std::int64_t dense_before = 1, dense = 1;
+  for (const std::size_t i : order) {
+    if (strides[i] == 0) continue;
+    const std::int64_t gap = before[i] > 1 ? std::max<std::int64_t>(strides[i] - dense_before, 0) : 0;
+    if (before[i] > 1) dense_before = strides[i] * before[i];
+    strides[i] = dense + (gap < kAlignment ? gap : kAlignment + gap % kAlignment);
+    dense = strides[i] * shape[i];
   }
 }
 
-/// Strides of an operand of another shape before, in the order of its dimensions; what repeats (stride 0) goes on
-/// repeating, and gaps stay, at least what of them decides alignment: kernels read such operands otherwise.
-void pack(OperandSpec& spec, const std::vector<std::int64_t>& shape_before) {
-  constexpr std::int64_t kAlignment = 64;
-  std::vector<std::size_t> order(spec.strides.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return spec.strides[i]; });
-  std::int64_t dense_before = 1, dense = 1;
-  for (const std::size_t i : order) {
-    if (spec.strides[i] == 0) continue;
-    const std::int64_t gap = shape_before[i] > 1 ? std::max<std::int64_t>(spec.strides[i] - dense_before, 0) : 0;
-    if (shape_before[i] > 1) dense_before = spec.strides[i] * shape_before[i];
-    spec.strides[i] = dense + (gap < kAlignment ? gap : kAlignment + gap % kAlignment);
-    dense = spec.strides[i] * spec.shape[i];
-  }
+void pack(TensorLayout& layout, const problem::TensorShape& before, const problem::TensorShape& shape) {
+  if (!layout.strides) return;
+  const auto sizes = [](const problem::TensorShape& s) { return std::array{s.batch, s.heads, s.sequence, s.dim}; };
+  Strides& own = *layout.strides;
+  std::array strides{own.batch, own.head, own.sequence, own.dim};
+  pack(strides, sizes(before), sizes(shape));
+  own = {strides[0], strides[1], strides[2], strides[3]};
 }
 
 void shrink_operands(AttentionProblem& problem) {
@@ -88,12 +82,13 @@ void shrink_operands(AttentionProblem& problem) {
     for (std::size_t i = 0; i < kAxisCount; ++i) {
       if (decl->axes[i]) spec.shape.push_back(sizes[i]);
     }
-    pack(spec, shape);
+    pack(spec.strides, shape, spec.shape);
   }
 }
 
 /// Sizes for a program whose constants lie within so many tiles.
 void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
+  const AttentionProblem before = small;
   small.scale = small.effective_scale();
   small.batch = std::min(small.batch, kMostBatches);
   const std::int64_t group = std::min(small.heads_q / small.heads_kv, kMostGroup);
@@ -105,10 +100,13 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   small.seq_kv = trial_length(seq_kv, seq_kv > seq_q ? tiles + 1 : tiles);
   if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_kv = trial_length(seq_kv, tiles - 1);
   using problem::TensorRole;
-  pack(small.q, problem::shape_of(small, TensorRole::kQ));
-  pack(small.k, problem::shape_of(small, TensorRole::kK));
-  pack(small.v, problem::shape_of(small, TensorRole::kV));
-  pack(small.o, problem::shape_of(small, TensorRole::kO));
+  const auto pack_as = [&](TensorLayout& layout, TensorRole role) {
+    pack(layout, problem::shape_of(before, role), problem::shape_of(small, role));
+  };
+  pack_as(small.q, TensorRole::kQ);
+  pack_as(small.k, TensorRole::kK);
+  pack_as(small.v, TensorRole::kV);
+  pack_as(small.o, TensorRole::kO);
   shrink_operands(small);
 }
 

@@ -31,7 +31,7 @@ def compile_or_skip(scoremod, *arguments):
 
 def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
     store = tmp_path / "plans"
-    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", store, "--json")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "--backend", "cudnn", "-o", store, "--json")
     if "no form is known" in done.stdout:
         pytest.skip("no form table for the installed cuDNN")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -50,7 +50,7 @@ def test_a_bias_has_a_backward_more_that_writes_its_gradient(scoremod, problem, 
     for dtype, backwards in ("bf16", 2), ("f32", 1):
         operands = [{"name": "bias", "dtype": dtype}]
         problem.write_text(json.dumps({**PROBLEM, "program": bias, "operands": operands}), encoding="utf-8")
-        done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", store, "--json")
+        done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "--backend", "cudnn", "-o", store, "--json")
         assert done.returncode == 0, done.stderr + done.stdout
         rows = json.loads(done.stdout)
         assert [row["direction"] for row in rows] == ["forward"] * 2 + ["backward"] * 2 * backwards
@@ -61,7 +61,7 @@ def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_pa
     # On sm_80 cuDNN's backward takes no operand along the rows beside its own two: tests/golden/cudnn_acceptance.
     one_token = {**PROBLEM, "seq_q": 1, "seq_kv": 1, "program": {"mask_mod": ["padding"]}}
     problem.write_text(json.dumps(one_token), encoding="utf-8")
-    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "a100.json", "-o", tmp_path / "plans", "--json")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "a100.json", "--backend", "cudnn", "-o", tmp_path / "plans", "--json")
     assert done.returncode == 3, done.stderr + done.stdout
     backward = json.loads(done.stdout)[-1]
     assert backward["direction"] == "backward" and not backward["stored"]
@@ -83,6 +83,22 @@ def test_a_missing_device_file_is_a_mistake(scoremod, problem, tmp_path):
     assert "scoremod device" in done.stderr
 
 
+@pytest.mark.parametrize("device", ["h200.json", "a100.json"])
+def test_scoremods_own_kernels_are_stored(scoremod, problem, tmp_path, device):
+    store = tmp_path / "plans"
+    window = {"mask_mod": [{"name": "causal_sliding_window", "window": 500}]}
+    problem.write_text(json.dumps({**PROBLEM, "program": window}), encoding="utf-8")
+    done = scoremod("compile", problem, "--device", DEVICES / device, "--backend", "kernels", "-o", store, "--json")
+    if done.returncode == 3 and "no NVRTC" in done.stdout + done.stderr:
+        pytest.skip(done.stdout + done.stderr)
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = json.loads(done.stdout)
+    # The trial's window is another one, and so are its kernels.
+    assert [(row["direction"], row["trial"]) for row in rows] == [("forward", False), ("forward", True), ("backward", False), ("backward", True)]
+    assert all(row["stored"] and row["plan_bytes"] > 10000 for row in rows)
+    assert rows[2]["workspace_bytes"] >= 2 * 2 * 640 * 4  # two numbers for each row
+
+
 def chain(length):
     """A score function of so many sines in a row."""
     lines = ["let x0 = score", *(f"let x{i + 1} = sin(x{i})" for i in range(length))]
@@ -92,13 +108,13 @@ def chain(length):
 def test_a_long_program_has_plans(scoremod, problem, tmp_path):
     """cudnn-frontend's own arrays end at 50 operations, past which it would write."""
     problem.write_text(json.dumps({**PROBLEM, "program": chain(25)}), encoding="utf-8")
-    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", tmp_path / "plans", "--json")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "--backend", "cudnn", "-o", tmp_path / "plans", "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     assert all(row["stored"] for row in json.loads(done.stdout))
 
 
 def test_a_program_that_no_graph_holds_is_refused(scoremod, problem, tmp_path):
     problem.write_text(json.dumps({**PROBLEM, "program": chain(300), "backward": False}), encoding="utf-8")
-    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "-o", tmp_path / "plans", "--json")
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "--backend", "cudnn", "-o", tmp_path / "plans", "--json")
     assert done.returncode == 3, done.stderr + done.stdout
     assert "needs 300 cuDNN nodes" in json.loads(done.stdout)[0]["reasons"][0]

@@ -1,4 +1,4 @@
-"""scoremod explain --device: which forms cuDNN would run, what the others cost, and what is refused."""
+"""scoremod explain --device: which forms cuDNN would run, what the others cost, and what is refused; and which engine would."""
 
 import json
 
@@ -15,10 +15,11 @@ CAUSAL = {
 
 @pytest.fixture(name="explain")
 def explain_on_device(scoremod, tmp_path):
-    def run(device, problem, *options):
+    def run(device, problem, *options, backend="cudnn"):
         path = tmp_path / "problem.json"
         path.write_text(json.dumps(problem), encoding="utf-8")
-        done = scoremod("explain", path, "--device", DEVICES / device, *options)
+        chosen = ["--backend", backend] if backend else []
+        done = scoremod("explain", path, "--device", DEVICES / device, *chosen, *options)
         if done.returncode == 4 and ("no cuDNN" in done.stderr or "no CUDA runtime" in done.stderr):
             pytest.skip(done.stderr)
         if done.returncode == 3 and "built without the cuDNN backend" in done.stderr:
@@ -65,6 +66,15 @@ def test_what_no_form_can_do_has_reasons(explain):
     forward, backward = json.loads(explain("h200.json", {**CAUSAL, "dim_qk": 44}, "--json"))["forms"]
     assert not forward["candidates"] and "dim_qk is 44" in forward["reasons"][0]
     assert not backward["candidates"] and "dim_qk is 44" in backward["reasons"][0]
+
+
+@pytest.mark.parametrize(("program", "engine"), [({"mask_mod": ["causal"]}, "cudnn"), ({"mask_mod": ["documents"]}, "kernels")])
+def test_the_engine_that_is_predicted_to_be_faster_runs(explain, program, engine):
+    problem = {**CAUSAL, "batch": 4, "heads_q": 16, "seq_q": 4096, "program": program}
+    for direction in json.loads(explain("h200.json", problem, "--json", backend=None))["forms"]:
+        (runs,) = [candidate["backend"] for candidate in direction["candidates"] if candidate["chosen"]]
+        assert runs == engine
+        assert {candidate["backend"] for candidate in direction["candidates"]} == {"cudnn", "kernels"}
 
 
 def test_without_a_device_there_are_no_forms(scoremod, tmp_path):

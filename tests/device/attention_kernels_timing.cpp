@@ -12,6 +12,7 @@
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_fixture.hpp"
@@ -24,66 +25,122 @@ using problem::TensorRole;
 
 constexpr int kRounds = 11;
 
+struct Sizes {
+  std::int64_t batch = 4, heads_q = 16, heads_kv = 16, seq_q = 4096, seq_kv = 4096, dim = 128;
+};
+
 struct Timed {
   const char* name;
   const char* program;
+  Sizes sizes = {};
 };
 
+constexpr const char* kPlain = "value = score";
+constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDocuments =
     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id";
 constexpr Timed kTimed[] = {
-    {"full", "value = score"},
-    {"causal", "value = score\nkeep = kv_idx <= q_idx"},
+    {"full", kPlain},
+    {"causal", kCausal},
     {"documents", kDocuments},
     {"soft cap", "value = tanh(score * 0.02) * 50.0"},
     {"2-d neighbourhood",
      "value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4"},
+    {"window 512", "value = score\nkeep = kv_idx <= q_idx & q_idx - kv_idx < 512"},
+    {"prefix 1024", "value = score\nkeep = kv_idx < 1024 | kv_idx <= q_idx"},
+    {"dilated 2", "value = score\nkeep = (q_idx - kv_idx) % 2 == 0"},
+    {"global 64 and window 512", "value = score\nkeep = kv_idx < 64 | q_idx < 64 | abs(q_idx - kv_idx) < 512"},
+    {"documents of heads",
+     "operand q_id: i32 [b, h, q_idx]\noperand kv_id: i32 [b, h, kv_idx]\nvalue = score\nkeep = q_id == kv_id"},
+    // What nodes cost: each has one kind more than another.
+    {"ten sums and products",
+     "value = ((((score * 1.1 + 0.1) * score + 0.2) * score + 0.3) * score + 0.4) * score + 0.5"},
+    {"alibi", "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)"},
+    {"read by query", "operand x: f32 [q_idx]\nvalue = score * x"},
+    {"read by key", "operand x: f32 [kv_idx]\nvalue = score * x"},
+    {"bias", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"},
+    {"relative table", "table x: f32 rank 1\nvalue = score + x[max(min(kv_idx - q_idx, 128), -128) + 128]"},
+    {"quotient", "value = score / (1.0 + abs(score))"},
+    {"floor division", "value = score + f32((q_idx + kv_idx) // 7)"},
+    {"exponential", "value = score * exp(score)"},
+    {"logarithm", "value = log(1.5 + abs(score))"},
+    {"sigmoid", "value = sigmoid(score)"},
+    {"sine", "value = sin(score)"},
+    {"power", "value = pow(1.5 + abs(score), 1.3)"},
+    {"gelu", "value = gelu(score)"},
+    // What sizes cost.
+    {"full, head dim 64", kPlain, {.dim = 64}},
+    {"full, head dim 256", kPlain, {.dim = 256}},
+    {"causal, 16384", kCausal, {.batch = 1, .seq_q = 16384, .seq_kv = 16384}},
+    {"causal, 512 of 64", kCausal, {.batch = 16, .seq_q = 512, .seq_kv = 512, .dim = 64}},
+    {"causal, grouped heads", kCausal, {.batch = 1, .heads_q = 32, .heads_kv = 8, .seq_q = 8192, .seq_kv = 8192}},
+    {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
+    {"eight queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 8192}},
 };
 
 AttentionProblem problem_of(const Timed& timed) {
   AttentionProblem p;
-  p.batch = 4;
-  p.heads_q = p.heads_kv = 16;
-  p.seq_q = p.seq_kv = 4096;
-  p.dim_qk = p.dim_v = 128;
+  p.batch = timed.sizes.batch;
+  p.heads_q = timed.sizes.heads_q;
+  p.heads_kv = timed.sizes.heads_kv;
+  p.seq_q = timed.sizes.seq_q;
+  p.seq_kv = timed.sizes.seq_kv;
+  p.dim_qk = p.dim_v = timed.sizes.dim;
   p.dtype = DType::kBF16;
   p.backward = p.stats = true;
   p.program = Program::parse(timed.program);
-  for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
+  for (const OperandDecl& decl : p.program.operands()) {
+    p.operands.push_back(problem::default_spec(p, decl));
+    if (decl.is_table()) p.operands.back().shape = {257};
+    if (decl.axes[2] && decl.axes[3]) p.operands.back().dtype = p.dtype;
+    p.operands.back().gradient = false;
+  }
   return p;
 }
 
 /// Random tensors of one call on the device.
 class Call {
  public:
-  /// `inputs` of any of the timed problems: their operands are made here.
+  /// `inputs` of any of the timed problems, of which as much is taken as there is room for: operands are made here.
   Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
     const auto upload = [&](const std::vector<std::byte>& bytes) {
       memory_.emplace_back(bytes.size());
       memory_.back().upload(bytes.data(), bytes.size());
       return memory_.back().data();
     };
+    const auto filled = [&](const std::vector<std::byte>& from, std::size_t count) {
+      std::vector<std::byte> bytes(count);
+      for (std::size_t at = 0; at < count; at += from.size())
+        std::memcpy(bytes.data() + at, from.data(), std::min(from.size(), count - at));
+      return upload(bytes);
+    };
+    const auto tensor = [&](const std::vector<std::byte>& from, TensorRole role) {
+      return filled(from, problem::bytes_of(problem, role));
+    };
     const auto room = [&](TensorRole role) {
       memory_.emplace_back(problem::bytes_of(problem, role));
       return memory_.back().data();
     };
-    forward.q = backward.q = upload(inputs.q);
-    forward.k = backward.k = upload(inputs.k);
-    forward.v = backward.v = upload(inputs.v);
-    backward.d_o = upload(inputs.d_o);
+    forward.q = backward.q = tensor(inputs.q, TensorRole::kQ);
+    forward.k = backward.k = tensor(inputs.k, TensorRole::kK);
+    forward.v = backward.v = tensor(inputs.v, TensorRole::kV);
+    backward.d_o = tensor(inputs.d_o, TensorRole::kO);
     backward.o = forward.o = room(TensorRole::kO);
     memory_.emplace_back(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seq_q) * sizeof(float));
     backward.lse = forward.lse = static_cast<float*>(memory_.back().data());
     backward.dq = room(TensorRole::kQ);
     backward.dk = room(TensorRole::kK);
     backward.dv = room(TensorRole::kV);
-    // Eight documents of one length.
     for (const OperandSpec& operand : problem.operands) {
-      std::vector<std::byte> bytes(problem::bytes_of(operand));
-      std::vector<std::int32_t> ids(bytes.size() / sizeof(std::int32_t));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i % 4096 / 512);
-      std::memcpy(bytes.data(), ids.data(), bytes.size());
-      operands_.push_back(upload(bytes));
+      // Eight documents of one length, or numbers around 1.
+      constexpr std::int64_t kRepeated = 4096 * 7;
+      std::vector<std::byte> bytes(kRepeated * size_of(operand.dtype));
+      for (std::int64_t i = 0; i < kRepeated; ++i) {
+        const bool ids = operand.dtype == DType::kI32;
+        store_element(bytes.data(), operand.dtype, i,
+                      ids ? static_cast<double>(i % 4096 / 512) : 1 + static_cast<double>(i % 7) / 16);
+      }
+      operands_.push_back(filled(bytes, problem::bytes_of(operand)));
     }
     gradients_.resize(operands_.size());
     forward.operands = backward.operands = operands_;
@@ -142,25 +199,24 @@ struct TimedShape {
 
 std::vector<TimedShape> timed_shapes() {
   const std::vector<TileShape> forward_shapes{
-      {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .blocks = 2},
       {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 2},
       {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 32, .blocks = 2},
       {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .blocks = 3},
   };
   const std::vector<TileShape> backward_shapes{
-      {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .step = 64, .part = 32, .key_step = 32, .blocks = 2},
       {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .step = 64, .part = 64, .key_step = 32, .blocks = 2},
       {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .step = 32, .part = 32, .key_step = 32, .blocks = 2},
       {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .step = 64, .part = 32, .key_step = 64, .blocks = 2},
   };
   std::vector<TimedShape> all;
   for (const Timed& timed : kTimed) {
-    // Every shape where nothing else takes time, the likely ones elsewhere.
-    const bool plain = &timed < kTimed + 2;
-    for (std::size_t i = 0; i < (plain ? forward_shapes.size() : 2); ++i)
-      all.push_back({&timed, Direction::kForward, forward_shapes[i]});
-    for (std::size_t i = 0; i < (plain ? backward_shapes.size() : 1); ++i)
-      all.push_back({&timed, Direction::kBackward, backward_shapes[i]});
+    const AttentionProblem problem = problem_of(timed);
+    all.push_back({&timed, Direction::kForward, tile_shape(problem, Direction::kForward)});
+    all.push_back({&timed, Direction::kBackward, tile_shape(problem, Direction::kBackward)});
+    // Every shape where nothing else takes time.
+    if (&timed >= kTimed + 2) continue;
+    for (const TileShape& shape : forward_shapes) all.push_back({&timed, Direction::kForward, shape});
+    for (const TileShape& shape : backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
   }
   return all;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/cuda/runtime_call.hpp"
+#include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
 int current_device_ordinal() {
@@ -33,6 +34,24 @@ DeviceInfo current_device() {
   return info;
 }
 
+namespace {
+
+int attribute_of(int ordinal, cudaDeviceAttr attribute) {
+  int value = 0;
+  check_runtime(SCOREMOD_CUDART(cudaDeviceGetAttribute)(&value, attribute, ordinal), "cudaDeviceGetAttribute");
+  return value;
+}
+
+/// The same numbers as cuDNN writes into a device's properties; what the driver does not say stays as there.
+DeviceRates rates_of(int ordinal, int multiprocessors) {
+  return device_rates(concat(R"({"multiProcessorCount": )", multiprocessors, R"(, "smClockRateKHz": )",
+                             attribute_of(ordinal, cudaDevAttrClockRate), R"(, "memClockRateKHz": )",
+                             attribute_of(ordinal, cudaDevAttrMemoryClockRate), R"(, "memoryBusWidth": )",
+                             attribute_of(ordinal, cudaDevAttrGlobalMemoryBusWidth), "}"));
+}
+
+}  // namespace
+
 const DeviceProperties& describe_current_device() {
   static std::mutex mutex;
   static std::map<int, DeviceProperties> known;
@@ -47,6 +66,7 @@ const DeviceProperties& describe_current_device() {
   properties.multiprocessors = read.multiProcessorCount;
   properties.shared_memory_per_block = static_cast<std::int64_t>(read.sharedMemPerBlockOptin);
   properties.l2_cache_bytes = read.l2CacheSize;
+  properties.rates = rates_of(ordinal, read.multiProcessorCount);
   properties.compute_capability = read.major * 10 + read.minor;
   return properties;
 }

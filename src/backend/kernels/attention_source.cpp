@@ -6,7 +6,10 @@
 #include "analysis/dependence.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "backend/program_structure.hpp"
+#include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
 extern const std::string_view kAttentionArguments, kAttentionSettings, kAttentionPrimitives, kAttentionTiles,
@@ -111,6 +114,18 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});
 }
 
+/// What stands before a program's functions, and the kernels that call them.
+std::string text_before(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask,
+                        std::string_view primitives) {
+  return concat(embedded::kProgramPrelude, embedded::kAttentionArguments, settings(compiled, shape, mask), primitives,
+                embedded::kAttentionTiles);
+}
+std::string text_of_kernels(Direction direction) {
+  if (direction == Direction::kForward) return std::string(embedded::kAttentionForward);
+  return concat(embedded::kAttentionBackwardRows, embedded::kAttentionBackwardQueries,
+                embedded::kAttentionBackwardKeys);
+}
+
 }  // namespace
 
 MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
@@ -130,21 +145,27 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
                              std::optional<std::string_view> primitives) {
   const AttentionProblem& problem = compiled.problem;
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  std::string text = concat(embedded::kProgramPrelude, embedded::kAttentionArguments, settings(compiled, shape, mask),
-                            primitives.value_or(embedded::kAttentionPrimitives), embedded::kAttentionTiles);
-  if (direction == Direction::kForward) {
-    text += forward_function(problem, compiled.forward.program);
-    text += embedded::kAttentionForward;
-  } else {
-    text += backward_function(problem, compiled.backward->program);
-    text +=
-        concat(embedded::kAttentionBackwardRows, embedded::kAttentionBackwardQueries, embedded::kAttentionBackwardKeys);
-  }
+  std::string text = text_before(compiled, shape, mask, primitives.value_or(embedded::kAttentionPrimitives));
+  text += direction == Direction::kForward ? forward_function(problem, compiled.forward.program)
+                                           : backward_function(problem, compiled.backward->program);
+  text += text_of_kernels(direction);
   if (mask.kind == MaskKnowledge::Kind::kList) {
     text += mask_function(problem, program_of(compiled, direction));
     text += embedded::kAttentionTileStates;
   }
   return text;
+}
+
+Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+  CanonicalWriter out;
+  out.text(text_before(compiled, shape, mask, embedded::kAttentionPrimitives)).text(embedded::kAttentionProgram);
+  out.text(text_of_kernels(direction)).text(embedded::kAttentionTileStates);
+  write_structure(out, program_of(compiled, direction));
+  write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
+  for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)
+    out.integer(static_cast<std::int64_t>(problem::spec_of(compiled.problem, i).dtype));
+  return out.written();
 }
 
 }  // namespace scoremod::backend::kernels

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/kernels/tile_shape.hpp"
+#include "base/bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
@@ -28,5 +29,9 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
 /// attention_primitives.cuh, for a host to run the kernels on.
 std::string attention_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                              std::optional<std::string_view> primitives = {});
+
+/// The same with everything that depends on the values of the program's constants left out: it is equal for two
+/// problems of one structure (write_structure()), and for no two whose kernels do something else.
+Bytes structure_of_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);
 
 }  // namespace scoremod::backend::kernels

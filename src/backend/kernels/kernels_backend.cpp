@@ -6,12 +6,12 @@
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/attention_time.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
-#include "compiler/work_estimate.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -23,25 +23,6 @@ using kernels::TileShape;
 constexpr int kRevision = 1;
 /// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
 constexpr int kOldestCapability = 80;
-
-/// From an H200's times at batch 4, heads 16, sequence 4096, head dim 128 (tools/device/attention_kernels.sh).
-Prediction predicted_time(const CompiledProblem& problem, Direction direction, const Target& target,
-                          const TileShape& shape) {
-  const bool forward = direction == Direction::kForward;
-  const double flops_of_multiprocessor = forward ? 2.3e9 : 1.5e9;  // in a millisecond
-  // A mask whose tiles a kernel tells is taken to leave a half, and an operation of the program to take this part of
-  // the attention's time without one.
-  constexpr double kListed = 0.5, kOperation = 0.06;
-  // Smaller tiles read each matrix for fewer products.
-  const double smaller = shape.row_tiles > 1 ? 1.0 : 1.3;
-  const WorkEstimate work = compiler::work_of(problem);
-  const bool listed = kernels::mask_knowledge(problem, direction).kind == kernels::MaskKnowledge::Kind::kList;
-  const double flops = (forward ? work.forward_flops : work.backward_flops) * (listed ? kListed : 1.0);
-  const double operations = 1.0 + kOperation * static_cast<double>(forward ? work.program_ops : work.derivative_ops);
-  const double machine = static_cast<double>(target.device.multiprocessors) * flops_of_multiprocessor;
-  constexpr double kLaunches = 0.01;
-  return {kLaunches + flops * operations * smaller / machine, "measured rate, scaled by the mask's work"};
-}
 
 /// The shapes to build, the better first: the last is taken whatever becomes of it.
 std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
@@ -55,9 +36,9 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
 }
 
 std::size_t shared_bytes(const CompiledProblem& problem, Direction direction, const TileShape& shape) {
+  const kernels::DirectionKernels made(problem, direction, shape);
   std::size_t most = 0;
-  for (const kernels::KernelLaunch& launch : kernels::DirectionKernels(problem, direction, shape).launches())
-    most = std::max(most, launch.shared_bytes);
+  for (const kernels::KernelLaunch& launch : made.launches()) most = std::max(most, launch.shared_bytes);
   return most;
 }
 
@@ -96,11 +77,13 @@ class KernelsBackend final : public Backend {
                                     std::vector<UnsupportedReason>&) const override {
     std::vector<Candidate> candidates;
     const std::vector<TileShape> shapes = shapes_of(problem.problem, task.direction);
+    const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
     for (const TileShape& shape : shapes) {
       if (shared_bytes(problem, task.direction, shape) >
           static_cast<std::size_t>(target.device.shared_memory_per_block))
         continue;
       candidates.push_back(candidate_of(problem, task, target, shape, &shape == &shapes.back()));
+      candidates.back().predicted = kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
     }
     return candidates;
   }
@@ -112,8 +95,10 @@ class KernelsBackend final : public Backend {
     std::string source = kernels::attention_source(problem, task.direction, shape);
     CanonicalWriter image;
     image.text("attention kernels").integer(kRevision).integer(target.device.compute_capability).text(source);
+    CanonicalWriter structure;
+    structure.text("attention kernels").integer(kRevision).integer(target.device.compute_capability);
+    structure.bytes(kernels::structure_of_source(problem, task.direction, shape));
     // Beside the text, what decides which of its branches run.
-    CanonicalWriter structure = image;
     using problem::TensorRole;
     for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
       structure.boolean(kernels::tensor_argument(p, role, nullptr).aligned != 0);
@@ -125,7 +110,6 @@ class KernelsBackend final : public Backend {
     candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
                              p.dim_qk, " by kernels with tiles of ", shape.queries, "x", shape.keys);
     candidate.notes = {candidate.label};
-    candidate.predicted = predicted_time(problem, task.direction, target, shape);
     candidate.workspace_bytes =
         cuda::with_room_to_align(kernels::DirectionKernels(problem, task.direction, shape).workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();

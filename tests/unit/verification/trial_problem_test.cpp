@@ -118,16 +118,19 @@ TEST(TrialProblem, KeepsTheOrderOfItsLengths) {
   }
 }
 
-TEST(TrialProblem, PacksStridesInTheirOrder) {
+TEST(TrialProblem, PacksStridesInTheirOrderWithWhatDecidesAlignment) {
   AttentionProblem problem = large_problem("value = score * 2.0");
   problem.backward = false;
   problem.q.strides = Strides{32 * 4096 * 256, 256, 32 * 256, 1};
   problem.k.strides = Strides{0, 192, 4 * 192, 1};
   const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
   EXPECT_NO_THROW(validate(trial));
-  EXPECT_EQ(trial.q.strides->head, 192);
-  EXPECT_EQ(trial.q.strides->sequence, 4 * 192);
+  EXPECT_EQ(trial.q.strides->head, 192 + 64);
+  EXPECT_EQ(trial.q.strides->sequence, 4 * (192 + 64));
   EXPECT_EQ(trial.k.strides->batch, 0);
+  EXPECT_EQ(trial.k.strides->sequence, 2 * 192);
+  problem.q.strides = Strides{32 * 4096 * 193, 193, 32 * 193, 1};
+  EXPECT_EQ(trial_problem(compiler::compile(problem)).problem.q.strides->head, 193);
 }
 
 }  // namespace

@@ -1,0 +1,118 @@
+#include "backend/kernels/mask_work.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "analysis/keep_nodes.hpp"
+#include "masks/tile_mask_analyzer.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using masks::MaskKind;
+using masks::TileMask;
+
+/// Rows of tiles that are looked at, and the finest boxes of keys in each.
+constexpr std::int64_t kRows = 8, kBoxes = 64;
+
+/// Of tiles that only the contents of operands can decide, the part that is usually run, and of that the part that is
+/// run in full.
+struct Usual {
+  double run = 0.5, full = 0;
+};
+Usual usual(MaskKind kind) {
+  switch (kind) {
+    case MaskKind::kDocuments: return {0.25, 0.6};
+    case MaskKind::kPadding: return {0.75, 0.95};
+    case MaskKind::kPrefix: return {0.5, 0.9};
+    default: return {};
+  }
+}
+
+bool reads_operands(const Program& program) {
+  const std::vector<bool> of_keep = analysis::keep_nodes(program);
+  for (NodeId node = 0; node < of_keep.size(); ++node) {
+    const Op op = program.nodes()[node].op;
+    if (of_keep[node] && (op == Op::kOperand || op == Op::kGather)) return true;
+  }
+  return false;
+}
+
+/// Counts the tiles of one head.
+class TileCount {
+ public:
+  TileCount(const compiler::CompiledProblem& compiled, const Program& program, const TileShape& shape)
+      : p_(compiled.problem), shape_(shape), analyzer_(program), scratch_(analyzer_.make_scratch()) {}
+
+  /// Of the row of tiles with this query, the parts of its keys that are run whole and that were not decided.
+  struct Row {
+    double full = 0, mixed = 0;
+  };
+  Row row(std::int64_t first_query) {
+    first_query_ = first_query;
+    last_query_ = std::min(first_query + shape_.queries, p_.seq_q) - 1;
+    const std::int64_t tiles = (p_.seq_kv + shape_.keys - 1) / shape_.keys;
+    least_ = std::max<std::int64_t>(1, (tiles + kBoxes - 1) / kBoxes);
+    found_ = {};
+    look(0, tiles);
+    found_.full /= static_cast<double>(tiles);
+    found_.mixed /= static_cast<double>(tiles);
+    return found_;
+  }
+
+ private:
+  /// The tiles of keys from `first` up to `end`, in halves until they are decided.
+  void look(std::int64_t first, std::int64_t end) {
+    const analysis::IndexBox box{{{0, p_.batch - 1},
+                                  {0, p_.heads_q - 1},
+                                  {first_query_, last_query_},
+                                  {first * shape_.keys, std::min(end * shape_.keys, p_.seq_kv) - 1}}};
+    const TileMask mask = analyzer_.analyze(box, nothing_known_, scratch_);
+    if (mask == TileMask::kEmpty) return;
+    const auto count = static_cast<double>(end - first);
+    if (mask == TileMask::kFull) {
+      found_.full += count;
+    } else if (end - first <= least_) {
+      found_.mixed += count;
+    } else {
+      const std::int64_t middle = first + (end - first) / 2;
+      look(first, middle);
+      look(middle, end);
+    }
+  }
+
+  const AttentionProblem& p_;
+  const TileShape& shape_;
+  const masks::TileMaskAnalyzer analyzer_;
+  const masks::OperandRanges nothing_known_;
+  masks::TileMaskAnalyzer::Scratch scratch_;
+  std::int64_t first_query_ = 0, last_query_ = 0, least_ = 1;
+  Row found_;
+};
+
+}  // namespace
+
+MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+  const bool forward = direction == Direction::kForward;
+  const Program& program = forward ? compiled.forward.program : compiled.backward->program;
+  const MaskKind kind = forward ? compiled.forward.mask.kind : compiled.backward->mask.kind;
+  if (program.keep() == kNoNode) return {};
+  if (kind == MaskKind::kEmpty) return {0, 0};
+  TileCount count(compiled, program, shape);
+  const std::int64_t rows = (compiled.problem.seq_q + shape.queries - 1) / shape.queries;
+  const std::int64_t looked_at = std::min(rows, kRows);
+  double full = 0, mixed = 0;
+  for (std::int64_t i = 0; i < looked_at; ++i) {
+    // The middle of each stretch of rows, rounded down and up in turn.
+    const std::int64_t middle = ((2 * i + 1) * rows - (i % 2 == 0 ? looked_at : 0)) / (2 * looked_at);
+    const TileCount::Row row = count.row(middle * shape.queries);
+    full += row.full / static_cast<double>(looked_at);
+    mixed += row.mixed / static_cast<double>(looked_at);
+  }
+  if (!reads_operands(program)) return {full + mixed, mixed};
+  const Usual of_kind = usual(kind);
+  return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full)};
+}
+
+}  // namespace scoremod::backend::kernels

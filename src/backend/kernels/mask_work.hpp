@@ -1,0 +1,17 @@
+#pragma once
+
+#include "backend/kernels/tile_shape.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// The parts of all tiles of a head that kernels run, and that they evaluate the mask in (which are among them).
+struct MaskWork {
+  double run = 1, partial = 0;
+};
+
+/// What a direction's mask leaves, from the program: intervals are evaluated over boxes of tiles for some rows of
+/// tiles, evenly spaced. Where an operand decides, the kind of the mask says what is usual. Takes some 0.1 ms.
+MaskWork mask_work(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,80 @@
+#include "backend/kernels/node_costs.hpp"
+
+#include <vector>
+
+#include "analysis/dependence.hpp"
+#include "analysis/keep_nodes.hpp"
+#include "ir/op_table.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// Of what varies along one of queries and keys, the part that is left where the compiler evaluates it once for a
+/// thread's scores of one row or column.
+constexpr double kAlongOneAxis = 0.15;
+
+double cost_of_read(const Node& node, const OperandDecl& decl) {
+  if (node.op == Op::kGather) return 0.4;
+  const auto along = [&](Axis axis) { return decl.axes[static_cast<std::size_t>(axis)]; };
+  return along(Axis::kQuery) && along(Axis::kKey) ? 0.9 : 0.3;
+}
+
+/// For each score.
+double cost_of(const Node& node, const Program& program) {
+  switch (node.op) {
+    case Op::kOperand:
+    case Op::kGather: return cost_of_read(node, program.operands()[node.payload]);
+    case Op::kDiv:
+    case Op::kReciprocal:
+    case Op::kSqrt:
+    case Op::kRsqrt: return 0.25;
+    case Op::kFloorDiv:
+    case Op::kMod: return 0.15;
+    case Op::kExp:
+    case Op::kExp2:
+    case Op::kLog: return 0.3;
+    case Op::kTanh:
+    case Op::kSigmoid:
+    case Op::kExpm1:
+    case Op::kLog1p:
+    case Op::kSilu: return 0.65;
+    case Op::kSin:
+    case Op::kCos:
+    case Op::kErf:
+    case Op::kSoftplus:
+    case Op::kGelu:
+    case Op::kGeluTanh: return 0.9;
+    case Op::kTan:
+    case Op::kPow: return 1.5;
+    default: return ir::info(node.op).signature == ir::Signature::kLeaf ? 0 : 0.03;
+  }
+}
+
+}  // namespace
+
+NodeCosts node_costs(const Program& program) {
+  const std::vector<bool> of_keep = analysis::keep_nodes(program);
+  const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
+  std::vector<bool> of_value(program.nodes().size());
+  for (const Root& root : program.roots()) {
+    if (root.kind == RootKind::kValue || root.kind == RootKind::kScoreAdjoint) of_value[root.node] = true;
+  }
+  NodeCosts costs;
+  for (NodeId id = static_cast<NodeId>(program.nodes().size()); id-- > 0;) {
+    const Node& node = program.nodes()[id];
+    if (of_value[id]) {
+      for (std::size_t i = 0; i < node.arg_count; ++i) of_value[node.args[i]] = true;
+    }
+    const analysis::Dependence& on = dependences[id];
+    const int axes = on.on(Axis::kQuery) + on.on(Axis::kKey);
+    const double evaluations = on.score || axes == 2 ? 1 : axes == 1 ? kAlongOneAxis : 0;
+    const double cost = evaluations * cost_of(node, program);
+    if (of_value[id])
+      costs.value += cost;
+    else if (of_keep[id])
+      costs.keep += cost;
+  }
+  return costs;
+}
+
+}  // namespace scoremod::backend::kernels
