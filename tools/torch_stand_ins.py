@@ -69,12 +69,21 @@ def plain_symbols(library):
 
 
 def in_system(libraries):
-    """A function: whether one of these libraries of the system, as the loader names them, has a symbol."""
-    loaded = []
+    """A function: whether Python, or one of these libraries of the system as the loader names them, has a symbol."""
+    loaded = [ctypes.CDLL(None)]
     for name in libraries:
         with contextlib.suppress(OSError):
             loaded.append(ctypes.CDLL(name))
     return lambda symbol: any(hasattr(library, symbol) for library in loaded)
+
+
+def definition(symbol, is_data):
+    """A stand-in for one symbol: a status of its library, or the text of one."""
+    if is_data:
+        return f"char {symbol}[256];"
+    if re.search(r"(ErrorString|ErrorName|StatusString|StatusName)$|[gG]etErrorString", symbol):
+        return f'const char* {symbol}(void) {{ return "no CUDA-capable device is detected (a stand-in)"; }}'
+    return f"long {symbol}(void) {{ return {NO_DEVICE}; }}"
 
 
 def compile_stand_in(folder, name, versions):
@@ -85,7 +94,7 @@ def compile_stand_in(folder, name, versions):
             script.append(f"{version} {{ global: {' '.join(f'{symbol};' for symbol in sorted(symbols))} }};")
         for symbol, is_data in sorted(symbols.items()):
             if symbol not in seen:
-                source.append(f"char {symbol}[256];" if is_data else f"long {symbol}(void) {{ return {NO_DEVICE}; }}")
+                source.append(definition(symbol, is_data))
                 seen.add(symbol)
     with tempfile.TemporaryDirectory() as made:
         text, exports = Path(made, "stand_in.c"), Path(made, "exports")

@@ -1,0 +1,133 @@
+"""attn_implementation="scoremod" for the models of Hugging Face's transformers: importing this module makes the name known.
+
+    import scoremod.torch.transformers
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="scoremod")
+
+Masks stay functions: no mask is made in memory, and no block mask. docs/torch.md says what models may ask for.
+"""
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import and_masks, bidirectional_mask_function, causal_mask_function, padding_mask_function, prepare_padding_mask
+
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.torch.api import flex_attention
+
+NAME = "scoremod"
+
+
+class Mask(BlockMask):
+    """What models pass to their layers as attention_mask: mask_mod(b, h, q_idx, kv_idx) of local positions, and no blocks. transformers hands on a
+    finished mask by its type, so it is a kind of PyTorch's."""
+
+    def __init__(self, mask_mod, shape):
+        self.mask_mod = mask_mod
+        self._shape = shape
+
+    def __repr__(self):
+        return f"Mask{self._shape}"
+
+    @property
+    def shape(self):
+        """(batch, 1, queries, keys)."""
+        return self._shape
+
+    def contiguous(self):
+        """The mask itself: generation with a static cache asks this of every mask."""
+        return self
+
+
+def attention_mask(
+    batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None, device="cpu", **options
+):
+    """The Mask of a model's mask function and of its padding; None where every key is kept."""
+    padding = None if attention_mask is None else prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None and not (torch.compiler.is_compiling() or padding.device.type == "meta") and bool(padding.all()):
+        padding = None
+    if padding is not None:
+        mask_function = and_masks(mask_function, padding_mask_function(padding.to(torch.bool)))
+    elif mask_function is bidirectional_mask_function:
+        return None
+    mask_mod = _shifted(mask_function, _offset(q_offset, device), _offset(kv_offset, device))
+    return Mask(mask_mod, (batch_size, 1, q_length, kv_length))
+
+
+def _offset(offset, device):
+    """An offset that changes from call to call is a captured tensor, so that the program stays the same; None for no offset."""
+    if isinstance(offset, torch.Tensor):
+        return offset.to(torch.int32).reshape(())
+    return torch.tensor(offset, dtype=torch.int32, device=device) if offset else None
+
+
+def _shifted(mask_function, q_offset, kv_offset):
+    def mask_mod(b, h, q_idx, kv_idx):
+        q_idx = q_idx if q_offset is None else q_idx + q_offset
+        kv_idx = kv_idx if kv_offset is None else kv_idx + kv_offset
+        return mask_function(b, h, q_idx, kv_idx)
+
+    return mask_mod
+
+
+def attention(
+    module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, s_aux=None, position_bias=None, is_causal=None, **options
+):
+    """(output [batch, sequence, head, dim], None), as layers of transformers call it with tensors [batch, head, sequence, dim].
+
+    Raises UnsupportedError for dropout of attention weights.
+    """
+    if dropout:
+        raise UnsupportedError(
+            f"dropout: expected no dropout of attention weights, found {dropout}; set the model's attention dropout to 0, or use model.eval()"
+        )
+    mask_mod, bias = _mask_of(module, query, key, attention_mask, is_causal)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if position_bias is not None:
+            score = score + _element(position_bias, b, h, q_idx, kv_idx)
+        if bias is not None:
+            score = score + _element(bias, b, h, q_idx, kv_idx)
+        return score
+
+    changes = softcap is not None or position_bias is not None or bias is not None
+    arguments = {"mask_mod": mask_mod, "scale": scaling, "enable_gqa": True}
+    if s_aux is None:
+        o = flex_attention(query, key, value, score_mod if changes else None, **arguments)
+    else:
+        # A sink takes its share of each row's weights: with it the sum of exponentials is exp(lse) + exp(sink).
+        o, lse = flex_attention(query, key, value, score_mod if changes else None, return_lse=True, **arguments)
+        o = (o * torch.sigmoid(lse - s_aux.reshape(1, -1, 1).to(lse.dtype))[..., None]).to(query.dtype)
+    return o.transpose(1, 2).contiguous(), None
+
+
+def _mask_of(module, query, key, mask, is_causal):
+    """(mask_mod, bias): of a Mask, or of a tensor that broadcasts against [batch, head, query, key]."""
+    if isinstance(mask, BlockMask):
+        return mask.mask_mod, None
+    if mask is None:
+        is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+        if not is_causal or query.shape[2] == 1:
+            return None, None
+        if query.shape[2] != key.shape[2]:
+            raise UnsupportedError(
+                f"expected a mask where {query.shape[2]} queries look at {key.shape[2]} keys causally, found none; the model has to make it with "
+                "transformers' create_causal_mask"
+            )
+        return causal_mask_function, None
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        raise InvalidArgumentError(f"attention_mask: expected a mask of transformers' masking_utils, or a tensor of 4 dimensions, found {type(mask).__name__}")
+    mask = mask[..., : key.shape[2]]
+    if mask.dtype == torch.bool:
+        return lambda b, h, q_idx, kv_idx: _element(mask, b, h, q_idx, kv_idx), None
+    return None, mask
+
+
+def _element(tensor, *indices):
+    """The element of a tensor that broadcasts against [batch, head, query, key]."""
+    return tensor[tuple(0 if size == 1 else index for size, index in zip(tensor.shape, indices))]
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, attention_mask)
