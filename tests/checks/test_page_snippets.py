@@ -1,0 +1,56 @@
+"""Pieces of C, C++ and JSON on other pages: what is whole runs, and what is a part of a function compiles in one."""
+
+import json
+import subprocess
+
+import pytest
+from native_page import blocks_of, build
+
+CALL = """
+#include <stdlib.h>
+
+int main(void) {
+  const size_t count = 2 * 1024 * 8 * 64;
+  float* all = calloc(4 * count, sizeof *all);
+  float slopes[8];
+  for (int i = 0; i < 8; ++i) slopes[i] = 0.5f;
+  for (size_t i = 0; all != NULL && i < count; ++i) all[2 * count + i] = 0.25f;
+  const int failed = all == NULL || attend(all, all + count, all + 2 * count, slopes, all + 3 * count);
+  if (!failed) printf("%g\\n", all[3 * count]);
+  free(all);
+  return failed;
+}
+"""
+
+# What the C++ pieces take as given: a problem, its call's arguments and a device's memory.
+FUNCTION = """
+#include <scoremod/attention.hpp>
+#include <scoremod/call.hpp>
+#include <scoremod/dsl.hpp>
+using namespace scoremod;
+void piece(AttentionProblem problem, ForwardArgs args, void* stream, void* workspace) {
+  (void)problem, (void)args, (void)stream, (void)workspace;
+  %s
+}
+int main() {}
+"""
+
+
+def test_the_c_page_runs(tmp_path):
+    (block,) = blocks_of("docs/c_api.md", "c")
+    done = subprocess.run([build(tmp_path, block + CALL, "c")], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(0.25)  # v is that everywhere
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cuda.md"])
+def test_the_pieces_of_cpp_compile(page, tmp_path):
+    pieces = [block for block in blocks_of(page, "cpp") if "Attention::compile" in block]
+    assert pieces
+    for piece in pieces:
+        build(tmp_path, FUNCTION % piece)
+
+
+def test_the_problem_of_its_page_is_one():
+    scoremod = pytest.importorskip("scoremod")
+    (block,) = blocks_of("docs/problem.md", "json")
+    assert scoremod.Attention(json.loads(block)).problem["heads_q"] == 8
