@@ -173,11 +173,12 @@ ids = jnp.zeros((B, S - 1), jnp.int32)
         (lambda score, b, h, q_idx, kv_idx: score + jnp.ones(2)[h], r"an array of shape \(2,\), .* by h: expected a size of 4 .* found 2"),
         (lambda score, b, h, q_idx, kv_idx: score + jnp.ones((1, S))[h, q_idx], r".* by h: expected a size of 4 along dimension 0, .* found 1"),
         (lambda score, b, h, q_idx, kv_idx: score + jnp.exp(short)[q_idx], r"an array of shape \(11,\), .* found 11"),
+        (lambda score, b, h, q_idx, kv_idx: score + jnp.ones(2 * 4)[h], r".* by h: expected a size of 4 .* found 8. .* index a slice"),
         (lambda score, b, h, q_idx, kv_idx: score + short.at[q_idx].get(), r"'short' of shape"),
         (lambda score, b, h, q_idx, kv_idx: score + jax.jit(lambda i: short[i])(q_idx), r"'short' of shape"),
     ],
 )
-def test_an_array_that_is_too_short_for_an_axis_is_refused(score_mod, message):
+def test_an_array_of_another_size_than_its_axis_is_refused(score_mod, message):
     with pytest.raises(scoremod.InvalidArgumentError, match=f"score_mod: {message}") as caught:
         explained(score_mod)
     assert f"test_captures.py:{score_mod.__code__.co_firstlineno}" in str(caught.value)
@@ -194,7 +195,7 @@ def test_the_zoos_arrays_are_held_to_the_axes():
 
 
 def test_arrays_of_other_sizes_where_that_is_plain():
-    """Larger than the axis, or with what is beyond the end said."""
+    """Longer than the sequence, or with what is beyond the end said."""
 
     def score_mod(score, b, h, q_idx, kv_idx):
         larger = jnp.arange(S + 5.0)[q_idx]

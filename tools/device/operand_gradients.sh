@@ -11,7 +11,8 @@ set -euo pipefail
 (($# == 2)) || { sed -n '2,9p' "$0" >&2; exit 2; }
 binary=$(realpath "$1") output=$2
 shards=${SCOREMOD_SHARDS:-12}
-export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-1}
+# Another seed each time, which the output has.
+export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 

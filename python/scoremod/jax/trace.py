@@ -260,16 +260,22 @@ class Tracer:
 
     def check_extent(self, base, dim, extent, node):
         """Raises InvalidArgumentError for an array that is too short for the axis that a node is: jnp would read its last element for every
-        index beyond. dim: the dimension of `base`, the captured array, or None for one of size 1 that it doesn't have."""
+        index beyond. One that is longer along batches or heads is another problem's, or a whole one's inside jax.shard_map; along a sequence
+        it may hold more positions than there are today. dim: the dimension of `base`, the captured array, or None for one of size 1 that it
+        doesn't have."""
         axis = next((axis for axis, index in zip(AXES, self.indices) if index.node == node), None)
-        if axis is None or extent >= self.sizes[axis]:
+        if axis is None or extent == self.sizes[axis] or (extent > self.sizes[axis] and axis in ("q_idx", "kv_idx")):
             return
         name = name_of(base.array, self._functions)
         array = f"'{name}'" if name else "an array"
         place = "an added dimension" if dim is None else f"dimension {dim}"
+        if extent < self.sizes[axis]:
+            remedy = f"Where all beyond are to read the last, write jnp.minimum({axis}, {extent - 1})"
+        else:
+            remedy = f"Where the first {self.sizes[axis]} are meant, index a slice of it"
         raise InvalidArgumentError(
             f"{self._name}: {array} of shape {base.shape}, indexed at {self._where} by {axis}: expected a size of {self.sizes[axis]} along {place}, "
-            f"one for each {axis}, found {extent}. Where all beyond are to read the last, write jnp.minimum({axis}, {extent - 1})"
+            f"one for each {axis}, found {extent}. {remedy}"
         )
 
     def _indexed(self, equation, inputs, result, where):
