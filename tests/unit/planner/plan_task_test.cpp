@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -56,6 +57,7 @@ struct Behaviour {
   std::string refusal;                       ///< of its build
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
+  int out_of_memory = 0;  ///< so many builds find none, and are kept by key when they succeed
 };
 
 class FakeRecipe final : public backend::Recipe {
@@ -64,6 +66,7 @@ class FakeRecipe final : public backend::Recipe {
       : problem_(std::move(problem)), behaviour_(std::move(behaviour)), builds_(builds) {}
   backend::BuildResult build(const Target&) const override {
     ++*builds_;
+    if (*builds_ <= behaviour_.out_of_memory) throw std::bad_alloc();
     if (!behaviour_.refusal.empty()) return {nullptr, behaviour_.refusal};
     return {std::make_shared<FakeArtifact>(), ""};
   }
@@ -98,6 +101,7 @@ class FakeEngine final : public backend::Backend {
     std::string key = name_ + problem.problem.program.to_string();
     if (!behaviour_.same_structure_in_trial) key += std::to_string(problem.problem.seq_q);
     for (const char letter : key) candidate.structural_key.push_back(static_cast<std::byte>(letter));
+    if (behaviour_.out_of_memory > 0) candidate.plan_key = candidate.structural_key;
     candidate.predicted = {behaviour_.milliseconds, "made up"};
     candidate.workspace_bytes = behaviour_.workspace;
     candidate.recipe = std::make_shared<FakeRecipe>(problem, behaviour_, &builds);
@@ -181,6 +185,13 @@ TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
   EXPECT_NE(answer.answer.considered[0].refusal->text.find("not today"), std::string::npos);
   EXPECT_EQ(answer.answer.considered[1].refusal.value().id, "workspace_limit");
   EXPECT_EQ(large.builds, 0);
+}
+
+TEST(PlanTask, RemembersNothingOfABuildThatFoundNoMemory) {
+  const FakeEngine engine("memory", {.out_of_memory = 1});
+  const CompiledProblem problem = problem_of("value = score * 9.5");
+  EXPECT_THROW(answer_of(problem, {&engine}, Level::kVerified), std::bad_alloc);
+  EXPECT_EQ(answer_of(problem, {&engine}, Level::kVerified).chosen, "memory");
 }
 
 TEST(PlanTask, TakesNothingWhoseTrialHasAnotherStructure) {

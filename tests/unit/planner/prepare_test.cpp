@@ -30,6 +30,40 @@ std::vector<std::string> ids(const std::vector<UnsupportedReason>& reasons) {
   return all;
 }
 
+/// An engine of the host whose backward needs more memory than its forward.
+class HungryBackward final : public backend::Backend {
+ public:
+  const char* name() const override { return "hungry"; }
+  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
+                                            const backend::Target*) const override {
+    return {};
+  }
+  std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
+                                             const backend::Target&, std::vector<UnsupportedReason>&) const override {
+    backend::Candidate candidate;
+    candidate.task = task;
+    candidate.workspace_bytes = task.direction == backend::Direction::kBackward ? 1000 : 10;
+    return {std::move(candidate)};
+  }
+};
+
+TEST(Prepare, ABackwardOverTheWorkspaceLimitLeavesTheForwardAlone) {
+  const HungryBackward engine;
+  const std::vector<const backend::Backend*> engines{&engine};
+  const backend::Target target{backend::host_memory().describe(), 0, 0, true};
+  Request request;
+  request.level = Level::kStatic;
+  request.target = &target;
+  request.backends = engines;
+  request.max_workspace = 100;
+  AttentionProblem problem = problem_of(16, false).problem;
+  problem.deterministic = true;
+  const Prepared prepared = prepare(compiler::compile(problem), request);
+  EXPECT_TRUE(prepared.runs_forward());
+  EXPECT_FALSE(prepared.runs_backward());
+  EXPECT_EQ(ids(prepared.reasons()), std::vector<std::string>{"workspace_limit backward"});
+}
+
 TEST(Prepare, PlansBothDirectionsOnTheHost) {
   const auto planned = plan_problem(problem_of(16, true), {}, Level::kVerified, select({}));
   EXPECT_TRUE(planned.prepared.runs_forward());

@@ -151,17 +151,7 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
 
 BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
   const std::lock_guard lock(construction_turns());
-  try {
-    return build(spec, handle, device);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::system_error& error) {
-    return {BuildStatus::kFailed, error.what(), nullptr};
-  } catch (const std::runtime_error& error) {
-    // Adding a node throws this when neither of the frontend's implementations takes it. Nothing else is a refusal,
-    // which would be remembered: memory that ran out may be there the next time.
-    return {BuildStatus::kRefused, error.what(), nullptr};
-  }
+  return outcome_of_build([&] { return build(spec, handle, device); });
 }
 
 DeviceProperties read_properties(cudnnHandle_t handle) {
@@ -197,6 +187,18 @@ std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const 
 }  // namespace
 
 int most_operations() { return static_cast<int>(MAX_OPGRAPH_OPS); }
+
+BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build) {
+  try {
+    return build();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::system_error& error) {
+    return {BuildStatus::kFailed, error.what(), nullptr};
+  } catch (const std::runtime_error& error) {
+    return {BuildStatus::kRefused, error.what(), nullptr};
+  }
+}
 
 void EnginePlan::execute(void* handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
   std::vector<void*> ordered;

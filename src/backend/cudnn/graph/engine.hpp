@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,11 @@ struct BuildOutcome {
   std::string text;  ///< cuDNN's or the frontend's own words when not built
   std::shared_ptr<EnginePlan> plan;
 };
+
+/// What a build ended with, also where it threw: the frontend throws std::runtime_error for nodes that it does not
+/// take, which is a refusal. Nothing else is: a refusal would be remembered, and memory that ran out may be there the
+/// next time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
+BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
 /// the first that builds. library() must have found cuDNN. Builds, loads and destructions of plans take turns within
