@@ -1,6 +1,8 @@
 """Sequences sharded over a mesh axis: by ring and by all-gather, forward and backward as on one device."""
 
 import functools
+import json
+import re
 
 import dense_reference as dense
 import jax
@@ -31,33 +33,121 @@ def modifiers(slopes, table, key_bias):
     return score_mod, lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
 
 
-@pytest.mark.parametrize("strategy", ["ring", "all_gather"])
-@pytest.mark.parametrize("striped", [False, True])
-@pytest.mark.parametrize("check_vma", [False, True])
-def test_as_on_one_device(strategy, striped, check_vma):
+@pytest.mark.parametrize(
+    "options, striped, check_vma",
+    [
+        *(({}, striped, check_vma) for striped in (False, True, 4) for check_vma in (False, True)),
+        ({"strategy": "all_gather"}, False, False),
+        ({"strategy": "all_gather"}, True, True),
+        ({"strategy": "all_gather"}, 4, False),
+        ({"backend": "xla"}, False, False),
+        ({"backend": "xla"}, 4, True),
+    ],
+)
+def test_as_on_one_device(options, striped, check_vma):
     q, k, v = (dense.random_array(i, (B, S, heads, D)) for i, heads in enumerate((H, 2, 2)))
 
     @functools.partial(
-        jax.shard_map, mesh=MESH, in_specs=(*[P(None, "seq")] * 3, P(), P(), P()), out_specs=P(None, "seq"), check_vma=check_vma
+        jax.shard_map,
+        mesh=MESH,
+        in_specs=(*[P(None, "seq")] * 3, P(), P(), P()),
+        out_specs=(P(None, "seq"), P(None, None, "seq")),
+        check_vma=check_vma,
     )
     def sharded(q, k, v, *arrays):
         mods = modifiers(*arrays)
-        return context_parallel_attention(q, k, v, *mods, axis_name="seq", strategy=strategy, striped=striped)
+        return context_parallel_attention(q, k, v, *mods, axis_name="seq", striped=striped, return_lse=True, **options)
 
     def parallel(q, k, v, *arrays):
-        order = functools.partial(stripe, shards=SHARDS, axis=1) if striped else lambda x: x
-        back = functools.partial(unstripe, shards=SHARDS, axis=1) if striped else lambda x: x
-        return back(sharded(order(q), order(k), order(v), *arrays))
+        order, back = (functools.partial(f, shards=SHARDS, tokens=int(striped)) if striped else lambda x, axis: x for f in (stripe, unstripe))
+        o, lse = sharded(order(q, axis=1), order(k, axis=1), order(v, axis=1), *arrays)
+        return back(o, axis=1), back(lse, axis=2)
 
     def single(q, k, v, *arrays):
-        return flex_attention(q, k, v, *modifiers(*arrays))
+        return flex_attention(q, k, v, *modifiers(*arrays), return_lse=True)
 
     results = []
     for attention in (parallel, single):
-        loss = lambda *x, f=attention: (f(*x) ** 2).sum()  # noqa: E731
+
+        def loss(*x, f=attention):
+            o, lse = f(*x)
+            return (o**2).sum() + (lse**2).sum()
+
         results.append(jax.jit(lambda *x, f=attention, g=jax.grad(loss, argnums=range(6)): (f(*x), g(*x)))(q, k, v, *ARRAYS))
     for got, want in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
+
+
+def sharded_over(shards, **options):
+    """context_parallel_attention of whole sequences, on a mesh of so many devices."""
+    mesh = jax.make_mesh((shards,), ("seq",), devices=jax.devices()[:shards], axis_types=(AxisType.Auto,))
+    attention = functools.partial(context_parallel_attention, axis_name="seq", **options)
+    return jax.shard_map(attention, mesh=mesh, in_specs=P(None, "seq"), out_specs=P(None, "seq"))
+
+
+def problems_of(run, *arrays):
+    """The problems that XLA's calls are compiled for."""
+    text = jax.jit(run).lower(*arrays).as_text()
+    plain = lambda escaped: re.sub(r"\\(\\|[0-9A-F]{2})", lambda code: code[1] if code[1] == "\\" else chr(int(code[1], 16)), escaped)  # noqa: E731
+    return {json.loads(plain(problem))["program"] for problem in re.findall(r'problem = "([^"]*)"', text)}
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+@pytest.mark.parametrize(
+    "mask_mod, kinds",
+    [
+        (None, ["full"]),
+        (causal, ["band", "full"]),  # beside the distances at which nothing is kept, which run nothing
+        (lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < 6), ["band", "band"]),
+        (lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) | (kv_idx < 3), ["full", "general", "general"]),
+    ],
+)
+def test_a_ring_runs_what_is_kept_at_each_distance(mask_mod, kinds):
+    q = dense.random_array(3, (B, S, H, D))
+    run = sharded_over(SHARDS, mask_mod=mask_mod)
+    found = []
+    for program in problems_of(run, q, q, q):
+        problem = {"batch": B, "heads_q": H, "seq_q": S // SHARDS, "dim_qk": D, "program": program}
+        problem["operands"] = [{"name": name, "dtype": "i32"} for name in re.findall(r"operand (\w+)", program)]
+        found.append(scoremod.explain(problem)["mask"]["kind"])
+    assert sorted(found) == kinds
+    np.testing.assert_allclose(jax.jit(run)(q, q, q), flex_attention(q, q, q, mask_mod=mask_mod), atol=1e-5)
+
+
+def test_a_ring_of_one_shard_runs_the_plain_call():
+    q = dense.random_array(3, (B, S, H, D))
+    alibi = lambda score, b, h, q_idx, kv_idx: score - 0.1 * (q_idx - kv_idx)  # noqa: E731
+    np.testing.assert_array_equal(sharded_over(1, score_mod=alibi, mask_mod=causal)(q, q, q), flex_attention(q, q, q, alibi, causal))
+
+
+def test_many_masks_share_a_program_that_takes_the_distance():
+    """One for each distance would be more to compile than they are worth."""
+    q = dense.random_array(3, (B, 32, H, D))
+    mask_mod = lambda b, h, q_idx, kv_idx: functools.reduce(lambda x, y: x | y, [abs(q_idx - kv_idx) == 4 * n + 1 for n in range(8)])  # noqa: E731
+    run = sharded_over(8, mask_mod=mask_mod)
+    assert len(problems_of(run, q, q, q)) == 1
+    np.testing.assert_allclose(jax.jit(run)(q, q, q), flex_attention(q, q, q, mask_mod=mask_mod), atol=1e-5)
+
+
+def test_queries_and_keys_of_different_lengths():
+    q, k = dense.random_array(3, (B, S, H, D)), dense.random_array(4, (B, 2 * S, H, D))
+    np.testing.assert_allclose(sharded_over(SHARDS, mask_mod=causal)(q, k, k), flex_attention(q, k, k, mask_mod=causal), atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["ring", "all_gather"])
+def test_a_fallback(strategy):
+    q = dense.random_array(3, (B, S, H, D))
+    unknown = lambda score, *_: jax.lax.erf_inv(0.5 * jnp.tanh(score))  # noqa: E731
+    with pytest.raises(scoremod.UnsupportedError, match="erf_inv"):
+        sharded_over(SHARDS, score_mod=unknown, mask_mod=causal, strategy=strategy)(q, q, q)
+    got = sharded_over(SHARDS, score_mod=unknown, mask_mod=causal, strategy=strategy, fallback="xla")(q, q, q)
+    np.testing.assert_allclose(got, flex_attention(q, q, q, unknown, causal, backend="xla"), atol=1e-5)
+    run = sharded_over(SHARDS, mask_mod=causal, strategy=strategy, fallback="xla")
+    assert problems_of(run, q, q, q) == problems_of(sharded_over(SHARDS, mask_mod=causal, strategy=strategy), q, q, q) != set()
+    assert problems_of(sharded_over(SHARDS, mask_mod=causal, strategy=strategy, fallback="xla", backends="-cpu,-reference"), q, q, q) == set()
 
 
 def test_the_ring_gathers_nothing():
@@ -73,15 +163,22 @@ def test_reordering():
     x = jnp.arange(24).reshape(2, 12)
     np.testing.assert_array_equal(stripe(x, 3, 1)[0], [0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11])
     np.testing.assert_array_equal(unstripe(stripe(x, 3, 1), 3, 1), x)
+    np.testing.assert_array_equal(stripe(x, 3, 1, tokens=2)[0], [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11])
+    np.testing.assert_array_equal(unstripe(stripe(x, 3, 1, tokens=2), 3, 1, tokens=2), x)
 
 
-def test_a_wrong_strategy():
-    x = jnp.ones((1, 4, 1, 8), jnp.float32)
-    with pytest.raises(scoremod.InvalidArgumentError, match="strategy: expected one of all_gather, ring"):
-        context_parallel_attention(x, x, x, axis_name="seq", strategy="rign")
-
-
-def test_xla_is_no_backend_of_it():
-    x = jnp.ones((1, 4, 1, 8), jnp.float32)
-    with pytest.raises(scoremod.UnsupportedError, match='found "xla", which knows no sharded sequences; gather'):
-        context_parallel_attention(x, x, x, axis_name="seq", backend="xla")
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"strategy": "rign"}, "strategy: expected one of all_gather, ring"),
+        ({"striped": 3}, "striped: expected a divisor of each shard's length, 8, found 3"),
+        ({"striped": -1}, "striped: expected whether, or a number of tokens, found -1"),
+        ({"striped": "yes"}, "striped: expected whether"),
+        ({"fallback": "cpu"}, 'fallback: expected "xla"'),
+        ({"backend": "cpu", "backends": ["cpu"]}, "found both"),
+    ],
+)
+def test_mistakes(options, message):
+    q = jnp.ones((B, S, H, D), jnp.float32)
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        sharded_over(SHARDS, **options)(q, q, q)

@@ -1,10 +1,14 @@
 """Context parallelism: attention inside jax.shard_map over a mesh axis that the sequence is sharded over.
 
-The score functions see the positions of the whole sequence, through the number of the shard that queries and keys come from, which is an operand
-of the program. So one compiled attention serves every shard and every step of a ring.
+The score functions see the positions of the whole sequence, through two operands of the program: the number of the shard that the queries are of,
+and how far from it the keys' shard is. So one compiled attention could serve every shard and every step of a ring; but at a step there are two
+distances only, one for the shards that the keys have gone around the ring's end for, and a program for a known distance has plain masks: bands,
+nothing or all (scoremod.shard_distance). Programs that are equal for several distances are one.
 """
 
 import functools
+import numbers
+import operator
 from typing import NamedTuple
 
 import jax
@@ -13,17 +17,19 @@ from jax import lax
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
-from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.call import Call, dtype_of, split_scale
+from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
-from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
-from scoremod.jax.selection import memory_of, platform_of, selected
+from scoremod.jax.ring import Ring, ring_attention
+from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
 from scoremod.jax.trace import trace
+from scoremod.jax.xla_attention import xla_attention
+from scoremod.shard_distance import Shards
 from scoremod.sizes import sizes_of
 
-STRATEGIES = ("all_gather", "ring")
+RING, ALL_GATHER = "ring", "all_gather"
+STRATEGIES = (ALL_GATHER, RING)
 
 
 def context_parallel_attention(
@@ -38,61 +44,67 @@ def context_parallel_attention(
     striped=False,
     scale=None,
     layout="BSHD",
+    return_lse=False,
     backend=None,
     backends=None,
+    fallback=None,
 ):
     """flex_attention of sequences that are sharded over a mesh axis; called inside jax.shard_map with each shard's part of query, key and value.
 
     axis_name: the mesh axis. Captured arrays are those of the whole sequence, on every shard.
     strategy: "ring" passes keys and values around, so that no shard ever holds more than two parts of them, forward and backward;
-        "all_gather" gathers them.
-    striped: which positions a shard has: those that leave its number when divided by the number of shards, instead of the next block of them.
-        With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
+        "all_gather" gathers them, as backend="xla" and fallback="xla" always do.
+    striped: which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
+        is 1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
     The rest is flex_attention's.
     """
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(f"strategy: expected one of {', '.join(STRATEGIES)}, found {strategy!r}")
-    if backend == "xla":
-        raise UnsupportedError(
-            'backend: expected one that runs programs, found "xla", which knows no sharded sequences; gather key and value with '
-            'jax.lax.all_gather, and call flex_attention(backend="xla") with functions that add the shard\'s first position to q_idx'
-        )
-    chosen_among = selected(backend, backends)
+    if fallback not in (None, XLA):
+        raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     sizes = sizes_of(layout, query, key, value)
-    dtype_of(query, key, value)
-    shards, shard = lax.axis_size(axis_name), lax.axis_index(axis_name).astype(jnp.int32)
-    gathered = strategy == "all_gather"
-    positions = {
-        "q_idx": functools.partial(_position_in_part, sizes.seq_q, shards, striped, "queries"),
-        "kv_idx": functools.partial(_position_in_gathered, sizes.seq_kv, shards, striped)
-        if gathered
-        else functools.partial(_position_in_part, sizes.seq_kv, shards, striped, "keys"),
-    }
-    whole = {**sizes.axes(), "q_idx": sizes.seq_q * shards, "kv_idx": sizes.seq_kv * shards}
-    scale, scale_array = split_scale(scale)
-    program, sources = trace(score_mod, mask_mod, whole, scale_array, positions)
-    if gathered:
-        key, value = (lax.all_gather(x, axis_name, axis=layout.index("S"), tiled=True) for x in (key, value))
-    call = Call(program, layout, scale, chosen_among, False)
-    places = _Places(*(next((i for i, s in enumerate(sources) if s == _Shard(of)), None) for of in ("queries", "keys")))
-    operands = [shard if isinstance(source, _Shard) else source.array() for source in sources]
-    memory = memory_of(platform_of(query, key, value))
-    warn_of_finite_masks(program, sources, memory if gathered else None, 2)
-    query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
-    if gathered:
-        return attend(call, query, key, value, tuple(operands), with_lse=False)
-    query, key, value, *operands = reverse_mode_only("context_parallel_attention", query, key, value, *operands)
-    return _ring(_Ring(call, axis_name, places), query, key, value, tuple(operands))
+    deal = _Deal.of(lax.axis_size(axis_name), sizes, striped)
+    shard = lax.axis_index(axis_name).astype(jnp.int32)
+    gather = functools.partial(lax.all_gather, axis_name=axis_name, axis=layout.index("S"), tiled=True)
+    if backend != XLA or backends is not None:
+        chosen_among = selected(backend, backends)
+        try:
+            dtype_of(query, key, value)
+            part = _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, chosen_among, axis_name)
+            platform = platform_of(query, key, value)
+            memory = memory_of(platform)
+            if fallback is not None:
+                part.check_runs(query, key, value, platform)
+        except UnsupportedError:
+            if fallback is None:
+                raise
+        else:
+            warn_of_finite_masks(part.call.program, part.sources, memory if part.ring is None else None, 2)
+            operands = [shard if isinstance(source, _Shard) else source.array() for source in part.sources]
+            if part.ring is None:
+                key, value = gather(key), gather(value)
+            query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
+            if part.ring is None:
+                return attend(part.call, query, key, value, tuple(operands), with_lse=bool(return_lse))
+            query, key, value, *operands = reverse_mode_only("context_parallel_attention", query, key, value, *operands)
+            return ring_attention(part.ring, query, key, value, tuple(operands), with_lse=bool(return_lse))
+    dtype_of(query, key, value, on_xla=True)
+    functions = (deal.at_positions(score_mod, shard, 3), deal.at_positions(mask_mod, shard, 2))
+    query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
+    o, lse = xla_attention(query, key, value, *functions, scale=scale, layout=layout)
+    return (o, lse) if return_lse else o
 
 
-def stripe(array, shards, axis):
-    """The order in which a sequence is sharded in blocks so that each of `shards` has every shards-th position."""
-    return _reorder(array, axis, lambda x: x.reshape(-1, shards, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
+def stripe(array, shards, axis, tokens=1):
+    """The order in which a sequence is sharded in blocks so that `shards` shards have stripes of so many tokens in turn."""
+    shape = (-1, shards, tokens)
+    return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
 
 
-def unstripe(array, shards, axis):
+def unstripe(array, shards, axis, tokens=1):
     """What stripe() was made of."""
-    return _reorder(array, axis, lambda x: x.reshape(shards, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
+    shape = (shards, -1, tokens)
+    return _reorder(array, axis, lambda x: x.reshape(*shape, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape))
 
 
 def _reorder(array, axis, function):
@@ -100,7 +112,7 @@ def _reorder(array, axis, function):
 
 
 class _Shard(NamedTuple):
-    """The operand that holds the number of the shard that queries or keys are of."""
+    """The operand that holds the number of the queries' shard, or how much larger it is than the keys'."""
 
     of: str
 
@@ -108,116 +120,122 @@ class _Shard(NamedTuple):
         return None
 
     def describe(self):
-        return f"number of the shard that {self.of} are of"
+        return {"queries": "number of the queries' shard", "distance": "the queries' shard's number less the keys'"}[self.of]
 
 
-class _Places(NamedTuple):
-    """Which operands hold a shard's number; None if the program doesn't ask."""
+class _Deal(NamedTuple):
+    """Which positions each shard has."""
 
-    queries: int | None
-    keys: int | None
+    shards: int
+    queries: int  # that a shard has
+    keys: int
+    tokens: int  # of a stripe; 0 for blocks
+
+    @classmethod
+    def of(cls, shards, sizes, striped):
+        if not isinstance(striped, numbers.Integral) or striped < 0:
+            raise InvalidArgumentError(f"striped: expected whether, or a number of tokens, found {striped!r}")
+        for length in (sizes.seq_q, sizes.seq_kv):
+            if striped and length % striped:
+                raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
+        return cls(shards, sizes.seq_q, sizes.seq_kv, int(striped))
+
+    def position(self, compute, length, shard, local):
+        """The position of a shard's local index in the whole sequence. compute: _OfArrays or _OfNodes, whichever the others are."""
+        within, step = local, length
+        if self.tokens:
+            step = self.tokens
+            stripe, place = (local, 0) if step == 1 else (compute.by("floor_div", local, step), compute.by("mod", local, step))
+            within = compute.by("mul", stripe, self.shards * step)
+            within = compute.add(within, place) if step > 1 else within
+        return compute.add(within, compute.by("mul", shard, step))
+
+    def position_in_gathered(self, compute, local):
+        """Of a key's index among the gathered ones."""
+        if not self.tokens:
+            return local
+        return self.position(compute, self.keys, compute.by("floor_div", local, self.keys), compute.by("mod", local, self.keys))
+
+    def at_positions(self, function, shard, first):
+        """A function of positions, None too, as one of local indices of queries and of indices of gathered keys. first: which of its arguments
+        is the query's."""
+        if function is None:
+            return None
+
+        @functools.wraps(function)
+        def of_indices(*arguments):
+            arguments = list(arguments)
+            arguments[first] = self.position(_OfArrays, self.queries, shard, arguments[first])
+            arguments[first + 1] = self.position_in_gathered(_OfArrays, arguments[first + 1])
+            return function(*arguments)
+
+        return of_indices
 
 
-class _Ring(NamedTuple):
+class _OfArrays:
+    """Arithmetic on JAX's integers."""
+
+    @staticmethod
+    def add(x, y):
+        return x + y
+
+    @staticmethod
+    def by(op, x, number):
+        return {"mul": operator.mul, "floor_div": operator.floordiv, "mod": operator.mod}[op](x, number)
+
+
+class _OfNodes:
+    """Arithmetic on nodes of a program."""
+
+    def __init__(self, builder):
+        self._builder = builder
+
+    def add(self, x, y):
+        return self._builder.op("add", x, y)
+
+    def by(self, op, x, number):
+        return self._builder.op(op, x, self._builder.constant(number, "i32"))
+
+
+class _Traced(NamedTuple):
+    """What the functions were traced to."""
+
     call: Call
-    axis_name: str
-    places: _Places
+    sources: list
+    ring: Ring | None  # None where keys are gathered
+    deal: _Deal
+
+    def check_runs(self, query, key, value, platform):
+        """Raises UnsupportedError where a backend can't run a part."""
+        arrays = [jax.eval_shape(source.array) if not isinstance(source, _Shard) else _INDEX for source in self.sources]
+        shards = self.deal.shards if self.ring is None else 1
+        at = self.call.axis("S")
+        key, value = (jax.ShapeDtypeStruct((*x.shape[:at], shards * x.shape[at], *x.shape[at + 1 :]), x.dtype) for x in (key, value))
+        parts = [(self.call, range(len(arrays)))] if self.ring is None else [part for part in self.ring.parts if part.call is not None]
+        for call, order in parts:
+            problem = problem_text(call, query, key, value, [arrays[i] for i in order], backward=False, stats=True)
+            compiled(problem, call.backends, platform)
 
 
-def _position_in_part(length, shards, striped, of, tracer, local):
-    """The position of a shard's local index in the whole sequence."""
-    builder = tracer.builder
-    shard = tracer.operands.call_value(_Shard(of))
-    if striped:
-        return builder.op("add", builder.op("mul", local, builder.constant(shards, "i32")), shard)
-    return builder.op("add", builder.op("mul", shard, builder.constant(length, "i32")), local)
+_INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 
 
-def _position_in_gathered(length, shards, striped, tracer, local):
-    if not striped:
-        return local
-    builder = tracer.builder
-    part = builder.constant(length, "i32")
-    within = builder.op("mul", builder.op("mod", local, part), builder.constant(shards, "i32"))
-    return builder.op("add", within, builder.op("floor_div", local, part))
+def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, backends, axis_name):
+    def query_position(tracer, local):
+        return deal.position(_OfNodes(tracer.builder), deal.queries, tracer.operands.call_value(_Shard("queries")), local)
 
+    def key_position(tracer, local):
+        if strategy == ALL_GATHER:
+            return deal.position_in_gathered(_OfNodes(tracer.builder), local)
+        shard, distance = (tracer.operands.call_value(_Shard(of)) for of in ("queries", "distance"))
+        return deal.position(_OfNodes(tracer.builder), deal.keys, tracer.builder.op("sub", shard, distance), local)
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _ring(ring, q, k, v, operands):
-    return _ring_forward(ring, q, k, v, operands, None)[0]
-
-
-def _ring_forward(ring, q, k, v, operands, wanted):
-    """(o, lse) over the keys of all shards: each step adds one part, and passes k and v on."""
-
-    def step(state, number):
-        o, lse, k, v = state
-        part, part_lse = forward(ring.call, q, k, v, _at_step(ring, operands, number), with_lse=True, wanted=wanted)
-        new_lse = jnp.logaddexp(lse, part_lse)
-        shift = jnp.where(jnp.isneginf(new_lse), 0, new_lse)  # rows without a kept key so far
-        o = o * _as_rows(ring, jnp.exp(lse - shift)) + part.astype(jnp.float32) * _as_rows(ring, jnp.exp(part_lse - shift))
-        return (o, new_lse, *_passed_on(ring, k, v)), None
-
-    sizes = sizes_of(ring.call.layout, q, k, v)
-    o = jnp.zeros((*q.shape[:-1], sizes.dim_v), jnp.float32)
-    lse = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.float32)
-    state = (*vary_alike([o, lse, q])[:2], k, v)
-    (o, lse, _, _), _ = lax.scan(step, state, jnp.arange(lax.axis_size(ring.axis_name), dtype=jnp.int32))
-    return o.astype(q.dtype), lse
-
-
-def _ring_forward_rule(ring, q, k, v, operands):
-    o, lse = named_results(*_ring_forward(ring, q, k, v, operands, _wanted(operands)))
-    return o, (q, k, v, operands, o, lse)
-
-
-def _wanted(operands):
-    """The numbers of the operands that have a gradient."""
-    return tuple(i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.floating))
-
-
-def _ring_backward_rule(ring, residuals, d_o):
-    """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call; gradients of k and v go around
-    with them and come home with the last step."""
-    q, k, v, operands, o, lse = residuals
-    wanted = _wanted(operands)
-
-    def step(state, number):
-        sums, k, v, dk, dv = state
-        given = _at_step(ring, operands, number)
-        dq_part, dk_part, dv_part, *d_parts = backward(ring.call, q, k, v, o, lse, d_o, given, wanted=wanted)
-        sums = [total + part.astype(jnp.float32) for total, part in zip(sums, [dq_part, *d_parts])]
-        dk, dv = dk + dk_part.astype(jnp.float32), dv + dv_part.astype(jnp.float32)
-        return (sums, *_passed_on(ring, k, v, dk, dv)), None
-
-    zeros = [jnp.zeros(x.shape, jnp.float32) for x in (q, k, v, *(operands[i] for i in wanted))]
-    dq, dk, dv, *totals = vary_alike([*zeros, q])[:-1]
-    state = ([dq, *totals], k, v, dk, dv)
-    (sums, _, _, dk, dv), _ = lax.scan(step, state, jnp.arange(lax.axis_size(ring.axis_name), dtype=jnp.int32))
-    gradients = [None] * len(operands)
-    for i, total in zip(wanted, sums[1:]):
-        gradients[i] = total.astype(operands[i].dtype)
-    return sums[0].astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), tuple(gradients)
-
-
-_ring.defvjp(_ring_forward_rule, _ring_backward_rule)
-
-
-def _at_step(ring, operands, number):
-    """The operands of a step, in which the keys are those of the shard `number` places before this one."""
-    operands = list(operands)
-    if ring.places.keys is not None:
-        shards = lax.axis_size(ring.axis_name)
-        operands[ring.places.keys] = (lax.axis_index(ring.axis_name).astype(jnp.int32) - number) % shards
-    return operands
-
-
-def _passed_on(ring, *arrays):
-    shards = lax.axis_size(ring.axis_name)
-    return [lax.ppermute(x, ring.axis_name, [(i, (i + 1) % shards) for i in range(shards)]) for x in arrays]
-
-
-def _as_rows(ring, weights):
-    """[batch, heads, seq_q] as what multiplies o."""
-    call = ring.call
-    return jnp.moveaxis(weights, (0, 1, 2), (call.axis("B"), call.axis("H"), call.axis("S")))[..., None]
+    whole = {**sizes.axes(), "q_idx": deal.queries * deal.shards, "kv_idx": deal.keys * deal.shards}
+    number, array = split_scale(scale)
+    program, sources = trace(score_mod, mask_mod, whole, array, {"q_idx": query_position, "kv_idx": key_position})
+    call = Call(program, layout, number, backends, False)
+    if strategy == ALL_GATHER:
+        return _Traced(call, sources, None, deal)
+    places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))
+    shards = Shards(*places, deal.shards, (deal.queries, deal.keys))
+    return _Traced(call, sources, Ring.of(call, axis_name, shards), deal)

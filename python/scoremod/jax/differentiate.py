@@ -78,7 +78,7 @@ def _gradients(call, kept, d_o, d_lse):
     q, k, v, operands, o, lse, wanted = kept
     dim_v = v.shape[-1]
     if d_lse is not None:
-        v, o, d_o = _with_lse_column(call, v, o, d_o, d_lse)
+        v, o, d_o = with_lse_column(call, v, o, d_o, d_lse)
     dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, d_o, operands, wanted=wanted.numbers)
     by_number = dict(zip(wanted.numbers, gradients))
     return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(operands)))
@@ -88,7 +88,7 @@ def _gradients(call, kept, d_o, d_lse):
 _COLUMNS = 8
 
 
-def _with_lse_column(call, v, o, d_o, d_lse):
+def with_lse_column(call, v, o, d_o, d_lse):
     """d loss / d lse, brought in through columns that v, o and d_o get.
 
     The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
