@@ -102,6 +102,38 @@ def test_offsets_shift_what_the_functions_see(random):
     assert (wrong - whole[1:, 2:, 8:]).abs().max() > 1e-3
 
 
+def test_lengths_are_a_mask(random):
+    q, k, v = tensors(random)
+    of_keys, of_queries = torch.tensor([5, 23]), torch.tensor([19, 4], dtype=torch.int32)
+    causal = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx  # noqa: E731
+    found = fused(q, k, v, None, causal, lengths=(of_queries, of_keys))
+    within = lambda b, h, q_idx, kv_idx: (kv_idx < of_keys[b]) & (q_idx < of_queries[b])  # noqa: E731
+    expected = fused(q, k, v, None, lambda *indices: causal(*indices) & within(*indices))
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(fused(q, k, v, None, None, lengths=of_keys)[0], fused(q, k, v, None, None, lengths=(None, of_keys))[0])
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"lengths: expected an int32 or int64 tensor of shape \(2,\)"):
+        fused(q, k, v, None, None, lengths=torch.tensor([5]))
+
+
+def test_a_sink_is_one_more_term_of_each_sum(random):
+    """As a key whose score is the sink and whose value is 0."""
+
+    def with_column(q, k, v, sink):
+        group = q.shape[1] // k.shape[1]
+        scores = q @ k.repeat_interleave(group, 1).transpose(-1, -2) / q.shape[-1] ** 0.5
+        scores = torch.cat([scores, sink[:, None, None].to(scores.dtype).expand(*scores.shape[:3], 1)], dim=-1)
+        return torch.softmax(scores, dim=-1)[..., :-1] @ v.repeat_interleave(group, 1), torch.logsumexp(scores, dim=-1)
+
+    given = [*tensors(random), torch.randn(4, generator=random)]
+    weights = [torch.randn(2, 4, 19, 24, generator=random), torch.randn(2, 4, 19, generator=random)]
+    found = dense.results(lambda q, k, v, sink: fused(q, k, v, None, None, sink=sink), given, weights)
+    plain = dense.results(with_column, given, weights)
+    truth = dense.results(with_column, dense.widened(given), dense.widened(weights))
+    dense.assert_close(found, plain, truth, dense.NAMES)
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"sink: expected a float tensor of shape \(4,\)"):
+        fused(*given[:3], None, None, sink=torch.ones(3))
+
+
 def test_named_backends_run_it(random):
     q, k, v = tensors(random)
     torch.testing.assert_close(fused(q, k, v, None, None, backends=["reference"])[0], fused(q, k, v, None, None, backends="cpu")[0])

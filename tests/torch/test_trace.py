@@ -1,13 +1,15 @@
 """What user functions are traced to, and what is refused."""
 
 import functools
+import sys
+import types
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import scoremod
-from scoremod.torch import flex_attention
+from scoremod.torch import flex_attention, kept_traces
 from scoremod.torch.captures import Extents
 from scoremod.torch.trace import trace
 
@@ -174,3 +176,71 @@ def test_negative_indices_count_from_the_end():
     shifted = flex_attention(q, q, value, lambda score, b, h, q_idx, kv_idx: table[kv_idx - 2])
     expected = torch.softmax(table[torch.arange(4) - 2], dim=0)
     torch.testing.assert_close(shifted[0, 0, 0, :4], expected)
+
+
+class TestKeptTraces:
+    """Functions that are what they were are traced once; whatever may make another program is seen."""
+
+    def calls(self, monkeypatch):
+        traced = []
+        real = kept_traces.Tracer.trace
+        monkeypatch.setattr(kept_traces.Tracer, "trace", lambda *arguments: traced.append(1) or real(*arguments))
+        return traced
+
+    def test_equal_functions_are_traced_once_for_other_tensors(self, monkeypatch):
+        q = torch.randn(B, H, S, 8, generator=torch.Generator().manual_seed(1))
+
+        def attend(slopes, factor):
+            return flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score * factor + slopes[h] * kv_idx + 0.5)
+
+        traced = self.calls(monkeypatch)
+        one, other = torch.ones(H), torch.arange(float(H))
+        results = [attend(slopes, factor) for slopes, factor in ((one, 2), (other, 2), (one, 2), (one, 3), (one.double(), 2))]
+        assert len(traced) == 3
+        assert torch.equal(results[0], results[2]) and torch.equal(results[0], results[4])
+        assert not torch.allclose(results[0], results[1]) and not torch.allclose(results[0], results[3])
+
+    def test_gradients_reach_the_tensors_of_each_call(self):
+        q = torch.randn(B, H, S, 8, generator=torch.Generator().manual_seed(1))
+        gradients = []
+        for _ in range(2):
+            slopes = torch.ones(H, requires_grad=True)
+            flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx).square().sum().backward()
+            gradients.append(slopes.grad)
+        assert torch.equal(*gradients) and gradients[0].abs().min() > 0
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            # Each reads something whose program isn't told by the function and by what its tensors look like.
+            lambda tensor, holder: lambda s, b, h, q, k: s * (2.0 if tensor.item() > 0 else 3.0),
+            lambda tensor, holder: lambda s, b, h, q, k: s * (2.0 if tensor > 0 else 3.0),
+            lambda tensor, holder: lambda s, b, h, q, k: s * float(tensor.numpy()),
+            lambda tensor, holder: lambda s, b, h, q, k: s * tensor.tolist(),
+            lambda tensor, holder: lambda s, b, h, q, k: s * holder.factor,
+            lambda tensor, holder: lambda s, b, h, q, k: s * _FACTOR,
+            lambda tensor, holder: lambda s, b, h, q, k: s * [holder.factor][0],
+        ],
+    )
+    def test_what_else_a_function_reads_is_seen(self, make, monkeypatch):
+        q = torch.randn(B, H, S, 8, generator=torch.Generator().manual_seed(1))
+        tensor, holder = torch.tensor(1.0), types.SimpleNamespace(factor=1.0)
+        function = make(tensor, holder)
+        first = flex_attention(q, q, q, function)
+        assert torch.equal(flex_attention(q, q, q, function), first)
+        tensor.fill_(-4.0)
+        holder.factor = -4.0
+        monkeypatch.setattr(sys.modules[__name__], "_FACTOR", -4.0)
+        assert not torch.allclose(flex_attention(q, q, q, function), first)
+
+    def test_sizes_are_seen(self):
+        bias = torch.randn(S, generator=torch.Generator().manual_seed(1))
+        function = lambda score, b, h, q_idx, kv_idx: score + bias[kv_idx]  # noqa: E731
+        q = torch.ones(1, 1, S, 8)
+        flex_attention(q, q, q, function)
+        longer = torch.ones(1, 1, S + 1, 8)
+        with pytest.raises(scoremod.InvalidArgumentError, match="expected a size of 17"):
+            flex_attention(longer, longer, longer, function)
+
+
+_FACTOR = 1.0

@@ -4,6 +4,7 @@ import numbers
 
 import numpy as np
 import torch
+from torch.nn.attention.flex_attention import AuxOutput, noop_mask
 
 from scoremod.arguments import backend_names, finite, int32
 from scoremod.attention import Offsets
@@ -14,8 +15,10 @@ from scoremod.torch.attention_ops import attention
 from scoremod.torch.call import Call, check_dtypes, check_places
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
+from scoremod.torch.kept_traces import KeptTrace, kept_trace
+from scoremod.torch.lengths_and_sinks import bounded, with_sink
 from scoremod.torch.strides import taken
-from scoremod.torch.trace import trace, trace_graph
+from scoremod.torch.trace import trace_graph
 
 
 def flex_attention(
@@ -31,6 +34,8 @@ def flex_attention(
     *,
     return_aux=None,
     mask_mod=None,
+    lengths=None,
+    sink=None,
     backends=None,
     deterministic=None,
     offsets=Offsets(),
@@ -46,6 +51,10 @@ def flex_attention(
     return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
     return_aux: torch's AuxRequest; of lse, not of max_scores.
     kernel_options: options of torch's kernels, which mean nothing here.
+    lengths: an integer tensor [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may
+        be None. Indices beyond are masked.
+    sink: a float tensor [heads], or of one number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE
+        counts it; a query without any key has LSE sink.
     backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
     offsets: scoremod.Offsets that are added to the indices, so that a shard of a larger problem sees true positions.
@@ -60,21 +69,19 @@ def flex_attention(
         raise UnsupportedError("return_aux: expected lse alone, found max_scores, which scoremod doesn't compute")
     if return_lse and return_aux is not None:
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
+    if lengths is not None:
+        mask_mod = bounded(mask_mod, lengths, query.shape[0])
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
-    arguments = (query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse)
+    arguments = (query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse or sink is not None)
     if torch.compiler.is_dynamo_compiling():
         o, lse = call_in_graph(*arguments, (scale, backends, deterministic, *offsets))
     else:
         o, lse = _attend(*arguments, _options(scale, backends, deterministic, offsets))
+    if sink is not None:
+        o, lse = with_sink(o, lse, sink)
     if return_aux is not None:
-        return o, type_of_aux()(lse=lse if with_lse else None, max_scores=None)
+        return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
     return (o, lse) if return_lse else o
-
-
-def type_of_aux():
-    from torch.nn.attention.flex_attention import AuxOutput
-
-    return AuxOutput
 
 
 def _mask_of(block_mask, mask_mod):
@@ -84,8 +91,6 @@ def _mask_of(block_mask, mask_mod):
         raise InvalidArgumentError("expected block_mask or mask_mod, found both; a BlockMask has its mask_mod")
     if not hasattr(block_mask, "mask_mod"):
         raise InvalidArgumentError(f"block_mask: expected torch's BlockMask, found {type(block_mask).__name__}; a function goes into mask_mod=")
-    from torch.nn.attention.flex_attention import noop_mask
-
     if block_mask.mask_mod is noop_mask:
         if block_mask.sparsity() > 0:
             raise UnsupportedError(
@@ -116,8 +121,8 @@ def _options(scale, backends, deterministic, offsets):
 def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
     """(o, lse)."""
     query, key, value, extents = _checked(query, key, value, enable_gqa, options)
-    traced = trace(score_mod, mask_mod, extents, query.device)
-    return _run(query, key, value, traced, with_lse, options)
+    traced = kept_trace(score_mod, mask_mod, extents, query.device)
+    return _run(query, key, value, *traced, with_lse, options)
 
 
 def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
@@ -126,8 +131,8 @@ def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod
     options = _options(scale, backends, deterministic, offsets)
     query, key, value, extents = _checked(query, key, value, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
-    traced = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
-    return _run(query, key, value, traced, with_lse, options)
+    program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
+    return _run(query, key, value, KeptTrace(program, ()), sources, with_lse, options)
 
 
 def _checked(query, key, value, enable_gqa, options):
@@ -143,15 +148,16 @@ def _checked(query, key, value, enable_gqa, options):
     return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()))
 
 
-def _run(query, key, value, traced, with_lse, options):
-    program, sources = traced
+def _run(query, key, value, traced, sources, with_lse, options):
     operands = [source.tensor(query.device) for source in sources]
     if query.is_cuda:
-        warn_of_finite_masks(program, sources, None, 4, "float('-inf')")
+        warn_of_finite_masks(traced.program, sources, None, 4, "float('-inf')")
     learned = torch.is_grad_enabled()
     wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
     backward = bool(wanted) or (learned and any(x.requires_grad for x in (query, key, value)))
-    call = options._replace(program=program).text()
+    call = traced.texts.get(options)
+    if call is None:
+        call = traced.texts[options] = options._replace(program=traced.program).text()
     return attention(taken(query), taken(key), taken(value), operands, wanted, backward, with_lse, call)
 
 

@@ -20,6 +20,7 @@ from scoremod.user_functions import check_callable, name_of
 _OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
 # What would read the number that a placeholder stands for.
 _READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
+_NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
 _HOW = "choose with torch.where, and compute with torch's functions"
 
 
@@ -29,14 +30,7 @@ def trace(score_mod, mask_mod, extents, device):
     extents: scoremod.torch.captures.Extents.
     device: where scores and indices appear to be.
     """
-    tracer = Tracer(extents, device)
-    value, keep = tracer.builder.node("score", "f32"), None
-    if score_mod is not None:
-        value = tracer.root("score_mod", score_mod, "f32")
-    if mask_mod is not None:
-        keep = tracer.root("mask_mod", mask_mod, "bool")
-    program, order = tracer.builder.finish(value, keep)
-    return program, [tracer.reads.sources[number] for number in order]
+    return Tracer(extents, device).trace(score_mod, mask_mod)
 
 
 def trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, device):
@@ -46,12 +40,14 @@ def trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, device):
     modified, kept, *_ = tracer.run("score_mod or mask_mod", lambda: body(*arguments, *tensors))
     value = tracer.result("score_mod", modified, "f32") if has_score_mod else tracer.builder.node("score", "f32")
     keep = tracer.result("mask_mod", kept, "bool") if has_mask_mod else None
-    program, order = tracer.builder.finish(value, keep)
-    return program, [tracer.reads.sources[number] for number in order]
+    return tracer.finish(value, keep)
 
 
 class Tracer:
-    """Finds a program node for each scalar of a function that it can, a view for each indexed tensor."""
+    """Finds a program node for each scalar of a function that it can, a view for each indexed tensor.
+
+    read_numbers: whether a function has asked a captured tensor for its numbers, on which then the program may depend.
+    """
 
     def __init__(self, extents, device):
         self.extents, self.device = extents, device
@@ -62,6 +58,19 @@ class Tracer:
         self._made = {}  # uniform tensors that the functions made, by id
         self._functions = []
         self._name = None
+        self.read_numbers = False
+
+    def trace(self, score_mod, mask_mod):
+        value, keep = self.builder.node("score", "f32"), None
+        if score_mod is not None:
+            value = self.root("score_mod", score_mod, "f32")
+        if mask_mod is not None:
+            keep = self.root("mask_mod", mask_mod, "bool")
+        return self.finish(value, keep)
+
+    def finish(self, value, keep):
+        program, order = self.builder.finish(value, keep)
+        return program, [self.reads.sources[number] for number in order]
 
     def root(self, name, function, type):
         """The node of what a user's function returns."""
@@ -160,7 +169,7 @@ class Tracer:
         name = function._schema.name.removeprefix("aten::")
         if function is torch.ops.aten._local_scalar_dense.default and self.value_of(arguments[0]).literal is not None:
             return self.value_of(arguments[0]).literal
-        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default):
+        if function in _NUMBERS:
             self.refuse_number("its number is asked for")
         if RANDOM in function.tags:
             self._refuse(name, "makes random numbers, and a score function must be pure")
@@ -282,6 +291,7 @@ class Tracer:
         if RANDOM in function.tags:
             self._refuse(name, "makes random numbers, and a score function must be pure")
         self._check_pure(function, name, arguments, options)
+        self.read_numbers |= function in _NUMBERS or torch.Tag.data_dependent_output in function.tags
         result = function(*arguments, **options)
         literal = _literal(name, arguments, result)
         if literal is not None:
@@ -360,6 +370,7 @@ class _Functions(TorchFunctionMode):
         options = options or {}
         tensors = _tensors_in((arguments, options))
         if not any(self._tracer.is_traced(tensor) for tensor in tensors):
+            self._tracer.read_numbers |= getattr(function, "__name__", "") in _READERS
             with torch.set_grad_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
                 return function(*arguments, **options)
         name = getattr(function, "__name__", "")

@@ -92,13 +92,9 @@ def attention(
         return score
 
     changes = softcap is not None or position_bias is not None or bias is not None
-    arguments = {"mask_mod": mask_mod, "scale": scaling, "enable_gqa": True}
-    if s_aux is None:
-        o = flex_attention(query, key, value, score_mod if changes else None, **arguments)
-    else:
-        # A sink takes its share of each row's weights: with it the sum of exponentials is exp(lse) + exp(sink).
-        o, lse = flex_attention(query, key, value, score_mod if changes else None, return_lse=True, **arguments)
-        o = (o * torch.sigmoid(lse - s_aux.reshape(1, -1, 1).to(lse.dtype))[..., None]).to(query.dtype)
+    o = flex_attention(
+        query, key, value, score_mod if changes else None, mask_mod=mask_mod, scale=scaling, enable_gqa=True, sink=None if s_aux is None else s_aux.reshape(-1)
+    )
     return o.transpose(1, 2).contiguous(), None
 
 

@@ -1,0 +1,50 @@
+"""Lengths of sequences as part of a mask_mod, and a sink beside the keys' terms of a softmax: both run on every backend."""
+
+import torch
+
+from scoremod.errors import InvalidArgumentError
+
+
+def bounded(mask_mod, lengths, batch):
+    """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer tensor [batch] for the keys, or a pair of such for
+    queries and keys, either of which may be None."""
+    of_queries, of_keys = lengths if isinstance(lengths, (tuple, list)) else (None, lengths)
+    for tensor in (of_queries, of_keys):
+        _check(tensor, batch)
+    if of_queries is None and of_keys is None:
+        return mask_mod
+
+    def bounded_mask(b, h, q_idx, kv_idx):
+        kept = [] if mask_mod is None else [mask_mod(b, h, q_idx, kv_idx)]
+        if of_queries is not None:
+            kept.append(q_idx < of_queries[b])
+        if of_keys is not None:
+            kept.append(kv_idx < of_keys[b])
+        keep = kept[0]
+        for each in kept[1:]:
+            keep = keep & each
+        return keep
+
+    return bounded_mask
+
+
+def _check(tensor, batch):
+    if tensor is None:
+        return
+    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != (batch,) or tensor.dtype not in (torch.int32, torch.int64):
+        found = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise InvalidArgumentError(
+            f"lengths: expected an int32 or int64 tensor of shape ({batch},), a length for each batch, or a pair of them for queries and keys; found {found}"
+        )
+
+
+def with_sink(o, lse, sink):
+    """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all three; a
+    row without a key gives 0 and the sink."""
+    heads = lse.shape[1]
+    if not isinstance(sink, torch.Tensor) or tuple(sink.shape) not in ((), (heads,)) or not sink.is_floating_point():
+        found = f"{sink.dtype} of shape {tuple(sink.shape)}" if isinstance(sink, torch.Tensor) else type(sink).__name__
+        raise InvalidArgumentError(f"sink: expected a float tensor of shape ({heads},), one for each query head, or of one number; found {found}")
+    sink = sink.to(lse.dtype).expand(heads)[:, None]
+    share = torch.sigmoid(lse - sink)  # [batch, heads, seq_q]: what is left to the keys
+    return (o.to(lse.dtype) * share[..., None]).to(o.dtype), torch.logaddexp(lse, sink)
