@@ -65,6 +65,23 @@ def test_functions_made_inside_and_parameters_of_a_module(random):
     assert_same(*both(module, random, [*tensors(random), module.slopes, module.cap], "aot_eager"))
 
 
+@pytest.mark.parametrize(
+    "parts", [lambda x: (x[0], x[1], x[2]), lambda x: (x[0], x[0], x[0]), lambda x: (x[0], x[1], x[1])], ids=["of one tensor", "one tensor", "key is value"]
+)
+def test_tensors_may_share_memory(parts, random):
+    packed, slopes = torch.randn(3, B, H, S, D, generator=random, requires_grad=True), torch.randn(H, generator=random, requires_grad=True)
+
+    def function(packed, *_):
+        q, k, v = parts(packed)
+
+        def score_mod(score, b, h, q_idx, kv_idx):
+            return score + slopes[h] * q[b, h, kv_idx, 0]  # which may be the query, too
+
+        return flex_attention(q, k, v, score_mod, return_lse=True)
+
+    assert_same(*both(function, random, [packed, slopes], "aot_eager"))
+
+
 def test_inductor(random):
     slopes = torch.randn(H, generator=random, requires_grad=True)
 

@@ -40,6 +40,9 @@ flex_attention_operator = _FlexAttention()
 class _FlexAttentionVariable(BaseHOPVariable):
     """What Dynamo makes of a call of it: as of PyTorch's own flex_attention, in whose functions tensors are indexed by tensors."""
 
+    # Query, key and value are often parts of one tensor.
+    supports_aliasing = True
+
     def _call_function(self, *arguments):
         with TransformGetItemToIndex():
             return super()._call_function(*arguments)
@@ -60,6 +63,8 @@ def call_in_graph(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, 
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
         return (modified, keep, *anchors, o, lse)
 
+    # One tensor that is given twice would be one input of the graph.
+    query, key, value = (tensor.view_as(tensor) for tensor in (query, key, value))
     score = query.new_empty((), dtype=torch.float32)
     indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
     settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
