@@ -24,6 +24,9 @@ constexpr std::int64_t kFewTiles = 2;
 constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
 constexpr std::int64_t kMostTiles = 8;
+/// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one: a
+/// trial of so short a problem would vouch, by an equal structure, for what it never saw.
+constexpr std::int64_t kFewestRows = 24;
 constexpr std::int64_t kMostBatches = 2;
 constexpr std::int64_t kMostGroup = 2;
 
@@ -43,7 +46,8 @@ std::int64_t tiles_for(const Program& program, const std::function<bool(std::int
 std::int64_t trial_length(std::int64_t length, std::int64_t tiles) {
   const bool partial = length % kTile != 0;
   const std::int64_t wanted = tiles * kTile + (partial ? kOddRest : 0);
-  return std::min(length, wanted);
+  // One row or key is a structure of its own.
+  return length == 1 ? 1 : std::max(std::min(length, wanted), kFewestRows);
 }
 
 /// Strides of a tensor that had another shape before. They keep their order; what repeats (stride 0) goes on repeating,
@@ -99,6 +103,9 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   // Unequal lengths stay unequal, and in the same order.
   small.seq_kv = trial_length(seq_kv, seq_kv > seq_q ? tiles + 1 : tiles);
   if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_kv = trial_length(seq_kv, tiles - 1);
+  constexpr std::int64_t kApart = 8;
+  if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_q = small.seq_kv + kApart;
+  if (seq_kv > seq_q && small.seq_kv <= small.seq_q) small.seq_kv = small.seq_q + kApart;
   using problem::TensorRole;
   const auto pack_as = [&](TensorLayout& layout, TensorRole role) {
     pack(layout, problem::shape_of(before, role), problem::shape_of(small, role));

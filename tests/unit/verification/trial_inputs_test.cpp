@@ -9,6 +9,7 @@
 #include "backend/reference/naive_attention.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/problem_for.hpp"
+#include "verification/trial_problem.hpp"
 
 namespace scoremod::verification {
 namespace {
@@ -95,6 +96,17 @@ TEST(TrialInputs, HaveRowsThatTheDataEmpties) {
         "table bias: f32 rank 2\nvalue = score + bias[q_idx, kv_idx]"}) {
     expect_some(shares_of(problem_with(program)).empty, program);
   }
+}
+
+/// Found on a device: the backward of two rows, of which the data emptied one, was wrong and its trial saw none empty.
+TEST(TrialInputs, OfATwoRowProblemsTrialHaveAnEmptyRow) {
+  AttentionProblem problem = problem_with(
+      "table row_weight: i32 rank 1\nvalue = score * 0.6 + log(f32(max(row_weight[q_idx % 12], 0)))", DType::kF16);
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.seq_q = 2;
+  problem.seq_kv = 128;
+  problem.operands[0].shape = {12};
+  expect_some(shares_of(trial_problem(compiler::compile(problem)).problem).empty, "rows without a key");
 }
 
 TEST(TrialInputs, AreTheRandomOnesWhereTheProgramAllowsNoOther) {

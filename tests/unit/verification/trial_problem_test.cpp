@@ -108,14 +108,38 @@ TEST(TrialProblem, AlignsAMaskAtTheEndOfTheSmallLengths) {
 
 TEST(TrialProblem, KeepsTheOrderOfItsLengths) {
   AttentionProblem problem = large_problem("value = score * 2.0");
-  for (const auto& [seq_q, seq_kv] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {4096, 300}, {300, 4096}, {300, 301}, {301, 300}, {4096, 4095}, {4095, 4096}, {100, 99}, {333, 384}}) {
+  for (const auto& [seq_q, seq_kv] : std::vector<std::pair<std::int64_t, std::int64_t>>{{4096, 300},
+                                                                                        {300, 4096},
+                                                                                        {300, 301},
+                                                                                        {301, 300},
+                                                                                        {4096, 4095},
+                                                                                        {4095, 4096},
+                                                                                        {100, 99},
+                                                                                        {333, 384},
+                                                                                        {2, 3},
+                                                                                        {3, 2},
+                                                                                        {30, 2},
+                                                                                        {2, 30},
+                                                                                        {1, 2},
+                                                                                        {2, 1},
+                                                                                        {24, 23}}) {
     problem.seq_q = seq_q;
     problem.seq_kv = seq_kv;
     const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
     EXPECT_EQ(trial.seq_q < trial.seq_kv, seq_q < seq_kv) << seq_q << " and " << seq_kv;
     EXPECT_NE(trial.seq_q, trial.seq_kv) << seq_q << " and " << seq_kv;
   }
+}
+
+/// A verdict speaks for every length of its structure, so that two rows may not be all that it has seen.
+TEST(TrialProblem, OfAShortProblemHasRoomForEveryClassOfRows) {
+  AttentionProblem problem = large_problem("value = score * 2.0\nkeep = kv_idx <= q_idx");
+  problem.seq_q = problem.seq_kv = 2;
+  const auto compiled = compiler::compile(problem);
+  const compiler::CompiledProblem trial = trial_problem(compiled);
+  EXPECT_EQ(trial.problem.seq_q, 24);
+  EXPECT_EQ(trial.problem.seq_kv, 24);
+  EXPECT_TRUE(same_structure(trial, compiled));
 }
 
 TEST(TrialProblem, PacksStridesInTheirOrderWithWhatDecidesAlignment) {
