@@ -18,7 +18,7 @@ def attention_and_lse(q, k, v, score_mod=None, mask_mod=None, *, scale=None):
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = (q.to(wide) @ k.to(wide).transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    indices = grid(scores.shape)
+    indices = grid(scores.shape, q.device)
     if score_mod is not None:
         scores = score_mod(scores, *indices).to(wide).expand(scores.shape)
     if mask_mod is not None:
@@ -34,9 +34,9 @@ def attention_and_lse(q, k, v, score_mod=None, mask_mod=None, *, scale=None):
     return o, lse[..., 0]
 
 
-def grid(shape):
+def grid(shape, device):
     """b, h, q_idx and kv_idx of every score."""
-    return [torch.arange(n, dtype=torch.int32).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, n in enumerate(shape)]
+    return [torch.arange(n, dtype=torch.int32, device=device).reshape([-1 if i == axis else 1 for i in range(4)]) for axis, n in enumerate(shape)]
 
 
 def results(attention, tensors, weights):
@@ -78,7 +78,7 @@ def check(fused, tensors, captured, modifiers, random, **options):
     """Holds fused(q, k, v, score_mod, mask_mod, **options) -> (o, lse) to the dense computation: outputs, and gradients of q, k, v and of every
     captured tensor. modifiers(*captured) -> (score_mod, mask_mod)."""
     q, k, v = tensors
-    weights = [torch.randn(shape, generator=random) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
+    weights = [torch.randn(shape, generator=random).to(q.device) for shape in ((*q.shape[:3], v.shape[3]), q.shape[:3])]
 
     def with_modifiers(attention):
         return lambda q, k, v, *captured: attention(q, k, v, *modifiers(*captured), **options)

@@ -3,16 +3,16 @@
 import torch
 
 
-def cases(sizes, random):
+def cases(sizes, random, device="cpu"):
     """sizes: (batch, heads, seq_q, seq_kv)."""
     batch, heads, seq_q, seq_kv = sizes
 
     def normal(*shape):
-        return torch.randn(shape, generator=random)
+        return torch.randn(shape, generator=random).to(device)
 
-    q_ids = torch.randint(0, 3, (batch, seq_q), generator=random).sort(dim=1).values
-    kv_ids = torch.randint(0, 3, (batch, seq_kv), generator=random).sort(dim=1).values
-    lengths = torch.randint(1, seq_kv + 1, (batch,), generator=random, dtype=torch.int32)
+    q_ids = torch.randint(0, 3, (batch, seq_q), generator=random).sort(dim=1).values.to(device)
+    kv_ids = torch.randint(0, 3, (batch, seq_kv), generator=random).sort(dim=1).values.to(device)
+    lengths = torch.randint(1, seq_kv + 1, (batch,), generator=random, dtype=torch.int32).to(device)
     causal = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx  # noqa: E731
 
     def alibi(slopes):
@@ -57,7 +57,7 @@ def cases(sizes, random):
         "plain": ((), lambda: (None, None)),
         "causal": ((), lambda: (None, causal)),
         "alibi": ((normal(heads) * 0.1,), alibi),
-        "soft_cap": ((torch.tensor(5.0),), soft_cap),
+        "soft_cap": ((torch.tensor(5.0, device=device),), soft_cap),
         "table": ((normal(heads, seq_q + seq_kv),), table),
         "full_bias": ((normal(batch, heads, seq_q, seq_kv),), full_bias),
         "computed": ((normal(heads) * 0.3, normal(heads) * 0.3), computed),
@@ -65,7 +65,7 @@ def cases(sizes, random):
         "window": ((), window),
         "by_other_axes": ((normal(seq_kv, heads),), by_other_axes),
         "from_the_end": ((normal(heads),), from_the_end),
-        "several": ((normal(heads) * 0.1, normal(batch, seq_kv), torch.tensor(4.0)), several),
+        "several": ((normal(heads) * 0.1, normal(batch, seq_kv), torch.tensor(4.0, device=device)), several),
     }
 
 

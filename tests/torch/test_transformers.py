@@ -4,10 +4,11 @@ import copy
 
 import pytest
 import torch
-import transformers
 
 import scoremod
-import scoremod.torch.transformers  # noqa: F401 (makes the name known)
+
+transformers = pytest.importorskip("transformers")
+import scoremod.torch.transformers  # noqa: E402 (makes the name known)
 
 SMALL = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=64, vocab_size=61, max_position_embeddings=64)
 DECODER = dict(SMALL, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=60, use_cache=True)

@@ -13,7 +13,8 @@ from torch._higher_order_ops import BaseHOP
 class _FlexAttention(BaseHOP):
     """(body, *operands, **options) -> what the body returns, o and lse in the last two places.
 
-    operands: the arguments of `body` in call_in_graph, then what the functions close over; among them the sizes that a dynamic graph has as inputs.
+    operands: the arguments of `body` in call_in_graph, and what the functions close over, in the order of the graph's inputs; among them the numbers
+        that a dynamic graph has as inputs.
     """
 
     def __init__(self):
@@ -22,7 +23,7 @@ class _FlexAttention(BaseHOP):
     def __call__(self, body, *operands, **options):
         from scoremod.torch.api import attend_graph
 
-        anchors = [i for i, operand in enumerate(operands) if isinstance(operand, torch.Tensor)][:8]
+        anchors = _anchors(body)
         query, key, value = (operands[i] for i in anchors[5:])
 
         def functions(*arguments):
@@ -32,6 +33,13 @@ class _FlexAttention(BaseHOP):
         o, lse = attend_graph(functions, query, key, value, **options)
         score, empty = operands[anchors[0]], [operands[i].new_empty(()) for i in anchors]
         return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, o, lse
+
+
+def _anchors(body):
+    """Which of the graph's inputs are the arguments of call_in_graph's body: those that its anchors are made of. Dynamo has its own order."""
+    *_, output = body.graph.nodes
+    inputs = [node for node in body.graph.nodes if node.op == "placeholder"]
+    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:10]]
 
 
 flex_attention_operator = _FlexAttention()
@@ -55,7 +63,6 @@ def call_in_graph(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, 
     """(o, lse), while Dynamo looks. options: scale, backends, deterministic, and the four offsets."""
 
     def body(score, b, h, q_idx, kv_idx, query, key, value):
-        # The graph's inputs stand in the order in which they are first used.
         anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value)]
         modified = score + 0 if score_mod is None else score_mod(score, b, h, q_idx, kv_idx)
         keep = b >= 0 if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)

@@ -1,0 +1,182 @@
+"""scoremod.torch.flex_attention beside torch.nn.attention.flex_attention (compiled) and scaled_dot_product_attention, where they can say the same.
+
+usage: PYTHONPATH=python python bench/torch/flex_attention.py OUTPUT.json [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--device NAME]
+
+Same process, same tensors, in turns: forward, and forward with backward, in milliseconds, the median of rounds. Gradients flow to captured tensors
+where a case has some. Also the host's time of an eager call on tiny tensors. What an implementation refuses is recorded with the reason.
+"""
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch.nn.attention import flex_attention as torch_flex
+from torch.nn.functional import scaled_dot_product_attention
+
+import scoremod
+from scoremod.torch import flex_attention
+
+ROUNDS = 11
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def cases(options):
+    """name -> (score_mod, mask_mod, learned tensors, options of scaled_dot_product_attention or None)."""
+    device, seq = options.device, options.seq
+    window = seq // 8
+    documents = (torch.arange(seq, device=device, dtype=torch.int32) * 8 // seq).expand(options.batch, seq).contiguous()
+    slopes = (2.0 ** -torch.linspace(1, 8, options.heads, device=device)).requires_grad_()
+    table = (0.1 * torch.randn(options.heads, 257, device=device)).requires_grad_()
+
+    def alibi(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+
+    def soft_cap(score, b, h, q_idx, kv_idx):
+        return 50.0 * torch.tanh(score / 50.0)
+
+    def relative(score, b, h, q_idx, kv_idx):
+        return score + table[h, torch.clamp(kv_idx - q_idx, -128, 128) + 128]
+
+    def in_window(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (q_idx - kv_idx < window)
+
+    def in_documents(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (documents[b, q_idx] == documents[b, kv_idx])
+
+    def documents_alibi_cap(score, b, h, q_idx, kv_idx):
+        return 50.0 * torch.tanh((score + slopes[h] * (kv_idx - q_idx)) / 50.0)
+
+    return {
+        "plain": (None, None, (), {}),
+        "causal": (None, causal, (), {"is_causal": True}),
+        "sliding_window": (None, in_window, (), None),
+        "soft_cap": (soft_cap, None, (), None),
+        "documents": (None, in_documents, (), None),
+        "alibi_learned": (alibi, causal, (slopes,), None),
+        "relative_table_learned": (relative, None, (table,), None),
+        "documents_alibi_cap_learned": (documents_alibi_cap, in_documents, (slopes,), None),
+    }
+
+
+def implementations(case, options):
+    """name -> (function of q, k, v; reason why not)."""
+    score_mod, mask_mod, _, sdpa = case
+    found = {"scoremod": lambda q, k, v: flex_attention(q, k, v, score_mod, mask_mod=mask_mod)}
+    if options.device == "cuda":
+        block_mask = None
+        if mask_mod is not None:
+            block_mask = torch.compile(torch_flex.create_block_mask)(mask_mod, options.batch, None, options.seq, options.seq, device=options.device)
+        compiled = torch.compile(torch_flex.flex_attention)
+        found["flex_attention"] = lambda q, k, v: compiled(q, k, v, score_mod, block_mask)
+    if sdpa is not None:
+        found["sdpa"] = functools.partial(scaled_dot_product_attention, **sdpa)
+    return found
+
+
+def milliseconds(call, device):
+    if device == "cuda":
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def measure(case, options):
+    q, k, v = (torch.randn(options.batch, options.seq, options.heads, options.dim, device=options.device, dtype=options.dtype) for _ in range(3))
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in (q, k, v))
+    d_o = torch.randn_like(q)
+    calls, record = {}, {}
+    for name, attention in implementations(case, options).items():
+        def forward(attention=attention):
+            with torch.no_grad():
+                return attention(q, k, v)
+
+        def both(attention=attention):
+            return torch.autograd.grad(attention(q, k, v), (q, k, v, *case[2]), d_o)
+
+        for what, call in (("forward_ms", forward), ("with_gradients_ms", both)):
+            try:
+                for _ in range(3):
+                    call()
+                calls[name, what] = call
+            except Exception as error:  # what another implementation raises is its own
+                record.setdefault(name, {})[what.replace("_ms", "_refused")] = str(error).splitlines()[0][:200]
+    times = {key: [] for key in calls}
+    for _ in range(ROUNDS):
+        for key, call in calls.items():
+            times[key].append(milliseconds(call, options.device))
+    for (name, what), values in times.items():
+        record.setdefault(name, {})[what] = round(statistics.median(values), 4)
+    return record
+
+
+def host_microseconds(options):
+    """An eager call on tiny tensors, as fast as the host makes them."""
+    q = torch.randn(1, 1, 64, 64, device=options.device, dtype=options.dtype)
+    slopes = torch.ones(1, device=options.device)
+    alibi = lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx  # noqa: E731
+    calls = {
+        "scoremod": lambda: flex_attention(q, q, q, mask_mod=causal),
+        "scoremod_alibi": lambda: flex_attention(q, q, q, alibi, mask_mod=causal),
+        "sdpa": lambda: scaled_dot_product_attention(q, q, q, is_causal=True),
+    }
+    results = {}
+    with torch.no_grad():
+        for name, call in calls.items():
+            for _ in range(20):
+                call()
+            rounds = []
+            for _ in range(ROUNDS):
+                begin = time.perf_counter()
+                for _ in range(100):
+                    call()
+                rounds.append((time.perf_counter() - begin) * 1e4)
+            results[name] = round(statistics.median(rounds), 2)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    for name, value in (("batch", 4), ("heads", 16), ("seq", 4096), ("dim", 128)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--cases", help="names between commas")
+    options = parser.parse_args()
+    options.dtype = getattr(torch, options.dtype)
+    torch.manual_seed(0)
+    names = options.cases.split(",") if options.cases else cases(options)
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+    report = {
+        "device": device,
+        "torch": torch.__version__,
+        "scoremod": scoremod.version(),
+        "commit": os.environ.get("SCOREMOD_COMMIT", ""),
+        "shape": {name: getattr(options, name) for name in ("batch", "heads", "seq", "dim")} | {"dtype": str(options.dtype)},
+        "host_us": host_microseconds(options),
+        "cases": {},
+    }
+    for name in names:
+        report["cases"][name] = measure(cases(options)[name], options)
+        print(name, json.dumps(report["cases"][name]), flush=True)
+        # What was measured stays, should a later case not come to its end.
+        options.output.write_text(json.dumps(report, indent=2) + "\n")
+    print("host", json.dumps(report["host_us"]))
+
+
+if __name__ == "__main__":
+    main()
