@@ -52,19 +52,17 @@ bool ProgramLowering::is_admitted(const OperandTensor& tensor, const OperandForm
 Value ProgramLowering::bind_computed(NodeId id) {
   const Type type = program_.nodes()[id].type;
   const DType dtype = type == Type::kF32 ? DType::kF32 : DType::kI32;
-  std::vector<std::pair<std::int64_t, OperandTensor>> shapes;
+  std::vector<std::pair<double, OperandTensor>> shapes;
   constexpr unsigned kSubsets = 1u << kAxisCount;
   for (unsigned added = 0; added < kSubsets; ++added) {
     std::array<bool, kAxisCount> axes = dependence_[id].axes;
     bool is_new = true;
-    std::int64_t elements = 1;
     for (std::size_t i = 0; i < kAxisCount; ++i) {
       const bool adds = (added >> i) & 1u;
       is_new = is_new && !(adds && axes[i]);
       axes[i] = axes[i] || adds;
-      if (axes[i]) elements *= sizes_[i];
     }
-    if (is_new) shapes.emplace_back(elements, dense_operand(axes, sizes_, dtype));
+    if (is_new) shapes.emplace_back(usual_elements(axes, sizes_), dense_operand(axes, sizes_, dtype));
   }
   std::ranges::stable_sort(shapes, {}, [](const auto& shape) { return shape.first; });
   const auto number = static_cast<std::uint32_t>(out_.computed.size());

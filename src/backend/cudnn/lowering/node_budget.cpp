@@ -40,12 +40,7 @@ struct Attempt {
 };
 
 double bytes_of(const AttentionProblem& problem, const ComputedOperand& operand) {
-  const std::array<std::int64_t, kAxisCount> sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
-  double bytes = sizeof(float);
-  for (std::size_t i = 0; i < kAxisCount; ++i) {
-    if (operand.axes[i]) bytes *= static_cast<double>(sizes[i]);
-  }
-  return bytes;
+  return sizeof(float) * usual_elements(operand.axes, {problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv});
 }
 
 int row_vector_uses(const ModifierGraph& graph) {

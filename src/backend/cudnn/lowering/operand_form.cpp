@@ -28,6 +28,15 @@ bool is_dense(const OperandTensor& operand, const Sizes& sizes) {
 
 }  // namespace
 
+double usual_elements(const std::array<bool, kAxisCount>& axes, const Sizes& sizes) {
+  constexpr std::array<double, kAxisCount> kUsual{4, 16, 4096, 4096};
+  double elements = 1;
+  for (std::size_t i = 0; i < kAxisCount; ++i) {
+    if (axes[i] && sizes[i] != 1) elements *= kUsual[i];
+  }
+  return elements;
+}
+
 OperandTensor dense_operand(const std::array<bool, kAxisCount>& axes, const Sizes& sizes, DType dtype) {
   OperandTensor operand{axes, {}, dtype};
   std::int64_t stride = 1;

@@ -21,6 +21,11 @@ struct OperandTensor {
 OperandTensor dense_operand(const std::array<bool, kAxisCount>& axes, const std::array<std::int64_t, kAxisCount>& sizes,
                             DType dtype);
 
+/// How many elements such a tensor has in a problem of usual sizes, 1 where this one's are. What is computed beforehand
+/// is chosen by that: it must hang on nothing that problems of one structure may differ in, or the small one that is
+/// tried for all would be lowered in another way.
+double usual_elements(const std::array<bool, kAxisCount>& axes, const std::array<std::int64_t, kAxisCount>& sizes);
+
 /// A way to give cuDNN an operand, and its name in the form table.
 struct OperandForm {
   std::string name;
