@@ -10,22 +10,23 @@ namespace scoremod::backend::kernels {
 namespace {
 
 // The shape and the device that costs were measured at.
-constexpr double kMeasuredPairs = 64.0 * 4096 * 4096, kMeasuredDims = 256;
+constexpr double kMeasuredRows = 64.0 * 4096, kMeasuredPairs = kMeasuredRows * 4096, kMeasuredDims = 256;
 constexpr DeviceRates kMeasuredOn;
 
-/// What a direction takes there with its best shape and no program.
-constexpr double kForward = 1.79, kBackward = 7.05;
-/// Of that, what does not grow with the head dims.
-constexpr double kDimlessShare = 0.35;
+/// What a direction takes there without a program: all tiles, and what there is to do for each row of tiles beside.
+struct Direct {
+  double tiles, rows;
+  double dimless;     ///< the part that does not grow with the head dims
+  double wide_heads;  ///< how much longer where sums of wide heads leave no room for large tiles
+  double uneven;      ///< how much longer where rows of tiles run unequal numbers of them
+  double launches;
+  double evaluations;  ///< of the program for each score: the backward's two kernels make one each
+};
+constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
 /// Tiles of 16 rows a warp read each matrix for half as many products.
-constexpr double kSmallTiles = 1.3;
-/// What the sums of a wide head take beyond what its products do: they leave no room for large tiles.
-constexpr double kWideHeads = 1.5;
-/// Of a program's statements: the backward's two kernels evaluate them each.
-constexpr double kEvaluationsBackward = 2;
+constexpr double kSmallTiles = 1.15;
 /// Of the kernel that finds the states of tiles, for all scores, beside the mask's own statements.
-constexpr double kStates = 0.25;
-constexpr double kForwardLaunch = 0.006, kBackwardLaunch = 0.016, kStatesLaunch = 0.004;
+constexpr double kStates = 0.9, kStatesLaunch = 0.004;
 /// Of the memory's bandwidth, what kernels reach.
 constexpr double kReachedBandwidth = 0.7;
 
@@ -33,26 +34,14 @@ double pairs_of(const AttentionProblem& p) {
   return static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) * static_cast<double>(p.seq_kv);
 }
 
-double tiles_time(const AttentionProblem& p, Direction direction, const TileShape& shape, double run) {
-  const double dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  double time = (direction == Direction::kForward ? kForward : kBackward) * run;
-  time *= kDimlessShare + (1 - kDimlessShare) * dims;
-  if (shape.row_tiles == 1) time *= kSmallTiles;
-  if (std::max(p.dim_qk, p.dim_v) > 128) time *= kWideHeads;
-  return time;
-}
+std::int64_t tiles_of(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
 
-/// What becomes of the time where rows do not fill the last tile, or blocks of threads the device.
-double unused_parts(const AttentionProblem& p, Direction direction, const TileShape& shape, const DeviceRates& rates) {
-  const auto heads = static_cast<double>(p.batch * p.heads_q);
-  const std::int64_t tiles = (p.seq_q + shape.queries - 1) / shape.queries;
-  const double filled = static_cast<double>(p.seq_q) / static_cast<double>(tiles * shape.queries);
-  double blocks = heads * static_cast<double>(tiles);
-  if (direction == Direction::kBackward) {
-    const std::int64_t key_tiles = (p.seq_kv + shape.keys - 1) / shape.keys;
-    blocks = std::min(blocks, static_cast<double>(p.batch * p.heads_kv * key_tiles));
-  }
-  return std::max(1.0, rates.multiprocessors / blocks) / filled;
+/// How much longer it takes for blocks of threads that do not fill the device.
+double idle_parts(const AttentionProblem& p, Direction direction, const TileShape& shape, const DeviceRates& rates) {
+  std::int64_t blocks = p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries);
+  if (direction == Direction::kBackward)
+    blocks = std::min(blocks, p.batch * p.heads_kv * tiles_of(p.seq_kv, shape.keys));
+  return std::max(1.0, rates.multiprocessors / static_cast<double>(blocks));
 }
 
 double memory_time(const AttentionProblem& p, Direction direction, const DeviceRates& rates) {
@@ -77,15 +66,22 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
                           const MaskWork& mask, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const bool forward = direction == Direction::kForward;
+  const Direct& direct = forward ? kForward : kBackward;
   const NodeCosts costs = node_costs(forward ? problem.forward.program : problem.backward->program);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
-  const double evaluations = forward ? 1 : kEvaluationsBackward;
-  const double of_tiles =
-      tiles_time(p, direction, shape, mask.run) + evaluations * (costs.value * mask.run + costs.keep * mask.partial);
-  double compute = pairs_of(p) / kMeasuredPairs * of_tiles * unused_parts(p, direction, shape, rates);
+  // Whole tiles are run, whatever part of them there is.
+  const double rows = static_cast<double>(p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries) * shape.queries);
+  const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
+  double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
+  products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
+  if (shape.row_tiles == 1) products *= kSmallTiles;
+  if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
+  const double program =
+      direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;
+  double compute = (products + program) * (mask.uneven ? direct.uneven : 1) * idle_parts(p, direction, shape, rates);
   compute += states_time(p, knowledge, costs);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  double launches = forward ? kForwardLaunch : kBackwardLaunch;
+  double launches = direct.launches;
   if (knowledge.kind == MaskKnowledge::Kind::kList) launches += kStatesLaunch;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";

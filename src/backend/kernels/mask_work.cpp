@@ -15,6 +15,8 @@ using masks::TileMask;
 
 /// Rows of tiles that are looked at, and the finest boxes of keys in each.
 constexpr std::int64_t kRows = 8, kBoxes = 64;
+/// A row of tiles that runs more than this times the mean has others wait for it.
+constexpr double kEven = 1.25;
 
 /// Of tiles that only the contents of operands can decide, the part that is usually run, and of that the part that is
 /// run in full.
@@ -102,17 +104,19 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
   TileCount count(compiled, program, shape);
   const std::int64_t rows = (compiled.problem.seq_q + shape.queries - 1) / shape.queries;
   const std::int64_t looked_at = std::min(rows, kRows);
-  double full = 0, mixed = 0;
+  double full = 0, mixed = 0, most = 0;
   for (std::int64_t i = 0; i < looked_at; ++i) {
     // The middle of each stretch of rows, rounded down and up in turn.
     const std::int64_t middle = ((2 * i + 1) * rows - (i % 2 == 0 ? looked_at : 0)) / (2 * looked_at);
     const TileCount::Row row = count.row(middle * shape.queries);
     full += row.full / static_cast<double>(looked_at);
     mixed += row.mixed / static_cast<double>(looked_at);
+    most = std::max(most, row.full + row.mixed);
   }
-  if (!reads_operands(program)) return {full + mixed, mixed};
+  const bool uneven = most > kEven * (full + mixed);
+  if (!reads_operands(program)) return {full + mixed, mixed, uneven};
   const Usual of_kind = usual(kind);
-  return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full)};
+  return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven};
 }
 
 }  // namespace scoremod::backend::kernels

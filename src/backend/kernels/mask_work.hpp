@@ -8,6 +8,7 @@ namespace scoremod::backend::kernels {
 /// The parts of all tiles of a head that kernels run, and that they evaluate the mask in (which are among them).
 struct MaskWork {
   double run = 1, partial = 0;
+  bool uneven = false;  ///< some rows of tiles run more than others
 };
 
 /// What a direction's mask leaves, from the program: intervals are evaluated over boxes of tiles for some rows of
