@@ -34,6 +34,7 @@ def flex_attention(
     backend=None,
     backends=None,
     fallback=None,
+    **unknown,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
@@ -58,8 +59,11 @@ def flex_attention(
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
     to every captured float array. docs/jax.md says what the functions can be made of.
 
-    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
+    Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run. Other arguments
+    are refused; for those that PyTorch's and JAX's attention functions have, the error says what takes their place.
     """
+    if unknown:
+        _refuse_keywords(unknown)
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
     sizes = sizes_of(layout, query, key, value)
     if lengths is not None:
@@ -98,6 +102,27 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
     dtype_of(query, key, value, on_xla=True)
     o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
     return (o, lse) if with_lse else o
+
+
+# Arguments of other attention functions -> what takes their place here.
+_ELSEWHERE = {
+    "block_mask": "give mask_mod alone: the compiler finds out itself which tiles need no work",
+    "enable_gqa": "leave it out: key and value may always have fewer heads than query",
+    "kernel_options": "leave it out: what runs is chosen by predicted times",
+    "return_aux": "give return_lse=True",
+    "is_causal": "give mask_mod=scoremod.jax.zoo.causal()",
+    "query_seq_lengths": "give lengths=(query_seq_lengths, key_value_seq_lengths)",
+    "key_value_seq_lengths": "give lengths=key_value_seq_lengths",
+    "bias": "add it in score_mod: lambda score, b, h, q_idx, kv_idx: score + bias[b, h, q_idx, kv_idx]",
+    "mask": "read it in mask_mod: lambda b, h, q_idx, kv_idx: mask[b, h, q_idx, kv_idx]",
+}
+
+
+def _refuse_keywords(unknown):
+    for name in unknown:
+        if name in _ELSEWHERE:
+            raise InvalidArgumentError(f"{name}: expected no such argument, found one; {_ELSEWHERE[name]}")
+    raise TypeError(f"flex_attention() got an unexpected keyword argument {next(iter(unknown))!r}")
 
 
 class TracedCall(NamedTuple):

@@ -5,6 +5,7 @@ what a callback builds is traced as any score function is.
 """
 
 import inspect
+import math
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,11 @@ def _leaky_relu(x, negative_slope=0.01):
 def _gelu(x):
     # jax.nn.gelu is made of erfc, which score programs don't have.
     return 0.5 * x * (1 + lax.erf(x * 0.5**0.5))
+
+
+def _gelu_derivative(x):
+    # JAX makes erf's derivative of bits, which score programs don't have.
+    return 0.5 * (1 + lax.erf(x * 0.5**0.5)) + x * jnp.exp(-0.5 * x * x) * (2 * math.pi) ** -0.5
 
 
 _UNARY = {
@@ -153,12 +159,16 @@ def _add_method(name, arguments, function, options=()):
     setattr(Graph, name, method)
 
 
-def _backward_of(function):
-    """d loss / d input of an activation, given d loss / d output."""
+# Of activations whose JAX's isn't made of a score program's operations.
+_DERIVATIVES = {"gelu": _gelu_derivative}
+
+
+def _backward_of(function, derivative_of=None):
+    """d loss / d input of an activation, given d loss / d output. derivative_of: its derivative; JAX's without it."""
 
     def backward(loss, input, **options):
-        derivative = jax.grad(lambda x: function(x, **options))(input.astype(jnp.float32))
-        return loss * derivative
+        differentiate = derivative_of or jax.grad(lambda x: function(x, **options))
+        return loss * differentiate(input.astype(jnp.float32))
 
     return backward
 
@@ -173,4 +183,4 @@ for _name, _function in _UNARY.items():
 for _name, (_arguments, _function) in _BINARY.items():
     _add_method(_name, _arguments, _function)
 for _name in _WITH_BACKWARD:
-    _add_method(f"{_name}_backward", ("loss", "input"), _backward_of(_UNARY[_name]), _options_of(_name))
+    _add_method(f"{_name}_backward", ("loss", "input"), _backward_of(_UNARY[_name], _DERIVATIVES.get(_name)), _options_of(_name))

@@ -78,6 +78,24 @@ def _x_times_log(name):
     return rule
 
 
+def _hypot(builder, params, x, y):
+    x, y = builder.op("abs", x), builder.op("abs", y)
+    infinity, zero, one = (builder.constant(number, "f32") for number in (np.inf, 0, 1))
+    large, small = builder.op("max", x, y), builder.op("min", x, y)
+    none = builder.op("eq", large, zero)
+    ratio = builder.op("div", small, builder.op("select", none, one, large))
+    length = builder.op("mul", large, builder.op("sqrt", builder.op("add", one, builder.op("mul", ratio, ratio))))
+    length = builder.op("select", none, large, length)
+    return builder.op("select", builder.op("or", builder.op("eq", x, infinity), builder.op("eq", y, infinity)), infinity, length)
+
+
+def _sinc(builder, params, x):
+    """sin(pi x) / (pi x), and 1 at 0, where the derivative is 0."""
+    none, one = builder.op("eq", x, builder.constant(0, "f32")), builder.constant(1, "f32")
+    angle = builder.op("select", none, one, builder.op("mul", builder.constant(np.pi, "f32"), x))
+    return builder.op("select", none, one, builder.op("div", builder.op("sin", angle), angle))
+
+
 _FLOATS = [("f32", "f32")]
 _SOME_FLOAT = [("f32", "f32"), ("f32", "i32"), ("i32", "f32")]
 # Function, the types of its arguments, rule. They are recognised by what they trace to and by whose derivative rule they have, not by name,
@@ -91,6 +109,8 @@ _LIBRARY = (
     (jax.nn.relu6, [("f32",)], _relu6),
     (jnp.logaddexp, _FLOATS, _log_of_sum(_softplus)),
     (jnp.logaddexp2, _FLOATS, _log_of_sum(_softplus2)),
+    (jnp.hypot, _FLOATS, _hypot),
+    (jnp.sinc, [("f32",)], _sinc),
     (special.xlogy, _SOME_FLOAT, _x_times_log("log")),
     (special.xlog1py, _SOME_FLOAT, _x_times_log("log1p")),
 )
