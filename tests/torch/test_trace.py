@@ -126,6 +126,8 @@ def test_programs_are_what_the_functions_compute():
         (lambda s, b, h, q, k: torch.atan(s), scoremod.UnsupportedError, "'atan'"),
         (lambda s, b, h, q, k: s * torch.rand_like(s), scoremod.UnsupportedError, "random numbers"),
         (lambda s, b, h, q, k: s * torch.rand(()), scoremod.UnsupportedError, "random numbers"),
+        (lambda s, b, h, q, k: s[None].add_(1)[0] + s, scoremod.UnsupportedError, "another one shows"),
+        (lambda s, b, h, q, k: torch.mul(s, 2, out=torch.zeros_like(s)), scoremod.UnsupportedError, "another one shows"),
         (lambda s, b, h, q, k: s.detach() * s, scoremod.UnsupportedError, "stops gradients"),
         (lambda s, b, h, q, k: (s * torch.ones(3)).sum(), scoremod.UnsupportedError, "shape .3,. of the score"),
         (lambda s, b, h, q, k: torch.nonzero(s), scoremod.UnsupportedError, "'nonzero'"),
@@ -167,6 +169,24 @@ def test_integers_beyond_int32_are_refused():
         flex_attention(q, q, q, mask_mod=lambda b, h, q_idx, kv_idx: ids[q_idx] == ids[kv_idx])
     with pytest.raises(scoremod.InvalidArgumentError, match="1099511627776"):
         flex_attention(q, q, q, mask_mod=lambda b, h, q_idx, kv_idx: q_idx > 2**40)
+
+
+def test_integers_wrap_as_pytorchs_do():
+    """Narrow ones at their own size; products of 64-bit ones beyond 32 bits are PyTorch's."""
+    small, large = torch.tensor([3, 250, 7, 1], dtype=torch.uint8), torch.tensor([2**20, 3, 5, 2**20])
+    q = torch.zeros(1, 1, 4, 8)
+    value = torch.eye(4, 8)[None, None]
+    index = torch.arange(4)
+
+    def weights(score_mod):
+        return flex_attention(q, q, value, score_mod)[0, 0, :, :4]
+
+    differences = (small[:, None] - small[None, :]).float() / 64
+    found = weights(lambda score, b, h, q_idx, kv_idx: (small[q_idx] - small[kv_idx]).float() / 64)
+    torch.testing.assert_close(found, torch.softmax(differences, dim=-1))
+    products = (large[index][:, None] * large[index][None, :] // 2**38).float()
+    found = weights(lambda score, b, h, q_idx, kv_idx: ((large[q_idx] * large[kv_idx]) // 2**38).float())
+    torch.testing.assert_close(found, torch.softmax(products, dim=-1))
 
 
 def test_negative_indices_count_from_the_end():
@@ -219,6 +239,7 @@ class TestKeptTraces:
             lambda tensor, holder: lambda s, b, h, q, k: s * tensor.tolist(),
             lambda tensor, holder: lambda s, b, h, q, k: s * holder.factor,
             lambda tensor, holder: lambda s, b, h, q, k: s * _FACTOR,
+            lambda tensor, holder: lambda s, b, h, q, k: s * _with_attribute.factor,
             lambda tensor, holder: lambda s, b, h, q, k: s * [holder.factor][0],
         ],
     )
@@ -231,6 +252,7 @@ class TestKeptTraces:
         tensor.fill_(-4.0)
         holder.factor = -4.0
         monkeypatch.setattr(sys.modules[__name__], "_FACTOR", -4.0)
+        monkeypatch.setattr(_with_attribute, "factor", -4.0)
         assert not torch.allclose(flex_attention(q, q, q, function), first)
 
     def test_sizes_are_seen(self):
@@ -244,3 +266,10 @@ class TestKeptTraces:
 
 
 _FACTOR = 1.0
+
+
+def _with_attribute():
+    pass
+
+
+_with_attribute.factor = 1.0

@@ -1,5 +1,7 @@
 """scoremod for PyTorch. docs/torch.md is a walk through it."""
 
+from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
+from scoremod.torch.explain import explain, support
 
-__all__ = ["flex_attention"]
+__all__ = ["Explanation", "Operand", "explain", "flex_attention", "support"]

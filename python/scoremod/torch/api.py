@@ -84,6 +84,11 @@ def flex_attention(
     return (o, lse) if return_lse else o
 
 
+def call_options(block_mask, mask_mod):
+    """(mask_mod, Call of the defaults) of a call that isn't run."""
+    return _mask_of(block_mask, mask_mod), _options(None, None, None, Offsets())
+
+
 def _mask_of(block_mask, mask_mod):
     if block_mask is None:
         return mask_mod
@@ -120,7 +125,7 @@ def _options(scale, backends, deterministic, offsets):
 
 def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
     """(o, lse)."""
-    query, key, value, extents = _checked(query, key, value, enable_gqa, options)
+    query, key, value, extents = checked(query, key, value, enable_gqa, options)
     traced = kept_trace(score_mod, mask_mod, extents, query.device)
     return _run(query, key, value, *traced, with_lse, options)
 
@@ -129,13 +134,13 @@ def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
     scale, backends, deterministic, *offsets = options
     options = _options(scale, backends, deterministic, offsets)
-    query, key, value, extents = _checked(query, key, value, enable_gqa, options)
+    query, key, value, extents = checked(query, key, value, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
     return _run(query, key, value, KeptTrace(program, ()), sources, with_lse, options)
 
 
-def _checked(query, key, value, enable_gqa, options):
+def checked(query, key, value, enable_gqa, options):
     """(query, key, value, Extents), the tensors in the dtype that is computed in."""
     check_places(query, key, value)
     query, key, value = _autocast(query, key, value)

@@ -403,5 +403,13 @@ FILLS = {
     **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda arguments: 1),
 }
 
+# Operations whose result shows the same memory as their first argument, where PyTorch may give a view.
+SHARING = {
+    *("alias", "detach", "unsqueeze", "squeeze", "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t"),
+    *("_reshape_alias", "view_as", "select", "slice"),
+}
+# Operations that multiply integers, which 64 bits hold longer than 32.
+PRODUCTS = {"mul", "pow", "square", "addcmul", "prod", "bitwise_left_shift", "__lshift__"}
+
 # What random numbers are made by: each call would have its own.
 RANDOM = torch.Tag.nondeterministic_seeded

@@ -53,7 +53,8 @@ def check_places(query, key, value):
         if tensor.is_nested or tensor.layout != torch.strided:
             raise UnsupportedError(f"{name}: expected a dense tensor, found layout {tensor.layout}; documents in one sequence are a mask_mod")
     if len({tensor.device for tensor in tensors.values()}) != 1:
-        raise InvalidArgumentError(f"expected query, key and value on one device; found {', '.join(f'{name} on {t.device}' for name, t in tensors.items())}")
+        found = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
+        raise InvalidArgumentError(f"expected query, key and value on one device; found {found}")
     if query.device.type not in MEMORY:
         raise UnsupportedError(f"expected tensors on {' or '.join(MEMORY)}, found {query.device}")
 

@@ -56,7 +56,8 @@ def _check_int32(tensor):
 
 def has_data(tensor):
     """Whether a tensor's numbers can be asked for: not those of torch.compile's tracing and of torch.func's transformations."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return plain and tensor.device.type != "meta"
 
 
 class ArrayView(NamedTuple):

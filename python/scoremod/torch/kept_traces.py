@@ -94,6 +94,8 @@ def _part(value, tensors, depth):
         return kind, value.start, value.stop, value.step
     if kind in _PLAIN:
         return kind, value
+    if _attributes_of(value):
+        raise _Unknown
     if kind in (torch.Tensor, torch.nn.Parameter):
         number = next((i for i, tensor in enumerate(tensors) if tensor is value), None)
         if number is None:
@@ -116,6 +118,11 @@ def _part(value, tensors, depth):
     if kind in (types.BuiltinFunctionType, type) and (value.__module__ or "builtins").split(".")[0] in _LIBRARIES:
         return kind, value
     raise _Unknown
+
+
+def _attributes_of(value):
+    """The attributes that a function or a tensor was given, which a program may depend on."""
+    return isinstance(value, (types.FunctionType, torch.Tensor)) and bool(value.__dict__) and not getattr(value, "__module__", "").startswith("torch")
 
 
 def _function(function, tensors, depth):

@@ -11,7 +11,7 @@ import scoremod
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.operand_reads import OperandReads
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
-from scoremod.torch.aten_ops import FILLS, RANDOM, RULES, NoNode, Operands
+from scoremod.torch.aten_ops import FILLS, PRODUCTS, RANDOM, RULES, SHARING, NoNode, Operands
 from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, has_data, whole
 from scoremod.torch.values import Value, map_values, values_in
 from scoremod.user_functions import check_callable, name_of
@@ -179,6 +179,8 @@ class Tracer:
         in_place = name.endswith("_") and not name.endswith("__")
         if in_place and values[0].tensor is not None:
             self._refuse(name, "writes into a captured tensor")
+        if named.get("out") is not None or (in_place and values[0].is_shared):
+            self._refuse(name, "writes into a tensor that another one shows; write the operation without it")
         base = name[:-1] if in_place else name
         meta = self._meta(function, values, named, name)
         if not isinstance(meta, torch.Tensor):
@@ -203,10 +205,12 @@ class Tracer:
         if base in FILLS and all(size == 1 for size in meta.shape) and not isinstance(FILLS[base](values), Value):
             return Value(meta.shape, meta.dtype, literal=FILLS[base](values))
         result = Value(meta.shape, meta.dtype, deps, operation=(function, values, named))
+        if base in SHARING and values[0].literal is None:
+            values[0].is_shared = result.is_shared = True
         if base == "detach":
-            result.node, result.view, result.literal = values[0].node, values[0].view, values[0].literal
+            result.node, result.view, result.literal = self.node_of(values[0]), values[0].view, values[0].literal
         elif base in RULES and result.is_single and all(value.is_single for value in values_in((values, named))):
-            if not self._stays_outside(values_in((values, named)), result):
+            if not self._stays_outside(values_in((values, named)), result) and not _may_wrap(base, meta.dtype):
                 try:
                     result.node = RULES[base](Operands(self, meta.dtype), values, named)
                 except NoNode:
@@ -347,6 +351,11 @@ def _literal(name, arguments, result):
     fill = FILLS.get(name)
     number = None if fill is None else fill(arguments)
     return number if isinstance(number, (bool, int, float)) else None
+
+
+def _may_wrap(base, dtype):
+    """Whether integers of a dtype come out of an operation otherwise than 32-bit ones: narrow ones wrap earlier, 64-bit products later."""
+    return dtype in (torch.int8, torch.int16, torch.uint8) or (dtype == torch.int64 and base in PRODUCTS)
 
 
 class _Operations(TorchDispatchMode):

@@ -16,6 +16,7 @@ class Value:
     tensor: the tensor itself, of a value without deps; it has the history of gradients that the caller's tensors have.
     literal: a Python number, if that is what the function's text says.
     node: the program's node, for a single element that has one; made on demand by the tracer.
+    is_shared: whether another value shows the same memory.
     view: an ArrayView, for what is left of an array after some of its dimensions were indexed.
     operation: (function, arguments, keyword arguments) that make it, with Values for tensors; None for what no operation made.
     """
@@ -26,6 +27,7 @@ class Value:
         self.deps = deps
         self.tensor, self.literal = tensor, literal
         self.node = self.view = None
+        self.is_shared = False
         self.axis, self.operation = axis, operation
         self.serial = next(_serials)
 

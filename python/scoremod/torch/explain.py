@@ -1,0 +1,37 @@
+"""What becomes of a call, and which backends can run it, without running it."""
+
+import json
+
+import scoremod
+from scoremod.explanation import Explanation, Operand
+from scoremod.program import operand_name
+from scoremod.torch.api import call_options, checked
+from scoremod.torch.execution import problem_of
+from scoremod.torch.kept_traces import kept_trace
+from scoremod.torch.strides import empty_output, taken, taken_operand
+
+
+def explain(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False):
+    """The Explanation of flex_attention's arguments, with backward: the program, each operand with its origin and size, the mask's class, the
+    derivative, and each backend's answer. str() of it is a page for people."""
+    mask_mod, options = call_options(block_mask, mask_mod)
+    query, key, value, extents = checked(query, key, value, enable_gqa, options)
+    traced, sources = kept_trace(score_mod, mask_mod, extents, query.device)
+    tensors = [taken_operand(source.tensor(query.device), True) for source in sources]
+    q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
+    call = options._replace(program=traced.program)
+    problem = problem_of(q, k, v, empty_output(q, v), tensors, call, wanted=range(len(tensors)), backward=True, stats=True)
+    operands = tuple(
+        _operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, traced.program.operands, tensors))
+    )
+    return Explanation(traced.program.text(), operands, json.loads(problem), scoremod.explain(problem))
+
+
+def _operand(number, source, decl, tensor):
+    dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
+    return Operand(operand_name(number), source.describe(), decl.axes, tuple(tensor.shape), dtype, size)
+
+
+def support(*arguments, **options):
+    """backend -> reasons why it can't run flex_attention with explain()'s arguments, forward and backward; () where it can."""
+    return explain(*arguments, **options).answers()
