@@ -21,6 +21,9 @@ from scoremod.torch.strides import taken
 from scoremod.torch.trace import trace_graph
 
 
+_NO_OFFSETS = Offsets()
+
+
 def flex_attention(
     query,
     key,
@@ -38,7 +41,7 @@ def flex_attention(
     sink=None,
     backends=None,
     deterministic=None,
-    offsets=Offsets(),
+    offsets=_NO_OFFSETS,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
@@ -108,6 +111,8 @@ def _mask_of(block_mask, mask_mod):
 
 def _options(scale, backends, deterministic, offsets):
     """The Call of everything but the program."""
+    if scale is None and backends is None and deterministic is None and offsets is _NO_OFFSETS:
+        return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
     if scale is not None:
         if not isinstance(scale, numbers.Real):
             raise InvalidArgumentError(f"scale: expected a number, found {scale!r:.100}; a learned factor goes into score_mod")
@@ -121,6 +126,10 @@ def _options(scale, backends, deterministic, offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
     return Call(None, scale, tuple(backend_names(backends)), deterministic, offsets)
+
+
+# Of the defaults, which most calls have.
+_DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for deterministic in (False, True))
 
 
 def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):

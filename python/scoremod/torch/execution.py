@@ -107,6 +107,8 @@ def _buffer(tensor):
 
 def _bytes(tensor):
     """From the first element to the last."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     return (1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))) * tensor.element_size()
 
 

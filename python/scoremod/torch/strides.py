@@ -5,6 +5,8 @@ import torch
 
 def taken(tensor, *, dense_last=True):
     """The tensor itself, or a contiguous copy of one whose elements share memory, or whose last dimension has gaps."""
+    if tensor.is_contiguous():
+        return tensor
     if dense_last and tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
         return tensor.contiguous()
     return tensor if _nested(tensor) else tensor.contiguous()
@@ -12,7 +14,7 @@ def taken(tensor, *, dense_last=True):
 
 def taken_operand(tensor, wanted):
     """The same of an operand; one whose gradient isn't wanted may repeat elements."""
-    if tensor.dim() == 0 or _nested(tensor):
+    if tensor.is_contiguous() or _nested(tensor):
         return tensor
     return tensor.contiguous() if wanted or any(stride < 0 for stride in tensor.stride()) or not _nested(tensor, repeats=True) else tensor
 
