@@ -59,11 +59,11 @@ def init(shape, alphabet, seed=0):
     keys = iter(jax.random.split(jax.random.key(seed), 2 + 4 * shape.layers))
 
     def normal(*sizes):
-        return jax.random.normal(next(keys), sizes) * 0.7 / np.sqrt(sizes[0])
+        return jax.random.normal(next(keys), sizes, jnp.float32) * 0.7 / sizes[0] ** 0.5
 
     features = shape.features
     return {
-        "embedding": normal(alphabet, features) * np.sqrt(alphabet),
+        "embedding": normal(alphabet, features) * alphabet**0.5,
         "head": normal(features, alphabet),
         "layers": [
             {
@@ -110,7 +110,7 @@ def adam(params, gradients, moments, number, rate, decays=(0.9, 0.99)):
         for decay, power, moment in zip(decays, (1, 2), moments)
     ]
     first, second = (jax.tree.map(lambda m, d=decay: m / (1 - d**number), moment) for decay, moment in zip(decays, moments))
-    return jax.tree.map(lambda x, m, s: x - rate * m / (jnp.sqrt(s) + 1e-8), params, first, second), moments
+    return jax.tree.map(lambda x, m, s: (x - rate * m / (jnp.sqrt(s) + 1e-8)).astype(x.dtype), params, first, second), moments
 
 
 def batches(text, shape, steps, seed=0):

@@ -24,7 +24,7 @@ ONE_ARGUMENT = {
     "sub": lambda x: 1.5 - x,
     "mul": lambda x: 3.0 * x,
     "div": lambda x: x / 3.0 + 1.0 / (x - 0.75),
-    "rem": lambda x: lax.rem(x, 2.0),
+    "rem": lambda x: lax.rem(x, jnp.float32(2)),
     "fmod": lambda x: jnp.fmod(x, 2.0),
     "fmod of": lambda x: jnp.fmod(7.0, x + 0.125),
     "%": lambda x: x % 2.0,
@@ -38,7 +38,7 @@ ONE_ARGUMENT = {
     "min": lambda x: jnp.minimum(x, 1.0),
     "max": lambda x: jnp.maximum(x, 0.0),
     "clip": lambda x: jnp.clip(x, -1.0, 2.0),
-    "clamp": lambda x: lax.clamp(-1.0, x, 2.0),
+    "clamp": lambda x: lax.clamp(jnp.float32(-1), x, jnp.float32(2)),
     "neg": jnp.negative,
     "abs": jnp.abs,
     "absolute": lambda x: lax.abs(x - 1.0),
@@ -121,7 +121,7 @@ TWO_ARGUMENTS = {
     "pow": lambda x, y: jnp.power(jnp.abs(x), jnp.abs(y)),
     "minimum": jnp.minimum,
     "maximum": jnp.maximum,
-    "clamp": lambda x, y: lax.clamp(-2.0, x, jnp.abs(y) + 0.125),
+    "clamp": lambda x, y: lax.clamp(jnp.float32(-2), x, jnp.abs(y) + 0.125),
     "copysign": jnp.copysign,
     "logaddexp": jnp.logaddexp,
     "logaddexp2": jnp.logaddexp2,
@@ -134,8 +134,8 @@ TWO_ARGUMENTS = {
 def derivatives(function, *arguments):
     """(values, derivatives with respect to each argument) of a function of the score and captured numbers, by attention."""
     x, *others = arguments
-    q = jnp.zeros((1, len(x), 1, 8)).at[0, :, 0, 0].set(x)
-    k = jnp.zeros((1, 1, 1, 8)).at[..., 0].set(1.0)
+    q = jnp.zeros((1, len(x), 1, 8), jnp.float32).at[0, :, 0, 0].set(x)
+    k = jnp.zeros((1, 1, 1, 8), jnp.float32).at[..., 0].set(1.0)
 
     def lse(q, *others):
         score_mod = lambda score, b, h, q_idx, kv_idx: function(score, *(y[q_idx] for y in others))  # noqa: E731
