@@ -90,6 +90,7 @@ class SCOREMOD_API Attention {
   Attention& operator=(Attention&&) noexcept;
   ~Attention();
 
+  /// The problem, whose program declares all that calls bind: what `lengths` and `sink` bring, too.
   const AttentionProblem& problem() const;
   /// The name of the backend that runs it: the forward, and the backward unless backward_backend() says otherwise.
   const std::string& backend() const;

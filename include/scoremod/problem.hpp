@@ -58,6 +58,26 @@ struct OperandSpec {
   bool operator==(const OperandSpec&) const = default;
 };
 
+/// Which sequences have a length of their own in each batch, given with each call: a query or key at or after its
+/// batch's length does not take part.
+struct SequenceLengths {
+  bool q = false;
+  bool kv = false;
+
+  bool operator==(const SequenceLengths&) const = default;
+};
+
+/// What the softmax's sum has beside the keys' terms: exp(sink), which no value goes with.
+enum class Sink : std::uint8_t {
+  kNone,
+  kOffByOne,  ///< sink 0: the sum is one more
+  kLearned,   ///< one for each query head, given with each call; it has a gradient
+};
+/// "none", "off_by_one" or "learned".
+SCOREMOD_API const char* to_string(Sink sink);
+/// The inverse of to_string; empty when the name is not one of them.
+SCOREMOD_API std::optional<Sink> parse_sink(std::string_view name);
+
 /// Everything that decides what is computed, as a plain value. Nothing in it points to data.
 ///
 ///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
@@ -81,8 +101,18 @@ struct AttentionProblem {
   /// The factor of Q K^T; 1 / sqrt(dim_qk) when absent. A call may override it without a rebuild.
   std::optional<float> scale;
 
+  /// Calls bind the lengths as operands: 'lengths_q' and 'lengths_kv', i32 [batch]. A length is that of the whole
+  /// sequence, so that shards are given the same ones and compare global indices with them. On the host, calls check
+  /// that each is from 0 to the sequence's size (at least 0, in a call with index offsets); elsewhere they are not read
+  /// by the check, and a length beyond the sequence masks nothing of it. A query at or after its length has no key.
+  SequenceLengths lengths;
+  /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A
+  /// query row without a kept key gives output 0 and LSE = sink. Calls bind a learned one as operand 'sink', f32 (f16
+  /// and bf16 do as well) [heads_q].
+  Sink sink = Sink::kNone;
+
   Program program;
-  /// One for each operand of the program, in any order.
+  /// One for each operand of the program, in any order. Those that `lengths` and `sink` bring may be left out.
   std::vector<OperandSpec> operands;
 
   /// Whether backward() will be called; a problem without it needs no derivative.

@@ -21,6 +21,8 @@
 /// operands' names.
 namespace scoremod::zoo {
 
+struct Sizes;
+
 // Score modifiers.
 
 /// cap * tanh(s / cap): keeps scores within (-cap, cap). cap > 0. (Gemma 2, https://arxiv.org/abs/2408.00118.)
@@ -52,6 +54,10 @@ SCOREMOD_API ScoreMod head_temperature(std::string temperature = "temperature");
 SCOREMOD_API MaskMod causal();
 /// kv <= q + (seq_kv - seq_q): the last query sees the last key (bottom-right aligned).
 SCOREMOD_API MaskMod causal_bottom_right(std::int64_t seq_q, std::int64_t seq_kv);
+/// kv <= q + (end_kv - end_q), where a sequence's end is its batch's length if it has one, else its size: the last
+/// query of a batch sees its last key. Operands: lengths_q, lengths_kv i32 [batch], by those names, of what has
+/// lengths.
+SCOREMOD_API MaskMod causal_bottom_right(const Sizes& sizes);
 /// |q - kv| <= window, inclusive: up to 2 * window + 1 keys. window >= 0.
 SCOREMOD_API MaskMod sliding_window(int window);
 /// 0 <= q - kv < window: the query itself and the window - 1 keys before it. window >= 1.
@@ -145,6 +151,9 @@ struct Sizes {
   std::int64_t heads = 1;  ///< query heads
   std::int64_t seq_q = 1;
   std::int64_t seq_kv = 1;
+  /// Whether the problem has `lengths`: what is aligned with a sequence's end is then aligned with each batch's own.
+  bool lengths_q = false;
+  bool lengths_kv = false;
 };
 
 /// An operand of a made modifier, with the shape it has for the given sizes.

@@ -63,6 +63,7 @@ constexpr std::array kRules{
     RuleInfo{Rule::kNoOperandGradient, "no_operand_gradient",
              "No engine of this memory makes the gradients of operands.",
              "give the operands \"gradient\": false, or use the cpu backend"},
+    RuleInfo{Rule::kSink, "sink", "The engine has no sink in its softmax.", "leave 'sink' out, or use the cpu backend"},
 };
 
 }  // namespace

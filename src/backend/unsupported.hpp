@@ -29,6 +29,7 @@ enum class Rule : std::uint8_t {
   kOperandGradientSize,
   kOperandGradientStride,
   kNoOperandGradient,
+  kSink,
 };
 
 struct RuleInfo {

@@ -1,6 +1,7 @@
 #include "check/check_memory.hpp"
 
 #include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -24,24 +25,28 @@ const OwnedOperand& find_input(const ProblemInputs& inputs, const std::string& n
 
 }  // namespace
 
-CheckMemory::CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
+CheckMemory::CheckMemory(const AttentionProblem& given, const ProblemInputs& inputs, std::uint64_t seed,
                          const backend::MemorySpace& space)
-    : q(buffer_for(tensor_of("q", problem, TensorRole::kQ), seed, space)),
-      k(buffer_for(tensor_of("k", problem, TensorRole::kK), seed, space)),
-      v(buffer_for(tensor_of("v", problem, TensorRole::kV), seed, space)),
-      d_o(buffer_for(tensor_of("d_o", problem, TensorRole::kO), seed, space)),
-      o(buffer_for(tensor_of("o", problem, TensorRole::kO), seed, space)),
-      lse(buffer_for(lse_tensor(problem), seed, space)),
-      dq(buffer_for(tensor_of("dq", problem, TensorRole::kQ), seed, space)),
-      dk(buffer_for(tensor_of("dk", problem, TensorRole::kK), seed, space)),
-      dv(buffer_for(tensor_of("dv", problem, TensorRole::kV), seed, space)),
-      with_gradient(problem::operands_with_gradient(problem)) {
+    : CheckMemory(Completed{problem::with_implied_operands(given)}, inputs, seed, space) {}
+
+CheckMemory::CheckMemory(const Completed& completed, const ProblemInputs& inputs, std::uint64_t seed,
+                         const backend::MemorySpace& space)
+    : q(buffer_for(tensor_of("q", completed.problem, TensorRole::kQ), seed, space)),
+      k(buffer_for(tensor_of("k", completed.problem, TensorRole::kK), seed, space)),
+      v(buffer_for(tensor_of("v", completed.problem, TensorRole::kV), seed, space)),
+      d_o(buffer_for(tensor_of("d_o", completed.problem, TensorRole::kO), seed, space)),
+      o(buffer_for(tensor_of("o", completed.problem, TensorRole::kO), seed, space)),
+      lse(buffer_for(lse_tensor(completed.problem), seed, space)),
+      dq(buffer_for(tensor_of("dq", completed.problem, TensorRole::kQ), seed, space)),
+      dk(buffer_for(tensor_of("dk", completed.problem, TensorRole::kK), seed, space)),
+      dv(buffer_for(tensor_of("dv", completed.problem, TensorRole::kV), seed, space)),
+      with_gradient(problem::operands_with_gradient(completed.problem)) {
   q.hold(inputs.q);
   k.hold(inputs.k);
   v.hold(inputs.v);
   d_o.hold(inputs.d_o);
-  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    const OperandSpec& spec = problem::spec_of(problem, i);
+  for (std::uint32_t i = 0; i < completed.problem.program.operands().size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(completed.problem, i);
     operands.push_back(buffer_for(tensor_of(spec.name, spec), seed, space));
     operands.back().hold(find_input(inputs, spec.name).bytes);
     d_operands.push_back(buffer_for(tensor_of("d_" + spec.name, spec), seed, space));

@@ -32,6 +32,13 @@ struct CheckMemory {
   std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()
 
  private:
+  /// A problem with its implied operands.
+  struct Completed {
+    AttentionProblem problem;
+  };
+  CheckMemory(const Completed& completed, const ProblemInputs& inputs, std::uint64_t seed,
+              const backend::MemorySpace& space);
+
   InputBuffers inputs() const;
   OutputBuffers outputs();
 

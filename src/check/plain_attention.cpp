@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "check/score_deviation.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -19,10 +20,13 @@ double deviation(const AttentionProblem& problem, const ProblemInputs& inputs, c
 std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem& problem,
                                                           const CheckOptions& options) {
   const float scale = options.call.scale.value_or(problem.effective_scale());
-  const double wanted = deviation(problem, *options.inputs, {scale, options.call.offsets, nullptr});
+  const double wanted =
+      deviation(problem::with_implied_operands(problem), *options.inputs, {scale, options.call.offsets, nullptr});
   std::pair<AttentionProblem, CheckOptions> plain{problem, options};
   plain.first.program = Program();
   plain.first.operands.clear();
+  plain.first.lengths = {};
+  plain.first.sink = Sink::kNone;
   plain.second.inputs->operands.clear();
   plain.second.call.offsets = {};
   const double unscaled = deviation(plain.first, *plain.second.inputs, {1, {}, nullptr});

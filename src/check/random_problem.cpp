@@ -100,6 +100,16 @@ void choose_operands(Chooser& choose, const RandomProgramOptions& options, Check
   }
 }
 
+/// Last, so that a seed draws the rest as it did before there were these.
+void choose_fields(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
+  if (choose.chance(options.lengths_probability)) {
+    problem.lengths = choose.one_of(std::array<SequenceLengths, 3>{{{true, false}, {false, true}, {true, true}}});
+  }
+  if (choose.chance(options.sink_probability)) {
+    problem.sink = choose.one_of(std::array{Sink::kOffByOne, Sink::kLearned});
+  }
+}
+
 }  // namespace
 
 CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options) {
@@ -137,6 +147,8 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
   } else if (program_options.rows == RowClass::kEmptyByTable) {
     out.fills.push_back({kRowWeight, {FillKind::kUniform, 0, 2}});
   }
+  // Where rows are of a class, engines without these fields are to run them, and a sink would hide how low they are.
+  if (program_options.rows == RowClass::kAny) choose_fields(choose, options, problem);
   return out;
 }
 

@@ -8,6 +8,7 @@
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/interpreter.hpp"
+#include "backend/reference/sink_value.hpp"
 #include "base/element.hpp"
 #include "check/running_error.hpp"
 
@@ -23,6 +24,9 @@ constexpr double kFloatRoundoff = 0x1p-24;
 constexpr double kOperations = 2 * kFloatRoundoff;
 /// Of a weight: its exponential, its sum and its quotient.
 constexpr double kWeight = 4 * kFloatRoundoff;
+
+/// What float32 may take a weight for that lies below its normal numbers.
+constexpr double kSmallestWeight = 2 * 0x1p-126;
 
 double square(double x) { return x * x; }
 
@@ -219,7 +223,9 @@ class Band {
       modify({b, h, i, j}, key);
       if (key.kept && !(key.value <= maximum)) maximum = key.value;
     }
-    double sum = 0;
+    const auto sink = reference::sink_value<double>(problem_, operands_, h);
+    if (sink && !(*sink <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink;
+    double sum = sink ? std::exp(*sink - maximum) : 0;
     for (const Key& key : keys_) sum += key.kept ? std::exp(key.value - maximum) : 0;
     log_sum_ = std::log(sum);
     const double lse = maximum + log_sum_;
@@ -231,10 +237,14 @@ class Band {
     for (Key& key : keys_) {
       key.weight = key.kept ? std::exp(key.value - lse) : key.possible ? std::min(1.0, std::exp(key.value - lse)) : 0;
     }
+    sink_weight_ = sink ? std::exp(*sink - lse) : 0;
+    sink_distance_ = sink ? std::abs(*sink - lse) : 0;
     return lse;
   }
 
-  double weight_move(const Key& key) const { return key.weight * (key.value_move + kWeight + store_); }
+  double weight_move(const Key& key) const {
+    return key.weight * (key.value_move + kWeight + store_) + kSmallestWeight;
+  }
 
   void output_row(std::int64_t b, std::int64_t h) {
     std::fill(o_.begin(), o_.end(), 0);
@@ -275,14 +285,27 @@ class Band {
     }
     row_.delta = unless_overflow(delta.magnitude,
                                  std::sqrt(delta_square + delta.square_move + square(row_.weight * delta.value)));
+    add_sink_gradient(h, delta.value);
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       const Key& key = keys_[static_cast<std::size_t>(j)];
       if (!key.possible) continue;
       const double difference = key.d_weight - delta.value;
-      const double move = key.weight * std::hypot((key.value_move + kWeight) * difference, key.d_weight_move);
+      const double move = key.weight * std::hypot((key.value_move + kWeight) * difference, key.d_weight_move) +
+                          kSmallestWeight * std::abs(difference);
       score_gradient({b, h, i, j}, key, key.kept ? key.weight * difference : 0, move);
     }
     add_row_moves(query_row(b, h, i) * problem_.dim_qk);
+  }
+
+  /// The sink's weight times D, with the moves of both.
+  void add_sink_gradient(std::int64_t h, double delta) {
+    const auto sink = problem::sink_operand(problem_);
+    if (!sink) return;
+    const double relative = row_.lse + kWeight + kOperations * sink_distance_;
+    const auto entry = static_cast<std::size_t>(h);
+    add_term(-sink_weight_ * delta,
+             sink_weight_ * (row_.delta + relative * std::abs(delta)) + kSmallestWeight * std::abs(delta),
+             gradient_.d_operands[*sink][entry], squares_.d_operands[*sink][entry]);
   }
 
   /// Fills the key's d_weight, and adds what it gives to dv.
@@ -394,7 +417,8 @@ class Band {
   const double largest_read_lse_;        ///< in magnitude: beyond, the backward's weights come from the row's maximum
   RunningError program_error_;           ///< of roundings alone
   RunningError function_program_error_;  ///< and of approximate functions
-  double log_sum_ = 0;                   ///< of the row: its LSE less its maximum
+  double sink_weight_ = 0, sink_distance_ = 0;  ///< of the row: the sink's weight, and how far it is from the LSE
+  double log_sum_ = 0;                          ///< of the row: its LSE less its maximum
   std::vector<Key> keys_;
   RowMoves row_;
   std::vector<Adjoint> adjoints_;     ///< one for each root of the derivative

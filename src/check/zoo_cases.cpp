@@ -65,11 +65,17 @@ AttentionProblem sized(std::int64_t batch, std::int64_t heads_q, std::int64_t he
   return problem;
 }
 
+AttentionProblem with_lengths(AttentionProblem problem) {
+  problem.lengths = {true, true};
+  return problem;
+}
+
 std::vector<Shape> shapes() {
   return {{"self", with_layout(sized(2, 2, 2, 257, 257, 64, 64), Layout::kBSHD)},
           {"grouped", with_layout(sized(2, 4, 2, 77, 320, 64, 128), Layout::kBHSD)},
           {"one_query", with_layout(sized(2, 3, 1, 1, 300, 128, 128), Layout::kSBHD), {0, 0, 299, 0}},
           {"padded_rows", with_padded_rows(sized(1, 2, 1, 333, 130, 40, 40), 8)},
+          {"lengths", with_lengths(with_layout(sized(3, 2, 1, 150, 140, 64, 64), Layout::kSBHD))},
           {"shard", with_layout(sized(1, 2, 2, 40, 64, 32, 32), Layout::kBSHD), {1, 2, 64, 32}}};
 }
 
@@ -93,7 +99,8 @@ std::vector<std::vector<std::string>> modifiers() {
 
 CheckCase zoo_case(const std::vector<std::string>& names, AttentionProblem problem, DType dtype) {
   problem.dtype = dtype;
-  const zoo::Sizes sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  const zoo::Sizes sizes{problem.batch,  problem.heads_q,   problem.seq_q,
+                         problem.seq_kv, problem.lengths.q, problem.lengths.kv};
   CheckCase made;
   std::vector<zoo::Modifier> chosen;
   for (const std::string& name : names) {

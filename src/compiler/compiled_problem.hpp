@@ -27,7 +27,9 @@ struct CompiledBackward {
 
 /// A validated problem with everything that the compiler knows of it. What backends work from.
 struct CompiledProblem {
-  AttentionProblem problem;  ///< with the user's own program
+  /// With the user's own program; to which operands that fields bring are added, and to whose mask the lengths are: the
+  /// problem then has none beside it.
+  AttentionProblem problem;
   CompiledForward forward;
   std::optional<CompiledBackward> backward;  ///< present when the problem wants backward
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "autodiff/differentiate.hpp"
 #include "base/fail.hpp"
@@ -13,6 +14,7 @@
 #include "passes/normalize_mask.hpp"
 #include "passes/share.hpp"
 #include "passes/simplify.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::compiler {
 namespace {
@@ -32,8 +34,11 @@ struct Step {
   const Program& (*run)(CompiledProblem&);
   /// Runs in its place when it is disabled; null where the step cannot be: what is left out is speed, never meaning.
   void (*without)(CompiledProblem&);
-  bool backward = false;  ///< only for problems that want backward
+  bool (*applies)(const AttentionProblem&) = [](const AttentionProblem&) { return true; };
 };
+
+bool wants_backward(const AttentionProblem& problem) { return problem.backward; }
+bool has_lengths(const AttentionProblem& problem) { return problem.lengths.q || problem.lengths.kv; }
 
 void nothing(CompiledProblem&) {}
 
@@ -45,6 +50,11 @@ const Program& on_forward(CompiledProblem& compiled) {
 template <Program (*pass)(const Program&)>
 const Program& on_backward(CompiledProblem& compiled) {
   return compiled.backward->program = pass(compiled.backward->program);
+}
+
+const Program& bound_lengths(CompiledProblem& compiled) {
+  compiled.problem = problem::with_lengths_in_mask(std::move(compiled.problem));
+  return compiled.forward.program = compiled.problem.program;
 }
 
 const Program& classify_forward(CompiledProblem& compiled) {
@@ -98,6 +108,8 @@ const Program& reduce_operands(CompiledProblem& compiled) {
 
 // The compiler. A name is said once: --disable, dumps and times use it.
 constexpr std::array kSteps{
+    // Lengths become part of the mask, so that no backend has code for them.
+    Step{"bound_lengths", bound_lengths, nullptr, has_lengths},
     // Less for every later step to look at, and constants where they are expected.
     Step{"simplify", on_forward<passes::simplify>, nothing},
     // One order for arguments that commute, so that a + b and b + a are one node.
@@ -110,12 +122,12 @@ constexpr std::array kSteps{
     Step{"classify_mask", classify_forward, leave_forward_unclassified},
     // From the final program, whose nodes it shares: nothing after it may change the forward part, so that share, which
     // would put the terms of keep in another order, is not among these.
-    Step{"differentiate", differentiate, nullptr, true},
-    Step{"simplify_derivative", on_backward<passes::simplify>, nothing, true},
+    Step{"differentiate", differentiate, nullptr, wants_backward},
+    Step{"simplify_derivative", on_backward<passes::simplify>, nothing, wants_backward},
     // The same mask, by the numbers that its nodes have in the derivative.
-    Step{"classify_derivative_mask", classify_backward, leave_backward_unclassified, true},
+    Step{"classify_derivative_mask", classify_backward, leave_backward_unclassified, wants_backward},
     // Last: it names the derivative's roots.
-    Step{"reduce_operands", reduce_operands, nullptr, true},
+    Step{"reduce_operands", reduce_operands, nullptr, wants_backward},
 };
 
 void refuse_unknown(const std::vector<std::string>& disabled) {
@@ -152,9 +164,10 @@ CompiledProblem compile(const AttentionProblem& problem, const PipelineOptions& 
   ++compiles;
   refuse_unknown(options.disabled);
   validate(problem);
-  CompiledProblem compiled{problem, {problem.program, {}}, std::nullopt};
+  CompiledProblem compiled{problem::with_implied_operands(problem), {}, std::nullopt};
+  compiled.forward.program = compiled.problem.program;
   for (const Step& step : kSteps) {
-    if (step.backward && !problem.backward) continue;
+    if (!step.applies(problem)) continue;
     const bool disabled = std::ranges::find(options.disabled, step.name) != options.disabled.end();
     if (disabled)
       step.without(compiled);

@@ -7,6 +7,7 @@
 
 #include "base/fail.hpp"
 #include "base/nearest_name.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::problem {
@@ -29,7 +30,7 @@ std::vector<InputTensor> input_tensors(const AttentionProblem& problem) {
   std::vector<InputTensor> tensors{role_tensor(problem, "q", TensorRole::kQ), role_tensor(problem, "k", TensorRole::kK),
                                    role_tensor(problem, "v", TensorRole::kV),
                                    role_tensor(problem, "d_o", TensorRole::kO)};
-  for (const OperandSpec& spec : problem.operands) {
+  for (const OperandSpec& spec : with_implied_operands(problem).operands) {
     std::int64_t elements = 1;
     for (const std::int64_t size : spec.shape) elements *= size;
     tensors.push_back({spec.name, spec.dtype, elements, spec.shape.empty() ? 0 : spec.shape.back()});

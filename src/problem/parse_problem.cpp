@@ -7,6 +7,7 @@
 
 #include "base/fail.hpp"
 #include "base/nearest_name.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/json_reader.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
@@ -33,6 +34,13 @@ Layout parse_layout_field(const Json& value, const std::string& path) {
   const auto layout = parse_layout(name);
   if (layout) return *layout;
   const std::array<std::string, 3> known{"BSHD", "SBHD", "BHSD"};
+  fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
+}
+
+Sink parse_sink_field(const Json& value, const std::string& path) {
+  const std::string& name = as_string(value, path);
+  if (const auto sink = parse_sink(name)) return *sink;
+  const std::array<std::string, 3> known{to_string(Sink::kNone), to_string(Sink::kOffByOne), to_string(Sink::kLearned)};
   fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
 }
 
@@ -68,10 +76,23 @@ TensorLayout parse_tensor_layout(const Json* value, const std::string& path, Lay
   return tensor;
 }
 
-/// What is known of the program's operands before the file's list of operands is read.
+SequenceLengths parse_lengths(const Json& value, const std::string& path) {
+  const Fields fields(value, path, member_names<SequenceLengths>());
+  SequenceLengths lengths;
+  visit_members(lengths, [&](const char* name, bool& flag) {
+    if (const Json* given = fields.find(name)) flag = as_bool(*given, fields.path_of(name));
+  });
+  return lengths;
+}
+
+/// What is known of the program's operands before the file's list of operands is read, then of those that fields bring.
 std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const std::vector<OperandSpec>& known) {
   std::vector<OperandSpec> specs;
-  for (const OperandDecl& decl : problem.program.operands()) {
+  std::vector<OperandDecl> decls = problem.program.operands();
+  for (OperandDecl& decl : implied_operands(problem)) {
+    if (std::ranges::find(decls, decl.name, &OperandDecl::name) == decls.end()) decls.push_back(std::move(decl));
+  }
+  for (const OperandDecl& decl : decls) {
     const auto found = std::ranges::find(known, decl.name, &OperandSpec::name);
     specs.push_back(found == known.end() ? default_spec(problem, decl) : *found);
   }
@@ -102,7 +123,7 @@ std::vector<OperandSpec> parse_operands(const Json* value, const AttentionProble
       specs.push_back(parse_operand(entry, concat("operands[", specs.size(), "]"), defaults));
     }
   }
-  for (std::size_t i = 0; i < defaults.size(); ++i) {
+  for (std::size_t i = 0; i < problem.program.operands().size(); ++i) {
     if (std::ranges::find(specs, defaults[i].name, &OperandSpec::name) != specs.end()) continue;
     const OperandDecl& decl = problem.program.operands()[i];
     if (decl.is_table() && defaults[i].shape.empty()) {
@@ -144,6 +165,12 @@ class ProblemReader {
   }
   void operator()(const char* name, bool& flag) const {
     if (const Json* value = file_.find(name)) flag = as_bool(*value, name);
+  }
+  void operator()(const char* name, SequenceLengths& lengths) const {
+    if (const Json* value = file_.find(name)) lengths = parse_lengths(*value, name);
+  }
+  void operator()(const char* name, Sink& sink) const {
+    if (const Json* value = file_.find(name)) sink = parse_sink_field(*value, name);
   }
   void operator()(const char* name, Program& program) {
     // Ready-made modifiers are made for the sizes.

@@ -77,7 +77,8 @@ zoo::Modifier parse_modifier(const Json& value, const std::string& path, zoo::Ki
 
 ParsedProgram parse_modifiers(const Json& value, const std::string& path, const AttentionProblem& problem) {
   const Fields fields(value, path, {"score_mod", "mask_mod"});
-  const zoo::Sizes sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
+  const zoo::Sizes sizes{problem.batch,  problem.heads_q,   problem.seq_q,
+                         problem.seq_kv, problem.lengths.q, problem.lengths.kv};
   std::vector<zoo::Modifier> modifiers;
   for (const zoo::Kind kind : {zoo::Kind::kScoreMod, zoo::Kind::kMaskMod}) {
     const std::string list_path = fields.path_of(to_string(kind));

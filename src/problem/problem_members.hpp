@@ -18,8 +18,8 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
 /// and of the fields of problem files.
 template <MaybeConst<AttentionProblem> Problem, class Visitor>
 void visit_members(Problem& problem, Visitor&& visit) {
-  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, program, operands, backward,
-         stats, index_offsets, deterministic] = problem;
+  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, lengths, sink, program,
+         operands, backward, stats, index_offsets, deterministic] = problem;
   visit("batch", batch);
   visit("heads_q", heads_q);
   visit("heads_kv", heads_kv);
@@ -33,6 +33,8 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("v", v);
   visit("o", o);
   visit("scale", scale);
+  visit("lengths", lengths);
+  visit("sink", sink);
   visit("program", program);
   visit("operands", operands);
   visit("backward", backward);
@@ -46,6 +48,13 @@ void visit_members(Tensor& tensor, Visitor&& visit) {
   auto& [layout, strides] = tensor;
   visit("layout", layout);
   visit("strides", strides);
+}
+
+template <MaybeConst<SequenceLengths> Lengths, class Visitor>
+void visit_members(Lengths& lengths, Visitor&& visit) {
+  auto& [q, kv] = lengths;
+  visit("q", q);
+  visit("kv", kv);
 }
 
 template <MaybeConst<Strides> Distances, class Visitor>

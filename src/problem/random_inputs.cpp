@@ -8,6 +8,7 @@
 
 #include "base/element.hpp"
 #include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/strided_tensor.hpp"
 
 namespace scoremod {
@@ -73,7 +74,8 @@ Fill operand_fill(const AttentionProblem& problem, const OperandDecl& decl) {
   }
   if (decl.is_table()) return {FillKind::kUniform, 0, 3};
   if (has_sequence_axis(decl)) return {FillKind::kSegments, 0, 4};
-  return {FillKind::kUniform, 0, static_cast<double>(problem.seq_kv)};
+  const bool of_queries = decl.name == problem::kLengthsOfQueries;
+  return {FillKind::kUniform, 0, static_cast<double>(of_queries ? problem.seq_q : problem.seq_kv)};
 }
 
 /// Cuts [0, size) into about `count` segments of uneven lengths; returns each position's segment.
@@ -155,7 +157,8 @@ std::vector<OperandBuffer> ProblemInputs::operand_buffers() const {
   return buffers;
 }
 
-Fill default_fill(const AttentionProblem& problem, const std::string& tensor) {
+Fill default_fill(const AttentionProblem& given, const std::string& tensor) {
+  const AttentionProblem problem = problem::with_implied_operands(given);
   if (tensor == "v" || tensor == "d_o") return {FillKind::kNormal, 0, 1};
   if (tensor == "q" || tensor == "k") {
     const double scale = std::abs(problem.effective_scale()) * std::sqrt(static_cast<double>(problem.dim_qk));
@@ -168,8 +171,9 @@ Fill default_fill(const AttentionProblem& problem, const std::string& tensor) {
   return operand_fill(problem, *decl);
 }
 
-ProblemInputs random_inputs(const AttentionProblem& problem, const RandomInputOptions& options) {
-  validate(problem);
+ProblemInputs random_inputs(const AttentionProblem& given, const RandomInputOptions& options) {
+  validate(given);
+  const AttentionProblem problem = problem::with_implied_operands(given);
   for (const FillOverride& entry : options.overrides) default_fill(problem, entry.tensor);
   const auto make = [&](const StridedTensor& tensor) {
     Fill fill = default_fill(problem, tensor.name);

@@ -23,6 +23,22 @@ std::optional<Layout> parse_layout(std::string_view name) {
   return std::nullopt;
 }
 
+const char* to_string(Sink sink) {
+  switch (sink) {
+    case Sink::kNone: return "none";
+    case Sink::kOffByOne: return "off_by_one";
+    case Sink::kLearned: return "learned";
+  }
+  fail_argument("expected a Sink, found the value ", static_cast<int>(sink));
+}
+
+std::optional<Sink> parse_sink(std::string_view name) {
+  for (const Sink sink : {Sink::kNone, Sink::kOffByOne, Sink::kLearned}) {
+    if (name == to_string(sink)) return sink;
+  }
+  return std::nullopt;
+}
+
 float AttentionProblem::effective_scale() const {
   return scale ? *scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim_qk)));
 }

@@ -2,6 +2,7 @@
 
 #include "base/fail.hpp"
 #include "ir/op_table.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod {
@@ -62,9 +63,10 @@ TensorInfo operand_info(const AttentionProblem& problem, std::uint32_t number) {
 }  // namespace
 }  // namespace problem
 
-std::vector<TensorInfo> tensors_of(const AttentionProblem& problem) {
+std::vector<TensorInfo> tensors_of(const AttentionProblem& given) {
   using problem::TensorRole;
-  validate(problem);
+  validate(given);
+  const AttentionProblem problem = problem::with_implied_operands(given);
   std::vector<TensorInfo> tensors{problem::role_info(problem, TensorRole::kQ, problem.q),
                                   problem::role_info(problem, TensorRole::kK, problem.k),
                                   problem::role_info(problem, TensorRole::kV, problem.v),

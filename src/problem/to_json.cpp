@@ -39,6 +39,8 @@ struct JsonWriter {
   void operator()(const char* name, const std::string& text) const { json[name] = text; }
   void operator()(const char* name, const DType& dtype) const { json[name] = to_string(dtype); }
   void operator()(const char* name, const Layout& layout) const { json[name] = to_string(layout); }
+  void operator()(const char* name, const SequenceLengths& lengths) const { json[name] = members(lengths); }
+  void operator()(const char* name, const Sink& sink) const { json[name] = to_string(sink); }
   void operator()(const char* name, const Program& program) const { json[name] = program_json(program); }
   void operator()(const char* name, const TensorLayout& tensor) const {
     if (!tensor.strides)

@@ -12,6 +12,7 @@
 #include "ir/op_table.hpp"
 #include "ir/verify.hpp"
 #include "problem/extent.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "problem/validate_sizes.hpp"
 
@@ -188,6 +189,7 @@ const OperandDecl& decl_of(const AttentionProblem& problem, const std::string& f
                 suggestion(name, known), "; remove it or declare it in the program");
 }
 
+/// Of the problem with its implied operands.
 void check_operands(const AttentionProblem& problem) {
   for (std::size_t i = 0; i < problem.operands.size(); ++i) {
     const OperandSpec& spec = problem.operands[i];
@@ -223,7 +225,9 @@ void validate(const AttentionProblem& problem) {
         "program: expected a user's program with value and, if it masks, keep; found one with gradients (d_score, ",
         "accumulate); leave them out, scoremod derives them");
   }
-  problem::check_operands(problem);
+  problem::name_of("sink", problem.sink);
+  problem::check_implied_operands(problem);
+  problem::check_operands(problem::with_implied_operands(problem));
 }
 
 }  // namespace scoremod

@@ -6,6 +6,7 @@
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
+#include "problem/implied_operands.hpp"
 #include "runtime/call_tensors.hpp"
 #include "runtime/workspace.hpp"
 
@@ -113,7 +114,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const planner::Prepared& prepared = planned.prepared;
     const Backend& engine = *prepared.forward.chosen()->engine;
     auto state = std::make_unique<State>();
-    state->problem = problem;
+    state->problem = problem::with_implied_operands(problem);
     state->backend = engine.name();
     state->memory = &engine.memory();
     state->device = planned.target->ordinal;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/element.hpp"
 #include "base/fail.hpp"
 #include "masks/mask_class.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/row_addressing.hpp"
 #include "runtime/buffer_check.hpp"
 #include "runtime/workspace.hpp"
@@ -145,6 +147,30 @@ backend::CallParameters check_options(const AttentionProblem& problem, const Cal
   return {scale, options.offsets, options.stream};
 }
 
+/// Lengths that the host can read are within their sequences. A shard's may be beyond: they are the whole sequence's.
+void check_lengths(const AttentionProblem& problem, const char* name, std::int64_t size, bool is_shard,
+                   std::span<const void* const> operands) {
+  const auto number = static_cast<std::uint32_t>(operand_number(problem, name, "one"));
+  const OperandSpec& spec = problem::spec_of(problem, number);
+  const std::int64_t stride = problem::strides_of(spec)[0];
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const auto length = load_element<std::int64_t>(operands[number], spec.dtype, b * stride);
+    if (length >= 0 && (length <= size || is_shard)) continue;
+    fail_argument("operand '", name, "': expected lengths from 0 to ", size, ", the size of the sequence, found ",
+                  length, " of batch ", b);
+  }
+}
+
+/// Of checked buffers, before anything is written. In a device's memory they are not read: the mask compares with them
+/// and nothing more.
+void check_lengths(const AttentionProblem& problem, const CallOptions& options, std::span<const void* const> operands,
+                   const backend::MemorySpace& memory) {
+  if (memory.kind() != MemoryKind::kHost) return;
+  const bool is_shard = problem.index_offsets || options.offsets != IndexOffsets{};
+  if (problem.lengths.q) check_lengths(problem, problem::kLengthsOfQueries, problem.seq_q, is_shard, operands);
+  if (problem.lengths.kv) check_lengths(problem, problem::kLengthsOfKeys, problem.seq_kv, is_shard, operands);
+}
+
 /// An absent workspace is fine: the runtime then allocates one.
 void add_workspace(Buffer workspace, std::size_t needed, std::vector<TensorUse>& uses) {
   if (workspace.data == nullptr && workspace.bytes == 0) return;
@@ -177,6 +203,7 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
+  check_lengths(problem, args.options, call.operands, memory);
   call.tensors = {args.q.data,   args.k.data, args.v.data,
                   call.operands, args.o.data, static_cast<float*>(args.lse.data)};
   return call;
@@ -201,6 +228,7 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
+  check_lengths(problem, args.options, call.operands, memory);
   call.tensors = {args.q.data,    args.k.data,   args.v.data,  args.o.data,  static_cast<const float*>(args.lse.data),
                   args.d_o.data,  call.operands, args.dq.data, args.dk.data, args.dv.data,
                   call.d_operands};

@@ -23,11 +23,17 @@ Recipe causal_recipe() {
 Recipe causal_bottom_right_recipe() {
   return {{"causal_bottom_right",
            Kind::kMaskMod,
-           "keeps kv <= q + (seq_kv - seq_q) (bottom-right: the last query sees the last key)",
+           "keeps kv <= q + (seq_kv - seq_q) (bottom-right: the last query sees the last key), of each batch's lengths "
+           "where the problem has them",
            {},
            {}},
           [](const Arguments&, const Sizes& sizes, Modifier& made) {
-            made.mask_mod = causal_bottom_right(sizes.seq_q, sizes.seq_kv);
+            made.mask_mod = causal_bottom_right(sizes);
+            const auto need = [&](const char* name, std::int64_t size) {
+              made.operands.push_back({name, DType::kI32, {sizes.batch}, 0, static_cast<double>(size)});
+            };
+            if (sizes.lengths_q) need("lengths_q", sizes.seq_q);
+            if (sizes.lengths_kv) need("lengths_kv", sizes.seq_kv);
           }};
 }
 

@@ -12,6 +12,15 @@ void require_at_least(const char* modifier, const char* parameter, std::int64_t 
   if (found < least) fail_argument(modifier, ": expected ", parameter, " >= ", least, ", found ", found);
 }
 
+void require_sequences(std::int64_t seq_q, std::int64_t seq_kv) {
+  require_at_least("causal_bottom_right", "seq_q", 1, seq_q);
+  require_at_least("causal_bottom_right", "seq_kv", 1, seq_kv);
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  if (seq_q > kLargest || seq_kv > kLargest) {
+    fail_argument("causal_bottom_right: expected lengths within int32, found seq_q ", seq_q, " and seq_kv ", seq_kv);
+  }
+}
+
 }  // namespace
 
 MaskMod causal() {
@@ -19,14 +28,20 @@ MaskMod causal() {
 }
 
 MaskMod causal_bottom_right(std::int64_t seq_q, std::int64_t seq_kv) {
-  require_at_least("causal_bottom_right", "seq_q", 1, seq_q);
-  require_at_least("causal_bottom_right", "seq_kv", 1, seq_kv);
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
-  if (seq_q > kLargest || seq_kv > kLargest) {
-    fail_argument("causal_bottom_right: expected lengths within int32, found seq_q ", seq_q, " and seq_kv ", seq_kv);
-  }
+  require_sequences(seq_q, seq_kv);
   const std::int64_t shift = seq_kv - seq_q;
   return [shift](Index i) { return i.q + shift >= i.kv; };
+}
+
+MaskMod causal_bottom_right(const Sizes& sizes) {
+  if (!sizes.lengths_q && !sizes.lengths_kv) return causal_bottom_right(sizes.seq_q, sizes.seq_kv);
+  require_sequences(sizes.seq_q, sizes.seq_kv);
+  const Operand<Int> length_q("lengths_q", {Axis::kBatch}), length_kv("lengths_kv", {Axis::kBatch});
+  return [sizes, length_q, length_kv](Index i) {
+    const Int end_q = sizes.lengths_q ? Int(length_q) : Int(static_cast<std::int32_t>(sizes.seq_q));
+    const Int end_kv = sizes.lengths_kv ? Int(length_kv) : Int(static_cast<std::int32_t>(sizes.seq_kv));
+    return i.kv - i.q <= end_kv - end_q;
+  };
 }
 
 MaskMod sliding_window(int window) {

@@ -31,7 +31,7 @@ class Differences {
   explicit Differences(const checking::CheckCase& test_case)
       : compiled_(compiler::compile(test_case.problem)),
         inputs_(random_inputs(test_case.problem, {test_case.seed, test_case.fills})),
-        memory_(test_case.problem, inputs_, 0) {
+        memory_(compiled_.problem, inputs_, 0) {
     parameters_.scale = test_case.problem.effective_scale();
     parameters_.offsets = test_case.call.offsets;
     const auto d_o = reference::load_dense<double>(test_case.problem, TensorRole::kO, inputs_.d_o.data());
@@ -150,6 +150,20 @@ TEST(FiniteDifferencesOfPrograms, AgreeWithTheGradients) {
     const checking::CheckCase test_case{text, test::problem_for(Program::parse(text), small_problem(), 4)};
     Differences differences(test_case);
     EXPECT_LT(differences.largest_error(differences.compiled()), kTolerance);
+  }
+}
+
+TEST(FiniteDifferencesOfSinks, AgreeWithTheGradients) {
+  for (const Sink sink : {Sink::kOffByOne, Sink::kLearned}) {
+    AttentionProblem problem = small_problem();
+    problem.program = Program::parse("value = 4.0 * tanh(score / 4.0)\nkeep = kv_idx < q_idx");
+    problem.sink = sink;
+    Differences differences(checking::CheckCase{to_string(sink), problem});
+    EXPECT_LT(differences.largest_error(differences.compiled()), kTolerance);
+    // The gradients of attention without the sink.
+    compiler::CompiledProblem faulty = differences.compiled();
+    faulty.problem.sink = Sink::kNone;
+    EXPECT_GT(differences.largest_error(faulty), 0.01);
   }
 }
 

@@ -38,8 +38,8 @@ def test_one_call_decides_about_each(monkeypatch):
     q = np.ones((1, 2, 3, 4), np.float32)
     scoremod.attention(q, q, q, scale=1.0)
     assert bound["scale"] == 1.0
-    # It has no backward and no shards; the scale and the LSE are asked of the call.
-    assert set(written) | BY_LAYOUT | {"scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
+    # It has no backward and no shards; the scale and the LSE are asked of the call. Lengths are a mask_mod.
+    assert set(written) | BY_LAYOUT | {"lengths", "sink", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
 
 
 def test_jax_decides_about_each(monkeypatch):
@@ -52,5 +52,6 @@ def test_jax_decides_about_each(monkeypatch):
     q = jax.numpy.ones((1, 2, 3, 4))
     flex_attention(q, q, q, scale=0.75)
     problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
-    # Shards see true positions by operands that hold their offsets; the scale is asked of the call.
-    assert problems and all(set(each) | BY_LAYOUT | {"scale", "index_offsets"} == FIELDS for each in problems)
+    # Shards see true positions by operands that hold their offsets; the scale is asked of the call. Lengths are a
+    # mask_mod that captures them.
+    assert problems and all(set(each) | BY_LAYOUT | {"lengths", "sink", "scale", "index_offsets"} == FIELDS for each in problems)

@@ -12,14 +12,16 @@ DenseResult dense_attention(const AttentionProblem& p, const DenseTensors& x, co
                 {},
                 std::vector<double>(x.q.size()),
                 std::vector<double>(x.k.size()),
-                std::vector<double>(x.v.size())};
+                std::vector<double>(x.v.size()),
+                std::vector<double>(modifier.sink ? p.heads_q : 0)};
   const double scale = p.effective_scale();
   for (std::int64_t row = 0; row < p.batch * p.heads_q * p.seq_q; ++row) {
     const std::int64_t b = row / (p.heads_q * p.seq_q), h = row / p.seq_q % p.heads_q, i = row % p.seq_q;
     const std::int64_t first = (b * p.heads_kv + h / (p.heads_q / p.heads_kv)) * p.seq_kv;
     const double *q = &x.q[row * p.dim_qk], *k = &x.k[first * p.dim_qk], *v = &x.v[first * p.dim_v];
     std::vector<double> s(p.seq_kv), w(p.seq_kv), dw(p.seq_kv);
-    double sum = 0;
+    const double sink = modifier.sink ? std::exp(modifier.sink(h)) : 0;
+    double sum = sink;
     for (std::int64_t j = 0; j < p.seq_kv; ++j) {
       for (std::int64_t d = 0; d < p.dim_qk; ++d) s[j] += scale * q[d] * k[j * p.dim_qk + d];
       if (modifier.keep(b, h, i, j)) sum += w[j] = std::exp(modifier.value(s[j], b, h, i, j));
@@ -37,6 +39,7 @@ DenseResult dense_attention(const AttentionProblem& p, const DenseTensors& x, co
       }
       delta += w[j] * dw[j];
     }
+    if (modifier.sink) r.d_sink[h] -= sink / sum * delta;
     for (std::int64_t j = 0; j < p.seq_kv; ++j) {
       const double ds = w[j] == 0 ? 0 : scale * w[j] * (dw[j] - delta) * modifier.slope(s[j], b, h, i, j);
       for (std::int64_t d = 0; d < p.dim_qk; ++d) {

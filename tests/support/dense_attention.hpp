@@ -15,6 +15,8 @@ struct DenseModifier {
                                                                                       Index) { return s; };
   std::function<double(double score, Index b, Index h, Index q, Index kv)> slope = [](double, Index, Index, Index,
                                                                                       Index) { return 1.0; };
+  /// The sink of a head; empty without one.
+  std::function<double(Index h)> sink = {};
   std::function<bool(Index b, Index h, Index q, Index kv)> keep = [](Index, Index, Index, Index) { return true; };
 };
 
@@ -25,6 +27,7 @@ struct DenseTensors {
 
 struct DenseResult {
   std::vector<double> o, lse, dq, dk, dv;
+  std::vector<double> d_sink;  ///< one for each head, where there is a sink
 };
 
 /// Attention from the formula in float64, with whole score matrices and no program: stands apart from everything in

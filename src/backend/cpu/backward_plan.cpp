@@ -5,6 +5,7 @@
 
 #include "backend/cpu/backward_worker.hpp"
 #include "backend/cpu/lse_remainders.hpp"
+#include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
 #include "base/fail.hpp"
@@ -63,6 +64,7 @@ class CpuBackward final : public BackwardPlan {
       }
     });
     gradients.finish();
+    write_sink_gradient(compiled_.problem, shape_, operands, tensors, memory.lse_remainders);
   }
 
  private:

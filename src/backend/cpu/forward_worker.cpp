@@ -8,6 +8,7 @@
 #include "backend/cpu/lse_remainders.hpp"
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/row_kernels.hpp"
+#include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_program.hpp"
 
 namespace scoremod::backend::cpu {
@@ -78,6 +79,7 @@ class Worker {
       const IndexSpan tile{key, std::min(key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv)};
       if (mask_.any(queries, tile)) run_tile(tile);
     }
+    add_sink();
     if (makes_output()) {
       store();
     } else {
@@ -144,6 +146,27 @@ class Worker {
     } else {
       matrix_product_of_weighted(product, scores_);
     }
+  }
+
+  /// The sink's term in the sums of the unit's rows. Outputs are relative to the largest score, as the sums are.
+  void add_sink() {
+    const auto sink = sink_of(call_.compiled.problem, call_.operands, head_);
+    if (!sink) return;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float before = largest_[r], largest = std::max(before, *sink);
+      // NaN stays: in a sum it was there already, and the largest of a row leaves NaN out.
+      if (!(largest == before)) {
+        const float factor = before == -kInfinity ? 0.0f : std::exp(before - *sink);
+        sum_[r] *= factor;
+        if (makes_output()) scale_row(output_ + r * shape_.padded_v, factor);
+        largest_[r] = *sink;
+      }
+      sum_[r] += std::exp(*sink - largest_[r]);
+    }
+  }
+
+  void scale_row(float* row, float factor) const {
+    for (std::size_t d = 0; d < shape_.padded_v; ++d) row[d] *= factor;
   }
 
   void store() {

@@ -11,6 +11,7 @@
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/double_kernels.hpp"
+#include "backend/reference/sink_value.hpp"
 #include "backend/reference/strip_evaluator.hpp"
 #include "base/fail.hpp"
 
@@ -99,7 +100,8 @@ class Worker {
         weights_(kBlockRows, keys_),
         o_(kBlockRows, dim_v_),
         kept_(kBlockRows * scores_.stride),
-        lse_(kBlockRows) {
+        lse_(kBlockRows),
+        sink_weights_(kBlockRows) {
     if (!task.derivative) return;
     derivative_.emplace(*task.derivative, task.operands, task.parameters.offsets, problem_.seq_kv);
     for (const Root& root : task.derivative->roots()) {
@@ -135,6 +137,8 @@ class Worker {
     }
     const std::int64_t group = problem_.heads_q / problem_.heads_kv;
     for (std::int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
+      head_ = h;
+      sink_ = sink_value<double>(problem_, task_.operands, h);
       program_.begin_head(b, h);
       if (derivative_) derivative_->begin_head(b, h);
       for (std::int64_t i = 0; i < problem_.seq_q; i += kBlockRows) {
@@ -152,6 +156,9 @@ class Worker {
     multiply(q_, rows, k_transposed_, dim_qk_, scores_);
     for (std::size_t r = 0; r < rows; ++r) weigh(i + static_cast<std::int64_t>(r), r);
     o_.clear();
+    for (std::size_t r = 0; r < rows; ++r) {
+      if (std::isnan(lse_[r])) std::fill_n(o_.row(r), dim_v_, lse_[r]);
+    }
     add({rows, v_.stride, keys_, weights_.data.data(), weights_.stride, 1, v_.data.data(), v_.stride, o_.data.data(),
          o_.stride},
         v_.finite);
@@ -177,18 +184,21 @@ class Worker {
       const Lanes value = program_.at(problem_.program.value());
       for (std::size_t lane = 0; lane < count; ++lane) weights[first + lane] = value.f[lane * value.step];
     });
-    double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
-    bool any = false;
+    double maximum = -std::numeric_limits<double>::infinity();
+    bool any = sink_.has_value();
+    if (any) maximum = *sink_;
     for (std::size_t j = 0; j < keys_; ++j) {
       if (kept[j] == 0) continue;
       any = true;
       if (std::isnan(weights[j]) || weights[j] > maximum) maximum = weights[j];
     }
     exponentiate(weights, keys_, maximum);
+    double sum = sink_ ? std::exp(*sink_ - maximum) : 0;
     for (std::size_t j = 0; j < keys_; ++j) {
       weights[j] = kept[j] != 0 ? weights[j] : 0;
       sum += weights[j];
     }
+    sink_weights_[r] = sink_ ? std::exp(*sink_ - maximum) / sum : 0;
     lse_[r] = any ? maximum + std::log(sum) : -std::numeric_limits<double>::infinity();
     for (std::size_t j = 0; j < keys_; ++j) weights[j] = kept[j] != 0 ? weights[j] / sum : 0;
   }
@@ -217,6 +227,10 @@ class Worker {
     double* upstream = d_weights_.row(r);
     double delta = 0;
     for (std::size_t d = 0; d < dim_v_; ++d) delta += d_o_.row(r)[d] * o_.row(r)[d];
+    if (const auto sink = problem::sink_operand(problem_)) {
+      const std::lock_guard lock(task_.mutex);
+      task_.backward.d_operands[*sink][static_cast<std::size_t>(head_)] -= sink_weights_[r] * delta;
+    }
     for (std::size_t j = 0; j < keys_; ++j) upstream[j] = kept[j] != 0 ? weights[j] * (upstream[j] - delta) : 0;
     derivative_->begin_query(query);
     for_each_strip([&](std::size_t first, std::size_t count) {
@@ -290,7 +304,9 @@ class Worker {
   Matrix d_weights_;  ///< dO V^T, then the upstream adjoints, then the gradient of Q K^T
   Matrix dq_, dk_, dv_;
   std::vector<std::uint8_t> kept_;  ///< as scores_
-  std::vector<double> lse_;
+  std::vector<double> lse_, sink_weights_;
+  std::int64_t head_ = 0;
+  std::optional<double> sink_;  ///< of the head
 };
 
 void run(Task& task, int threads, const Progress& progress) {

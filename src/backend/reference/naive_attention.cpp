@@ -8,6 +8,7 @@
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/interpreter.hpp"
+#include "backend/reference/sink_value.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 
@@ -49,6 +50,7 @@ struct Row {
   std::vector<Real> weight;  ///< softmax of the modified scores
   std::vector<bool> kept;
   Real lse = 0;
+  Real sink_weight = 0;  ///< of the sink, beside the keys'
 };
 
 /// Everything that both directions share.
@@ -87,13 +89,17 @@ class SoftmaxRows {
 
   /// The softmax of one row; valid until the next call.
   const Row<Real>& row(std::int64_t b, std::int64_t h, std::int64_t i) {
-    const Real maximum = modify_scores(b, h, i);
-    Real sum = 0;
+    Real maximum = modify_scores(b, h, i);
+    const auto sink = sink_value<Real>(problem, operands, h);
+    if (sink && !(*sink <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink;
+    Real sum = sink ? std::exp(*sink - maximum) : Real(0);
+    row_.sink_weight = sum;
     for (std::size_t j = 0; j < row_.weight.size(); ++j) {
       row_.weight[j] = row_.kept[j] ? std::exp(row_.weight[j] - maximum) : Real(0);
       if (row_.kept[j]) sum += row_.weight[j];
     }
-    row_.lse = any_kept_ ? maximum + std::log(sum) : -std::numeric_limits<Real>::infinity();
+    row_.lse = any_kept_ || sink ? maximum + std::log(sum) : -std::numeric_limits<Real>::infinity();
+    if (sink) row_.sink_weight /= sum;
     for (std::size_t j = 0; j < row_.weight.size(); ++j) {
       if (row_.kept[j]) row_.weight[j] /= sum;
     }
@@ -102,7 +108,8 @@ class SoftmaxRows {
 
   /// The row's output, as it is stored.
   void output(std::int64_t b, std::int64_t h, const Row<Real>& row, Real* o) const {
-    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = 0;
+    // A NaN among the terms of the sum is in all of the row, whatever goes into the output.
+    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = std::isnan(row.lse) ? row.lse : Real(0);
     for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
       const auto at = static_cast<std::size_t>(j);
       if (row.kept[at]) add_scaled(o, as_stored(row.weight[at], problem.dtype), v_row(b, h, j), problem.dim_v);
@@ -163,6 +170,8 @@ class Backward {
     const Real* d_o = d_o_.data() + query_row * problem_.dim_v;
     softmax_.output(b, h, row, o_.data());
     const Real delta = dot(d_o, o_.data(), problem_.dim_v);
+    if (const auto sink = problem::sink_operand(problem_))
+      result_.d_operands[*sink][static_cast<std::size_t>(h)] -= row.sink_weight * delta;
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       const auto at = static_cast<std::size_t>(j);
       if (!row.kept[at]) continue;

@@ -35,7 +35,7 @@ TEST(SuiteCases, HoldEveryEntryOfTheZooInEveryDtype) {
   std::vector<std::string> modifiers{"plain"};
   for (const zoo::Entry& entry : zoo::entries()) modifiers.push_back(entry.name);
   for (const std::string& modifier : modifiers) {
-    for (const char* shape : {"self", "grouped", "one_query", "padded_rows", "shard"}) {
+    for (const char* shape : {"self", "grouped", "one_query", "padded_rows", "shard", "lengths"}) {
       for (const char* dtype : {"f16", "bf16"}) {
         EXPECT_TRUE(names.contains("zoo/" + modifier + "/" + shape + "/" + dtype)) << modifier << shape << dtype;
       }
@@ -62,6 +62,7 @@ TEST(SuiteCases, AreValidAndWhatGpuBackendsAllow) {
 
 TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   bool one_query = false, odd = false, half_tile = false, grouped = false, one_head = false, value_dim = false;
+  bool lengths_q = false, lengths_kv = false, off_by_one = false, learned = false;
   bool negative_scale = false, offsets = false, table = false, scalar = false, low = false;
   std::set<DType> operand_dtypes;
   std::set<Layout> layouts;
@@ -75,6 +76,10 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
     value_dim |= p.dim_v != p.dim_qk;
     negative_scale |= p.scale.value_or(1) < 0;
     offsets |= one.call.offsets != IndexOffsets{};
+    lengths_q |= p.lengths.q;
+    lengths_kv |= p.lengths.kv;
+    off_by_one |= p.sink == Sink::kOffByOne;
+    learned |= p.sink == Sink::kLearned;
     low |= p.program.to_string().find(" + -2") != std::string::npos;
     layouts.insert(p.q.layout);
     for (const OperandDecl& decl : p.program.operands()) {
@@ -84,6 +89,7 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
     for (const OperandSpec& spec : p.operands) operand_dtypes.insert(spec.dtype);
   }
   EXPECT_TRUE(one_query && odd && half_tile && grouped && one_head && value_dim);
+  EXPECT_TRUE(lengths_q && lengths_kv && off_by_one && learned);
   EXPECT_TRUE(negative_scale && offsets && table && scalar && low);
   EXPECT_EQ(operand_dtypes.size(), 5U);
   EXPECT_EQ(layouts.size(), 3U);

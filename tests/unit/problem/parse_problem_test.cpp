@@ -21,6 +21,8 @@ const char* const kFull = R"({
   "q": "BHSD",
   "k": {"layout": "BSHD", "strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
   "scale": 0.25,
+  "lengths": {"kv": true},
+  "sink": "learned",
   "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "operand allowed: bool [q_idx, kv_idx]",
               "table rel: f32 rank 2", "value = score + slopes + rel[h, q_idx]", "keep = allowed & doc == b"],
   "operands": [
@@ -71,6 +73,8 @@ TEST(ParseProblem, ReadsEveryField) {
   EXPECT_EQ(problem.v, (TensorLayout{Layout::kSBHD, std::nullopt}));
   EXPECT_EQ(problem.o, (TensorLayout{Layout::kSBHD, std::nullopt}));
   EXPECT_EQ(problem.scale, 0.25f);
+  EXPECT_EQ(problem.lengths, (SequenceLengths{false, true}));
+  EXPECT_EQ(problem.sink, Sink::kLearned);
   EXPECT_EQ(problem.program.operands().size(), 4u);
   const std::vector<OperandSpec> operands{{"rel", DType::kF16, {4, 9}, {16, 1}},
                                           {"slopes", DType::kBF16, {4}, {}, false},

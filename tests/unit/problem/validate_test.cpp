@@ -68,6 +68,7 @@ const std::vector<Mistake>& mistakes() {
       {"dtype_integer", [](auto& p) { p.dtype = DType::kI32; }, {"dtype: expected f32, f16 or bf16", "found i32"}},
       {"dtype_unknown", [](auto& p) { p.dtype = static_cast<DType>(99); }, {"dtype: expected a DType", "99"}},
       {"layout_unknown", [](auto& p) { p.k.layout = static_cast<Layout>(9); }, {"k.layout: expected a Layout", "9"}},
+      {"sink_unknown", [](auto& p) { p.sink = static_cast<Sink>(7); }, {"sink: expected a Sink", "7"}},
       {"scale_infinite",
        [](auto& p) { p.scale = kInf; },
        {"scale: expected a finite number, found inf", "leave it out"}},

@@ -47,6 +47,8 @@ std::vector<BothSides> rules() {
       {Rule::kHeadDimStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
       {Rule::kCopyAlignment, [](auto& p) { lay_out(p, 1, 68); }, [](auto& p) { lay_out(p, 1, 72); }},
       {Rule::kDeterministic, [](auto& p) { p.deterministic = true; }, [](auto&) {}, 100},
+      {Rule::kSink, [](auto& p) { p.sink = Sink::kOffByOne; }},
+      {Rule::kSink, [](auto& p) { p.sink = Sink::kLearned; }},
       {Rule::kOneQueryRow, [](auto& p) { p.seq_q = 1; }, [](auto& p) { p.seq_q = 2; }},
       {Rule::kOperandGradientStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
   };

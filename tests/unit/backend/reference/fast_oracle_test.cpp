@@ -79,6 +79,7 @@ TEST(FastOracle, AgreesWithTheNaiveOneOnRandomProblems) {
     options.dtypes = {DType::kF32};
     options.shifted_value_probability = 0.2;
     options.row_class_probability = 0.3;
+    options.lengths_probability = options.sink_probability = 0.3;
     const CheckCase made = random_problem(random, options);
     compared += expect_agrees(concat("problem ", i, " of seed ", test::test_seed()), made, i % 2 == 0 ? 1 : 4);
   }

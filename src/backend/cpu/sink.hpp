@@ -1,0 +1,21 @@
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "backend/cpu/attention_shape.hpp"
+#include "backend/cpu/strip.hpp"
+
+namespace scoremod::backend::cpu {
+
+/// What the sums of a head's rows have beside their keys' terms; empty without a sink, and where it is -inf.
+std::optional<float> sink_of(const AttentionProblem& problem, std::span<const OperandView> operands, std::int64_t head);
+
+/// Writes the gradient of a learned sink where it is wanted: for each head the sum over its rows of -p (o . d_o), where
+/// p = exp(sink - lse) is the sink's weight. `remainders` (null: none) are what LSEs leave out to rounding. One thread
+/// adds, in double: the same bits each time.
+void write_sink_gradient(const AttentionProblem& problem, const AttentionShape& shape,
+                         std::span<const OperandView> operands, const BackwardTensors& tensors,
+                         const float* remainders);
+
+}  // namespace scoremod::backend::cpu

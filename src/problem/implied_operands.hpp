@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+namespace scoremod::problem {
+
+/// Names under which calls bind what a problem's fields bring.
+inline constexpr const char* kLengthsOfQueries = "lengths_q";
+inline constexpr const char* kLengthsOfKeys = "lengths_kv";
+inline constexpr const char* kSinkOperand = "sink";
+
+/// The operands that a problem's fields bring, whether or not its program declares them too.
+std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
+
+/// Throws Error(kInvalidArgument) where the program declares an operand of such a name as something else.
+void check_implied_operands(const AttentionProblem& problem);
+
+/// The problem with all that calls bind among its program's operands: after those of the program itself, and with their
+/// default specs where it has none. Done twice it changes nothing.
+AttentionProblem with_implied_operands(AttentionProblem problem);
+
+/// The number of the operand that holds a learned sink; empty without one. The problem has its implied operands.
+std::optional<std::uint32_t> sink_operand(const AttentionProblem& problem);
+
+/// The problem with its lengths in the program's mask, and no longer beside it: a key is kept where the global indices
+/// are below the lengths, too. The problem has its implied operands.
+AttentionProblem with_lengths_in_mask(AttentionProblem problem);
+
+}  // namespace scoremod::problem

@@ -1,0 +1,326 @@
+// What a problem's fields ask for beside the program, against the dense formula, which knows nothing of programs: the
+// oracle to its own rounding, the other backends by check(). Faults planted in each must be found.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/problem_buffers.hpp"
+
+#include "base/element.hpp"
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "conformance/conformance.hpp"
+#include "problem/strided_tensor.hpp"
+#include "support/check_report.hpp"
+#include "support/dense_attention.hpp"
+#include "support/faulty_subject.hpp"
+#include "support/problem_for.hpp"
+#include "support/refusal.hpp"
+
+namespace scoremod {
+namespace {
+
+using Index = std::int64_t;
+using problem::TensorRole;
+using test::DenseModifier;
+
+/// Sizes that are all different, and dense in the order that the dense formula has.
+AttentionProblem small_problem() {
+  AttentionProblem problem = test::small_problem();
+  problem.batch = 3;
+  for (TensorLayout* tensor : {&problem.q, &problem.k, &problem.v, &problem.o}) tensor->layout = Layout::kBHSD;
+  problem.backward = problem.stats = true;
+  return problem;
+}
+
+/// Puts whole numbers or floats into an operand.
+void set_operand(const AttentionProblem& problem, ProblemInputs& inputs, const std::string& name,
+                 const std::vector<double>& values) {
+  for (const TensorInfo& tensor : tensors_of(problem)) {
+    if (tensor.name != name) continue;
+    const auto operand = std::ranges::find(inputs.operands, name, &OwnedOperand::name);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      store_element(operand->bytes.data(), tensor.dtype, static_cast<Index>(i), values[i]);
+  }
+}
+
+std::vector<double> tensor_values(const ProblemBuffers& buffers, const std::string& name) {
+  const auto found = std::ranges::find(buffers.outputs(), name, &OutputTensor::name);
+  if (found == buffers.outputs().end()) return {};
+  return test::to_dense(found->bytes, found->tensor.dtype, found->tensor.shape, found->tensor.strides);
+}
+
+/// Runs both directions on one backend.
+ProblemBuffers run(const AttentionProblem& problem, const ProblemInputs& inputs, const std::string& backend,
+                   const CallOptions& call = {}) {
+  CompileOptions options;
+  options.backend = backend;
+  const Attention attention = Attention::compile(problem, options);
+  ProblemBuffers buffers(problem, buffers_of(inputs));
+  attention.forward(buffers.forward(call));
+  attention.backward(buffers.backward(call));
+  return buffers;
+}
+
+test::DenseResult dense(const AttentionProblem& problem, const ProblemInputs& inputs, const DenseModifier& modifier) {
+  const auto read = [&](TensorRole role, const std::vector<std::byte>& bytes) {
+    const problem::StridedTensor tensor = problem::tensor_of("", problem, role);
+    return test::to_dense(bytes, problem.dtype, tensor.shape, tensor.strides);
+  };
+  return test::dense_attention(problem,
+                               {read(TensorRole::kQ, inputs.q), read(TensorRole::kK, inputs.k),
+                                read(TensorRole::kV, inputs.v), read(TensorRole::kO, inputs.d_o)},
+                               modifier);
+}
+
+void expect_near(const char* name, const std::vector<double>& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.size(), expected.size()) << name;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (std::isinf(expected[i])) {
+      ASSERT_EQ(found[i], expected[i]) << name << " " << i;
+      continue;
+    }
+    // The one rounding of the store, and float64's own rounding in another order.
+    ASSERT_NEAR(found[i], expected[i], 0x1p-24 * std::abs(expected[i]) + 1e-12) << name << " " << i;
+  }
+}
+
+void expect_same(const ProblemBuffers& found, const test::DenseResult& expected) {
+  expect_near("o", tensor_values(found, "o"), expected.o);
+  expect_near("lse", tensor_values(found, "lse"), expected.lse);
+  expect_near("dq", tensor_values(found, "dq"), expected.dq);
+  expect_near("dk", tensor_values(found, "dk"), expected.dk);
+  expect_near("dv", tensor_values(found, "dv"), expected.dv);
+  expect_near("d_sink", tensor_values(found, "d_sink"), expected.d_sink);
+}
+
+/// Holds every backend of the host to the oracle on these inputs.
+void expect_backends_conform(const AttentionProblem& problem, const ProblemInputs& inputs) {
+  for (const std::string& backend : test::tested_backends()) {
+    CheckOptions options;
+    options.backend = backend;
+    options.inputs = inputs;
+    const CheckReport report = check(problem, options);
+    EXPECT_TRUE(report.passed()) << test::describe(report);
+  }
+}
+
+const std::vector<double> kLengthsQ{5, 0, 3}, kLengthsKv{0, 7, 4};
+
+AttentionProblem with_lengths(bool q, bool kv) {
+  AttentionProblem problem = small_problem();
+  problem.lengths = {q, kv};
+  return problem;
+}
+
+ProblemInputs lengths_inputs(const AttentionProblem& problem, const std::vector<double>& q,
+                             const std::vector<double>& kv) {
+  ProblemInputs inputs = random_inputs(problem);
+  if (problem.lengths.q) set_operand(problem, inputs, "lengths_q", q);
+  if (problem.lengths.kv) set_operand(problem, inputs, "lengths_kv", kv);
+  return inputs;
+}
+
+TEST(Lengths, BoundQueriesAndKeysOfEachBatch) {
+  for (const auto& [of_q, of_kv] : std::vector<std::pair<bool, bool>>{{true, false}, {false, true}, {true, true}}) {
+    for (const char* program : {"value = score", "value = tanh(score)\nkeep = kv_idx <= q_idx + 2"}) {
+      AttentionProblem problem = with_lengths(of_q, of_kv);
+      problem.program = Program::parse(program);
+      const bool capped = std::string(program).find("tanh") != std::string::npos;
+      const ProblemInputs inputs = lengths_inputs(problem, kLengthsQ, kLengthsKv);
+      DenseModifier modifier;
+      modifier.keep = [&](Index b, Index, Index q, Index kv) {
+        const auto at = static_cast<std::size_t>(b);
+        return (!of_q || q < static_cast<Index>(kLengthsQ[at])) &&
+               (!of_kv || kv < static_cast<Index>(kLengthsKv[at])) && (!capped || kv <= q + 2);
+      };
+      if (capped) {
+        modifier.value = [](double s, Index, Index, Index, Index) { return std::tanh(s); };
+        modifier.slope = [](double s, Index, Index, Index, Index) { return 1 - std::tanh(s) * std::tanh(s); };
+      }
+      expect_same(run(problem, inputs, "reference"), dense(problem, inputs, modifier));
+      expect_backends_conform(problem, inputs);
+    }
+  }
+}
+
+TEST(Lengths, AlignTheBottomRightMaskWithEachBatchsEnd) {
+  const AttentionProblem problem = parse_problem(R"({
+    "batch": 3, "heads_q": 4, "heads_kv": 2, "seq_q": 5, "seq_kv": 7, "dim_qk": 8, "dim_v": 6, "layout": "BHSD",
+    "lengths": {"q": true, "kv": true}, "program": {"mask_mod": ["causal_bottom_right"]},
+    "backward": true, "stats": true})");
+  const ProblemInputs inputs = lengths_inputs(problem, {5, 2, 3}, {6, 7, 4});
+  DenseModifier modifier;
+  modifier.keep = [](Index b, Index, Index q, Index kv) {
+    constexpr Index kQ[] = {5, 2, 3}, kKv[] = {6, 7, 4};
+    return q < kQ[b] && kv < kKv[b] && kv <= q + kKv[b] - kQ[b];
+  };
+  expect_same(run(problem, inputs, "reference"), dense(problem, inputs, modifier));
+  expect_backends_conform(problem, inputs);
+}
+
+/// A shard compares global indices with the whole sequence's lengths, and so do its neighbours.
+TEST(Lengths, OfShardsAreTheWholeSequences) {
+  AttentionProblem whole = with_lengths(false, true);
+  whole.backward = false;
+  const ProblemInputs inputs = lengths_inputs(whole, {}, {2, 6, 7});
+  AttentionProblem shard = whole;
+  shard.seq_kv = 3;
+  shard.index_offsets = true;
+  ProblemInputs part = lengths_inputs(shard, {}, {2, 6, 7});
+  // Keys 4, 5 and 6 of the whole.
+  const problem::StridedTensor of_whole = problem::tensor_of("k", whole, TensorRole::kK);
+  const problem::StridedTensor of_part = problem::tensor_of("k", shard, TensorRole::kK);
+  const std::vector<double> keys = test::to_dense(inputs.k, whole.dtype, of_whole.shape, of_whole.strides);
+  of_part.for_each_offset([&](Index number, Index offset) {
+    const Index row = number / whole.dim_qk, head = row / 3, j = row % 3 + 4;
+    const auto at = static_cast<std::size_t>((head * 7 + j) * whole.dim_qk + number % whole.dim_qk);
+    store_element(part.k.data(), shard.dtype, offset, keys[at]);
+  });
+  part.q = inputs.q;
+  DenseModifier modifier;
+  modifier.keep = [](Index b, Index, Index, Index kv) {
+    constexpr Index kKv[] = {2, 6, 7};
+    return kv >= 4 && kv < kKv[b];
+  };
+  CompileOptions options;
+  CallOptions call;
+  call.offsets.key = 4;
+  for (const char* backend : {"reference", "cpu"}) {
+    options.backend = backend;
+    ProblemBuffers buffers(shard, buffers_of(part));
+    Attention::compile(shard, options).forward(buffers.forward(call));
+    const std::vector<double> lse = tensor_values(buffers, "lse"), expected = dense(whole, inputs, modifier).lse;
+    for (std::size_t i = 0; i < lse.size(); ++i) {
+      if (std::isinf(expected[i])) {
+        EXPECT_EQ(lse[i], expected[i]) << backend << i;
+      } else {
+        EXPECT_NEAR(lse[i], expected[i], 1e-5 * (1 + std::abs(expected[i]))) << backend << i;
+      }
+    }
+  }
+}
+
+TEST(Lengths, ThatTheHostCanReadMustBeWithinTheSequence) {
+  const AttentionProblem problem = with_lengths(true, true);
+  for (const auto& [q, kv, message] : std::vector<std::tuple<double, double, const char*>>{
+           {6, 7, "'lengths_q': expected lengths from 0 to 5, the size of the sequence, found 6 of batch 2"},
+           {5, 8, "'lengths_kv': expected lengths from 0 to 7, the size of the sequence, found 8 of batch 2"},
+           {-1, 7, "'lengths_q': expected lengths from 0 to 5, the size of the sequence, found -1 of batch 2"}}) {
+    const ProblemInputs inputs = lengths_inputs(problem, {0, 5, q}, {0, 7, kv});
+    ProblemBuffers buffers(problem, buffers_of(inputs));
+    const Attention attention = Attention::compile(problem);
+    test::expect_refusal(message, [&] { attention.forward(buffers.forward()); });
+    // Nothing was written before.
+    for (const OutputTensor& output : buffers.outputs()) {
+      EXPECT_TRUE(std::ranges::all_of(output.bytes, [](std::byte byte) { return byte == std::byte{0xff}; }));
+    }
+  }
+}
+
+TEST(Lengths, MustBeGiven) {
+  const AttentionProblem problem = with_lengths(false, true);
+  ProblemInputs inputs = random_inputs(problem);
+  inputs.operands.clear();
+  ProblemBuffers buffers(problem, buffers_of(inputs));
+  const Attention attention = Attention::compile(problem);
+  test::expect_refusal("operand 'lengths_kv' is missing", [&] { attention.forward(buffers.forward()); });
+}
+
+/// A checker that misses what these plant would make the tests above worthless.
+TEST(LengthsNegativeControl, LengthsOffByOneAreFound) {
+  const AttentionProblem problem = with_lengths(true, true);
+  const compiler::CompiledProblem right = compiler::compile(problem);
+  compiler::CompiledProblem faulty = right;
+  faulty.problem.program = Program::parse(
+      "operand lengths_q: i32 [b]\noperand lengths_kv: i32 [b]\nvalue = score\n"
+      "keep = q_idx < lengths_q & kv_idx <= lengths_kv");
+  const ProblemInputs inputs = lengths_inputs(problem, {5, 4, 3}, {3, 6, 4});
+  EXPECT_TRUE(checking::check_subject(right, test::reference_subject(right), inputs, {}).passed());
+  EXPECT_FALSE(checking::check_subject(right, test::reference_subject(faulty), inputs, {}).passed());
+}
+
+const std::vector<double> kSinks{0.5, -3, 6, 0};
+
+TEST(Sink, IsInTheSumsOfItsHead) {
+  for (const Sink sink : {Sink::kOffByOne, Sink::kLearned}) {
+    AttentionProblem problem = small_problem();
+    problem.sink = sink;
+    problem.program = Program::parse("value = 2.0 * score\nkeep = kv_idx < q_idx");  // row 0 has no key
+    ProblemInputs inputs = random_inputs(problem);
+    DenseModifier modifier;
+    modifier.value = [](double s, Index, Index, Index, Index) { return 2 * s; };
+    modifier.slope = [](double, Index, Index, Index, Index) { return 2.0; };
+    modifier.keep = [](Index, Index, Index q, Index kv) { return kv < q; };
+    modifier.sink = [&](Index h) { return sink == Sink::kLearned ? kSinks[static_cast<std::size_t>(h)] : 0.0; };
+    set_operand(problem, inputs, "sink", kSinks);
+    test::DenseResult expected = dense(problem, inputs, modifier);
+    if (sink == Sink::kOffByOne) expected.d_sink.clear();
+    const ProblemBuffers found = run(problem, inputs, "reference");
+    expect_same(found, expected);
+    EXPECT_EQ(tensor_values(found, "lse")[0], sink == Sink::kLearned ? kSinks[0] : 0);
+    EXPECT_EQ(tensor_values(found, "o")[0], 0);
+    expect_backends_conform(problem, inputs);
+  }
+}
+
+/// Far above and below the scores, -inf, which is none, and NaN and inf, which reach every row.
+TEST(Sink, MayBeAnyNumber) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value : {300.0, -300.0, 1e9, -kInfinity, kInfinity, std::nan("")}) {
+    for (const char* program : {"value = score", "value = score - 500.0", "value = score\nkeep = kv_idx + 3 < q_idx"}) {
+      AttentionProblem problem = small_problem();
+      problem.sink = Sink::kLearned;
+      problem.program = Program::parse(program);
+      ProblemInputs inputs = random_inputs(problem);
+      set_operand(problem, inputs, "sink", {value, 0.25, value, value});
+      SCOPED_TRACE(concat(value, " ", program));
+      expect_backends_conform(problem, inputs);
+    }
+  }
+}
+
+TEST(Sink, OfMinusInfinityIsNone) {
+  AttentionProblem problem = small_problem();
+  problem.program = Program::parse("value = score\nkeep = kv_idx < q_idx");
+  const ProblemBuffers without = run(problem, random_inputs(problem), "cpu");
+  problem.sink = Sink::kLearned;
+  ProblemInputs inputs = random_inputs(problem);
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  set_operand(problem, inputs, "sink", {kNone, kNone, kNone, kNone});
+  const ProblemBuffers with = run(problem, inputs, "cpu");
+  for (const char* name : {"o", "lse", "dq", "dk", "dv"})
+    EXPECT_EQ(tensor_values(with, name), tensor_values(without, name)) << name;
+  EXPECT_EQ(tensor_values(with, "d_sink"), (std::vector<double>{0, 0, 0, 0}));
+}
+
+TEST(SinkNegativeControl, AnIgnoredSinkIsFound) {
+  AttentionProblem problem = small_problem();
+  problem.sink = Sink::kLearned;
+  const compiler::CompiledProblem right = compiler::compile(problem);
+  compiler::CompiledProblem faulty = right;
+  faulty.problem.sink = Sink::kNone;
+  ProblemInputs inputs = random_inputs(problem);
+  const auto wrong = [&](const compiler::CompiledProblem& subject) {
+    std::vector<std::string> names;
+    for (const OutputCheck& output :
+         checking::check_subject(right, test::reference_subject(subject), inputs, {}).outputs) {
+      if (!output.passed()) names.push_back(output.name);
+    }
+    return names;
+  };
+  EXPECT_EQ(wrong(right), std::vector<std::string>{});
+  EXPECT_EQ(wrong(faulty), (std::vector<std::string>{"o", "lse", "dq", "dk", "dv", "d_sink"}));
+  // Off by one for a learned one.
+  faulty.problem.sink = Sink::kOffByOne;
+  EXPECT_EQ(wrong(faulty), (std::vector<std::string>{"o", "lse", "dq", "dk", "dv", "d_sink"}));
+}
+
+}  // namespace
+}  // namespace scoremod

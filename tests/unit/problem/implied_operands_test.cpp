@@ -1,0 +1,87 @@
+#include "problem/implied_operands.hpp"
+
+#include <gtest/gtest.h>
+
+#include "scoremod/tensors.hpp"
+
+#include "support/problem_for.hpp"
+#include "support/refusal.hpp"
+
+namespace scoremod::problem {
+namespace {
+
+AttentionProblem with_everything() {
+  AttentionProblem problem = test::small_problem();
+  problem.lengths = {true, true};
+  problem.sink = Sink::kLearned;
+  problem.program = Program::parse("operand t: f32 [h]\nvalue = score * t\nkeep = kv_idx <= q_idx");
+  problem.operands = {{"t", DType::kF32, {4}, {}}};
+  problem.backward = true;
+  return problem;
+}
+
+TEST(ImpliedOperands, ComeAfterTheProgramsOwn) {
+  const AttentionProblem problem = with_implied_operands(with_everything());
+  EXPECT_EQ(problem.program,
+            Program::parse("operand t: f32 [h]\noperand lengths_q: i32 [b]\noperand lengths_kv: i32 [b]\n"
+                           "operand sink: f32 [h]\nvalue = score * t\nkeep = kv_idx <= q_idx"));
+  const std::vector<OperandSpec> specs{{"t", DType::kF32, {4}, {}},
+                                       {"lengths_q", DType::kI32, {2}, {}},
+                                       {"lengths_kv", DType::kI32, {2}, {}},
+                                       {"sink", DType::kF32, {4}, {}}};
+  EXPECT_EQ(problem.operands, specs);
+  EXPECT_EQ(sink_operand(problem), 3U);
+  EXPECT_EQ(with_implied_operands(problem), problem);
+}
+
+TEST(ImpliedOperands, AreNoneWithoutTheFields) {
+  AttentionProblem problem = with_everything();
+  problem.lengths = {};
+  problem.sink = Sink::kOffByOne;
+  EXPECT_EQ(with_implied_operands(problem), problem);
+  EXPECT_EQ(sink_operand(problem), std::nullopt);
+}
+
+TEST(ImpliedOperands, AreAmongTheTensors) {
+  const std::vector<TensorInfo> tensors = tensors_of(with_everything());
+  ASSERT_EQ(tensors.size(), 9U);
+  EXPECT_EQ(tensors[6].name, "lengths_q");
+  EXPECT_EQ(tensors[7].name, "lengths_kv");
+  EXPECT_FALSE(tensors[7].has_gradient);
+  EXPECT_EQ(tensors[8].name, "sink");
+  EXPECT_TRUE(tensors[8].has_gradient);
+}
+
+TEST(ImpliedOperands, OfLengthsMayBeReadByTheProgram) {
+  AttentionProblem problem = test::small_problem();
+  problem.lengths.kv = true;
+  problem.program = Program::parse("operand lengths_kv: i32 [b]\nvalue = score / f32(lengths_kv)");
+  EXPECT_NO_THROW(validate(problem));
+  EXPECT_EQ(with_implied_operands(problem).program, problem.program);
+}
+
+TEST(ImpliedOperands, MustBeWhatTheFieldSays) {
+  for (const auto& [program, message] : std::vector<std::pair<const char*, const char*>>{
+           {"operand lengths_kv: i32 [b, h]\nvalue = score\nkeep = kv_idx < lengths_kv", "to be i32 [b]"},
+           {"operand lengths_kv: f32 [b]\nvalue = score * lengths_kv", "to be i32 [b]"},
+           {"operand sink: f32 [b]\nvalue = score", "to be f32 [h]"},
+           {"operand sink: f32 [h]\nvalue = score + sink", "no program that reads operand 'sink'"}}) {
+    AttentionProblem problem = with_everything();
+    problem.program = Program::parse(program);
+    problem.operands.clear();
+    test::expect_refusal(message, [&] { validate(problem); });
+  }
+}
+
+TEST(ImpliedOperands, PutLengthsIntoTheMask) {
+  AttentionProblem problem = with_everything();
+  problem.sink = Sink::kNone;
+  const AttentionProblem bounded = with_lengths_in_mask(with_implied_operands(problem));
+  EXPECT_EQ(bounded.lengths, SequenceLengths{});
+  EXPECT_EQ(bounded.program,
+            Program::parse("operand t: f32 [h]\noperand lengths_q: i32 [b]\noperand lengths_kv: i32 [b]\n"
+                           "value = score * t\nkeep = kv_idx <= q_idx & q_idx < lengths_q & kv_idx < lengths_kv"));
+}
+
+}  // namespace
+}  // namespace scoremod::problem
