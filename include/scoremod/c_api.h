@@ -92,6 +92,9 @@ typedef struct scoremod_call_options {
   int32_t head_offset;
   int32_t query_offset;
   int32_t key_offset;
+  /* Which weights a problem with dropout drops; a backward is given those of its forward. */
+  uint64_t dropout_seed;
+  uint64_t dropout_offset;
 } scoremod_call_options;
 
 /* Shapes, dtypes and strides of all tensors are those of the problem. */
@@ -104,6 +107,7 @@ typedef struct scoremod_forward_args {
   scoremod_buffer lse;                  /* f32 [batch, heads_q, seq_q]; needed when the problem has stats */
   scoremod_buffer workspace;            /* {NULL, 0}: scoremod allocates it for the call */
   const scoremod_call_options* options; /* NULL: the defaults */
+  scoremod_buffer max_logit;            /* f32 [batch, heads_q, seq_q]; for problems with max_logit alone */
 } scoremod_forward_args;
 
 typedef struct scoremod_backward_args {

@@ -49,6 +49,10 @@ struct CallOptions {
   IndexOffsets offsets;
   /// CUDA: the cudaStream_t that the call is enqueued on; null is the default stream. The host ignores it.
   void* stream = nullptr;
+  /// What decides which weights a problem with dropout drops. Two calls with the same seed and another offset drop
+  /// others; backward() drops what forward() did where it is given the same.
+  std::uint64_t dropout_seed = 0;
+  std::uint64_t dropout_offset = 0;
 };
 
 /// What forward() reads and writes. Shapes in the order BSHD, each tensor in its own layout: q [batch, seq_q, heads_q,
@@ -59,6 +63,7 @@ struct ForwardArgs {
   Buffer o;
   Buffer lse;  ///< f32 [batch, heads_q, seq_q]; needed when the problem wants stats
   CallOptions options;
+  Buffer max_logit = {};  ///< f32 [batch, heads_q, seq_q]; for problems with max_logit, and for no others
 };
 
 /// What backward() reads and writes: o and lse as forward() left them, and d_o = d loss / d o, which lies as o does.

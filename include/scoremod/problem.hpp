@@ -110,6 +110,10 @@ struct AttentionProblem {
   /// query row without a kept key gives output 0 and LSE = sink. Calls bind a learned one as operand 'sink', f32 (f16
   /// and bf16 do as well) [heads_q].
   Sink sink = Sink::kNone;
+  /// The probability in [0, 1) with which each weight is left out of o, after the softmax: the sum over all keys still
+  /// normalises, and what is left is multiplied by 1 / (1 - dropout). Which ones is decided by the seed and offset of
+  /// the call and by global indices alone (docs/problem.md): backward() is given those of the forward.
+  float dropout = 0;
 
   Program program;
   /// One for each operand of the program, in any order. Those that `lengths` and `sink` bring may be left out.
@@ -120,6 +124,9 @@ struct AttentionProblem {
   /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores,
   /// f32 [batch, heads_q, seq_q], dense.
   bool stats = false;
+  /// Whether forward() writes the largest modified score of each row's kept keys: f32 [batch, heads_q, seq_q], dense;
+  /// -inf for a row without one. A sink is no score.
+  bool max_logit = false;
   /// Whether calls may pass IndexOffsets other than zero. The cudnn backend then builds kernels that take them, which
   /// skip no tiles outside a band, and refuses them otherwise; the host's backends take them always.
   bool index_offsets = false;

@@ -1,7 +1,7 @@
 """scoremod: attention with a programmable score. docs/python.md is a walk through it."""
 
 from scoremod import cache
-from scoremod.attention import Attention, Gradients, Offsets, explain, support
+from scoremod.attention import Attention, DropoutState, Gradients, Offsets, explain, support
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
 from scoremod.library import load as _load
 from scoremod.one_call import attention
@@ -11,6 +11,7 @@ __all__ = [
     "BugError",
     "EnvironmentError",
     "Error",
+    "DropoutState",
     "Gradients",
     "InvalidArgumentError",
     "Offsets",

@@ -74,6 +74,12 @@ def int32(value, name):
     return int(value)
 
 
+def uint64(value, name):
+    if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**64:
+        raise InvalidArgumentError(f"{name}: expected an integer from 0 that 64 bits hold, found {value!r}")
+    return int(value)
+
+
 def check_names(what, given, known):
     for name in given:
         if name not in known:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scoremod import library
-from scoremod.arguments import backend_names, check_names, compile_options, encode, finite, int32, mapping, problem_text
+from scoremod.arguments import backend_names, check_names, compile_options, encode, finite, int32, mapping, problem_text, uint64
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import operand_specs, tensor_specs
 
@@ -21,6 +21,13 @@ class Offsets(NamedTuple):
     head: int = 0
     query: int = 0
     key: int = 0
+
+
+class DropoutState(NamedTuple):
+    """What decides which weights a call of a problem with dropout drops: 64 bits each."""
+
+    seed: int = 0
+    offset: int = 0
 
 
 class Gradients(NamedTuple):
@@ -115,28 +122,40 @@ class Attention:
     def backward_workspace_bytes(self):
         return self._workspace_bytes("backward")
 
-    def forward(self, q, k, v, operands=None, *, return_lse=False, scale=None, offsets=Offsets()):
+    def forward(
+        self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, scale=None, offsets=Offsets(), dropout=DropoutState()
+    ):
         """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q], the natural log of each row's
-        sum of exp of the modified scores, which backward needs.
+        sum of exp of the modified scores, which backward needs. With return_max_logit each row's largest modified score comes last, likewise
+        float32 [batch, heads_q, seq_q]; the problem must have "max_logit": True.
 
-        operands: name -> array, one for each operand of the program.
+        operands: name -> array, one for each operand of the program, and for "lengths" and a learned "sink" (docs/problem.md).
         scale: takes the place of the problem's.
+        dropout: a DropoutState(seed, offset), which decides what a problem with "dropout" drops.
         """
-        call = _Call(self._tensors, scale, offsets)
+        call = _Call(self._tensors, scale, offsets, dropout)
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
         args.operands, args.operand_count = call.operands(self._operands, operands)
         o = call.output(args, "o", "o", np.asarray(q).dtype)
         lse = call.output(args, "lse", "lse", np.float32) if return_lse or self._problem["stats"] else None
+        max_logit = None
+        if self._problem["max_logit"]:
+            max_logit = call.output(args, "max_logit", "lse", np.float32)
+        elif return_max_logit:
+            raise InvalidArgumentError('return_max_logit: expected a problem with "max_logit": True, found one without')
         library.call("scoremod_attention_forward", self._handle, args)
-        return (o, lse) if return_lse else o
+        asked = [o, *([lse] if return_lse else []), *([max_logit] if return_max_logit else [])]
+        return o if len(asked) == 1 else tuple(asked)
 
-    def backward(self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets()):
+    def backward(
+        self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets(), dropout=DropoutState()
+    ):
         """The Gradients, given what forward returned and the upstream gradient d_o, which lies as o does. The problem must have
-        "backward": True. scale and offsets must be forward's.
+        "backward": True. scale, offsets and dropout must be forward's.
 
         d_operands: names of the operands whose gradients are wanted; without it, those of every float operand that has one.
         """
-        call = _Call(self._tensors, scale, offsets)
+        call = _Call(self._tensors, scale, offsets, dropout)
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
         args.operands, args.operand_count = call.operands(self._operands, operands)
         made = {role: call.output(args, f"d{role}", role, np.asarray(q).dtype) for role in "qkv"}
@@ -153,15 +172,18 @@ class Attention:
 class _Call:
     """One call's structs, and the arrays and texts that they point to, which live as long as this object."""
 
-    def __init__(self, tensors, scale, offsets):
+    def __init__(self, tensors, scale, offsets, dropout):
         self._tensors = tensors
         self._kept = []
         if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
             raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
+        if not isinstance(dropout, (tuple, list)) or len(dropout) > len(DropoutState()):
+            raise InvalidArgumentError(f"dropout: expected scoremod.DropoutState(seed, offset), found {dropout!r}")
         self._options = library.CallOptions(
             has_scale=scale is not None,
             scale=0.0 if scale is None else finite(scale, "scale"),
             **{f"{axis}_offset": int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()},
+            **{f"dropout_{part}": uint64(value, f"dropout.{part}") for part, value in DropoutState(*dropout)._asdict().items()},
         )
 
     def args(self, kind, **arrays):

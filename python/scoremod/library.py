@@ -59,6 +59,8 @@ class CallOptions(SizedStructure):
         ("head_offset", c_int32),
         ("query_offset", c_int32),
         ("key_offset", c_int32),
+        ("dropout_seed", c_uint64),
+        ("dropout_offset", c_uint64),
     ]
 
 
@@ -70,6 +72,7 @@ class ForwardArgs(SizedStructure):
         ("operand_count", c_size_t),
         *[(name, Buffer) for name in ("o", "lse", "workspace")],
         ("options", POINTER(CallOptions)),
+        ("max_logit", Buffer),
     ]
 
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "scoremod/attention.hpp"
@@ -17,7 +18,8 @@ struct ForwardTensors {
   const void* v = nullptr;
   std::span<const void* const> operands;
   void* o = nullptr;
-  float* lse = nullptr;  ///< null when not wanted
+  float* lse = nullptr;        ///< null when not wanted
+  float* max_logit = nullptr;  ///< present where the problem wants it
 };
 
 struct BackwardTensors {
@@ -39,6 +41,8 @@ struct CallParameters {
   float scale = 1;
   IndexOffsets offsets;
   void* stream = nullptr;
+  std::uint64_t dropout_seed = 0;
+  std::uint64_t dropout_offset = 0;
 };
 
 /// Runs one direction of one problem. Immutable: several threads may execute it at once, each with its own workspace.

@@ -30,6 +30,8 @@ enum class Rule : std::uint8_t {
   kOperandGradientStride,
   kNoOperandGradient,
   kSink,
+  kDropout,
+  kMaxLogit,
 };
 
 struct RuleInfo {

@@ -17,6 +17,8 @@ static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, memory) =
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, support_level) == 84);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) == 36);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, dropout_offset) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, max_logit) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand) == 24);
 
@@ -86,6 +88,8 @@ CallOptions convert(const scoremod_call_options* given) {
   if (options.has_scale != 0) made.scale = options.scale;
   made.offsets = {options.batch_offset, options.head_offset, options.query_offset, options.key_offset};
   made.stream = options.stream;
+  made.dropout_seed = options.dropout_seed;
+  made.dropout_offset = options.dropout_offset;
   return made;
 }
 
@@ -131,6 +135,7 @@ ForwardCall convert(const scoremod_forward_args* given) {
   call.args.o = convert(args.o);
   call.args.lse = convert(args.lse);
   call.args.options = convert(args.options);
+  call.args.max_logit = convert(args.max_logit);
   call.workspace = convert(args.workspace);
   return call;
 }

@@ -41,6 +41,11 @@ CheckMemory::CheckMemory(const Completed& completed, const ProblemInputs& inputs
       dk(buffer_for(tensor_of("dk", completed.problem, TensorRole::kK), seed, space)),
       dv(buffer_for(tensor_of("dv", completed.problem, TensorRole::kV), seed, space)),
       with_gradient(problem::operands_with_gradient(completed.problem)) {
+  if (completed.problem.max_logit) {
+    StridedTensor tensor = lse_tensor(completed.problem);
+    tensor.name = "max_logit";
+    max_logit.emplace(buffer_for(tensor, seed, space));
+  }
   q.hold(inputs.q);
   k.hold(inputs.k);
   v.hold(inputs.v);
@@ -69,6 +74,7 @@ backend::reference::InputTensors CheckMemory::reference_inputs() {
 
 std::vector<GuardedBuffer*> CheckMemory::all() {
   std::vector<GuardedBuffer*> list{&q, &k, &v, &d_o, &o, &lse, &dq, &dk, &dv};
+  if (max_logit) list.push_back(&*max_logit);
   for (auto* group : {&operands, &d_operands}) {
     for (GuardedBuffer& buffer : *group) list.push_back(&buffer);
   }
@@ -91,6 +97,7 @@ InputBuffers CheckMemory::inputs() const {
 
 OutputBuffers CheckMemory::outputs() {
   OutputBuffers buffers{out(o), out(lse), out(dq), out(dk), out(dv), {}};
+  if (max_logit) buffers.max_logit = out(*max_logit);
   for (const std::uint32_t i : with_gradient) {
     buffers.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
   }

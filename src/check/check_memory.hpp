@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "scoremod/problem_buffers.hpp"
@@ -28,6 +29,7 @@ struct CheckMemory {
   void fetch();
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
+  std::optional<GuardedBuffer> max_logit;           ///< where the problem wants it
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
   std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()
 

@@ -51,6 +51,7 @@ void run_subject(const Subject& subject, bool with_backward, const CallOptions& 
                  CheckReport& report) {
   memory.o.expect_output();
   memory.lse.expect_output();
+  if (memory.max_logit) memory.max_logit->expect_output();
   memory.send();
   report.forward_seconds = timed_run(*subject.memory, subject.forward_workspace_bytes, "forward", report,
                                      [&](Buffer workspace) { subject.forward(memory.forward_args(call), workspace); });
@@ -59,6 +60,7 @@ void run_subject(const Subject& subject, bool with_backward, const CallOptions& 
   if (!with_backward) return;
   memory.o.hold_as_is();
   memory.lse.hold_as_is();
+  if (memory.max_logit) memory.max_logit->hold_as_is();
   for (GuardedBuffer* output : {&memory.dq, &memory.dk, &memory.dv}) output->expect_output();
   for (GuardedBuffer& output : memory.d_operands) output.expect_output();
   memory.send();
@@ -96,6 +98,8 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const Results<do
   };
   compare(memory.o, oracle.forward.o, plain.forward.o, band.forward.o);
   compare(memory.lse, oracle.forward.lse, plain.forward.lse, band.forward.lse);
+  if (memory.max_logit)
+    compare(*memory.max_logit, oracle.forward.max_logit, plain.forward.max_logit, band.forward.max_logit);
   if (!with_backward) return checks;
   compare(memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
   compare(memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);
@@ -139,7 +143,7 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   run_subject(subject, problem.backward, options.call, memory, report);
 
   const backend::CallParameters parameters{options.call.scale.value_or(problem.effective_scale()), options.call.offsets,
-                                           nullptr};
+                                           nullptr, options.call.dropout_seed, options.call.dropout_offset};
   const reference::InputTensors tensors = memory.reference_inputs();
   const ErrorSources sources{subject.function_error, subject.backward_reads_lse};
   auto band = std::async(std::launch::async, [&] { return rounding_band(compiled, tensors, parameters, sources); });

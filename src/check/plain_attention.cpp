@@ -27,6 +27,8 @@ std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem
   plain.first.operands.clear();
   plain.first.lengths = {};
   plain.first.sink = Sink::kNone;
+  plain.first.dropout = 0;
+  plain.first.max_logit = false;
   plain.second.inputs->operands.clear();
   plain.second.call.offsets = {};
   const double unscaled = deviation(plain.first, *plain.second.inputs, {1, {}, nullptr});

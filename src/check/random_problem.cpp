@@ -101,13 +101,20 @@ void choose_operands(Chooser& choose, const RandomProgramOptions& options, Check
 }
 
 /// Last, so that a seed draws the rest as it did before there were these.
-void choose_fields(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
+void choose_fields(Chooser& choose, const RandomProblemOptions& options, CheckCase& random) {
+  AttentionProblem& problem = random.problem;
   if (choose.chance(options.lengths_probability)) {
     problem.lengths = choose.one_of(std::array<SequenceLengths, 3>{{{true, false}, {false, true}, {true, true}}});
   }
   if (choose.chance(options.sink_probability)) {
     problem.sink = choose.one_of(std::array{Sink::kOffByOne, Sink::kLearned});
   }
+  if (choose.chance(options.dropout_probability)) {
+    problem.dropout = choose.one_of(std::array{0.1F, 0.5F, 0.9F});
+    random.call.dropout_seed = static_cast<std::uint64_t>(choose.between(0, std::int64_t{1} << 40));
+    random.call.dropout_offset = static_cast<std::uint64_t>(choose.between(0, std::int64_t{1} << 40));
+  }
+  problem.max_logit = choose.chance(options.max_logit_probability);
 }
 
 }  // namespace
@@ -148,7 +155,7 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
     out.fills.push_back({kRowWeight, {FillKind::kUniform, 0, 2}});
   }
   // Where rows are of a class, engines without these fields are to run them, and a sink would hide how low they are.
-  if (program_options.rows == RowClass::kAny) choose_fields(choose, options, problem);
+  if (program_options.rows == RowClass::kAny) choose_fields(choose, options, out);
   return out;
 }
 

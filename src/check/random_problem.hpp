@@ -22,9 +22,11 @@ struct RandomProblemOptions {
   double row_class_probability = 0;
   /// How often there is one query, beside the times that it is chosen among `lengths`.
   double one_query_probability = 0;
-  /// How often sequences have lengths of their own, and the softmax a sink.
+  /// How often sequences have lengths of their own, the softmax a sink, and so on.
   double lengths_probability = 0;
   double sink_probability = 0;
+  double dropout_probability = 0;
+  double max_logit_probability = 0;
 };
 
 /// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,

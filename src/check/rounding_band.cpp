@@ -11,6 +11,7 @@
 #include "backend/reference/sink_value.hpp"
 #include "base/element.hpp"
 #include "check/running_error.hpp"
+#include "problem/dropout_mask.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -25,8 +26,12 @@ constexpr double kOperations = 2 * kFloatRoundoff;
 /// Of a weight: its exponential, its sum and its quotient.
 constexpr double kWeight = 4 * kFloatRoundoff;
 
-/// What float32 may take a weight for that lies below its normal numbers.
-constexpr double kSmallestWeight = 2 * 0x1p-126;
+/// What float32 may take each weight for that lies below its normal numbers. These moves have one sign, while moves are
+/// added in quadrature: each counts as many times as the root of the terms that a sum may have.
+double smallest_weight(const AttentionProblem& problem) {
+  const double rows = static_cast<double>(problem.batch * problem.heads_q) * static_cast<double>(problem.seq_q);
+  return 2 * 0x1p-126 * std::sqrt(rows * static_cast<double>(problem.seq_kv));
+}
 
 double square(double x) { return x * x; }
 
@@ -46,6 +51,8 @@ struct Key {
   double function_move = 0;  ///< the part of value_move that approximate functions make
   double weight = 0;
   double d_weight = 0, d_weight_move = 0;
+  double share = 1;   ///< what dropout multiplies the weight by where it goes into the output
+  bool sure = false;  ///< kept, whatever rounding does
 };
 
 /// How far a row moves as a whole.
@@ -92,12 +99,15 @@ class Band {
        const backend::CallParameters& parameters, const ErrorSources& sources)
       : problem_(compiled.problem),
         scale_(parameters.scale),
+        smallest_weight_(smallest_weight(problem_)),
         store_(unit_roundoff(problem_.dtype)),
         q_(reference::load_dense<double>(problem_, TensorRole::kQ, inputs.q)),
         k_(reference::load_dense<double>(problem_, TensorRole::kK, inputs.k)),
         v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v)),
         operands_(reference::view_operands(problem_, inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
+        offsets_(parameters.offsets),
+        dropout_(problem_.dropout, parameters.dropout_seed, parameters.dropout_offset),
         function_error_(sources.function_error),
         largest_read_lse_(sources.backward_reads_lse ? std::numeric_limits<double>::infinity()
                                                      : backend::kLargestReadLse),
@@ -131,6 +141,7 @@ class Band {
     row_.lse = row_.weight + own_functions + kWeight * (1 + std::min(std::abs(lse), largest_read_lse_));
     const bool empty = std::none_of(keys_.begin(), keys_.end(), [](const Key& key) { return key.possible; });
     band_.forward.lse.push_back(empty ? 0 : row_.weight + own_functions + kWeight * (1 + std::abs(lse)));
+    band_.forward.max_logit.push_back(empty ? 0 : max_logit_move_);
     output_row(b, h);
     for (const double move : o_move_) band_.forward.o.push_back(empty ? 0 : move);
     if (derivative_ && !empty) gradient_row(b, h, i);
@@ -176,7 +187,7 @@ class Band {
     program_.evaluate(at, key.score);
     key.kept = program_.keeps();
     key.value = program_.value();
-    key.possible = key.kept;
+    key.possible = key.sure = key.kept;
     key.value_move = key.function_move = 0;
     if (key.kept) add_program_error(key);
     double largest = 0;
@@ -186,6 +197,7 @@ class Band {
         // The key itself is in doubt: its weight may be all wrong.
         if (!key.possible) key.value = program_.value();
         key.possible = true;
+        key.sure = false;
         largest = std::max(largest, 1.0);
       } else if (key.kept) {
         const double move = std::abs(program_.value() - key.value);
@@ -221,8 +233,13 @@ class Band {
       key.score_move =
           unless_overflow(std::max(1.0, std::abs(scale_)) * magnitude, kFloatRoundoff * std::abs(scale_) * magnitude);
       modify({b, h, i, j}, key);
+      if (problem_.dropout > 0) {
+        const bool stays = dropout_.keeps(offsets_.batch + b, offsets_.head + h, offsets_.query + i, offsets_.key + j);
+        key.share = stays ? dropout_.factor() : 0;
+      }
       if (key.kept && !(key.value <= maximum)) maximum = key.value;
     }
+    max_logit_move_ = max_logit_move(maximum);
     const auto sink = reference::sink_value<double>(problem_, operands_, h);
     if (sink && !(*sink <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink;
     double sum = sink ? std::exp(*sink - maximum) : 0;
@@ -242,8 +259,18 @@ class Band {
     return lse;
   }
 
+  /// How far the largest value moves: up to where a key may come, down to where one surely stays.
+  double max_logit_move(double maximum) const {
+    double lowest = -std::numeric_limits<double>::infinity(), highest = maximum;
+    for (const Key& key : keys_) {
+      if (key.possible) highest = std::max(highest, key.value + key.value_move);
+      if (key.sure) lowest = std::max(lowest, key.value - key.value_move);
+    }
+    return std::max(highest - maximum, maximum - lowest);
+  }
+
   double weight_move(const Key& key) const {
-    return key.weight * (key.value_move + kWeight + store_) + kSmallestWeight;
+    return key.weight * (key.value_move + kWeight + store_) + smallest_weight_;
   }
 
   void output_row(std::int64_t b, std::int64_t h) {
@@ -254,11 +281,12 @@ class Band {
       const Key& key = keys_[static_cast<std::size_t>(j)];
       if (!key.possible) continue;
       const double* v = v_.data() + key_row(b, h, j) * problem_.dim_v;
-      const double move = weight_move(key);
+      const double move = key.share * weight_move(key);
+      if (key.share == 0) continue;
       for (std::size_t d = 0; d < o_.size(); ++d) {
-        if (key.kept) o_[d] += key.weight * v[d];
+        if (key.kept) o_[d] += key.share * key.weight * v[d];
         o_move_[d] += square(move * v[d]);
-        o_magnitude_[d] += key.weight * std::abs(v[d]);
+        o_magnitude_[d] += key.share * key.weight * std::abs(v[d]);
       }
     }
     // Weights may be divided by their sum only in the end.
@@ -291,7 +319,7 @@ class Band {
       if (!key.possible) continue;
       const double difference = key.d_weight - delta.value;
       const double move = key.weight * std::hypot((key.value_move + kWeight) * difference, key.d_weight_move) +
-                          kSmallestWeight * std::abs(difference);
+                          smallest_weight_ * std::abs(difference);
       score_gradient({b, h, i, j}, key, key.kept ? key.weight * difference : 0, move);
     }
     add_row_moves(query_row(b, h, i) * problem_.dim_qk);
@@ -304,22 +332,30 @@ class Band {
     const double relative = row_.lse + kWeight + kOperations * sink_distance_;
     const auto entry = static_cast<std::size_t>(h);
     add_term(-sink_weight_ * delta,
-             sink_weight_ * (row_.delta + relative * std::abs(delta)) + kSmallestWeight * std::abs(delta),
+             sink_weight_ * (row_.delta + relative * std::abs(delta)) + smallest_weight_ * std::abs(delta),
              gradient_.d_operands[*sink][entry], squares_.d_operands[*sink][entry]);
   }
 
   /// Fills the key's d_weight, and adds what it gives to dv.
   void value_gradient(Key& key, std::int64_t row, const double* d_o) {
     const double* v = v_.data() + row * problem_.dim_v;
-    const double move = weight_move(key) + key.weight * row_.lse;
+    key.d_weight = key.d_weight_move = 0;
+    if (key.share == 0) return;
+    const double move = key.share * (weight_move(key) + key.weight * row_.lse);
     RoundedSum d_weight;
     for (std::int64_t d = 0; d < problem_.dim_v; ++d) {
       d_weight.add(d_o[d] * v[d]);
       const auto at = static_cast<std::size_t>(row * problem_.dim_v + d);
-      add_term(key.kept ? key.weight * d_o[d] : 0, move * d_o[d], gradient_.dv[at], squares_.dv[at]);
+      add_term(key.kept ? key.share * key.weight * d_o[d] : 0, move * d_o[d], gradient_.dv[at], squares_.dv[at]);
     }
-    key.d_weight = d_weight.value;
-    key.d_weight_move = unless_overflow(d_weight.magnitude, std::sqrt(d_weight.square_move));
+    key.d_weight = key.share * d_weight.value;
+    key.d_weight_move = unless_overflow(key.share * d_weight.magnitude,
+                                        key.share * std::sqrt(d_weight.square_move) + dropout_move(key));
+  }
+
+  /// Of the product with dropout's factor.
+  double dropout_move(const Key& key) const {
+    return problem_.dropout > 0 ? 2 * kFloatRoundoff * std::abs(key.d_weight) : 0;
   }
 
   /// Adds a term with its move to a sum, which is rounded.
@@ -405,11 +441,14 @@ class Band {
 
   const AttentionProblem& problem_;
   const double scale_;
+  const double smallest_weight_;
   const double store_;  ///< of q, k, v, o and their gradients
   const std::vector<double> q_, k_, v_;
   std::vector<double> d_o_;
   const std::vector<reference::OperandView> operands_;
   Interpreter<double> program_;
+  const IndexOffsets offsets_;
+  const problem::DropoutMask dropout_;
   Program derivative_program_;
   std::optional<Interpreter<double>> derivative_;
   std::optional<RunningError> derivative_error_;
@@ -418,6 +457,7 @@ class Band {
   RunningError program_error_;           ///< of roundings alone
   RunningError function_program_error_;  ///< and of approximate functions
   double sink_weight_ = 0, sink_distance_ = 0;  ///< of the row: the sink's weight, and how far it is from the LSE
+  double max_logit_move_ = 0;                   ///< of the row
   double log_sum_ = 0;                          ///< of the row: its LSE less its maximum
   std::vector<Key> keys_;
   RowMoves row_;

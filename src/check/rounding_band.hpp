@@ -18,7 +18,8 @@ namespace scoremod::checking {
 /// LSE|
 ///   in place of |v| where that is taken from the row's maximum
 /// - weight P: P (delta + 4 u + w) each; and together P times the row's epsilon, the root of the sum of (P delta)^2
-///   - below float32's normal numbers, which rows come to whose sink outweighs all keys, 2^-125 more
+///   - below float32's normal numbers, which rows come to whose sink outweighs all keys, 2^-125 more,
+///   times the root of the number of scores, because such moves have one sign
 /// - LSE: epsilon + 4 u (1 + |LSE|), which the weights of the backward share; where they come from the row's maximum
 ///   instead, |LSE| counts up to kLargestReadLse only
 /// - where functions are approximations by f: what they miss has the same sign for like arguments, so epsilon has the

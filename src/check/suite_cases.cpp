@@ -21,6 +21,8 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   options.one_query_probability = 0.15;
   options.lengths_probability = 0.15;
   options.sink_probability = 0.15;
+  options.dropout_probability = 0.15;
+  options.max_logit_probability = 0.15;
   return options;
 }
 

@@ -6,6 +6,8 @@
 
 #include "scoremod/explain.hpp"
 
+#include "base/fail.hpp"
+
 namespace scoremod {
 namespace {
 
@@ -79,7 +81,8 @@ class Writer {
     // Every member by name: a new one does not compile until it is said here, or seen to be said elsewhere, as the
     // tensors and the program are below.
     const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, lengths, sink,
-                 program, operands, backward, stats, index_offsets, deterministic] = explanation_.problem;
+                 dropout, program, operands, backward, stats, max_logit, index_offsets, deterministic] =
+        explanation_.problem;
     row("problem") << "batch " << batch << ", heads " << heads_q;
     if (heads_kv != heads_q) out_ << " over " << heads_kv;
     out_ << ", " << seq_q << " queries x " << seq_kv << " keys, dim " << dim_qk;
@@ -87,7 +90,8 @@ class Writer {
     out_ << ", " << to_string(dtype) << ", scale " << explanation_.problem.effective_scale()
          << (lengths.q ? ", lengths of queries" : "") << (lengths.kv ? ", lengths of keys" : "")
          << (sink == Sink::kNone ? std::string() : std::string(", sink ") + to_string(sink))
-         << (backward ? ", backward" : "") << (stats ? ", stats" : "") << (index_offsets ? ", index offsets" : "")
+         << (dropout > 0 ? concat(", dropout ", dropout) : std::string()) << (backward ? ", backward" : "")
+         << (stats ? ", stats" : "") << (max_logit ? ", max logit" : "") << (index_offsets ? ", index offsets" : "")
          << (deterministic ? ", deterministic" : "") << "\n";
   }
 

@@ -163,6 +163,9 @@ class ProblemReader {
   void operator()(const char* name, std::optional<float>& number) const {
     if (const Json* value = file_.find(name)) number = as_float(*value, name);
   }
+  void operator()(const char* name, float& number) const {
+    if (const Json* value = file_.find(name)) number = as_float(*value, name);
+  }
   void operator()(const char* name, bool& flag) const {
     if (const Json* value = file_.find(name)) flag = as_bool(*value, name);
   }

@@ -19,7 +19,7 @@ InputBuffers buffers_of(const ProblemInputs& inputs) {
 }
 
 ForwardArgs forward_args(const InputBuffers& inputs, const OutputBuffers& outputs, const CallOptions& options) {
-  return {inputs.q, inputs.k, inputs.v, inputs.operands, outputs.o, outputs.lse, options};
+  return {inputs.q, inputs.k, inputs.v, inputs.operands, outputs.o, outputs.lse, options, outputs.max_logit};
 }
 
 BackwardArgs backward_args(const InputBuffers& inputs, const OutputBuffers& outputs, const CallOptions& options) {
@@ -32,6 +32,7 @@ ProblemBuffers::ProblemBuffers(const AttentionProblem& problem, InputBuffers inp
   const std::vector<TensorInfo> tensors = tensors_of(problem);
   outputs_.push_back(output("o", tensors[kO]));
   if (problem.stats || problem.backward) outputs_.push_back(output("lse", tensors[kLse]));
+  if (problem.max_logit) outputs_.push_back(output("max_logit", tensors[kLse]));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].has_gradient) outputs_.push_back(output((i <= kV ? "d" : "d_") + tensors[i].name, tensors[i]));
   }
@@ -60,6 +61,8 @@ OutputBuffers ProblemBuffers::output_buffers() {
       buffers.o = buffer;
     } else if (output.name == "lse") {
       buffers.lse = buffer;
+    } else if (output.name == "max_logit") {
+      buffers.max_logit = buffer;
     } else if (output.name == "dq") {
       buffers.dq = buffer;
     } else if (output.name == "dk") {

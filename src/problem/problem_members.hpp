@@ -18,8 +18,8 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
 /// and of the fields of problem files.
 template <MaybeConst<AttentionProblem> Problem, class Visitor>
 void visit_members(Problem& problem, Visitor&& visit) {
-  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, lengths, sink, program,
-         operands, backward, stats, index_offsets, deterministic] = problem;
+  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, lengths, sink, dropout,
+         program, operands, backward, stats, max_logit, index_offsets, deterministic] = problem;
   visit("batch", batch);
   visit("heads_q", heads_q);
   visit("heads_kv", heads_kv);
@@ -35,10 +35,12 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("scale", scale);
   visit("lengths", lengths);
   visit("sink", sink);
+  visit("dropout", dropout);
   visit("program", program);
   visit("operands", operands);
   visit("backward", backward);
   visit("stats", stats);
+  visit("max_logit", max_logit);
   visit("index_offsets", index_offsets);
   visit("deterministic", deterministic);
 }

@@ -32,6 +32,7 @@ struct JsonWriter {
   OrderedJson& json;
 
   void operator()(const char* name, const std::int64_t& number) const { json[name] = number; }
+  void operator()(const char* name, const float& number) const { json[name] = number; }
   void operator()(const char* name, const bool& flag) const {
     // The one flag that is on unless a file says otherwise.
     if (std::string_view(name) != "gradient" || !flag) json[name] = flag;

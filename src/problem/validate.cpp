@@ -46,6 +46,12 @@ void check_scale(const AttentionProblem& problem) {
   fail_argument("scale: expected a finite number, found ", *problem.scale, "; leave it out for 1 / sqrt(dim_qk)");
 }
 
+void check_dropout(const AttentionProblem& problem) {
+  if (problem.dropout >= 0 && problem.dropout < 1) return;
+  fail_argument("dropout: expected a probability of at least 0 and below 1, found ", problem.dropout,
+                "; leave it out for none");
+}
+
 /// A tensor as the stride checks see it: one entry per dimension.
 struct StridedTensor {
   std::string field;  ///< where the problem describes it: "q", "operands[0]"
@@ -215,6 +221,7 @@ void validate(const AttentionProblem& problem) {
   problem::validate_sizes(problem);
   problem::check_dtype(problem);
   problem::check_scale(problem);
+  problem::check_dropout(problem);
   problem::check_tensor(problem, problem::TensorRole::kQ, problem.q);
   problem::check_tensor(problem, problem::TensorRole::kK, problem.k);
   problem::check_tensor(problem, problem::TensorRole::kV, problem.v);

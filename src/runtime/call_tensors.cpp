@@ -44,8 +44,10 @@ TensorUse output(const char* name, const AttentionProblem& problem, TensorRole r
   return use_of(name, problem, role, buffer.data, buffer.bytes, true);
 }
 
-TensorUse lse_use(const AttentionProblem& problem, const void* data, std::size_t bytes, bool written) {
-  return {"lse",
+/// The LSE, or what lies as it does.
+TensorUse rows_use(const char* name, const AttentionProblem& problem, const void* data, std::size_t bytes,
+                   bool written) {
+  return {name,
           data,
           bytes,
           written,
@@ -144,7 +146,7 @@ backend::CallParameters check_options(const AttentionProblem& problem, const Cal
   check_offset("head", options.offsets.head, problem.heads_q);
   check_offset("query", options.offsets.query, problem.seq_q);
   check_offset("key", options.offsets.key, problem.seq_kv);
-  return {scale, options.offsets, options.stream};
+  return {scale, options.offsets, options.stream, options.dropout_seed, options.dropout_offset};
 }
 
 /// Lengths that the host can read are within their sequences. A shard's may be beyond: they are the whole sequence's.
@@ -199,13 +201,24 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   call.operands = bind_operands(problem, args.operands, uses);
   uses.push_back(output("o", problem, TensorRole::kO, args.o));
   const bool with_lse = problem.stats || args.lse.data != nullptr || args.lse.bytes != 0;
-  if (with_lse) uses.push_back(lse_use(problem, args.lse.data, args.lse.bytes, true));
+  if (with_lse) uses.push_back(rows_use("lse", problem, args.lse.data, args.lse.bytes, true));
+  if (problem.max_logit) {
+    uses.push_back(rows_use("max_logit", problem, args.max_logit.data, args.max_logit.bytes, true));
+  } else if (args.max_logit.data != nullptr || args.max_logit.bytes != 0) {
+    fail_argument("'max_logit' is given, which the problem does not ask for: expected its field max_logit to be set ",
+                  "before it is compiled; set it, or leave the buffer out");
+  }
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
   check_lengths(problem, args.options, call.operands, memory);
-  call.tensors = {args.q.data,   args.k.data, args.v.data,
-                  call.operands, args.o.data, static_cast<float*>(args.lse.data)};
+  call.tensors = {args.q.data,
+                  args.k.data,
+                  args.v.data,
+                  call.operands,
+                  args.o.data,
+                  static_cast<float*>(args.lse.data),
+                  static_cast<float*>(args.max_logit.data)};
   return call;
 }
 
@@ -217,7 +230,7 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
   uses.push_back(input("k", problem, TensorRole::kK, args.k));
   uses.push_back(input("v", problem, TensorRole::kV, args.v));
   uses.push_back(input("o", problem, TensorRole::kO, args.o));
-  uses.push_back(lse_use(problem, args.lse.data, args.lse.bytes, false));
+  uses.push_back(rows_use("lse", problem, args.lse.data, args.lse.bytes, false));
   uses.push_back(input("d_o", problem, TensorRole::kO, args.d_o));
   BackwardCall call;
   call.operands = bind_operands(problem, args.operands, uses);

@@ -49,7 +49,8 @@ backend::CallParameters Trial::parameters() {
   const AttentionProblem& p = problem().problem;
   // Different along every axis, and small enough that masks still keep something.
   const IndexOffsets offsets = p.index_offsets ? IndexOffsets{1, 2, 5, 3} : IndexOffsets{};
-  return {p.effective_scale(), offsets, nullptr};
+  constexpr std::uint64_t kDropoutSeed = 0x5eed'0123'4567'89ab, kDropoutOffset = 3;
+  return {p.effective_scale(), offsets, nullptr, kDropoutSeed, kDropoutOffset};
 }
 
 const ProblemInputs& Trial::inputs() {

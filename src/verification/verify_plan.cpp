@@ -35,15 +35,21 @@ class TrialRun {
     const std::size_t rows = trial_.forward_truth().lse.size();
     const OwnedMemory o = unwritten(problem::bytes_of(problem_, TensorRole::kO));
     const OwnedMemory lse = unwritten(rows * sizeof(float));
+    const OwnedMemory max_logit = problem_.max_logit ? unwritten(rows * sizeof(float)) : OwnedMemory();
     const OwnedMemory workspace(memory_, plan.workspace_bytes());
-    plan.execute({q_.data(), k_.data(), v_.data(), operands_, o.data(), reinterpret_cast<float*>(lse.data())},
+    plan.execute({q_.data(), k_.data(), v_.data(), operands_, o.data(), reinterpret_cast<float*>(lse.data()),
+                  reinterpret_cast<float*>(max_logit.data())},
                  trial_.parameters(), {workspace.data(), workspace.bytes()});
     memory_.wait(nullptr);
     const auto& truth = trial_.forward_truth();
     const auto& plain = trial_.plain_forward();
     const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, problem_.dtype);
-    return {judge("o", o, TensorRole::kO, truth.o, plain.o, classes),
-            lse_error(lse_in(lse, rows), truth.lse, plain.lse, problem_.dtype, classes)};
+    std::vector<OutputError> errors{judge("o", o, TensorRole::kO, truth.o, plain.o, classes),
+                                    lse_error(lse_in(lse, rows), truth.lse, plain.lse, problem_.dtype, classes)};
+    if (!problem_.max_logit) return errors;
+    errors.push_back(lse_error(lse_in(max_logit, rows), truth.max_logit, plain.max_logit, problem_.dtype, classes));
+    errors.back().name = "max_logit";
+    return errors;
   }
 
   std::vector<OutputError> backward(const backend::BackwardPlan& plan, std::span<const std::uint32_t> gradients) const {

@@ -17,7 +17,7 @@ FULL = {
     "dtype": "bf16", "layout": "SBHD", "q": "BHSD",
     "k": {"layout": "BSHD", "strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
     "v": {"layout": "SBHD"}, "o": {},
-    "scale": 0.25, "lengths": {"kv": True}, "sink": "learned",
+    "scale": 0.25, "lengths": {"kv": True}, "sink": "learned", "dropout": 0.125, "max_logit": True,
     "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "table rel: f32 rank 2",
                 "value = score + slopes + rel[h, q_idx]", "keep = doc == b"],
     "operands": [{"name": "rel", "dtype": "f16", "shape": [4, 9], "strides": [16, 1]}, {"name": "slopes"}],

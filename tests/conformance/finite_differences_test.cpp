@@ -34,6 +34,8 @@ class Differences {
         memory_(compiled_.problem, inputs_, 0) {
     parameters_.scale = test_case.problem.effective_scale();
     parameters_.offsets = test_case.call.offsets;
+    parameters_.dropout_seed = test_case.call.dropout_seed;
+    parameters_.dropout_offset = test_case.call.dropout_offset;
     const auto d_o = reference::load_dense<double>(test_case.problem, TensorRole::kO, inputs_.d_o.data());
     d_o_.assign(d_o.begin(), d_o.end());
     for (GuardedBuffer* buffer : read_buffers()) snap(*buffer);
@@ -165,6 +167,23 @@ TEST(FiniteDifferencesOfSinks, AgreeWithTheGradients) {
     faulty.problem.sink = Sink::kNone;
     EXPECT_GT(differences.largest_error(faulty), 0.01);
   }
+}
+
+TEST(FiniteDifferencesOfDropout, AgreeWithTheGradients) {
+  AttentionProblem problem = small_problem();
+  problem.program = Program::parse("operand t: f32 [h]\nvalue = t * tanh(score / 4.0)\nkeep = kv_idx < q_idx + 2");
+  problem.operands = {{"t", DType::kF32, {2}, {}}};
+  problem.dropout = 0.4f;
+  problem.sink = Sink::kLearned;
+  checking::CheckCase test_case{"dropout", problem};
+  test_case.call.dropout_seed = 5;
+  test_case.call.dropout_offset = 6;
+  Differences differences(test_case);
+  EXPECT_LT(differences.largest_error(differences.compiled()), kTolerance);
+  // The gradients of attention without dropout.
+  compiler::CompiledProblem faulty = differences.compiled();
+  faulty.problem.dropout = 0;
+  EXPECT_GT(differences.largest_error(faulty), 0.01);
 }
 
 TEST(FiniteDifferencesOfPrograms, FindAnIdentityDerivative) {

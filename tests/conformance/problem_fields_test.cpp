@@ -16,6 +16,7 @@
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "conformance/conformance.hpp"
+#include "problem/dropout_mask.hpp"
 #include "problem/strided_tensor.hpp"
 #include "support/check_report.hpp"
 #include "support/dense_attention.hpp"
@@ -98,14 +99,18 @@ void expect_same(const ProblemBuffers& found, const test::DenseResult& expected)
   expect_near("dk", tensor_values(found, "dk"), expected.dk);
   expect_near("dv", tensor_values(found, "dv"), expected.dv);
   expect_near("d_sink", tensor_values(found, "d_sink"), expected.d_sink);
+  if (const std::vector<double> found_max = tensor_values(found, "max_logit"); !found_max.empty())
+    expect_near("max_logit", found_max, expected.max_logit);
 }
 
 /// Holds every backend of the host to the oracle on these inputs.
-void expect_backends_conform(const AttentionProblem& problem, const ProblemInputs& inputs) {
+void expect_backends_conform(const AttentionProblem& problem, const ProblemInputs& inputs,
+                             const CallOptions& call = {}) {
   for (const std::string& backend : test::tested_backends()) {
     CheckOptions options;
     options.backend = backend;
     options.inputs = inputs;
+    options.call = call;
     const CheckReport report = check(problem, options);
     EXPECT_TRUE(report.passed()) << test::describe(report);
   }
@@ -320,6 +325,206 @@ TEST(SinkNegativeControl, AnIgnoredSinkIsFound) {
   // Off by one for a learned one.
   faulty.problem.sink = Sink::kOffByOne;
   EXPECT_EQ(wrong(faulty), (std::vector<std::string>{"o", "lse", "dq", "dk", "dv", "d_sink"}));
+}
+
+CallOptions dropout_call() {
+  CallOptions call;
+  call.dropout_seed = 0x1234'5678'9abc'def0;
+  call.dropout_offset = 77;
+  return call;
+}
+
+AttentionProblem with_dropout(float probability) {
+  AttentionProblem problem = small_problem();
+  problem.program = Program::parse("value = 2.0 * score\nkeep = kv_idx < q_idx + 3");
+  problem.dropout = probability;
+  return problem;
+}
+
+TEST(Dropout, LeavesWeightsOutAfterTheSoftmax) {
+  for (const float probability : {0.1F, 0.5F, 0.9F}) {
+    for (const Sink sink : {Sink::kNone, Sink::kLearned}) {
+      AttentionProblem problem = with_dropout(probability);
+      problem.sink = sink;
+      const ProblemInputs inputs = random_inputs(problem);
+      const CallOptions call = dropout_call();
+      const problem::DropoutMask mask(probability, call.dropout_seed, call.dropout_offset);
+      DenseModifier modifier;
+      modifier.value = [](double s, Index, Index, Index, Index) { return 2 * s; };
+      modifier.slope = [](double, Index, Index, Index, Index) { return 2.0; };
+      modifier.keep = [](Index, Index, Index q, Index kv) { return kv < q + 3; };
+      modifier.share = [&](Index b, Index h, Index q, Index kv) {
+        return mask.keeps(b, h, q, kv) ? 1 / (1 - static_cast<double>(probability)) : 0;
+      };
+      if (sink == Sink::kLearned) {
+        std::vector<double> sinks;
+        for (const OwnedOperand& operand : inputs.operands) {
+          for (Index h = 0; h < problem.heads_q; ++h)
+            sinks.push_back(load_element<double>(operand.bytes.data(), DType::kF32, h));
+        }
+        modifier.sink = [=](Index h) { return sinks[static_cast<std::size_t>(h)]; };
+      }
+      expect_same(run(problem, inputs, "reference", call), dense(problem, inputs, modifier));
+      expect_backends_conform(problem, inputs, call);
+    }
+  }
+}
+
+/// Tiles and blocks of the backends cut the keys otherwise than the mask's groups of four do.
+TEST(Dropout, IsTheSameAcrossTiles) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    AttentionProblem problem = with_dropout(0.25F);
+    problem.dtype = dtype;
+    problem.program = Program::parse("value = score\nkeep = kv_idx <= q_idx + 61");
+    problem.seq_q = 130;
+    problem.seq_kv = 333;
+    problem.dim_qk = problem.dim_v = 24;
+    CallOptions call = dropout_call();
+    call.offsets = {1, 2, 3, 5};
+    expect_backends_conform(problem, random_inputs(problem), call);
+  }
+}
+
+TEST(Dropout, OfAShardIsThatOfTheWhole) {
+  AttentionProblem whole = with_dropout(0.3F);
+  whole.backward = false;
+  AttentionProblem shard = whole;
+  shard.heads_q = 2;
+  shard.heads_kv = 1;
+  const ProblemInputs inputs = random_inputs(whole);
+  ProblemInputs part = random_inputs(shard);
+  // Heads 2 and 3 of the whole, which share key head 1. The order is BHSD.
+  const auto cut = [&](const std::vector<std::byte>& from, std::size_t heads, std::size_t first, std::size_t count,
+                       std::vector<std::byte>& to) {
+    const std::size_t head = from.size() / heads / 3;
+    for (std::size_t b = 0; b < 3; ++b)
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>((b * heads + first) * head), count * head,
+                  to.begin() + static_cast<std::ptrdiff_t>(b * count * head));
+  };
+  cut(inputs.q, 4, 2, 2, part.q);
+  cut(inputs.k, 2, 1, 1, part.k);
+  cut(inputs.v, 2, 1, 1, part.v);
+  CallOptions call = dropout_call();
+  CompileOptions options;
+  options.backend = "cpu";
+  ProblemBuffers of_whole(whole, buffers_of(inputs)), of_shard(shard, buffers_of(part));
+  Attention::compile(whole, options).forward(of_whole.forward(call));
+  call.offsets.head = 2;
+  Attention::compile(shard, options).forward(of_shard.forward(call));
+  std::vector<std::byte> expected(of_shard.outputs()[0].bytes.size());
+  cut(of_whole.outputs()[0].bytes, 4, 2, 2, expected);
+  EXPECT_EQ(of_shard.outputs()[0].bytes, expected);
+}
+
+TEST(Dropout, DependsOnSeedAndOffset) {
+  const AttentionProblem problem = with_dropout(0.5F);
+  const ProblemInputs inputs = random_inputs(problem);
+  CallOptions call = dropout_call();
+  const std::vector<double> first = tensor_values(run(problem, inputs, "cpu", call), "o");
+  EXPECT_EQ(tensor_values(run(problem, inputs, "cpu", call), "o"), first);
+  call.dropout_seed += 1;
+  EXPECT_NE(tensor_values(run(problem, inputs, "cpu", call), "o"), first);
+  call.dropout_seed -= 1;
+  call.dropout_offset += std::uint64_t{1} << 32;
+  EXPECT_NE(tensor_values(run(problem, inputs, "cpu", call), "o"), first);
+}
+
+TEST(DropoutNegativeControl, FaultsAreFound) {
+  const AttentionProblem problem = with_dropout(0.25F);
+  const compiler::CompiledProblem right = compiler::compile(problem);
+  const ProblemInputs inputs = random_inputs(problem);
+  CheckOptions options;
+  options.call = dropout_call();
+  const auto passes = [&](const checking::Subject& subject) {
+    return checking::check_subject(right, subject, inputs, options).passed();
+  };
+  const checking::Subject subject = test::reference_subject(right);
+  EXPECT_TRUE(passes(subject));
+  checking::Subject wrong_seed = subject;
+  wrong_seed.forward = [&](ForwardArgs args, Buffer workspace) {
+    args.options.dropout_seed += 1;
+    subject.forward(args, workspace);
+  };
+  EXPECT_FALSE(passes(wrong_seed));
+  // The backward of another call's mask.
+  checking::Subject other_mask = subject;
+  other_mask.backward = [&](BackwardArgs args, Buffer workspace) {
+    args.options.dropout_offset += 1;
+    subject.backward(args, workspace);
+  };
+  EXPECT_FALSE(passes(other_mask));
+  const auto unscaled = [&](const ForwardArgs& args) {
+    auto* o = static_cast<float*>(args.o.data);
+    for (std::size_t i = 0; i < args.o.bytes / sizeof(float); ++i) o[i] *= 0.75F;
+  };
+  EXPECT_FALSE(passes(test::after_forward(subject, unscaled)));
+  compiler::CompiledProblem without = right;
+  without.problem.dropout = 0;
+  EXPECT_FALSE(passes(test::reference_subject(without)));
+}
+
+TEST(MaxLogit, IsTheLargestKeptModifiedScore) {
+  for (const Sink sink : {Sink::kNone, Sink::kOffByOne}) {
+    AttentionProblem problem = small_problem();
+    problem.program = Program::parse("value = score - 1.5\nkeep = kv_idx < q_idx");
+    problem.sink = sink;
+    problem.max_logit = true;
+    const ProblemInputs inputs = random_inputs(problem);
+    DenseModifier modifier;
+    modifier.value = [](double s, Index, Index, Index, Index) { return s - 1.5; };
+    modifier.keep = [](Index, Index, Index q, Index kv) { return kv < q; };
+    if (sink == Sink::kOffByOne) modifier.sink = [](Index) { return 0.0; };
+    test::DenseResult expected = dense(problem, inputs, modifier);
+    expected.d_sink.clear();
+    const ProblemBuffers found = run(problem, inputs, "reference");
+    ASSERT_EQ(tensor_values(found, "max_logit").size(), expected.max_logit.size());
+    expect_same(found, expected);
+    EXPECT_TRUE(std::isinf(tensor_values(found, "max_logit")[0]));
+    expect_backends_conform(problem, inputs);
+  }
+}
+
+TEST(MaxLogit, MayBeInfinityOrNan) {
+  for (const char* value :
+       {"log(score)", "1.0 / f32(kv_idx - 2)", "score + 1.0 / f32(kv_idx - 2) + log(f32(3 - kv_idx))",
+        "select(kv_idx == 2, 0.0 / 0.0, score)"}) {
+    AttentionProblem problem = small_problem();
+    problem.program = Program::parse(std::string("value = ") + value);
+    problem.max_logit = true;
+    problem.backward = false;
+    SCOPED_TRACE(value);
+    expect_backends_conform(problem, random_inputs(problem));
+  }
+}
+
+TEST(MaxLogit, IsGivenWhereItIsAskedFor) {
+  AttentionProblem problem = small_problem();
+  const ProblemInputs inputs = random_inputs(problem);
+  std::vector<float> rows(60);
+  ProblemBuffers buffers(problem, buffers_of(inputs));
+  ForwardArgs args = buffers.forward();
+  args.max_logit = {rows.data(), rows.size() * sizeof(float)};
+  test::expect_refusal("'max_logit' is given, which the problem does not ask for",
+                       [&] { Attention::compile(problem).forward(args); });
+  problem.max_logit = true;
+  args.max_logit = {};
+  test::expect_refusal("'max_logit' is missing", [&] { Attention::compile(problem).forward(args); });
+  args.max_logit = {rows.data(), rows.size() * sizeof(float) - 1};
+  test::expect_refusal("'max_logit' is too small", [&] { Attention::compile(problem).forward(args); });
+}
+
+TEST(MaxLogitNegativeControl, AnotherKeysIsFound) {
+  AttentionProblem problem = small_problem();
+  problem.max_logit = true;
+  const compiler::CompiledProblem right = compiler::compile(problem);
+  const ProblemInputs inputs = random_inputs(problem);
+  const checking::Subject subject = test::reference_subject(right);
+  EXPECT_TRUE(checking::check_subject(right, subject, inputs, {}).passed());
+  const auto as_lse = [](const ForwardArgs& args) {
+    std::copy_n(static_cast<const float*>(args.lse.data), 60, static_cast<float*>(args.max_logit.data));
+  };
+  const CheckReport report = checking::check_subject(right, test::after_forward(subject, as_lse), inputs, {});
+  EXPECT_FALSE(test::output(report, "max_logit").passed());
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ TEST_P(RandomProblems, ConformToTheOracle) {
     options.row_class_probability = 0.2;
     options.one_query_probability = 0.1;
     options.lengths_probability = options.sink_probability = 0.2;
+    options.dropout_probability = options.max_logit_probability = 0.2;
     checking::CheckCase made = checking::random_problem(random, options);
     made.seed = seed;
     made.name =

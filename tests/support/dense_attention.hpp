@@ -17,6 +17,8 @@ struct DenseModifier {
                                                                                       Index) { return 1.0; };
   /// The sink of a head; empty without one.
   std::function<double(Index h)> sink = {};
+  /// What dropout multiplies a weight by where it goes into the output; empty without dropout.
+  std::function<double(Index b, Index h, Index q, Index kv)> share = {};
   std::function<bool(Index b, Index h, Index q, Index kv)> keep = [](Index, Index, Index, Index) { return true; };
 };
 
@@ -28,6 +30,7 @@ struct DenseTensors {
 struct DenseResult {
   std::vector<double> o, lse, dq, dk, dv;
   std::vector<double> d_sink;  ///< one for each head, where there is a sink
+  std::vector<double> max_logit;
 };
 
 /// Attention from the formula in float64, with whole score matrices and no program: stands apart from everything in

@@ -194,7 +194,9 @@ int run(const Arguments& arguments) {
   {
     ProgressBar progress;
     Staging staging(attention);
-    const ForwardArgs forward = staging.stage(buffers.forward());
+    CallOptions call;
+    call.dropout_seed = arguments.seed.value_or(source.file.seed);
+    const ForwardArgs forward = staging.stage(buffers.forward(call));
     const Buffer workspace = staging.workspace(attention.forward_workspace_bytes());
     const auto run_forward = [&] {
       attention.forward(forward, workspace);
@@ -202,7 +204,7 @@ int run(const Arguments& arguments) {
     };
     report.forward_seconds = time_calls(run_forward, arguments.repeat, "forward", progress);
     if (problem.backward) {
-      const BackwardArgs backward = staging.stage(buffers.backward());
+      const BackwardArgs backward = staging.stage(buffers.backward(call));
       const Buffer backward_workspace = staging.workspace(attention.backward_workspace_bytes());
       const auto run_backward = [&] {
         attention.backward(backward, backward_workspace);

@@ -6,6 +6,7 @@
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/row_kernels.hpp"
 #include "backend/cpu/tile_program.hpp"
+#include "problem/dropout_mask.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -34,7 +35,10 @@ class Worker {
         stride_(round_up(call.keys, kPanelColumns) + kLanePadding),
         scores_(scratch.take<float>(kBlockRows * stride_)),
         probabilities_(scratch.take<float>(kBlockRows * stride_)),
-        adjoints_(scratch.take<float>(kBlockRows * stride_)) {}
+        adjoints_(scratch.take<float>(kBlockRows * stride_)),
+        drops_(call.compiled.problem.dropout > 0),
+        dropout_(call.compiled.problem.dropout, call.parameters.dropout_seed, call.parameters.dropout_offset),
+        shares_(drops_ ? scratch.take<float>(kBlockRows * stride_) : probabilities_) {}
 
   void run() {
     const std::int64_t units = shape_.batch * shape_.heads_kv * call_.tiles;
@@ -133,9 +137,9 @@ class Worker {
     matrix_product(tile.rows, {d_o_, shape_.padded_v}, {v_panels_, shape_.dim_v, column, count}, {adjoints_, stride_});
     for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
 
-    add_over_queries(probabilities_, d_o_, shape_.padded_v, block.d_o_finite, tile.rows, count,
+    add_over_queries(shares_, shares_, d_o_, shape_.padded_v, block.d_o_finite, tile.rows, count,
                      dv_ + column * shape_.padded_v);
-    add_over_queries(adjoints_, q_, shape_.padded_qk, block.q_finite, tile.rows, count,
+    add_over_queries(adjoints_, probabilities_, q_, shape_.padded_qk, block.q_finite, tile.rows, count,
                      dk_ + column * shape_.padded_qk);
     multiply_ds_k(tile.rows, column, count, block.first);
   }
@@ -154,6 +158,7 @@ class Worker {
     const float remainder = call_.lse_remainders != nullptr ? call_.lse_remainders[lse_at] : 0;
     probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count,
                   {call_.tensors.lse[lse_at], remainder}, p);
+    if (drops_) drop(tile, row, column, count);
     const float mean = dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
     softmax_adjoint(p, mean, count, adjoint);
     program_.evaluate_adjoints(adjoint);
@@ -163,27 +168,46 @@ class Worker {
     if (score_adjoint.data != adjoint) keep_where_probable(score_adjoint, p, count, adjoint);
   }
 
-  /// out += coefficients^T rows.
-  void add_over_queries(const float* coefficients, const float* rows, std::size_t stride, bool finite,
-                        std::size_t count, std::size_t keys, float* out) const {
+  /// Writes the part of each probability that went into the output, and takes what was dropped out of dO V^T.
+  void drop(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count) {
+    const float* p = probabilities_ + row * stride_;
+    float* shares = shares_ + row * stride_;
+    float* adjoint = adjoints_ + row * stride_;
+    const auto factor = static_cast<float>(dropout_.factor());
+    std::fill_n(shares, count, factor);
+    const IndexOffsets& offsets = call_.parameters.offsets;
+    dropout_.drop(offsets.batch + batch_, offsets.head + tile.head,
+                  offsets.query + tile.query + static_cast<std::int64_t>(row),
+                  offsets.key + first_key_ + static_cast<std::int64_t>(column), count, shares);
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool stays = shares[i] != 0;
+      adjoint[i] = stays ? factor * adjoint[i] : 0;
+      shares[i] = stays ? factor * p[i] : 0;
+    }
+    std::fill(shares + count, shares + round_up(count, kPanelColumns), 0.0f);
+  }
+
+  /// out += coefficients^T rows, of which those without a weight have none where `rows` are not finite.
+  void add_over_queries(const float* coefficients, const float* weights, const float* rows, std::size_t stride,
+                        bool finite, std::size_t count, std::size_t keys, float* out) const {
     MatrixProduct product(keys, stride, count, {coefficients, stride_}, {rows, stride}, {out, stride});
     product.a_transposed = true;
-    multiply(product, finite);
+    multiply(product, finite, weights);
   }
 
   void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count, bool overwrite) const {
     const std::size_t stride = shape_.padded_qk;
     MatrixProduct product(rows, stride, count, {adjoints_, stride_}, k_.rows_from(column), {dq_, stride});
     product.overwrite = overwrite;
-    multiply(product, k_finite_);
+    multiply(product, k_finite_, probabilities_);
   }
 
-  /// Without what has no probability when B is not finite.
-  void multiply(const MatrixProduct& product, bool finite) const {
+  /// Without what has no weight when B is not finite.
+  static void multiply(const MatrixProduct& product, bool finite, const float* weights) {
     if (finite) {
       matrix_product(product);
     } else {
-      matrix_product_of_weighted(product, probabilities_);
+      matrix_product_of_weighted(product, weights);
     }
   }
 
@@ -229,6 +253,9 @@ class Worker {
   float *q_, *o_, *d_o_, *dq_;
   std::size_t stride_;
   float *scores_, *probabilities_, *adjoints_;
+  const bool drops_;
+  const problem::DropoutMask dropout_;
+  float* shares_;  ///< the probabilities as they went into the output
 
   std::int64_t unit_ = 0, batch_ = 0, head_kv_ = 0, tile_ = 0, head_ = -1;
   std::int64_t first_key_ = 0, end_key_ = 0;

@@ -29,8 +29,8 @@ class CpuBackend final : public Backend {
                                             const Target*) const override {
     // Every member is named: one that is added does not compile until it is run or refused here.
     [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                  lengths, sink, program, operands, backward, stats, index_offsets, deterministic] =
-        compiled.problem;
+                                  lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
+                                  deterministic] = compiled.problem;
     return {};
   }
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,

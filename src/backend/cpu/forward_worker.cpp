@@ -10,6 +10,7 @@
 #include "backend/cpu/row_kernels.hpp"
 #include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_program.hpp"
+#include "problem/dropout_mask.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -33,7 +34,9 @@ class Worker {
         scores_(scratch.take<float>(kRowBlock * scores_stride_)),
         output_(scratch.take<float>(makes_output() ? call.queries * shape_.padded_v : 0)),
         largest_(scratch.take<float>(call.queries)),
-        sum_(scratch.take<float>(call.queries)) {}
+        sum_(scratch.take<float>(call.queries)),
+        max_logit_(scratch.take<float>(makes_max_logit() ? call.queries : 0)),
+        dropout_(call.compiled.problem.dropout, call.parameters.dropout_seed, call.parameters.dropout_offset) {}
 
   void run() {
     const auto queries = static_cast<std::int64_t>(call_.queries);
@@ -49,6 +52,9 @@ class Worker {
 
  private:
   bool makes_output() const { return call_.remainders == nullptr; }
+
+  bool makes_max_logit() const { return makes_output() && call_.compiled.problem.max_logit; }
+  bool drops() const { return makes_output() && call_.compiled.problem.dropout > 0; }
 
   /// Whether one of these rows of the unit is wanted.
   bool any_wanted(std::size_t row, std::size_t count) const {
@@ -70,6 +76,7 @@ class Worker {
     if (makes_output()) std::fill_n(output_, rows_ * shape_.padded_v, 0.0f);
     std::fill_n(largest_, rows_, -kInfinity);
     std::fill_n(sum_, rows_, 0.0f);
+    if (makes_max_logit()) std::fill_n(max_logit_, rows_, -kInfinity);
     program_.begin_head(batch_, head_);
     program_.begin_rows(first_, rows_);
 
@@ -79,6 +86,7 @@ class Worker {
       const IndexSpan tile{key, std::min(key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv)};
       if (mask_.any(queries, tile)) run_tile(tile);
     }
+    if (makes_max_logit()) store_max_logit();
     add_sink();
     if (makes_output()) {
       store();
@@ -89,6 +97,7 @@ class Worker {
 
   void run_tile(IndexSpan tile) {
     const auto count = static_cast<std::size_t>(tile.last - tile.first);
+    first_key_ = tile.first;
     const std::int64_t head_kv = head_ / shape_.group;
     k_.pack(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv), tile.first, count);
     if (makes_output()) {
@@ -126,6 +135,12 @@ class Worker {
     const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
     const LaneSource value = unchanged ? LaneSource{scores, false} : program_.at(program.value_root);
     const float tile_largest = mask_scores(value, masked ? &keep : nullptr, columns, scores);
+    if (makes_max_logit()) {
+      // The largest of the tile leaves NaN out.
+      const bool any_nan = std::any_of(scores, scores + columns, [](float x) { return std::isnan(x); });
+      max_logit_[row] = any_nan || std::isnan(max_logit_[row]) ? std::numeric_limits<float>::quiet_NaN()
+                                                               : std::max(max_logit_[row], tile_largest);
+    }
     const float before = largest_[row];
     const float largest = std::max(before, tile_largest);
     // With nothing kept so far any reference gives exp(-inf - reference) = 0.
@@ -133,7 +148,15 @@ class Worker {
     const float factor = before == reference ? 1.0f : before == -kInfinity ? 0.0f : std::exp(before - reference);
     largest_[row] = largest;
     sum_[row] = sum_[row] * factor + exponentiate(scores, columns, reference);
+    // The sum has what is dropped, the output does not.
+    if (drops()) drop(row, column, columns, scores);
     return factor;
+  }
+
+  void drop(std::size_t row, std::size_t column, std::size_t columns, float* weights) const {
+    const IndexOffsets& offsets = call_.parameters.offsets;
+    dropout_.drop(offsets.batch + batch_, offsets.head + head_, offsets.query + first_ + static_cast<std::int64_t>(row),
+                  offsets.key + first_key_ + static_cast<std::int64_t>(column), columns, weights);
   }
 
   void add_p_v(std::size_t row, std::size_t count, std::size_t column, std::size_t columns, const float* factors) {
@@ -169,13 +192,18 @@ class Worker {
     for (std::size_t d = 0; d < shape_.padded_v; ++d) row[d] *= factor;
   }
 
+  void store_max_logit() const {
+    std::copy_n(max_logit_, rows_, call_.tensors.max_logit + shape_.query_row(batch_, head_, first_));
+  }
+
   void store() {
+    const auto share = static_cast<float>(dropout_.factor());
     const RowTarget o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_);
     for (std::size_t r = 0; r < rows_; ++r) {
       const std::int64_t query = first_ + static_cast<std::int64_t>(r);
       // A kept key's weight is at least that of the largest score, 1.
       const bool any_kept = sum_[r] != 0;
-      store_row(output_ + r * shape_.padded_v, any_kept ? 1 / sum_[r] : 0.0f, o, query);
+      store_row(output_ + r * shape_.padded_v, any_kept ? share / sum_[r] : 0.0f, o, query);
       if (call_.tensors.lse == nullptr) continue;
       call_.tensors.lse[shape_.query_row(batch_, head_, query)] =
           any_kept ? largest_[r] + std::log(sum_[r]) : -kInfinity;
@@ -203,8 +231,11 @@ class Worker {
   float* output_;
   float* largest_;
   float* sum_;
+  float* max_logit_;  ///< null where it is not wanted
+  const problem::DropoutMask dropout_;
 
   std::int64_t batch_ = 0, head_ = 0, first_ = 0;
+  std::int64_t first_key_ = 0;  ///< of the tile
   std::size_t rows_ = 0;
   bool v_finite_ = true;
 };

@@ -59,12 +59,22 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
   // its operands are judged by the forms that they need, and the other members that are not looked at here are run.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                lengths, sink, program, operands, backward, stats, index_offsets, deterministic] =
-      problem;
+                                lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
+                                deterministic] = problem;
   Reasons reasons;
   if (sink != Sink::kNone) {
     reasons.push_back(unsupported(Rule::kSink, concat("the softmax has a sink (", to_string(sink),
                                                       "): cuDNN's graphs with score functions are built without")));
+  }
+  if (dropout > 0) {
+    reasons.push_back(
+        unsupported(Rule::kDropout, concat("weights are dropped (dropout is ", dropout,
+                                           "): cuDNN's generator is its own, and its mask cannot be computed again")));
+  }
+  if (max_logit) {
+    reasons.push_back(unsupported(Rule::kMaxLogit,
+                                  "the largest scores are an output (max_logit): cuDNN's graphs with "
+                                  "score functions are built without"));
   }
   if (problem.dtype == DType::kF32) {
     reasons.push_back(unsupported(Rule::kDtype, "q, k and v are f32: cuDNN's fused attention takes f16 and bf16"));

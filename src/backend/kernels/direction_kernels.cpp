@@ -23,11 +23,14 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + til
 std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compiler::CompiledProblem& compiled) {
   // Every member is named: one that is added does not compile until it is run or refused here.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                lengths, sink, program, operands, backward, stats, index_offsets, deterministic] =
-      compiled.problem;
+                                lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
+                                deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
   if (sink != Sink::kNone)
     reasons.push_back(unsupported(Rule::kSink, concat("expected no sink, found ", to_string(sink))));
+  if (dropout > 0) reasons.push_back(unsupported(Rule::kDropout, concat("expected no dropout, found ", dropout)));
+  if (max_logit)
+    reasons.push_back(unsupported(Rule::kMaxLogit, "expected no output of largest scores, found max_logit"));
   if (dtype == DType::kF32)
     reasons.push_back(unsupported(Rule::kDtype, "expected q, k and v in f16 or bf16, found f32"));
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {

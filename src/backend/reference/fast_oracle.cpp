@@ -14,6 +14,7 @@
 #include "backend/reference/sink_value.hpp"
 #include "backend/reference/strip_evaluator.hpp"
 #include "base/fail.hpp"
+#include "problem/dropout_mask.hpp"
 
 namespace scoremod::backend::reference {
 namespace {
@@ -98,10 +99,14 @@ class Worker {
         q_(kBlockRows, dim_qk_),
         scores_(kBlockRows, keys_),
         weights_(kBlockRows, keys_),
+        shares_(kBlockRows, keys_),
+        dropout_(problem_.dropout, task.parameters.dropout_seed, task.parameters.dropout_offset),
         o_(kBlockRows, dim_v_),
         kept_(kBlockRows * scores_.stride),
+        left_(kept_.size()),
         lse_(kBlockRows),
-        sink_weights_(kBlockRows) {
+        sink_weights_(kBlockRows),
+        max_logit_(kBlockRows) {
     if (!task.derivative) return;
     derivative_.emplace(*task.derivative, task.operands, task.parameters.offsets, problem_.seq_kv);
     for (const Root& root : task.derivative->roots()) {
@@ -154,19 +159,23 @@ class Worker {
     const std::size_t first = task_.query_row(b, h, i);
     q_.load(task_.q.data() + first * dim_qk_, rows);
     multiply(q_, rows, k_transposed_, dim_qk_, scores_);
-    for (std::size_t r = 0; r < rows; ++r) weigh(i + static_cast<std::int64_t>(r), r);
+    for (std::size_t r = 0; r < rows; ++r) {
+      weigh(i + static_cast<std::int64_t>(r), r);
+      drop(b, h, i + static_cast<std::int64_t>(r), r);
+    }
     o_.clear();
     for (std::size_t r = 0; r < rows; ++r) {
       if (std::isnan(lse_[r])) std::fill_n(o_.row(r), dim_v_, lse_[r]);
     }
-    add({rows, v_.stride, keys_, weights_.data.data(), weights_.stride, 1, v_.data.data(), v_.stride, o_.data.data(),
+    add({rows, v_.stride, keys_, shares_.data.data(), shares_.stride, 1, v_.data.data(), v_.stride, o_.data.data(),
          o_.stride},
-        v_.finite);
+        v_.finite, left_);
     if (derivative_) {
       differentiate(first, i, rows);
     } else {
       store(o_, rows, task_.forward.o.data() + first * dim_v_);
       std::copy_n(lse_.data(), rows, task_.forward.lse.data() + first);
+      std::copy_n(max_logit_.data(), rows, task_.forward.max_logit.data() + first);
     }
     report(static_cast<std::int64_t>(rows));
   }
@@ -186,12 +195,13 @@ class Worker {
     });
     double maximum = -std::numeric_limits<double>::infinity();
     bool any = sink_.has_value();
-    if (any) maximum = *sink_;
     for (std::size_t j = 0; j < keys_; ++j) {
       if (kept[j] == 0) continue;
       any = true;
       if (std::isnan(weights[j]) || weights[j] > maximum) maximum = weights[j];
     }
+    max_logit_[r] = maximum;
+    if (sink_ && !(*sink_ <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink_;
     exponentiate(weights, keys_, maximum);
     double sum = sink_ ? std::exp(*sink_ - maximum) : 0;
     for (std::size_t j = 0; j < keys_; ++j) {
@@ -203,6 +213,22 @@ class Worker {
     for (std::size_t j = 0; j < keys_; ++j) weights[j] = kept[j] != 0 ? weights[j] / sum : 0;
   }
 
+  /// The part of each weight that goes into the output, and which keys have one.
+  void drop(std::int64_t b, std::int64_t h, std::int64_t query, std::size_t r) {
+    const double* weights = weights_.row(r);
+    double* shares = shares_.row(r);
+    const std::uint8_t* kept = kept_.data() + r * scores_.stride;
+    std::uint8_t* left = left_.data() + r * scores_.stride;
+    const IndexOffsets& at = task_.parameters.offsets;
+    for (std::size_t j = 0; j < keys_; ++j) {
+      left[j] = kept[j];
+      if (problem_.dropout > 0 &&
+          !dropout_.keeps(at.batch + b, at.head + h, at.query + query, at.key + static_cast<std::int64_t>(j)))
+        left[j] = 0;
+      shares[j] = left[j] != 0 ? weights[j] * dropout_.factor() : 0;
+    }
+  }
+
   void differentiate(std::size_t first, std::int64_t query, std::size_t rows) {
     d_o_.load(task_.d_o.data() + first * dim_v_, rows);
     multiply(d_o_, rows, v_transposed_, dim_v_, d_weights_);
@@ -210,14 +236,14 @@ class Worker {
     dq_.clear();
     add({rows, k_.stride, keys_, d_weights_.data.data(), d_weights_.stride, 1, k_.data.data(), k_.stride,
          dq_.data.data(), dq_.stride},
-        k_.finite);
+        k_.finite, kept_);
     store(dq_, rows, task_.backward.dq.data() + first * dim_qk_);
     add({keys_, q_.stride, rows, d_weights_.data.data(), 1, d_weights_.stride, q_.data.data(), q_.stride,
          dk_.data.data(), dk_.stride},
-        q_.finite);
-    add({keys_, d_o_.stride, rows, weights_.data.data(), 1, weights_.stride, d_o_.data.data(), d_o_.stride,
+        q_.finite, kept_);
+    add({keys_, d_o_.stride, rows, shares_.data.data(), 1, shares_.stride, d_o_.data.data(), d_o_.stride,
          dv_.data.data(), dv_.stride},
-        d_o_.finite);
+        d_o_.finite, left_);
   }
 
   /// Turns one row of dO V^T into the gradient of the products of q and k.
@@ -231,7 +257,11 @@ class Worker {
       const std::lock_guard lock(task_.mutex);
       task_.backward.d_operands[*sink][static_cast<std::size_t>(head_)] -= sink_weights_[r] * delta;
     }
-    for (std::size_t j = 0; j < keys_; ++j) upstream[j] = kept[j] != 0 ? weights[j] * (upstream[j] - delta) : 0;
+    const std::uint8_t* left = left_.data() + r * scores_.stride;
+    for (std::size_t j = 0; j < keys_; ++j) {
+      const double d_weight = left[j] != 0 ? upstream[j] * dropout_.factor() : 0;
+      upstream[j] = kept[j] != 0 ? weights[j] * (d_weight - delta) : 0;
+    }
     derivative_->begin_query(query);
     for_each_strip([&](std::size_t first, std::size_t count) {
       derivative_->evaluate(static_cast<std::int64_t>(first), count, scores_.row(r) + first, upstream + first);
@@ -270,12 +300,12 @@ class Worker {
 
   /// Without the terms that are not kept, where B is not finite: 0 * inf is NaN. A's rows and steps are a query and a
   /// key, in either order.
-  void add(const DoubleProduct& p, bool finite) const {
+  static void add(const DoubleProduct& p, bool finite, const std::vector<std::uint8_t>& kept) {
     if (finite) return add_product(p);
     for (std::size_t row = 0; row < p.rows; ++row) {
       for (std::size_t step = 0; step < p.depth; ++step) {
         const std::size_t at = row * p.a_row_stride + step * p.a_step_stride;
-        if (kept_[at] == 0) continue;
+        if (kept[at] == 0) continue;
         for (std::size_t c = 0; c < p.columns; ++c) p.c[row * p.c_stride + c] += p.a[at] * p.b[step * p.b_stride + c];
       }
     }
@@ -300,11 +330,15 @@ class Worker {
   std::optional<StripEvaluator> derivative_;
   NodeId score_adjoint_ = kNoNode;
   Matrix k_, k_transposed_, v_, v_transposed_;
-  Matrix q_, scores_, weights_, o_, d_o_;
+  Matrix q_, scores_, weights_;
+  Matrix shares_;  ///< the weights as they go into the output
+  const problem::DropoutMask dropout_;
+  Matrix o_, d_o_;
   Matrix d_weights_;  ///< dO V^T, then the upstream adjoints, then the gradient of Q K^T
   Matrix dq_, dk_, dv_;
   std::vector<std::uint8_t> kept_;  ///< as scores_
-  std::vector<double> lse_, sink_weights_;
+  std::vector<std::uint8_t> left_;  ///< likewise: kept, and not dropped
+  std::vector<double> lse_, sink_weights_, max_logit_;
   std::int64_t head_ = 0;
   std::optional<double> sink_;  ///< of the head
 };
@@ -333,6 +367,7 @@ ForwardResult<double> fast_forward(const compiler::CompiledProblem& compiled, co
   const std::size_t rows = task.query_row(task.problem.batch, 0, 0);
   task.forward.o.resize(rows * static_cast<std::size_t>(task.problem.dim_v));
   task.forward.lse.resize(rows);
+  task.forward.max_logit.resize(rows);
   run(task, threads, progress);
   return std::move(task.forward);
 }

@@ -11,6 +11,7 @@
 #include "backend/reference/sink_value.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
+#include "problem/dropout_mask.hpp"
 
 namespace scoremod::backend::reference {
 namespace {
@@ -51,6 +52,9 @@ struct Row {
   std::vector<bool> kept;
   Real lse = 0;
   Real sink_weight = 0;  ///< of the sink, beside the keys'
+  Real max_logit = 0;    ///< of the kept keys' modified scores
+  /// What dropout multiplies each weight by where it goes into the output: 0, or what makes up for those.
+  std::vector<Real> share;
 };
 
 /// Everything that both directions share.
@@ -65,11 +69,14 @@ class SoftmaxRows {
         v(load_dense<Real>(problem, TensorRole::kV, inputs.v)),
         operands(view_operands(problem, inputs.operands)),
         // The user's own program: what the passes made of it is not to be trusted here.
-        program_(problem.program, operands, parameters.offsets) {
+        program_(problem.program, operands, parameters.offsets),
+        offsets_(parameters.offsets),
+        dropout_(problem.dropout, parameters.dropout_seed, parameters.dropout_offset) {
     const auto keys = static_cast<std::size_t>(problem.seq_kv);
     row_.score.resize(keys);
     row_.weight.resize(keys);
     row_.kept.resize(keys);
+    row_.share.assign(keys, Real(1));
   }
 
   const Real* q_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
@@ -89,7 +96,8 @@ class SoftmaxRows {
 
   /// The softmax of one row; valid until the next call.
   const Row<Real>& row(std::int64_t b, std::int64_t h, std::int64_t i) {
-    Real maximum = modify_scores(b, h, i);
+    Real maximum = row_.max_logit = modify_scores(b, h, i);
+    if (problem.dropout > 0) draw_shares(b, h, i);
     const auto sink = sink_value<Real>(problem, operands, h);
     if (sink && !(*sink <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink;
     Real sum = sink ? std::exp(*sink - maximum) : Real(0);
@@ -112,7 +120,8 @@ class SoftmaxRows {
     for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = std::isnan(row.lse) ? row.lse : Real(0);
     for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
       const auto at = static_cast<std::size_t>(j);
-      if (row.kept[at]) add_scaled(o, as_stored(row.weight[at], problem.dtype), v_row(b, h, j), problem.dim_v);
+      if (!row.kept[at] || row.share[at] == 0) continue;
+      add_scaled(o, as_stored(row.weight[at] * row.share[at], problem.dtype), v_row(b, h, j), problem.dim_v);
     }
     for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = as_stored(o[d], problem.dtype);
   }
@@ -141,7 +150,16 @@ class SoftmaxRows {
     return maximum;
   }
 
+  void draw_shares(std::int64_t b, std::int64_t h, std::int64_t i) {
+    for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
+      const bool stays = dropout_.keeps(offsets_.batch + b, offsets_.head + h, offsets_.query + i, offsets_.key + j);
+      row_.share[static_cast<std::size_t>(j)] = stays ? static_cast<Real>(dropout_.factor()) : Real(0);
+    }
+  }
+
   Interpreter<Real> program_;
+  const IndexOffsets offsets_;
+  const problem::DropoutMask dropout_;
   Row<Real> row_;
   bool any_kept_ = false;
 };
@@ -176,9 +194,12 @@ class Backward {
       const auto at = static_cast<std::size_t>(j);
       if (!row.kept[at]) continue;
       const std::int64_t key_row = softmax_.key_row(b, h, j);
-      add_scaled(result_.dv.data() + key_row * problem_.dim_v, as_stored(row.weight[at], problem_.dtype), d_o,
-                 problem_.dim_v);
-      const Real d_weight = dot(d_o, softmax_.v_row(b, h, j), problem_.dim_v);
+      Real d_weight = 0;
+      if (row.share[at] != 0) {
+        add_scaled(result_.dv.data() + key_row * problem_.dim_v,
+                   as_stored(row.weight[at] * row.share[at], problem_.dtype), d_o, problem_.dim_v);
+        d_weight = row.share[at] * dot(d_o, softmax_.v_row(b, h, j), problem_.dim_v);
+      }
       derivative_.evaluate({b, h, i, j}, row.score[at], row.weight[at] * (d_weight - delta));
       // Scaled before it is rounded, as cuDNN's graph does it: a small scale may bring an f16 below its normal numbers.
       const Real d_score = as_stored(softmax_.scale * adjoints(), problem_.dtype);
@@ -238,6 +259,7 @@ ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const Inp
     const Row<Real>& row = rows.row(b, h, i);
     rows.output(b, h, row, result.o.data() + result.lse.size() * static_cast<std::size_t>(problem.dim_v));
     result.lse.push_back(row.lse);
+    result.max_logit.push_back(row.max_logit);
   });
   return result;
 }

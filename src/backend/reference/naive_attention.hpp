@@ -35,10 +35,10 @@ void for_each_row(const AttentionProblem& problem, const Progress& progress, con
   }
 }
 
-/// Dense tensors: o [batch, heads_q, seq_q, dim_v], lse [batch, heads_q, seq_q].
+/// Dense tensors: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch, heads_q, seq_q].
 template <class Real>
 struct ForwardResult {
-  std::vector<Real> o, lse;
+  std::vector<Real> o, lse, max_logit;
 };
 
 /// Dense tensors, in the order batch, heads, sequence, dim; operand gradients in the order of the declarations, each

@@ -20,8 +20,11 @@ class ReferenceForward final : public ForwardPlan {
     const reference::InputTensors inputs{tensors.q, tensors.k, tensors.v, nullptr, tensors.operands};
     const auto result = reference::forward<double>(compiled_, inputs, parameters);
     reference::store_dense(compiled_.problem, TensorRole::kO, result.o, tensors.o);
-    if (tensors.lse == nullptr) return;
-    for (std::size_t i = 0; i < result.lse.size(); ++i) tensors.lse[i] = static_cast<float>(result.lse[i]);
+    const auto store = [](const std::vector<double>& rows, float* out) {
+      for (std::size_t i = 0; out != nullptr && i < rows.size(); ++i) out[i] = static_cast<float>(rows[i]);
+    };
+    store(result.lse, tensors.lse);
+    store(result.max_logit, tensors.max_logit);
   }
 
  private:
@@ -74,8 +77,8 @@ class ReferenceBackend final : public Backend {
                                             const Target*) const override {
     // Every member is named: one that is added does not compile until it is run or refused here.
     [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                  lengths, sink, program, operands, backward, stats, index_offsets, deterministic] =
-        compiled.problem;
+                                  lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
+                                  deterministic] = compiled.problem;
     return {};
   }
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,

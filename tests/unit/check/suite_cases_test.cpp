@@ -62,7 +62,7 @@ TEST(SuiteCases, AreValidAndWhatGpuBackendsAllow) {
 
 TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   bool one_query = false, odd = false, half_tile = false, grouped = false, one_head = false, value_dim = false;
-  bool lengths_q = false, lengths_kv = false, off_by_one = false, learned = false;
+  bool lengths_q = false, lengths_kv = false, off_by_one = false, learned = false, dropout = false, max_logit = false;
   bool negative_scale = false, offsets = false, table = false, scalar = false, low = false;
   std::set<DType> operand_dtypes;
   std::set<Layout> layouts;
@@ -80,6 +80,8 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
     lengths_kv |= p.lengths.kv;
     off_by_one |= p.sink == Sink::kOffByOne;
     learned |= p.sink == Sink::kLearned;
+    dropout |= p.dropout > 0;
+    max_logit |= p.max_logit;
     low |= p.program.to_string().find(" + -2") != std::string::npos;
     layouts.insert(p.q.layout);
     for (const OperandDecl& decl : p.program.operands()) {
@@ -89,7 +91,7 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
     for (const OperandSpec& spec : p.operands) operand_dtypes.insert(spec.dtype);
   }
   EXPECT_TRUE(one_query && odd && half_tile && grouped && one_head && value_dim);
-  EXPECT_TRUE(lengths_q && lengths_kv && off_by_one && learned);
+  EXPECT_TRUE(lengths_q && lengths_kv && off_by_one && learned && dropout && max_logit);
   EXPECT_TRUE(negative_scale && offsets && table && scalar && low);
   EXPECT_EQ(operand_dtypes.size(), 5U);
   EXPECT_EQ(layouts.size(), 3U);

@@ -48,6 +48,7 @@ const std::vector<Change>& changes() {
       {"lengths", [](auto& p) { p.lengths.kv = true; }},
       {"sink", [](auto& p) { p.sink = Sink::kOffByOne; }},
       {"sink", [](auto& p) { p.sink = Sink::kLearned; }},
+      {"dropout", [](auto& p) { p.dropout = 0.5f; }},
       {"program", [](auto& p) { p.program = Program::parse("operand x: f32 [h]\nvalue = score + x"); }},
       {"program", [](auto& p) { p.program = Program(); }},
       {"operands", [](auto& p) { p.operands.clear(); }},
@@ -62,6 +63,7 @@ const std::vector<Change>& changes() {
       {"operands", [](auto& p) { p.operands[0].gradient = false; }},
       {"backward", [](auto& p) { p.backward = true; }},
       {"stats", [](auto& p) { p.stats = true; }},
+      {"max_logit", [](auto& p) { p.max_logit = true; }},
       {"index_offsets", [](auto& p) { p.index_offsets = true; }},
       {"deterministic", [](auto& p) { p.deterministic = true; }},
   };

@@ -23,6 +23,7 @@ const char* const kFull = R"({
   "scale": 0.25,
   "lengths": {"kv": true},
   "sink": "learned",
+  "dropout": 0.125,
   "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "operand allowed: bool [q_idx, kv_idx]",
               "table rel: f32 rank 2", "value = score + slopes + rel[h, q_idx]", "keep = allowed & doc == b"],
   "operands": [
@@ -31,6 +32,7 @@ const char* const kFull = R"({
   ],
   "backward": true,
   "stats": true,
+  "max_logit": true,
   "index_offsets": true,
   "deterministic": true,
   "seed": 7,
@@ -75,6 +77,8 @@ TEST(ParseProblem, ReadsEveryField) {
   EXPECT_EQ(problem.scale, 0.25f);
   EXPECT_EQ(problem.lengths, (SequenceLengths{false, true}));
   EXPECT_EQ(problem.sink, Sink::kLearned);
+  EXPECT_EQ(problem.dropout, 0.125f);
+  EXPECT_TRUE(problem.max_logit);
   EXPECT_EQ(problem.program.operands().size(), 4u);
   const std::vector<OperandSpec> operands{{"rel", DType::kF16, {4, 9}, {16, 1}},
                                           {"slopes", DType::kBF16, {4}, {}, false},

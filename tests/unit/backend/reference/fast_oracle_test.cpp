@@ -51,12 +51,14 @@ int expect_agrees(const std::string& name, const CheckCase& made, int threads,
   if (spoil) spoil(inputs);
   checking::CheckMemory memory(made.problem, inputs, made.seed);
   const InputTensors tensors = memory.reference_inputs();
-  const CallParameters parameters{made.problem.effective_scale(), made.call.offsets, nullptr};
+  const CallParameters parameters{made.problem.effective_scale(), made.call.offsets, nullptr, made.call.dropout_seed,
+                                  made.call.dropout_offset};
   const auto band = checking::rounding_band(compiled, tensors, parameters, {});
   const auto naive = forward<double>(compiled, tensors, parameters);
   const auto fast = fast_forward(compiled, tensors, parameters, threads);
   int compared = expect_close(name + ": o", fast.o, naive.o, band.forward.o);
   compared += expect_close(name + ": lse", fast.lse, naive.lse, band.forward.lse);
+  compared += expect_close(name + ": max_logit", fast.max_logit, naive.max_logit, band.forward.max_logit);
   if (!made.problem.backward) return compared;
   const auto exact = backward<double>(compiled, tensors, parameters);
   const auto found = fast_backward(compiled, tensors, parameters, threads);
@@ -80,6 +82,7 @@ TEST(FastOracle, AgreesWithTheNaiveOneOnRandomProblems) {
     options.shifted_value_probability = 0.2;
     options.row_class_probability = 0.3;
     options.lengths_probability = options.sink_probability = 0.3;
+    options.dropout_probability = options.max_logit_probability = 0.2;
     const CheckCase made = random_problem(random, options);
     compared += expect_agrees(concat("problem ", i, " of seed ", test::test_seed()), made, i % 2 == 0 ? 1 : 4);
   }

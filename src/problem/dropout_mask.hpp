@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/philox.hpp"
+
+namespace scoremod::problem {
+
+/// Which weights of a call dropout leaves, a function of the seed, the offset and an element's global indices alone:
+/// whoever computes the element, in whatever order, gets the same answer. docs/problem.md says it for others.
+///
+/// Four neighbouring keys share one evaluation of Philox, whose counter holds (kv / 4, q, h, b); its key is made of the
+/// seed and the offset by another one, so that no two calls share counters.
+class DropoutMask {
+ public:
+  /// probability in [0, 1), of being dropped; to the nearest multiple of 2^-32.
+  DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)
+      : threshold_(static_cast<std::uint32_t>(static_cast<double>(probability) * 0x1p32 + 0.5)),
+        factor_(1 / (1 - static_cast<double>(probability))) {
+    const std::array<std::uint32_t, 4> words = philox({low(offset), high(offset), 0, 0}, {low(seed), high(seed)});
+    key_ = {words[0], words[1]};
+  }
+
+  /// What a weight that is left is multiplied by, so that sums are what they were on average.
+  double factor() const { return factor_; }
+
+  /// Of global indices.
+  bool keeps(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
+    return words(b, h, q, kv)[static_cast<std::size_t>(kv % 4)] >= threshold_;
+  }
+
+  /// Sets weights[i], of the key at first + i, to zero where it is dropped.
+  void drop(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t first, std::size_t count,
+            float* weights) const {
+    std::array<std::uint32_t, 4> group{};
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t kv = first + static_cast<std::int64_t>(i);
+      if (i == 0 || kv % 4 == 0) group = words(b, h, q, kv);
+      if (group[static_cast<std::size_t>(kv % 4)] < threshold_) weights[i] = 0;
+    }
+  }
+
+ private:
+  static std::uint32_t low(std::uint64_t x) { return static_cast<std::uint32_t>(x); }
+  static std::uint32_t high(std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); }
+
+  std::array<std::uint32_t, 4> words(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
+    return philox({static_cast<std::uint32_t>(kv / 4), static_cast<std::uint32_t>(q), static_cast<std::uint32_t>(h),
+                   static_cast<std::uint32_t>(b)},
+                  key_);
+  }
+
+  std::uint32_t threshold_;  ///< of 32 random bits: what is below is dropped
+  double factor_;
+  std::array<std::uint32_t, 2> key_{};
+};
+
+}  // namespace scoremod::problem

@@ -1,0 +1,158 @@
+/* Lengths, a learned sink, dropout and the largest score through the C interface, and a client that was compiled before
+ * the last two. */
+#include <math.h>
+#include <stddef.h>
+
+#include "expect.h"
+
+enum { kQueries = 2, kKeys = 5 };
+
+/* All scores are 0 and all values 1: with n keys and sink s every output is n / (n + exp(s)). */
+static const char kProblem[] =
+    "{\"batch\": 1, \"heads_q\": 1, \"seq_q\": 2, \"seq_kv\": 5, \"dim_qk\": 1, \"lengths\": {\"kv\": true},"
+    " \"sink\": \"learned\", \"dropout\": %s, \"max_logit\": %s, \"backward\": true}";
+
+static const float kZeros[kKeys] = {0};
+static const float kOnes[kKeys] = {1, 1, 1, 1, 1};
+
+typedef struct {
+  scoremod_attention* attention;
+  int32_t length;
+  float sink, d_sink;
+  float o[kQueries], lse[kQueries], max_logit[kQueries], dq[kQueries], dk[kKeys], dv[kKeys];
+  scoremod_operand operands[2];
+  scoremod_operand_gradient gradient;
+} Fixture;
+
+static void set_up(Fixture* f, const char* dropout, const char* max_logit) {
+  f->length = 3;
+  f->sink = 1.5F;
+  f->operands[0] = (scoremod_operand){"sink", {&f->sink, sizeof f->sink}};
+  f->operands[1] = (scoremod_operand){"lengths_kv", {&f->length, sizeof f->length}};
+  f->gradient = (scoremod_operand_gradient){"sink", {&f->d_sink, sizeof f->d_sink}};
+  char problem[512];
+  snprintf(problem, sizeof problem, kProblem, dropout, max_logit);
+  char* message = NULL;
+  const scoremod_status status = scoremod_attention_create(problem, NULL, &f->attention, &message);
+  EXPECT_OK(status, message);
+}
+
+static scoremod_forward_args forward_args(Fixture* f) {
+  scoremod_forward_args args = {0};
+  args.struct_size = sizeof args;
+  args.q = (scoremod_const_buffer){kZeros, kQueries * sizeof(float)};
+  args.k = (scoremod_const_buffer){kZeros, sizeof kZeros};
+  args.v = (scoremod_const_buffer){kOnes, sizeof kOnes};
+  args.operands = f->operands;
+  args.operand_count = 2;
+  args.o = (scoremod_buffer){f->o, sizeof f->o};
+  args.lse = (scoremod_buffer){f->lse, sizeof f->lse};
+  return args;
+}
+
+static void backward(Fixture* f, const scoremod_call_options* options) {
+  scoremod_backward_args args = {0};
+  args.struct_size = sizeof args;
+  args.q = (scoremod_const_buffer){kZeros, kQueries * sizeof(float)};
+  args.k = (scoremod_const_buffer){kZeros, sizeof kZeros};
+  args.v = (scoremod_const_buffer){kOnes, sizeof kOnes};
+  args.o = (scoremod_const_buffer){f->o, sizeof f->o};
+  args.lse = (scoremod_const_buffer){f->lse, sizeof f->lse};
+  args.d_o = (scoremod_const_buffer){kOnes, kQueries * sizeof(float)};
+  args.operands = f->operands;
+  args.operand_count = 2;
+  args.dq = (scoremod_buffer){f->dq, sizeof f->dq};
+  args.dk = (scoremod_buffer){f->dk, sizeof f->dk};
+  args.dv = (scoremod_buffer){f->dv, sizeof f->dv};
+  args.d_operands = &f->gradient;
+  args.d_operand_count = 1;
+  args.options = options;
+  char* message = NULL;
+  const scoremod_status status = scoremod_attention_backward(f->attention, &args, &message);
+  EXPECT_OK(status, message);
+}
+
+static void test_lengths_and_sink(void) {
+  Fixture f;
+  set_up(&f, "0", "true");
+  scoremod_forward_args args = forward_args(&f);
+  args.max_logit = (scoremod_buffer){f.max_logit, sizeof f.max_logit};
+  char* message = NULL;
+  scoremod_status status = scoremod_attention_forward(f.attention, &args, &message);
+  EXPECT_OK(status, message);
+  const double total = 3 + exp(1.5), o = 3 / total;
+  for (int i = 0; i < kQueries; ++i) {
+    EXPECT(fabs((double)f.o[i] - o) < 1e-6);
+    EXPECT(fabs((double)f.lse[i] - log(total)) < 1e-6);
+    EXPECT(f.max_logit[i] == 0);
+  }
+  backward(&f, NULL);
+  EXPECT(fabs((double)f.d_sink + kQueries * o * exp(1.5) / total) < 1e-6);
+  for (int j = 0; j < kKeys; ++j) EXPECT(fabs((double)f.dv[j] - (j < 3 ? kQueries / total : 0)) < 1e-6);
+
+  f.length = 6;
+  status = scoremod_attention_forward(f.attention, &args, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "'lengths_kv': expected lengths from 0 to 5");
+  f.length = 3;
+  args.max_logit.data = NULL;
+  status = scoremod_attention_forward(f.attention, &args, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "'max_logit' is missing");
+  scoremod_attention_destroy(f.attention);
+}
+
+/* Each output is m / 0.5 / (3 + exp(s)) for the number m of keys that are left, and the backward has the same m. */
+static void test_dropout(void) {
+  Fixture f;
+  set_up(&f, "0.5", "false");
+  scoremod_forward_args args = forward_args(&f);
+  scoremod_call_options options = {0};
+  options.struct_size = sizeof options;
+  args.options = &options;
+  const double total = 3 + exp(1.5);
+  char* message = NULL;
+  double left_of_all = 0;
+  int changes = 0;
+  float last = -1;
+  for (options.dropout_seed = 1; options.dropout_seed <= 40; ++options.dropout_seed) {
+    options.dropout_offset = options.dropout_seed << 40;
+    const scoremod_status status = scoremod_attention_forward(f.attention, &args, &message);
+    EXPECT_OK(status, message);
+    backward(&f, &options);
+    double left = 0, dv = 0;
+    for (int i = 0; i < kQueries; ++i) left += (double)f.o[i] * total / 2;
+    for (int j = 0; j < kKeys; ++j) dv += (double)f.dv[j] * total / 2;
+    EXPECT(fabs(left - round(left)) < 1e-5);
+    EXPECT(fabs(left - dv) < 1e-5);
+    left_of_all += left;
+    changes += f.o[0] != last;
+    last = f.o[0];
+  }
+  /* Of 240 weights with probability 1 / 2: within 6 standard deviations. */
+  EXPECT(fabs(left_of_all - 120) < 47);
+  EXPECT(changes > 5);
+  scoremod_attention_destroy(f.attention);
+}
+
+/* The structs as they were before their last fields. */
+static void test_older_client(void) {
+  Fixture f;
+  set_up(&f, "0", "false");
+  scoremod_forward_args args = forward_args(&f);
+  args.struct_size = offsetof(scoremod_forward_args, max_logit);
+  args.max_logit = (scoremod_buffer){f.max_logit, 1}; /* beyond the end: must not be read */
+  scoremod_call_options options = {0};
+  options.struct_size = offsetof(scoremod_call_options, dropout_seed);
+  args.options = &options;
+  char* message = NULL;
+  const scoremod_status status = scoremod_attention_forward(f.attention, &args, &message);
+  EXPECT_OK(status, message);
+  EXPECT(fabs((double)f.o[0] - 3 / (3 + exp(1.5))) < 1e-6);
+  scoremod_attention_destroy(f.attention);
+}
+
+int main(void) {
+  test_lengths_and_sink();
+  test_dropout();
+  test_older_client();
+  return failure_count > 0;
+}
