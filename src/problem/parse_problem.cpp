@@ -9,6 +9,7 @@
 #include "base/nearest_name.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/json_reader.hpp"
+#include "problem/packed_layout.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
 #include "problem/problem_members.hpp"
@@ -33,8 +34,18 @@ Layout parse_layout_field(const Json& value, const std::string& path) {
   const std::string& name = as_string(value, path);
   const auto layout = parse_layout(name);
   if (layout) return *layout;
-  const std::array<std::string, 3> known{"BSHD", "SBHD", "BHSD"};
+  std::vector<std::string> known{"BSHD", "SBHD", "BHSD"};
+  const bool is_packed = parse_packed_layout(name).has_value();
+  if (is_packed) {
+    fail_argument(path, ": expected one of ", name_list(known), ", found the packed layout ", describe(value),
+                  ", which q, k and v or k and v can have, by their names alone");
+  }
   fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
+}
+
+/// The packed layout that a field names, if it does.
+std::optional<PackedLayout> packed_layout_of(const Json* value) {
+  return value != nullptr && value->is_string() ? parse_packed_layout(value->get<std::string>()) : std::nullopt;
 }
 
 Sink parse_sink_field(const Json& value, const std::string& path) {
@@ -140,7 +151,13 @@ std::vector<OperandSpec> parse_operands(const Json* value, const AttentionProble
 class ProblemReader {
  public:
   explicit ProblemReader(const Fields& file) : file_(file) {
-    if (const Json* layout = file_.find("layout")) layout_ = parse_layout_field(*layout, "layout");
+    const Json* layout = file_.find("layout");
+    packed_ = packed_layout_of(layout);
+    if (packed_) {
+      layout_ = packed_->layout;
+    } else if (layout != nullptr) {
+      layout_ = parse_layout_field(*layout, "layout");
+    }
   }
 
   AttentionProblem read() {
@@ -158,7 +175,18 @@ class ProblemReader {
       dtype = parse_dtype_field(*value, name, std::span(kDTypes).first(kFloats));
   }
   void operator()(const char* name, TensorLayout& tensor) const {
-    tensor = parse_tensor_layout(file_.find(name), name, layout_);
+    const Json* value = file_.find(name);
+    const auto own = packed_layout_of(value);
+    // What a file says of one tensor goes before what it says of all.
+    const std::optional<PackedLayout> packed = value != nullptr ? own : packed_;
+    const auto role = packed ? part_role(name, *packed) : std::nullopt;
+    if (!role) {
+      if (own) parse_layout_field(*value, name);  // refuses it
+      tensor = parse_tensor_layout(value, name, layout_);
+      return;
+    }
+    validate_sizes(problem_);
+    tensor = part_of(*packed, problem_, *role, own ? name : "layout");
   }
   void operator()(const char* name, std::optional<float>& number) const {
     if (const Json* value = file_.find(name)) number = as_float(*value, name);
@@ -188,6 +216,14 @@ class ProblemReader {
   }
 
  private:
+  /// The tensor of this name, if it is one of a packed layout's.
+  static std::optional<TensorRole> part_role(std::string_view name, const PackedLayout& packed) {
+    if (name == "q" && packed.parts == 3) return TensorRole::kQ;
+    if (name == "k") return TensorRole::kK;
+    if (name == "v") return TensorRole::kV;
+    return std::nullopt;
+  }
+
   /// The size, declared before, that this one has where a file leaves it out; null where a file must say it.
   const std::int64_t* fallback_of(std::string_view name) const {
     if (name == "heads_kv") return &problem_.heads_q;
@@ -198,6 +234,7 @@ class ProblemReader {
 
   const Fields& file_;
   Layout layout_ = Layout::kBSHD;
+  std::optional<PackedLayout> packed_;  ///< what `layout` says of q, k and v
   AttentionProblem problem_;
   std::vector<OperandSpec> known_;  ///< operands whose shapes came with the program
 };

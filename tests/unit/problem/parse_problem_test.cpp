@@ -112,6 +112,42 @@ TEST(ParseProblem, DefaultsMakeAShortFile) {
   EXPECT_TRUE(file.inputs.empty());
 }
 
+/// A problem of batch 2, sequence 5, heads 3 and head dim 4 with these tensors.
+AttentionProblem packed_problem(const std::string& tensors) {
+  return parse_problem(R"({"batch": 2, "heads_q": 3, "seq_q": 5, "dim_qk": 4, "backward": true, )" + tensors + "}");
+}
+
+TEST(ParseProblem, PackedLayoutsAreStrides) {
+  const AttentionProblem bs3hd = packed_problem(R"("layout": "BS3HD")");
+  for (const TensorLayout& tensor : {bs3hd.q, bs3hd.k, bs3hd.v})
+    EXPECT_EQ(tensor, (TensorLayout{Layout::kBSHD, Strides{5 * 36, 4, 36, 1}}));
+  EXPECT_EQ(bs3hd.o, (TensorLayout{Layout::kBSHD, std::nullopt}));
+  EXPECT_EQ(packed_problem(R"("layout": "BSH3D")").v.strides, (Strides{5 * 36, 12, 36, 1}));
+  EXPECT_EQ(packed_problem(R"("layout": "SB3HD")").q, (TensorLayout{Layout::kSBHD, Strides{36, 4, 72, 1}}));
+  EXPECT_EQ(packed_problem(R"("layout": "SBH3D")").k.strides, (Strides{36, 12, 72, 1}));
+  const AttentionProblem of_two = packed_problem(R"("layout": "SBH2D", "o": "BHSD")");
+  EXPECT_EQ(of_two.q, (TensorLayout{Layout::kSBHD, std::nullopt}));
+  EXPECT_EQ(of_two.k, (TensorLayout{Layout::kSBHD, Strides{24, 8, 48, 1}}));
+  EXPECT_EQ(of_two.v, of_two.k);
+  EXPECT_EQ(of_two.o.layout, Layout::kBHSD);
+  // Of one tensor, beside others.
+  const AttentionProblem mixed = packed_problem(R"("layout": "BHSD", "k": "BS2HD", "v": "BS2HD")");
+  EXPECT_EQ(mixed.q.layout, Layout::kBHSD);
+  EXPECT_EQ(mixed.k.strides, (Strides{5 * 24, 4, 24, 1}));
+  EXPECT_EQ(parse_problem(to_json(mixed)), mixed);
+}
+
+TEST(ParseProblem, PackedLayoutsAreOfTensorsOfOneShape) {
+  const auto refused = [](const std::string& tensors) { return test::refusal([&] { packed_problem(tensors); }); };
+  EXPECT_NE(refused(R"("layout": "BS3HD", "seq_kv": 6)").find("layout: expected q, k and v of one shape"),
+            std::string::npos);
+  EXPECT_NE(refused(R"("k": "BS2HD", "dim_v": 6)").find("k: expected k and v of one shape"), std::string::npos);
+  EXPECT_NE(refused(R"("o": "BS3HD")").find("o: expected one of 'BSHD', 'SBHD' and 'BHSD', found the packed"),
+            std::string::npos);
+  EXPECT_NE(refused(R"("q": "BS2HD")").find("q: expected one of"), std::string::npos);
+  EXPECT_NE(refused(R"("k": {"layout": "BS3HD"})").find("k.layout: expected one of"), std::string::npos);
+}
+
 TEST(ParseProblem, ProgramMayBeOneString) {
   const AttentionProblem problem = parse_problem(
       R"({"batch": 1, "heads_q": 1, "seq_q": 4, "dim_qk": 4, "program": "value = score\nkeep = q_idx >= kv_idx"})");
