@@ -109,6 +109,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"score_is_value", flag(score_is_value)},
                                              {"blocks", shape.blocks},
                                              {"split_keys", flag(shape.split_keys)},
+                                             {"own_deltas", flag(shape.own_deltas)},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});

@@ -6,6 +6,8 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr std::int64_t kHalfBytes = 2;
+/// Of these a trial has as many as the problem.
+constexpr std::int64_t kFewRows = 64;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
@@ -37,6 +39,7 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
     shape.queries = shape.keys = 32;
     shape.step = shape.part = 16;
   }
+  shape.own_deltas = std::min(problem.seq_q, problem.seq_kv) <= kFewRows;
   shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
   return shape;
 }

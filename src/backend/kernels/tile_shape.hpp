@@ -21,6 +21,9 @@ struct TileShape {
   int blocks = 2;     ///< that a multiprocessor should have room for, which limits a thread's registers
   /// dk and dv are written by a kernel each: the sums of both would not fit into the registers.
   bool split_keys = false;
+  /// The sum of a row's weights and their gradients is made from these, and not from o and d_o: o's rounding is much of
+  /// the error where few rows or keys are summed over. Costs another walk over the keys.
+  bool own_deltas = false;
 
   int threads() const { return 32 * warps; }
   bool operator==(const TileShape&) const = default;

@@ -77,6 +77,66 @@ SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kK
       }
 }
 
+// Puts the sum of each row's weights times their gradients, in float32 from end to end, in the place of the rows' sums
+// of o d_o, here and in memory.
+SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d_o_tile, Half* k_tile, Half* v_tile,
+                                       float (&terms)[kRowTiles][2][2], int b, int h, int query_tile) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+  const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  float deltas[kRowTiles][2], weights[kRowTiles][2];
+  for (int m = 0; m < kRowTiles; ++m) deltas[m][0] = deltas[m][1] = weights[m][0] = weights[m][1] = 0.0f;
+  load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
+  load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
+  KeySteps steps;
+  steps.begin(call, b, h, query_tile);
+  while (steps.next(call, b, h)) {
+    const int first_key = steps.first_key();
+    load_tile<kKeyStep, kDimQk>(k_tile, rows_of(call.k, b, h / call.group), first_key, call.seq_kv);
+    load_tile<kKeyStep, kDimV>(v_tile, rows_of(call.v, b, h / call.group), first_key, call.seq_kv);
+    wait_for_copies();
+    block_barrier();
+    Sums<kRowTiles, kKeyStep> scores, products;
+    scores.clear();
+    products.clear();
+    add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
+    add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV), v_tile);
+    block_barrier();  // nobody reads k and v any more
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kKeyStep / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float product = products.at[m][n][e];
+          const Differentiated element = differentiate<true>(
+              p, scores.at[m][n][e] * call.scale, product, terms[m][e / 2][0], 0.0f, b, h,
+              first_query + m * 16 + e / 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 * 2 + e % 2);
+          if (!element.kept) continue;
+          deltas[m][e / 2] = multiply_add(element.weight, product, deltas[m][e / 2]);
+          weights[m][e / 2] += element.weight;
+        }
+  }
+  wait_for_copies();
+  block_barrier();  // the tiles may be loaded again
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = deltas[m][half], weight = weights[m][half];
+      sum += exchange(sum, 1);
+      sum += exchange(sum, 2);
+      weight += exchange(weight, 1);
+      weight += exchange(weight, 2);
+      // The LSE's rounding is a factor of all weights of a row: it is no part of their mean.
+      if (weight != 0.0f) sum /= weight;
+      terms[m][half][1] = sum;
+      const int row = first_query + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 == 0 && row < call.seq_q)
+        call.rows[2 * (((long long)b * call.heads_q + h) * call.seq_q + row) + 1] = sum;
+    }
+}
+
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
   Half* const q_tile = (Half*)shared;
@@ -105,6 +165,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
       terms[m][half][1] = at[1];
       ones[m][half] = 1.0f;
     }
+  if (kOwnDeltas) make_own_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   bool more = steps.next(call, b, h);

@@ -14,6 +14,7 @@ constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
 // The modified score of a kept key is the score itself.
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
+constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;  // row_terms() are made from weights and their gradients
 // What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
 // a kernel finds the state of each tile.
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };

@@ -1,5 +1,6 @@
 // The attention kernels on a host, thread by thread, against the float64 oracle.
 
+#include <algorithm>
 #include <array>
 
 #include <gtest/gtest.h>
@@ -86,6 +87,27 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
 // A band, one with offsets, one query, a listed mask by batch, a mask by the score, infinite values, wide heads,
 // unaligned rows.
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels, ::testing::Values(2, 3, 7, 10, 12, 13, 14, 18));
+
+double error_of(const CheckReport& report, const std::string& name) {
+  return std::ranges::find(report.outputs, name, &OutputCheck::name)->l2.error;
+}
+
+/// With a single key nothing depends on the query. A row's sum of o d_o is another sum than that of its products.
+TEST(AttentionKernelDeltas, LeaveNothingWhereOneKeyIsSummedOver) {
+  AttentionProblem p;
+  p.seq_q = 40;
+  p.seq_kv = 1;
+  p.dim_qk = p.dim_v = 64;
+  p.dtype = DType::kBF16;
+  p.backward = p.stats = true;
+  p.program = Program::parse("value = score - 200.0");
+  checking::CheckCase test;
+  test.problem = p;
+  const ProblemInputs inputs = random_inputs(p);
+  EXPECT_EQ(error_of(check_of(test, inputs), "dq"), 0);
+  const Fault rounded{"kOwnDeltas = true", "kOwnDeltas = false"};
+  EXPECT_GT(error_of(check_of(test, inputs, {}, rounded), "dq"), 0);
+}
 
 /// The checks above would see it: each of these faults makes them fail.
 TEST(AttentionKernelFaults, AreSeen) {
