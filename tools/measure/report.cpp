@@ -120,7 +120,7 @@ std::string table_line(const Measurement& result, const TableColumns& columns) {
             cell(result.plan.load_ms, "  %7.2f") + cell(result.plan.static_us, "  %9.1f");
   }
   line += cell(static_cast<double>(result.workspace_bytes) / 1e6, "  %12.3f");
-  if (!result.differing.empty()) {
+  if (!result.differing.empty() && result.difference && result.tolerance) {
     std::ostringstream text;
     text << "  DIFFERS: " << result.differing << " is " << *result.difference
          << " from the reference's, expected at most " << *result.tolerance;
