@@ -47,14 +47,46 @@ void RunningError::analyze(const Values& values) {
   const std::vector<Node>& nodes = program_.nodes();
   for (NodeId id = 0; id < nodes.size(); ++id) {
     const Node& node = nodes[id];
+    undecided_[id] = node.type == Type::kBool && is_undecided(node, values);
     const bool exact = node.type != Type::kF32 || ir::info(node.op).signature == ir::Signature::kLeaf;
     moves_[id] = exact || !std::isfinite(values.at(id)) ? 0 : move_of(node, values.at(id), values);
+  }
+}
+
+bool RunningError::is_undecided(const Node& node, const Values& values) const {
+  const auto arg_is = [&](NodeId arg) { return undecided_[arg]; };
+  switch (node.op) {
+    case Op::kEq:
+    case Op::kNe:
+    case Op::kLt:
+    case Op::kLe:
+    case Op::kGt:
+    case Op::kGe: {
+      if (program_.nodes()[node.args[0]].type != Type::kF32) return false;
+      const double move = moves_[node.args[0]] + moves_[node.args[1]];
+      return move > 0 && std::abs(values.at(node.args[0]) - values.at(node.args[1])) <= move;
+    }
+    case Op::kAnd:
+    case Op::kOr: {
+      // What the other side decides alone, this one may not change.
+      const bool deciding = node.op == Op::kOr;
+      for (std::size_t i = 0; i < 2; ++i) {
+        const NodeId other = node.args[1 - i];
+        if (arg_is(node.args[i]) && (arg_is(other) || values.scalar(other).b != deciding)) return true;
+      }
+      return false;
+    }
+    default: return std::ranges::any_of(ir::args_of(node), arg_is);
   }
 }
 
 double RunningError::move_of(const Node& node, double value, const Values& values) const {
   const auto x = [&](std::size_t arg) { return std::abs(values.at(node.args[arg])); };
   const auto e = [&](std::size_t arg) { return moves_[node.args[arg]]; };
+  if (node.op == Op::kToF32 && undecided_[node.args[0]]) return 1;
+  if (node.op == Op::kSelect && undecided_[node.args[0]]) {
+    return std::abs(values.at(node.args[1]) - values.at(node.args[2])) + std::max(e(1), e(2));
+  }
   const double roundoff = roundoff_of(node.op);
   if (roundoff == kRoundoff && is_float(value) &&
       std::ranges::all_of(ir::args_of(node), [&](NodeId arg) { return moves_[arg] == 0 && is_float(values.at(arg)); }))

@@ -18,17 +18,22 @@ namespace scoremod::checking {
 ///   r |x| allows for exp as exp2(x log2(e)), with a rounded constant, x / y as x (1 / y), and the like
 /// - x % y, as x - floor(x / y) y: u max(|x|, |y|) in place of r |f|
 /// - where functions are approximations, each that is not correctly rounded adds function_error max(1, |f|)
+/// - a comparison whose two sides lie closer together than their moves may come out either way, and so may what logic
+///   makes of it; select's result then moves by the distance of its branches, and a bool's f32 by 1
 /// - what only selects or changes a sign (select, min, max, abs, -, floor, ...) adds no rounding of its own
 /// - a sum, difference, product, quotient, remainder or square root of exact arguments is exact where float32 holds it:
 ///   index arithmetic has no move
 ///
-/// An i32 or bool node has none either. A value that is not finite has none; a move that is not finite says that the
+/// An i32 node has none either. A value that is not finite has none; a move that is not finite says that the
 /// value is too ill-conditioned to be compared.
 class RunningError {
  public:
   /// The program must outlive this.
   explicit RunningError(const Program& program, double function_error = 0)
-      : program_(program), function_error_(function_error), moves_(program.nodes().size()) {}
+      : program_(program),
+        function_error_(function_error),
+        moves_(program.nodes().size()),
+        undecided_(program.nodes().size()) {}
 
   /// Computes the moves at the element that the interpreter (of the same program) evaluated last.
   void analyze(const backend::reference::Interpreter<double>& values);
@@ -36,6 +41,8 @@ class RunningError {
   double at(NodeId node) const { return moves_[node]; }
 
  private:
+  /// Whether a bool node may come out either way.
+  bool is_undecided(const Node& node, const backend::reference::Interpreter<double>& values) const;
   double move_of(const Node& node, double value, const backend::reference::Interpreter<double>& values) const;
   /// The largest change of the node's value when its argument moves by this much to either side.
   double slope(const Node& node, double value, std::size_t arg, double move,
@@ -44,6 +51,7 @@ class RunningError {
   const Program& program_;
   const double function_error_;
   std::vector<double> moves_;
+  std::vector<bool> undecided_;  ///< of bool nodes
 };
 
 }  // namespace scoremod::checking

@@ -65,6 +65,27 @@ TEST(RunningError, WhatOnlySelectsRoundsNothing) {
   EXPECT_GT(move_of("value = select(q_idx < kv_idx, score, exp(score))", 1.1), 0);
 }
 
+/// Found on a device: max(tanh(s), ...) within the functions' errors of its kink, whose derivative took the other
+/// branch.
+TEST(RunningError, ComparisonsWithinTheirMovesGoEitherWay) {
+  const double s = 0.7;
+  const std::string tie = std::to_string(std::tanh(s)), apart = std::to_string(std::tanh(s) + 1e-3);
+  const auto selected = [](const std::string& bound) {
+    return "value = select(tanh(score) > " + bound + ", 5.0, 2.0)";
+  };
+  // std::to_string has six digits, and a tie of half a unit of the sixth is one of a function's error alone.
+  const Program program = Program::parse(selected(tie));
+  Interpreter<double> values(program, kNoOperands, {});
+  values.evaluate({0, 0, 6, 4}, s);
+  RunningError error(program, 0x1p-17);
+  error.analyze(values);
+  EXPECT_EQ(error.at(program.value()), 3);
+  EXPECT_EQ(move_of(selected(apart), s), 0);
+  EXPECT_EQ(move_of("value = select(score > 0.7 & tanh(score) > 9.0, 5.0, 2.0)", s), 0) << "the other side decides";
+  EXPECT_EQ(move_of("value = f32(exp(score) >= exp(score * 1.0000001) & kv_idx == 4)", s), 1);
+  EXPECT_EQ(move_of("value = f32(exp(score) >= exp(score * 1.0000001) & kv_idx == 5)", s), 0);
+}
+
 TEST(RunningError, ArithmeticThatFloat32HoldsIsExact) {
   EXPECT_EQ(move_of("value = f32(q_idx - kv_idx) / 8.0 + f32(q_idx) * 0.5", 0), 0);
   EXPECT_EQ(move_of("value = floor(f32(q_idx) / 3.0)", 0), 0);
