@@ -132,6 +132,10 @@ TEST(FormTable, EachExploredVersionHasItsOwn) {
   // A select with the constant first crashes the one and is wrong in the other.
   EXPECT_EQ(older.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kCrashed);
   EXPECT_EQ(newer.find("direct.ge_q_kv.constant_first", Direction::kForward), FormVerdict::kWrong);
+  const FormTable newest = shipped_form_table("sm_90", "9.28.0", RowClass::kManyRows);
+  EXPECT_TRUE(newest.verified());
+  EXPECT_GT(newest.size(), 200u);
+  EXPECT_EQ(newest.find("band.right", Direction::kForward), FormVerdict::kRight);
 }
 
 /// One row with grouped heads is where cuDNN counts keys and heads wrongly.
