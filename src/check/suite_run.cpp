@@ -53,7 +53,7 @@ Attempt attempt(const AttentionProblem& problem, const CheckOptions& options, co
   return made;
 }
 
-bool is_forward(const std::string& output) { return output == "o" || output == "lse"; }
+bool is_forward(const std::string& output) { return output == "o" || output == "lse" || output == "max_logit"; }
 
 /// A memory problem's text begins with the direction that it was found after.
 bool is_backward_memory(const std::string& problem) { return problem.starts_with("backward"); }
