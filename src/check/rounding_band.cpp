@@ -259,14 +259,15 @@ class Band {
     return lse;
   }
 
-  /// How far the largest value moves: up to where a key may come, down to where one surely stays.
+  /// How far the largest value moves: up to where a key may come, down to where one surely stays; and what the LSE is
+  /// allowed for itself, which is the same number where there is one key.
   double max_logit_move(double maximum) const {
     double lowest = -std::numeric_limits<double>::infinity(), highest = maximum;
     for (const Key& key : keys_) {
       if (key.possible) highest = std::max(highest, key.value + key.value_move);
       if (key.sure) lowest = std::max(lowest, key.value - key.value_move);
     }
-    return std::max(highest - maximum, maximum - lowest);
+    return std::max(highest - maximum, maximum - lowest) + kWeight * (1 + std::abs(maximum));
   }
 
   double weight_move(const Key& key) const {

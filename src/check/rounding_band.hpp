@@ -25,6 +25,7 @@ namespace scoremod::checking {
 /// - where functions are approximations by f: what they miss has the same sign for like arguments, so epsilon has the
 ///   sum of P times the part of e(v) that they make, not the root of squares; and the LSE has f (1 + max(1, LSE - the
 ///   row's largest value)) for its own exponentials and logarithm
+/// - the largest value: the furthest that a key's delta takes it, and 4 u (1 + |it|) as the LSE
 /// - o: the weights' moves times |V|; epsilon |o|; w |o| for its store
 /// - dP: u (dP). D: the weights' moves times |dP|; epsilon |D|; w |dO_d o_d| for each stored o_d; u (D)
 /// - g = P (dP - D): for the key alone, P times the root of ((delta + 4 u) (dP - D))^2 plus dP's move squared; for the
