@@ -79,13 +79,13 @@ AttentionProblem problem_of(const Cell& cell) {
   return problem;
 }
 
-CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& forms_version) {
+CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& patterns_version) {
   const auto device = backend::DeviceProperties::parse(device_json);
   const auto problem = compiler::compile(problem_of(cell), {});
-  const auto table = cudnn::shipped_form_table(device.architecture(), forms_version, cudnn::row_class(problem.problem));
+  const auto table = cudnn::shipped_pattern_table(device.architecture(), patterns_version, cudnn::row_class(problem.problem));
   cudnn::PlanTask task = cell.direction;
   if (cell.operand_gradient) task.operand_gradient = cudnn::fused_gradient_operand(problem).value();
-  const auto lowerings = cudnn::lowerings(problem, task, cudnn::right_forms(table, cell.direction));
+  const auto lowerings = cudnn::lowerings(problem, task, cudnn::right_patterns(table, cell.direction));
   CellResult result{"not_lowered", "", 0};
   for (const cudnn::Lowering& lowering : lowerings.found) {
     const cudnn::BuildOutcome built = cudnn::build_plan(lowering.graph, device);

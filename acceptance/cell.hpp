@@ -17,7 +17,7 @@ struct Cell {
 };
 
 struct CellResult {
-  std::string verdict;  ///< built, refused (by cuDNN), not_lowered (no form), or failed (anything else)
+  std::string verdict;  ///< built, refused (by cuDNN), not_lowered (no pattern), or failed (anything else)
   std::string reason;   ///< why not built; when built: why earlier candidates were not
   std::size_t workspace_bytes = 0;
 };
@@ -35,8 +35,8 @@ std::string direction_text(const Cell& cell);
 /// prefixes that matter at that length.
 AttentionProblem problem_of(const Cell& cell);
 
-/// Lowers with the forms known for `forms_version` ("9.19.0"), whatever cuDNN is loaded, and builds a plan for the
+/// Lowers with the patterns known for `patterns_version` ("9.19.0"), whatever cuDNN is loaded, and builds a plan for the
 /// device of `device_json`. May crash: call it in a child process. Throws Error where the machine lacks something.
-CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& forms_version);
+CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& patterns_version);
 
 }  // namespace scoremod::acceptance

@@ -17,7 +17,7 @@
 #include "acceptance/table.hpp"
 #include "backend/cuda/load_stand_in_driver.hpp"
 #include "backend/cudnn/graph/library.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/device_properties.hpp"
 #include "explorer/worker_pool.hpp"
 
@@ -37,7 +37,7 @@ struct Options {
   std::string devices;
   std::string tables;
   std::string markdown;
-  std::string forms;  ///< the version of cuDNN whose forms are used; the loaded one's where they are known
+  std::string patterns;  ///< the version of cuDNN whose patterns are used; the loaded one's where they are known
   std::vector<std::string> only_devices;
   std::vector<std::string> only_modifiers;
   int workers = 2;
@@ -57,7 +57,7 @@ std::string read_device(const Options& options, const std::string& device) {
 Table answer(const Cell& cell, const Options& options) {
   try {
     const acceptance::CellResult result =
-        acceptance::build_cell(cell, read_device(options, cell.device), options.forms);
+        acceptance::build_cell(cell, read_device(options, cell.device), options.patterns);
     Table row{{"verdict", result.verdict}};
     if (!result.reason.empty()) row["reason"] = result.reason;
     if (result.verdict == "built") row["workspace_bytes"] = result.workspace_bytes;
@@ -94,7 +94,7 @@ Table build_all(const Options& options) {
                {"architecture", scoremod::backend::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
   }
   const std::vector<std::string> command{"/proc/self/exe", "--worker",        "--devices",
-                                         options.devices,  "--forms-version", options.forms};
+                                         options.devices,  "--patterns-version", options.patterns};
   scoremod::explorer::run_jobs(
       command, numbers, options.workers, kCellSeconds, [&](const scoremod::explorer::JobResult& result) {
         rows[result.job].update(result.crashed ? Table{{"verdict", "crashed"}, {"reason", result.line}}
@@ -105,10 +105,10 @@ Table build_all(const Options& options) {
   return results;
 }
 
-/// The loaded version, or where that was never explored the one whose forms are tried with it.
-std::string forms_version() {
+/// The loaded version, or where that was never explored the one whose patterns are tried with it.
+std::string patterns_version() {
   const std::string loaded = cudnn::version_text(cudnn::library().cudnn_version);
-  return cudnn::shipped_form_table("sm_90", loaded, cudnn::RowClass::kManyRows).origin().cudnn_version;
+  return cudnn::shipped_pattern_table("sm_90", loaded, cudnn::RowClass::kManyRows).origin().cudnn_version;
 }
 
 int run(const Options& options) {
@@ -122,7 +122,7 @@ int run(const Options& options) {
     std::cerr << "skipped: there is no table for cuDNN " << version << " (" << path << "); --update writes it\n";
     return kSkipped;
   }
-  const Table found{{"cudnn", version}, {"forms", options.forms}, {"results", build_all(options)}};
+  const Table found{{"cudnn", version}, {"patterns", options.patterns}, {"results", build_all(options)}};
   if (!options.markdown.empty()) std::ofstream(options.markdown) << acceptance::to_markdown(found);
   if (options.update) {
     acceptance::write_table(found, path);
@@ -146,8 +146,8 @@ int main(int argc, char** argv) {
   app.add_option("--tables", options.tables, "folder of the tables, one for each version of cuDNN");
   app.add_option("--device", options.only_devices, "only this device; may be repeated");
   app.add_option("--modifier", options.only_modifiers, "only this modifier; may be repeated");
-  app.add_option("--forms-version", options.forms,
-                 "the cuDNN version whose form table is used; the loaded one's if left out");
+  app.add_option("--patterns-version,--forms-version", options.patterns,
+                 "the cuDNN version whose pattern table is used; the loaded one's if left out");
   app.add_option("--markdown", options.markdown, "also write the answers as a Markdown table");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_flag("--update", options.update, "write the table instead of comparing with it");
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
   }
   try {
     scoremod::backend::cuda::load_stand_in_driver();
-    if (options.forms.empty()) options.forms = forms_version();
+    if (options.patterns.empty()) options.patterns = patterns_version();
     return options.worker ? work(options) : run(options);
   } catch (const scoremod::Error& failure) {
     std::cerr << "scoremod_acceptance: " << to_string(failure.code()) << ": " << failure.what() << "\n";

@@ -52,13 +52,13 @@ double median(std::vector<double> values) {
 
 const char* name_of(Direction direction) { return direction == Direction::kForward ? "forward" : "backward"; }
 
-/// The fastest form, as `scoremod compile` takes it.
+/// The fastest pattern, as `scoremod compile` takes it.
 explorer::PreparedCall prepare(const compiler::CompiledProblem& problem, Direction direction,
                                const backend::DeviceProperties& device) {
-  const auto table = cudnn::shipped_form_table(
+  const auto table = cudnn::shipped_pattern_table(
       device.architecture(), cudnn::version_text(cudnn::library().cudnn_version), cudnn::row_class(problem.problem));
-  auto lowerings = cudnn::lowerings(problem, direction, cudnn::right_forms(table, direction));
-  if (lowerings.found.empty()) fail_unsupported("no form for this problem");
+  auto lowerings = cudnn::lowerings(problem, direction, cudnn::right_patterns(table, direction));
+  if (lowerings.found.empty()) fail_unsupported("no pattern for this problem");
   return {problem, std::move(lowerings.found.front().modifier), direction, {}, false};
 }
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Sums up tables of the form explorer as C++ constants.
+"""Sums up tables of the pattern explorer as C++ constants.
 
 usage: pattern_tables.py OUTPUT.cpp TABLE.json...
 
-Of all rows of a form in one direction, for many rows or for one, the worst verdict and the longest time count, as in
-FormTable::parse() (src/backend/cudnn/patterns/form_table.cpp); a test holds the two to each other.
+Of all rows of a pattern in one direction, for many rows or for one, the worst verdict and the longest time count, as in
+PatternTable::parse() (src/backend/cudnn/patterns/pattern_table.cpp); a test holds the two to each other.
 """
 
 import json
@@ -22,7 +22,7 @@ HEAD = """// Made by cmake/pattern_tables.py.
 namespace scoremod::backend::cudnn {
 namespace {
 
-using enum FormVerdict;
+using enum PatternVerdict;
 using enum Direction;
 using enum RowClass;
 """
@@ -37,9 +37,9 @@ def summed_up(rows):
     decisions = {}
     for row in rows:
         row_class = "one_row" if row["setting"].startswith(ONE_ROW_SETTINGS) else "many_rows"
-        key = row_class, row["direction"], row["form"]
+        key = row_class, row["direction"], row["pattern"]
         verdict, milliseconds = decisions.get(key, ("unknown", 0.0))
-        # The explorer's own failures (no form at all, an environment error) say nothing about cuDNN.
+        # The explorer's own failures (no pattern at all, an environment error) say nothing about cuDNN.
         seen = row["verdict"] if row["verdict"] in VERDICTS else "unknown"
         decisions[key] = max(verdict, seen, key=VERDICTS.index), max(milliseconds, row["ms"] or 0.0)
     return decisions
@@ -59,7 +59,7 @@ def generated(rows_by_source):
         offsets[name], end = end, end + len(name.encode()) + 1
     text = HEAD
     for number, table in enumerate(tables.values()):
-        text += f"\nconstexpr FormDecision kDecisions{number}[] = {{\n"
+        text += f"\nconstexpr PatternDecision kDecisions{number}[] = {{\n"
         for key in sorted(table, key=sort_key):
             row_class, direction, name = key
             verdict, milliseconds = table[key]

@@ -1,5 +1,6 @@
-// The form explorer: tries every candidate form of writing a modifier for cuDNN on the current device, each in a child
-// process, against the float64 oracle, and writes the table that the cuDNN lowering reads. See docs/cudnn_forms.md.
+// The pattern explorer: tries every candidate pattern of writing a modifier for cuDNN on the current device, each in a
+// child process, against the float64 oracle, and writes the table that the cuDNN lowering reads. See
+// docs/cudnn_patterns.md.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +17,7 @@
 
 #include "backend/cuda/device.hpp"
 #include "backend/cudnn/graph/library.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"
 #include "explorer/list_verdicts.hpp"
 #include "explorer/run_case.hpp"
@@ -26,7 +27,7 @@ namespace {
 
 using scoremod::backend::Direction;
 using scoremod::explorer::CaseResult;
-using scoremod::explorer::FormCase;
+using scoremod::explorer::PatternCase;
 using scoremod::explorer::Setting;
 using Json = nlohmann::ordered_json;
 namespace cuda = scoremod::backend::cuda;
@@ -36,9 +37,9 @@ namespace explorer = scoremod::explorer;
 std::string architecture_name() { return "sm_" + std::to_string(cuda::current_device().compute_capability); }
 std::string cudnn_version() { return cudnn::version_text(cudnn::library().cudnn_version); }
 
-/// One form in one setting and direction.
+/// One pattern in one setting and direction.
 struct Job {
-  FormCase form;
+  PatternCase pattern;
   Setting setting;
   Direction direction;
 };
@@ -48,33 +49,33 @@ constexpr int kJobSeconds = 120;
 
 /// What a run was asked to do.
 struct Options {
-  std::string output = "cudnn_forms.json";
+  std::string output = "cudnn_patterns.json";
   std::string machine;  ///< noted in the table
   std::string commit;   ///< likewise: of the sources that the explorer was built from
   int workers = static_cast<int>(std::thread::hardware_concurrency());
   bool timed = false;
-  bool programs = true;               ///< also whole programs, in the forms that were right
-  std::vector<std::string> prefixes;  ///< of the forms to try; empty for all
-  std::vector<std::string> left_out;  ///< parts of the names of forms not to try
+  bool programs = true;               ///< also whole programs, in the patterns that were right
+  std::vector<std::string> prefixes;  ///< of the patterns to try; empty for all
+  std::vector<std::string> left_out;  ///< parts of the names of patterns not to try
   std::string verdicts;               ///< the plan store to list, instead
-  std::string work_of;                ///< the cuDNN version whose forms' work to list, instead
-  std::string table;                  ///< a worker's: what was right, for the cases in_right_forms
+  std::string work_of;                ///< the cuDNN version whose patterns' work to list, instead
+  std::string table;                  ///< a worker's: what was right, for the cases in_right_patterns
 };
 
-bool is_wanted(const std::string& form, const Options& options) {
-  const auto contains = [&](const std::string& part) { return form.find(part) != std::string::npos; };
+bool is_wanted(const std::string& pattern, const Options& options) {
+  const auto contains = [&](const std::string& part) { return pattern.find(part) != std::string::npos; };
   if (std::ranges::any_of(options.left_out, contains)) return false;
   return options.prefixes.empty() ||
-         std::ranges::any_of(options.prefixes, [&](const std::string& prefix) { return form.starts_with(prefix); });
+         std::ranges::any_of(options.prefixes, [&](const std::string& prefix) { return pattern.starts_with(prefix); });
 }
 
 /// Every job, in an order that parent and workers share.
 std::vector<Job> jobs() {
   std::vector<Job> all;
-  for (const FormCase& form : explorer::form_cases()) {
+  for (const PatternCase& pattern : explorer::pattern_cases()) {
     for (const Setting& setting : explorer::settings()) {
-      if (!form.has_gradient()) all.push_back({form, setting, Direction::kForward});
-      all.push_back({form, setting, Direction::kBackward});
+      if (!pattern.has_gradient()) all.push_back({pattern, setting, Direction::kForward});
+      all.push_back({pattern, setting, Direction::kBackward});
     }
   }
   return all;
@@ -83,11 +84,11 @@ std::vector<Job> jobs() {
 const char* to_string(Direction direction) { return direction == Direction::kForward ? "forward" : "backward"; }
 
 Json describe(const Job& job) {
-  return {{"form", job.form.form},
+  return {{"pattern", job.pattern.name},
           {"direction", to_string(job.direction)},
           {"setting", job.setting.name},
-          {"program", job.form.program},
-          {"operand_dtype", scoremod::to_string(job.form.dtype_of_operands(job.setting.dtype))}};
+          {"program", job.pattern.program},
+          {"operand_dtype", scoremod::to_string(job.pattern.dtype_of_operands(job.setting.dtype))}};
 }
 
 double four_digits(double value) {
@@ -105,41 +106,41 @@ std::string first_reason(const std::string& text) {
   return (step + ": " + reason.substr(0, reason.find('\n'))).substr(0, kLongest);
 }
 
-/// Which forms a job's lowering may use.
-class RightForms {
+/// Which patterns a job's lowering may use.
+class RightPatterns {
  public:
-  /// Of the forms that a table lacks, the one that ships with the library for this version, or the nearest, speaks.
-  explicit RightForms(const std::string& file) {
+  /// Of the patterns that a table lacks, the one that ships with the library for this version, or the nearest, speaks.
+  explicit RightPatterns(const std::string& file) {
     if (file.empty()) return;
     std::ifstream stream(file);
     const std::string json{std::istreambuf_iterator<char>(stream), {}};
     const std::string architecture = architecture_name(), version = cudnn_version();
     for (const cudnn::RowClass rows : {cudnn::RowClass::kManyRows, cudnn::RowClass::kOneRow}) {
-      tables_.push_back({cudnn::FormTable::parse(json, architecture, version, rows),
-                         cudnn::shipped_form_table(architecture, version, rows)});
+      tables_.push_back({cudnn::PatternTable::parse(json, architecture, version, rows),
+                         cudnn::shipped_pattern_table(architecture, version, rows)});
     }
   }
 
-  cudnn::FormFilter of(const FormCase& form, std::int64_t seq_q, Direction direction) const {
-    // The plain way to give an operand is a form of its own, which a mutation makes.
-    if (!form.in_right_forms) return [](std::string_view name) { return !name.ends_with(".as_declared"); };
+  cudnn::PatternFilter of(const PatternCase& pattern, std::int64_t seq_q, Direction direction) const {
+    // The plain way to give an operand is a pattern of its own, which a mutation makes.
+    if (!pattern.in_right_patterns) return [](std::string_view name) { return !name.ends_with(".as_declared"); };
     return [&tables = tables_.at(seq_q == 1 ? 1 : 0), direction](std::string_view name) {
-      const cudnn::FormVerdict found = tables.found.find(name, direction);
-      const cudnn::FormVerdict verdict =
-          found == cudnn::FormVerdict::kUnknown ? tables.shipped.find(name, direction) : found;
-      return verdict == cudnn::FormVerdict::kRight;
+      const cudnn::PatternVerdict found = tables.found.find(name, direction);
+      const cudnn::PatternVerdict verdict =
+          found == cudnn::PatternVerdict::kUnknown ? tables.shipped.find(name, direction) : found;
+      return verdict == cudnn::PatternVerdict::kRight;
     };
   }
 
  private:
   struct Tables {
-    cudnn::FormTable found, shipped;
+    cudnn::PatternTable found, shipped;
   };
   std::vector<Tables> tables_;  ///< for many rows, and for one
 };
 
-Json judged(const Job& job, const cudnn::FormFilter& allowed) {
-  const CaseResult result = explorer::run_case(job.form, job.setting, job.direction, allowed);
+Json judged(const Job& job, const cudnn::PatternFilter& allowed) {
+  const CaseResult result = explorer::run_case(job.pattern, job.setting, job.direction, allowed);
   Json row{{"verdict", result.verdict}, {"nodes", result.nodes}, {"error", nullptr}, {"ms", nullptr}};
   if (!result.text.empty()) row["text"] = first_reason(result.text);
   // The output that is worst beside its tolerance speaks for the case; NaN is the worst.
@@ -156,10 +157,10 @@ Json judged(const Job& job, const cudnn::FormFilter& allowed) {
   return row;
 }
 
-Json answer(const Job& job, const RightForms& right, bool timed) {
+Json answer(const Job& job, const RightPatterns& right, bool timed) {
   try {
-    const cudnn::FormFilter allowed = right.of(job.form, timed ? 0 : job.setting.seq_q, job.direction);
-    if (timed) return {{"ms", four_digits(explorer::time_case(job.form, job.direction, allowed))}};
+    const cudnn::PatternFilter allowed = right.of(job.pattern, timed ? 0 : job.setting.seq_q, job.direction);
+    if (timed) return {{"ms", four_digits(explorer::time_case(job.pattern, job.direction, allowed))}};
     return judged(job, allowed);
   } catch (const scoremod::Error& failure) {
     return {{"verdict", "failed"}, {"error", nullptr}, {"ms", nullptr}, {"text", failure.what()}};
@@ -169,7 +170,7 @@ Json answer(const Job& job, const RightForms& right, bool timed) {
 /// Answers job numbers from standard input, a line of JSON each.
 int work(const Options& options) {
   const std::vector<Job> all = jobs();
-  const RightForms right(options.table);
+  const RightPatterns right(options.table);
   std::size_t number = 0;
   while (std::cin >> number) std::cout << answer(all.at(number), right, options.timed).dump() << std::endl;
   return 0;
@@ -179,16 +180,16 @@ int work(const Options& options) {
 using Rows = std::map<std::size_t, Json>;
 
 /// What a run must find again, and did not.
-std::vector<std::string> missed_known_forms(const Rows& rows, const Options& options) {
+std::vector<std::string> missed_known_patterns(const Rows& rows, const Options& options) {
   std::vector<std::string> missed;
-  for (const explorer::KnownForm& known : explorer::known_bad_forms()) {
-    if (!is_wanted(known.form, options)) continue;
+  for (const explorer::KnownPattern& known : explorer::known_bad_patterns()) {
+    if (!is_wanted(known.name, options)) continue;
     bool found = false;
     for (const auto& [number, row] : rows) {
-      found = found || (row["form"] == known.form && (row["direction"] == "backward") == known.backward &&
+      found = found || (row["pattern"] == known.name && (row["direction"] == "backward") == known.backward &&
                         row["verdict"] == known.verdict);
     }
-    if (!found) missed.push_back(known.form + (known.backward ? " backward: " : " forward: ") + known.verdict);
+    if (!found) missed.push_back(known.name + (known.backward ? " backward: " : " forward: ") + known.verdict);
   }
   return missed;
 }
@@ -233,26 +234,26 @@ int summarize(const Options& options, const Rows& rows) {
   std::map<std::string, int> counts;
   for (const auto& [number, row] : rows) ++counts[row["verdict"].get<std::string>()];
   for (const auto& [verdict, count] : counts) std::cout << verdict << ": " << count << "\n";
-  const std::vector<std::string> missed = missed_known_forms(rows, options);
+  const std::vector<std::string> missed = missed_known_patterns(rows, options);
   for (const std::string& name : missed) std::cout << "not found again: " << name << "\n";
   return missed.empty() ? 0 : 1;
 }
 
-/// First each form by itself, then whole programs in those forms that were right.
+/// First each pattern by itself, then whole programs in those patterns that were right.
 int explore(const std::string& self, const Options& options) {
   const std::vector<Job> all = jobs();
   const std::string device = cuda::current_device().name;
   const Json head{{"architecture", architecture_name()}, {"cudnn", cudnn_version()}};
   Rows rows;
-  std::vector<std::size_t> forms, programs;
+  std::vector<std::size_t> patterns, programs;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (!is_wanted(all[i].form.form, options) || (all[i].form.in_right_forms && !options.programs)) continue;
+    if (!is_wanted(all[i].pattern.name, options) || (all[i].pattern.in_right_patterns && !options.programs)) continue;
     rows[i] = describe(all[i]);
     rows[i].update(head);
-    (all[i].form.in_right_forms ? programs : forms).push_back(i);
+    (all[i].pattern.in_right_patterns ? programs : patterns).push_back(i);
   }
-  std::cerr << forms.size() << " cases of forms, " << programs.size() << " of whole programs\n";
-  judge({self, "--worker"}, forms, options.workers, rows);
+  std::cerr << patterns.size() << " cases of patterns, " << programs.size() << " of whole programs\n";
+  judge({self, "--worker"}, patterns, options.workers, rows);
   write_table(options, device, rows);
   judge({self, "--worker", "--table", options.output}, programs, options.workers, rows);
   if (options.timed) time_all(self, options.output, rows);
@@ -263,22 +264,26 @@ int explore(const std::string& self, const Options& options) {
 /// For tools/fit_score_costs.py: what the modifier of each case that --timed times makes a kernel do, a line of JSON
 /// each.
 int list_work(const std::string& cudnn_version) {
-  const auto table = cudnn::shipped_form_table("sm_90", cudnn_version, cudnn::RowClass::kManyRows);
-  for (const FormCase& form : explorer::form_cases()) {
+  const auto table = cudnn::shipped_pattern_table("sm_90", cudnn_version, cudnn::RowClass::kManyRows);
+  for (const PatternCase& pattern : explorer::pattern_cases()) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       const auto is_right = [&](std::string_view name) {
-        return table.find(name, direction) == cudnn::FormVerdict::kRight;
+        return table.find(name, direction) == cudnn::PatternVerdict::kRight;
       };
       const auto as_given = [](std::string_view name) { return !name.ends_with(".as_declared"); };
       const auto modifier = explorer::timed_modifier(
-          form, direction, form.in_right_forms ? cudnn::FormFilter(is_right) : cudnn::FormFilter(as_given));
+          pattern, direction,
+          pattern.in_right_patterns ? cudnn::PatternFilter(is_right) : cudnn::PatternFilter(as_given));
       if (!modifier) continue;
       const bool band = std::ranges::any_of(modifier->nodes, [](const auto& node) { return node.band.has_value(); });
-      std::cout
-          << Json{{"form", form.form}, {"direction", to_string(direction)}, {"program", form.program},
-                  {"band", band},      {"gradient", form.has_gradient()},   {"work", cudnn::score_work(*modifier)}}
-                 .dump()
-          << "\n";
+      std::cout << Json{{"pattern", pattern.name},
+                        {"direction", to_string(direction)},
+                        {"program", pattern.program},
+                        {"band", band},
+                        {"gradient", pattern.has_gradient()},
+                        {"work", cudnn::score_work(*modifier)}}
+                       .dump()
+                << "\n";
     }
   }
   return 0;
@@ -294,24 +299,26 @@ int list_right(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Tries forms of cuDNN score modifiers on this device and writes the table of what is right"};
+  CLI::App app{"Tries patterns of cuDNN score modifiers on this device and writes the table of what is right"};
   Options options;
   bool worker = false;
   app.add_option("-o,--output", options.output, "the JSON file to write");
   app.add_option("--machine", options.machine, "what to note as the machine");
   app.add_option("--commit", options.commit, "what to note as the commit that the explorer was built from");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
-  app.add_option("--without", options.left_out, "leave out forms whose names contain one of these");
-  app.add_option("--forms", options.prefixes, "try only forms whose names begin so; all of them by default");
+  app.add_option("--without", options.left_out, "leave out patterns whose names contain one of these");
+  app.add_option("--patterns,--forms", options.prefixes,
+                 "try only patterns whose names begin so; all of them by default");
   app.add_flag("!--no-programs", options.programs,
-               "leave out whole programs, which are tried in the forms that were right");
-  app.add_flag("--timed", options.timed, "also time each right form at batch 4, heads 16, sequence 4096, head dim 128");
+               "leave out whole programs, which are tried in the patterns that were right");
+  app.add_flag("--timed", options.timed,
+               "also time each right pattern at batch 4, heads 16, sequence 4096, head dim 128");
   app.add_option("--table", options.table, "what a worker takes for right (used by the explorer itself)");
   app.add_option(
       "--verdicts", options.verdicts,
       "instead: the plan store whose trial runs the output is to list, for src/backend/cudnn/patterns/verdicts");
   app.add_option("--work", options.work_of,
-                 "instead: list what each timed case makes a kernel do, in the forms of this version of cuDNN");
+                 "instead: list what each timed case makes a kernel do, in the patterns of this version of cuDNN");
   app.add_flag("--worker", worker, "answer jobs from standard input (used by the explorer itself)");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -18,7 +18,7 @@ bool is_logical(Mode mode) {
   return mode == Mode::kLogicalAnd || mode == Mode::kLogicalOr || mode == Mode::kLogicalNot;
 }
 
-/// Drops the forward nodes that nothing reads any more, so that cuDNN sees only the form itself.
+/// Drops the forward nodes that nothing reads any more, so that cuDNN sees only the pattern itself.
 void drop_unread(ModifierGraph& graph) {
   std::vector<bool> read(graph.nodes.size(), false);
   const auto mark = [&](const Ref& ref) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "explorer/form_case.hpp"
+#include "explorer/pattern_case.hpp"
 
 namespace scoremod::explorer {
 

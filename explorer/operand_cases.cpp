@@ -26,17 +26,17 @@ AxesText axes_text(unsigned subset) {
 }
 
 /// An operand added and multiplied, or (i32) as a number and compared.
-void add_operand_uses(std::vector<FormCase>& cases, const AxesText& axes, DType dtype, const std::string& suffix,
-                      const FormCase& like) {
+void add_operand_uses(std::vector<PatternCase>& cases, const AxesText& axes, DType dtype, const std::string& suffix,
+                      const PatternCase& like) {
   std::vector<std::string> uses{"value = score + x", "value = score * x"};
   if (dtype == DType::kI32) {
     uses = {"value = score + f32(x + b) * 0.25", "value = select(x - b >= 1, score, score * 0.25 - 1.0)"};
   }
-  // Once is enough for what differs from another form only in how it lies in memory.
+  // Once is enough for what differs from another pattern only in how it lies in memory.
   if (dtype == DType::kF16 || dtype == DType::kBF16 || like.layout != OperandLayout::kDense) uses.erase(uses.begin());
   for (const std::string& use : uses) {
-    FormCase made = like;
-    made.form = concat("operand.", axes.key, ".", to_string(dtype), suffix);
+    PatternCase made = like;
+    made.name = concat("operand.", axes.key, ".", to_string(dtype), suffix);
     made.program = concat("operand x: ", dtype == DType::kI32 ? "i32 " : "f32 ", axes.list, "\n", use);
     made.operand_dtype = dtype;
     cases.push_back(std::move(made));
@@ -44,10 +44,10 @@ void add_operand_uses(std::vector<FormCase>& cases, const AxesText& axes, DType 
 }
 
 /// An operand of every subset of the axes, scalars among them.
-void add_operands(std::vector<FormCase>& cases) {
+void add_operands(std::vector<PatternCase>& cases) {
   for (unsigned subset = 0; subset < 16; ++subset) {
     const AxesText axes = axes_text(subset);
-    cases.push_back({.form = concat("operand.", axes.key, ".bool"),
+    cases.push_back({.name = concat("operand.", axes.key, ".bool"),
                      .program = concat("operand x: bool ", axes.list, "\nvalue = select(x, score, score * 0.25)")});
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
       add_operand_uses(cases, axes, dtype, "", {});
@@ -61,7 +61,7 @@ void add_operands(std::vector<FormCase>& cases) {
       add_operand_uses(cases, axes, dtype, ".as_declared", {.mutation = operands_as_declared()});
     for (const char* masks :
          {"\nvalue = score\nkeep = kv_idx < x", "\noperand y: i32 [b, q_idx]\nvalue = score\nkeep = x == y"}) {
-      cases.push_back({.form = concat("operand.", axes.key, ".i32.as_declared"),
+      cases.push_back({.name = concat("operand.", axes.key, ".i32.as_declared"),
                        .program = concat("operand x: i32 ", axes.list, masks),
                        .mutation = operands_as_declared()});
     }
@@ -69,15 +69,15 @@ void add_operands(std::vector<FormCase>& cases) {
 }
 
 /// A bias whose gradient cuDNN writes, under a band, beside other terms, and behind what is no term.
-void add_operand_gradients(std::vector<FormCase>& cases) {
+void add_operand_gradients(std::vector<PatternCase>& cases) {
   const char* const values[] = {"value = score + x", "value = score + x\nkeep = q_idx >= kv_idx",
                                 "value = x + score + f32(kv_idx - q_idx) * 0.05\nkeep = (q_idx + kv_idx) % 3 != 0"};
   for (unsigned batch_and_head = 0; batch_and_head < 4; ++batch_and_head) {
     const AxesText axes = axes_text(12u | batch_and_head);
     const auto add_values = [&](const char* ending, GradientDtype dtype, OperandLayout layout) {
       for (const char* value : values) {
-        FormCase made{.layout = layout, .operand_gradient = dtype};
-        made.form = concat("operand_gradient.", axes.key, ending);
+        PatternCase made{.layout = layout, .operand_gradient = dtype};
+        made.name = concat("operand_gradient.", axes.key, ending);
         made.program = concat("operand x: f32 ", axes.list, "\n", value);
         cases.push_back(std::move(made));
       }
@@ -86,15 +86,15 @@ void add_operand_gradients(std::vector<FormCase>& cases) {
     add_values(".strided", GradientDtype::kOfProblem, OperandLayout::kStrided);
     add_values(".other_half", GradientDtype::kOtherHalf, OperandLayout::kDense);
   }
-  cases.push_back({.form = "operand_gradient.after_cap",
+  cases.push_back({.name = "operand_gradient.after_cap",
                    .program = "operand x: f32 [h, q_idx, kv_idx]\nvalue = 5.0 * tanh(score / 5.0) + x",
                    .operand_gradient = GradientDtype::kOfProblem});
 }
 
 }  // namespace
 
-std::vector<FormCase> operand_cases() {
-  std::vector<FormCase> cases;
+std::vector<PatternCase> operand_cases() {
+  std::vector<PatternCase> cases;
   add_operands(cases);
   add_operand_gradients(cases);
   return cases;

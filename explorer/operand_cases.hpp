@@ -1,11 +1,11 @@
 #pragma once
 
-#include "explorer/form_case.hpp"
+#include "explorer/pattern_case.hpp"
 
 namespace scoremod::explorer {
 
 /// An operand of every subset of the axes, type and layout, as the lowering gives it and as it is declared; and biases
 /// whose gradient cuDNN writes.
-std::vector<FormCase> operand_cases();
+std::vector<PatternCase> operand_cases();
 
 }  // namespace scoremod::explorer

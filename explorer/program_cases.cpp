@@ -9,7 +9,7 @@ namespace scoremod::explorer {
 namespace {
 
 struct NamedProgram {
-  const char* form;
+  const char* name;
   const char* program;
 };
 
@@ -92,19 +92,19 @@ constexpr NamedProgram kValues[] = {
 
 }  // namespace
 
-std::vector<FormCase> program_cases() {
-  std::vector<FormCase> cases;
-  const auto add = [&](const std::string& form, const std::string& program) -> FormCase& {
-    cases.push_back({.form = form, .program = program, .in_right_forms = true});
+std::vector<PatternCase> program_cases() {
+  std::vector<PatternCase> cases;
+  const auto add = [&](const std::string& pattern, const std::string& program) -> PatternCase& {
+    cases.push_back({.name = pattern, .program = program, .in_right_patterns = true});
     return cases.back();
   };
   for (const NamedProgram& mask : kMasks) {
-    add(mask.form, mask.program);
-    add(concat("offsets.", mask.form), mask.program).offsets = {1, 2, 37, 11};
+    add(mask.name, mask.program);
+    add(concat("offsets.", mask.name), mask.program).offsets = {1, 2, 37, 11};
   }
   for (const NamedProgram& value : kValues) {
-    add(value.form, value.program);
-    add(concat("offsets.", value.form), value.program).offsets = {1, 2, 37, 11};
+    add(value.name, value.program);
+    add(concat("offsets.", value.name), value.program).offsets = {1, 2, 37, 11};
   }
   // An operand that depends on the difference of the indices only, as a tensor with an entry for each difference.
   add("operand.11qk.f32.diagonal", "table t: f32 rank 1\nvalue = score + t[kv_idx - q_idx + 16]").mutation =

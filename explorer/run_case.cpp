@@ -55,7 +55,7 @@ std::string replaced(std::string text, const std::string& word, std::int64_t num
   return text;
 }
 
-AttentionProblem problem_of(const FormCase& form, const Setting& s) {
+AttentionProblem problem_of(const PatternCase& pattern, const Setting& s) {
   AttentionProblem problem;
   problem.batch = s.batch;
   problem.heads_q = s.heads_q;
@@ -67,14 +67,14 @@ AttentionProblem problem_of(const FormCase& form, const Setting& s) {
   problem.dtype = s.dtype;
   for (TensorLayout* layout : {&problem.q, &problem.k, &problem.v, &problem.o}) layout->layout = s.layout;
   problem.program =
-      Program::parse(replaced(replaced(form.program, "{shift}", s.seq_kv - s.seq_q), "{length}", s.seq_kv));
+      Program::parse(replaced(replaced(pattern.program, "{shift}", s.seq_kv - s.seq_q), "{length}", s.seq_kv));
   problem.backward = true;
   problem.stats = true;
   for (const OperandDecl& decl : problem.program.operands()) {
     OperandSpec& spec = problem.operands.emplace_back(problem::default_spec(problem, decl));
-    if (decl.type == Type::kF32) spec.dtype = form.dtype_of_operands(s.dtype);
+    if (decl.type == Type::kF32) spec.dtype = pattern.dtype_of_operands(s.dtype);
     if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), kTableExtent);
-    if (form.layout == OperandLayout::kStrided) spec.strides = strides_with_gaps(spec.shape);
+    if (pattern.layout == OperandLayout::kStrided) spec.strides = strides_with_gaps(spec.shape);
   }
   return problem;
 }
@@ -87,19 +87,19 @@ std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Compiles, lowers with every form admitted and mutates; the reasons when the lowering has no form at all.
-std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting, Direction direction,
-                                    const cudnn::FormFilter& allowed, std::string* why) {
+/// Compiles, lowers with every pattern admitted and mutates; the reasons when the lowering has no pattern at all.
+std::optional<PreparedCall> prepare(const PatternCase& pattern, const Setting& setting, Direction direction,
+                                    const cudnn::PatternFilter& allowed, std::string* why) {
   compiler::PipelineOptions passes;
-  if (form.as_written) passes.disabled = compiler::step_names();
-  PreparedCall prepared{compiler::compile(problem_of(form, setting), passes), {}, direction, form.offsets};
-  if (form.has_gradient()) prepared.operand_gradient = 0;
+  if (pattern.as_written) passes.disabled = compiler::step_names();
+  PreparedCall prepared{compiler::compile(problem_of(pattern, setting), passes), {}, direction, pattern.offsets};
+  if (pattern.has_gradient()) prepared.operand_gradient = 0;
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
-  options.with_offsets = form.offsets != IndexOffsets{};
-  options.node_budget = form.node_budget;
+  options.with_offsets = pattern.offsets != IndexOffsets{};
+  options.node_budget = pattern.node_budget;
   options.allowed = [&](std::string_view name) {
-    return allowed(name) && std::ranges::find(form.denied, name) == form.denied.end();
+    return allowed(name) && std::ranges::find(pattern.denied, name) == pattern.denied.end();
   };
   cudnn::LoweringResult result = cudnn::lower(prepared.compiled, options);
   if (!result.lowered) {
@@ -107,7 +107,7 @@ std::optional<PreparedCall> prepare(const FormCase& form, const Setting& setting
     return std::nullopt;
   }
   prepared.modifier = std::move(*result.lowered);
-  if (form.mutation) form.mutation(prepared.modifier.graph);
+  if (pattern.mutation) pattern.mutation(prepared.modifier.graph);
   return prepared;
 }
 
@@ -217,15 +217,15 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-CaseResult run_case(const FormCase& form, const Setting& setting, Direction direction,
-                    const cudnn::FormFilter& allowed) {
+CaseResult run_case(const PatternCase& pattern, const Setting& setting, Direction direction,
+                    const cudnn::PatternFilter& allowed) {
   CaseResult result;
-  const auto prepared = prepare(form, setting, direction, allowed, &result.text);
+  const auto prepared = prepare(pattern, setting, direction, allowed, &result.text);
   if (!prepared) {
     result.verdict = "not_lowered";
     return result;
   }
-  result.uses.assign(prepared->modifier.forms.begin(), prepared->modifier.forms.end());
+  result.uses.assign(prepared->modifier.patterns.begin(), prepared->modifier.patterns.end());
   result.nodes = cudnn::node_count(prepared->modifier.graph);
   const AttentionProblem& problem = prepared->compiled.problem;
   const auto start = std::chrono::steady_clock::now();
@@ -240,7 +240,7 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
   std::vector<const void*> operands;
   for (const OwnedOperand& operand : inputs.operands) operands.push_back(operand.bytes.data());
   const reference::InputTensors tensors = input_tensors(inputs, operands);
-  const backend::CallParameters parameters{problem.effective_scale(), form.offsets, nullptr};
+  const backend::CallParameters parameters{problem.effective_scale(), pattern.offsets, nullptr};
   const auto truth = reference::forward<double>(prepared->compiled, tensors, parameters);
   result.outputs = direction == Direction::kForward
                        ? run_forward(*prepared, inputs, *built.plan, truth,
@@ -251,17 +251,17 @@ CaseResult run_case(const FormCase& form, const Setting& setting, Direction dire
   return result;
 }
 
-std::optional<cudnn::ModifierGraph> timed_modifier(const FormCase& form, Direction direction,
-                                                   const cudnn::FormFilter& allowed) {
+std::optional<cudnn::ModifierGraph> timed_modifier(const PatternCase& pattern, Direction direction,
+                                                   const cudnn::PatternFilter& allowed) {
   std::string why;
-  auto prepared = prepare(form, kTimedSetting, direction, allowed, &why);
+  auto prepared = prepare(pattern, kTimedSetting, direction, allowed, &why);
   if (!prepared) return std::nullopt;
   return std::move(prepared->modifier.graph);
 }
 
-double time_case(const FormCase& form, Direction direction, const cudnn::FormFilter& allowed) {
+double time_case(const PatternCase& pattern, Direction direction, const cudnn::PatternFilter& allowed) {
   std::string why;
-  auto prepared = prepare(form, kTimedSetting, direction, allowed, &why);
+  auto prepared = prepare(pattern, kTimedSetting, direction, allowed, &why);
   if (!prepared) return kNotTimed;
   prepared->zero_computed = true;
   const AttentionProblem& problem = prepared->compiled.problem;

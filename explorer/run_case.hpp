@@ -5,7 +5,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
-#include "explorer/form_case.hpp"
+#include "explorer/pattern_case.hpp"
 #include "verification/output_error.hpp"
 
 namespace scoremod::explorer {
@@ -18,21 +18,22 @@ struct CaseResult {
   std::vector<OutputError> outputs;
   double build_ms = 0;
   int nodes = 0;                  ///< of the lowered graph
-  std::vector<std::string> uses;  ///< the forms in the lowered graph
+  std::vector<std::string> uses;  ///< the patterns in the lowered graph
 };
 
-/// Lowers the case's program into forms that `allowed` admits, applies the mutation, builds, runs on the current device
-/// with NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error of a
-/// plain evaluation in the same precision, plus half a unit in the last place of the dtype.
-CaseResult run_case(const FormCase& form, const Setting& setting, backend::Direction direction,
-                    const backend::cudnn::FormFilter& allowed);
+/// Lowers the case's program into patterns that `allowed` admits, applies the mutation, builds, runs on the current
+/// device with NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error
+/// of a plain evaluation in the same precision, plus half a unit in the last place of the dtype.
+CaseResult run_case(const PatternCase& pattern, const Setting& setting, backend::Direction direction,
+                    const backend::cudnn::PatternFilter& allowed);
 
 /// The modifier that time_case() times; nothing where the case has no lowering. Needs no device.
-std::optional<backend::cudnn::ModifierGraph> timed_modifier(const FormCase& form, backend::Direction direction,
-                                                            const backend::cudnn::FormFilter& allowed);
+std::optional<backend::cudnn::ModifierGraph> timed_modifier(const PatternCase& pattern, backend::Direction direction,
+                                                            const backend::cudnn::PatternFilter& allowed);
 
 /// Median device milliseconds of the case at batch 4, heads 16, sequence 4096, head dim 128, bf16 BSHD; 0 when it can't
 /// be built or an operand is too large. Only meaningful when nothing else runs on the device.
-double time_case(const FormCase& form, backend::Direction direction, const backend::cudnn::FormFilter& allowed);
+double time_case(const PatternCase& pattern, backend::Direction direction,
+                 const backend::cudnn::PatternFilter& allowed);
 
 }  // namespace scoremod::explorer

@@ -30,20 +30,20 @@ zoo::Modifier make(const zoo::Entry& entry, const zoo::Sizes& sizes) {
   return zoo::make(entry.name, parameters, sizes);
 }
 
-FormCase case_of(const std::string& name, std::span<const zoo::Modifier> modifiers) {
-  FormCase made;
-  made.form = "zoo." + name;
+PatternCase case_of(const std::string& name, std::span<const zoo::Modifier> modifiers) {
+  PatternCase made;
+  made.name = "zoo." + name;
   made.program = zoo::combine(modifiers).program.to_string();
   return made;
 }
 
 }  // namespace
 
-std::vector<FormCase> zoo_cases() {
+std::vector<PatternCase> zoo_cases() {
   const Setting& base = settings().front();
   const zoo::Sizes sizes{base.batch, base.heads_q, base.seq_q, base.seq_kv};
   const zoo::Modifier causal = zoo::make("causal", {}, sizes);
-  std::vector<FormCase> cases;
+  std::vector<PatternCase> cases;
   for (const zoo::Entry& entry : zoo::entries()) {
     const zoo::Modifier modifier = make(entry, sizes);
     cases.push_back(case_of(entry.name, std::array{modifier}));

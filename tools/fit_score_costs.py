@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fits what each step of a score modifier costs to the times that the form explorer took.
+"""Fits what each step of a score modifier costs to the times that the pattern explorer took.
 
 usage: scoremod_explore --work 9.19.0 | tools/fit_score_costs.py
 
-Writes src/backend/cudnn/patterns/score_costs.cpp. The cases' times are of src/backend/cudnn/patterns/forms/sm_90-9.19.0.json; two more come from
+Writes src/backend/cudnn/patterns/score_costs.cpp. The cases' times are of src/backend/cudnn/patterns/tables/sm_90-9.19.0.json; two more come from
 the benchmark on the same device (bench/results/h200.json), which alone has a bias that the adjoint does not read. Needs NumPy and SciPy. Prints
 how far the fit is from the times that it was made of.
 """
@@ -30,13 +30,13 @@ RIDGE = 0.01
 
 def timed_cases(lines):
     """[(case, milliseconds)] of the listed cases that were timed."""
-    table = json.loads((ROOT / "src/backend/cudnn/patterns/forms/sm_90-9.19.0.json").read_text())
+    table = json.loads((ROOT / "src/backend/cudnn/patterns/tables/sm_90-9.19.0.json").read_text())
     times = {}
     for row in table["results"]:
         if row["ms"]:
-            times.setdefault((row["form"], row["direction"], row["program"]), []).append(row["ms"])
+            times.setdefault((row["pattern"], row["direction"], row["program"]), []).append(row["ms"])
     cases = [json.loads(line) for line in lines]
-    found = [(case, times.get((case["form"], case["direction"], case["program"]))) for case in cases]
+    found = [(case, times.get((case["pattern"], case["direction"], case["program"]))) for case in cases]
     return cases, [(case, statistics.median(ms)) for case, ms in found if ms]
 
 
@@ -47,19 +47,19 @@ def bench_time(name, direction):
 
 def step_costs(cases, timed, direction):
     """{step: milliseconds} that one more of it adds to attention without a modifier."""
-    plain = next(ms for case, ms in timed if (case["form"], case["direction"]) == ("plain", direction))
+    plain = next(ms for case, ms in timed if (case["pattern"], case["direction"]) == ("plain", direction))
     rows = [
         (case["work"], ms)
         for case, ms in timed
         if case["direction"] == direction
         and not case["band"]
         and not case["gradient"]
-        and (case["form"], direction) not in LEFT_OUT
-        and not case["form"].startswith(LEFT_OUT_PREFIXES)
+        and (case["pattern"], direction) not in LEFT_OUT
+        and not case["pattern"].startswith(LEFT_OUT_PREFIXES)
     ]
     if direction == "backward":
         # No timed case adds an operand of all queries and keys without reading it in the adjoint again.
-        work = next(case["work"] for case in cases if (case["form"], case["direction"]) == ("zoo.full_bias", direction))
+        work = next(case["work"] for case in cases if (case["pattern"], case["direction"]) == ("zoo.full_bias", direction))
         for dtype in ("bf16", "f16", "f32"):
             read = {step.replace("qk.f32", f"qk.{dtype}"): count for step, count in work.items()}
             rows += [(read, bench_time("bias", direction))] * 3
@@ -76,10 +76,10 @@ def step_costs(cases, timed, direction):
 
 def tile_costs(timed, direction):
     """Milliseconds of a row of tiles and of a tile, from what is skipped for a causal mask and for a window of 50."""
-    times = {case["form"]: ms for case, ms in timed if case["direction"] == direction}
+    times = {case["pattern"]: ms for case, ms in timed if case["direction"] == direction}
     causal = TILES_ALONG * (TILES_ALONG + 1) // 2
     tiles = {"plain": TILES_ALONG**2, "band.right": causal, "band.left": 2 * TILES_ALONG - 1}
-    matrix = np.array([[TILES_ALONG / times[form], count / times[form]] for form, count in tiles.items()])
+    matrix = np.array([[TILES_ALONG / times[pattern], count / times[pattern]] for pattern, count in tiles.items()])
     return np.linalg.lstsq(matrix, np.ones(len(tiles)), rcond=None)[0]
 
 
@@ -94,7 +94,7 @@ def source(costs, tiles):
     return text + TAIL
 
 
-HEAD = """// Made by tools/fit_score_costs.py from the times of forms/sm_90-9.19.0.json and bench/results/h200.json.
+HEAD = """// Made by tools/fit_score_costs.py from the times of patterns/sm_90-9.19.0.json and bench/results/h200.json.
 #include "backend/cudnn/patterns/score_costs.hpp"
 
 #include <algorithm>

@@ -18,7 +18,7 @@ struct ExplainOptions {
   CompileOptions compile;
   /// Keep the program's text after each compiler step.
   bool step_programs = false;
-  /// Explain the cudnn backend's forms for the device with these properties (device_properties()'s text, see
+  /// Explain the cudnn backend's patterns for the device with these properties (device_properties()'s text, see
   /// compile_ahead.hpp), which need not be on this machine. Absent: for the current device, if there is one.
   std::optional<std::string> device_properties;
 };
@@ -58,14 +58,14 @@ struct BackendExplanation {
 };
 
 /// One way of a device's backend to do a direction.
-struct FormCandidateExplanation {
-  struct Form {
-    std::string name;  ///< docs/cudnn_forms.md
-    /// What attention with this form alone took when it was explored; absent where it was not timed.
+struct PatternCandidateExplanation {
+  struct Pattern {
+    std::string name;  ///< docs/cudnn_patterns.md
+    /// What attention with this pattern alone took when it was explored; absent where it was not timed.
     std::optional<double> milliseconds;
   };
   std::string backend;
-  std::vector<Form> forms;
+  std::vector<Pattern> patterns;
   double predicted_milliseconds = 0;  ///< for the whole problem; by it candidates are ordered
   std::string prediction_source;
   std::optional<double> measured_milliseconds;  ///< where autotuning timed it
@@ -77,17 +77,17 @@ struct FormCandidateExplanation {
   std::string refusal;                         ///< why it can't run, where that is known
 };
 
-/// How one direction can be written for cuDNN, the fastest forms first, and what each costs. Times are of one shape:
-/// batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device that docs/cudnn_forms.md names.
-struct FormExplanation {
+/// How one direction can be written for cuDNN, the fastest patterns first, and what each costs. Times are of one shape:
+/// batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device that docs/cudnn_patterns.md names.
+struct PatternExplanation {
   std::string direction;     ///< "forward" or "backward"
   std::string architecture;  ///< of the device: "sm_90"
-  /// The forms were seen to be right on this architecture with this version of cuDNN; else on another, and nothing runs
-  /// before a trial on the device has admitted it.
+  /// The patterns were seen to be right on this architecture with this version of cuDNN; else on another, and nothing
+  /// runs before a trial on the device has admitted it.
   bool verified = false;
   std::string seen_on;                       ///< where they were seen to be right, and timed: "sm_90 with cuDNN 9.19.0"
   std::optional<double> plain_milliseconds;  ///< without a score function
-  std::vector<FormCandidateExplanation> candidates;
+  std::vector<PatternCandidateExplanation> candidates;
   std::vector<std::string> reasons;  ///< why candidates are missing or were passed over
 };
 
@@ -103,7 +103,7 @@ struct Explanation {
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
   std::string decided_by;                    ///< who said which of them may be chosen
-  std::vector<FormExplanation> forms;        ///< of the cudnn backend; empty without a device
+  std::vector<PatternExplanation> patterns;  ///< of the cudnn backend; empty without a device
 };
 
 /// Compiles and plans without running anything. Throws Error(kInvalidArgument) for an invalid problem or option; that

@@ -25,7 +25,7 @@ struct DeviceProperties {
   /// "sm_90 NVIDIA H200", or "host": what a store's files say of their device.
   std::string label() const;
 
-  /// "sm_90": the family that lowering rules and form tables go by.
+  /// "sm_90": the family that lowering rules and pattern tables go by.
   std::string architecture() const;
 
   /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block": equal for two devices exactly when a plan

@@ -34,13 +34,13 @@ constexpr std::array kRules{
     RuleInfo{Rule::kWorkspaceLimit, "workspace_limit", "A direction needs more scratch memory than the limit.",
              "split the batch or the heads, or raise the limit"},
     RuleInfo{Rule::kUnexploredVersion, "unexplored_version", "Nothing is known of this version of a library.",
-             "use a version that docs/cudnn_forms.md names, or explore this one"},
+             "use a version that docs/cudnn_patterns.md names, or explore this one"},
     RuleInfo{Rule::kVerificationForbidden, "verification_forbidden",
              "What would run was never seen to be right here, "
              "and the run that would show it is forbidden.",
              "let the first use verify it: leave SCOREMOD_VERIFICATION out"},
     RuleInfo{Rule::kNoLowering, "no_lowering",
-             "Some part of the program has no form that is known to be right in the "
+             "Some part of the program has no pattern that is known to be right in the "
              "engine.",
              "write it another way, or use the cpu backend"},
     RuleInfo{Rule::kEngineRefused, "engine_refused", "The engine's own checks refused what it was given.",

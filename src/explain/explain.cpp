@@ -73,12 +73,12 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   return mask;
 }
 
-FormCandidateExplanation explain_candidate(const planner::Considered& considered) {
-  FormCandidateExplanation explanation;
+PatternCandidateExplanation explain_candidate(const planner::Considered& considered) {
+  PatternCandidateExplanation explanation;
   const backend::Candidate& candidate = considered.candidate;
   explanation.backend = considered.engine->name();
   for (const backend::CandidatePart& part : candidate.parts)
-    explanation.forms.push_back({part.name, part.milliseconds});
+    explanation.patterns.push_back({part.name, part.milliseconds});
   explanation.nodes = candidate.nodes;
   explanation.computed_operands = candidate.computed_operands;
   explanation.predicted_milliseconds = candidate.predicted.milliseconds;
@@ -91,9 +91,9 @@ FormCandidateExplanation explain_candidate(const planner::Considered& considered
   return explanation;
 }
 
-void add_forms(const planner::PlannedProblem& planned, std::vector<FormExplanation>& forms) {
+void add_patterns(const planner::PlannedProblem& planned, std::vector<PatternExplanation>& patterns) {
   const auto add = [&](const planner::TaskAnswer& answer) {
-    FormExplanation explanation;
+    PatternExplanation explanation;
     explanation.direction = answer.task.direction == backend::Direction::kForward ? "forward" : "backward";
     explanation.architecture = planned.target->device.architecture();
     explanation.verified = true;
@@ -110,7 +110,7 @@ void add_forms(const planner::PlannedProblem& planned, std::vector<FormExplanati
     for (const planner::EngineReasons& engine : answer.reasons) {
       for (const UnsupportedReason& reason : engine.reasons) explanation.reasons.push_back(to_string(reason));
     }
-    forms.push_back(std::move(explanation));
+    patterns.push_back(std::move(explanation));
   };
   add(planned.prepared.forward);
   if (planned.prepared.backward) add(*planned.prepared.backward);
@@ -129,7 +129,8 @@ planner::Selection alone(const backend::Backend& engine) {
 
 /// Each backend by itself; what a device's backend has planned then serves the explanation of its candidates.
 std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
-                                                 const CompileOptions& options, std::vector<FormExplanation>* forms) {
+                                                 const CompileOptions& options,
+                                                 std::vector<PatternExplanation>* patterns) {
   std::vector<BackendExplanation> explanations;
   for (const backend::Backend* engine : backend::backends()) {
     if (engine->is_companion()) continue;
@@ -138,7 +139,7 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
     const planner::Prepared& prepared = planned.prepared;
     if (prepared.forward_plan) explanation.forward_workspace_bytes = prepared.forward_plan->workspace_bytes();
     if (prepared.backward_plan) explanation.backward_workspace_bytes = prepared.backward_plan->workspace_bytes();
-    if (forms != nullptr && planned.target && has_candidates_to_explain(prepared)) add_forms(planned, *forms);
+    if (patterns != nullptr && planned.target && has_candidates_to_explain(prepared)) add_patterns(planned, *patterns);
     explanations.push_back(std::move(explanation));
   }
   return explanations;
@@ -156,19 +157,19 @@ void mark_chosen(const compiler::CompiledProblem& compiled, const CompileOptions
   }
 }
 
-std::vector<FormExplanation> explain_forms_elsewhere(const compiler::CompiledProblem& compiled,
-                                                     const CompileOptions& options, const std::string& device) {
+std::vector<PatternExplanation> explain_patterns_elsewhere(const compiler::CompiledProblem& compiled,
+                                                           const CompileOptions& options, const std::string& device) {
   CompileOptions for_device = options;
   if (for_device.backend.empty()) for_device.memory = MemoryKind::kCuda;
-  std::vector<FormExplanation> forms;
+  std::vector<PatternExplanation> patterns;
   const auto planned =
       planner::plan_problem_elsewhere(compiled, for_device, planner::Level::kBuilt, planner::select(for_device),
                                       backend::DeviceProperties::parse(device), true);
   if (planned.selection.backends.empty()) {
     fail_unsupported("this scoremod was built without a backend that has candidates to explain for a device");
   }
-  add_forms(planned, forms);
-  return forms;
+  add_patterns(planned, patterns);
+  return patterns;
 }
 
 }  // namespace
@@ -188,8 +189,9 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
   explanation.work = compiler::work_of(compiled);
   explanation.tensors = tensors_of(problem);
   const std::optional<std::string>& device = options.device_properties;
-  if (device) explanation.forms = explaining::explain_forms_elsewhere(compiled, options.compile, *device);
-  explanation.backends = explaining::explain_backends(compiled, options.compile, device ? nullptr : &explanation.forms);
+  if (device) explanation.patterns = explaining::explain_patterns_elsewhere(compiled, options.compile, *device);
+  explanation.backends =
+      explaining::explain_backends(compiled, options.compile, device ? nullptr : &explanation.patterns);
   explaining::mark_chosen(compiled, options.compile, explanation);
   return explanation;
 }

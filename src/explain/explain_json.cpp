@@ -81,16 +81,16 @@ Json backends_json(const std::vector<BackendExplanation>& backends) {
   return json;
 }
 
-Json candidate_json(const FormCandidateExplanation& candidate) {
-  Json forms = Json::array();
-  for (const auto& form : candidate.forms)
-    forms.push_back({{"form", form.name}, {"ms", optional_json(form.milliseconds)}});
+Json candidate_json(const PatternCandidateExplanation& candidate) {
+  Json patterns = Json::array();
+  for (const auto& pattern : candidate.patterns)
+    patterns.push_back({{"pattern", pattern.name}, {"ms", optional_json(pattern.milliseconds)}});
   return {{"backend", candidate.backend},
           {"chosen", candidate.chosen},
           {"predicted_ms", candidate.predicted_milliseconds},
           {"prediction_source", candidate.prediction_source},
           {"measured_ms", optional_json(candidate.measured_milliseconds)},
-          {"forms", std::move(forms)},
+          {"patterns", std::move(patterns)},
           {"nodes", candidate.nodes},
           {"computed_operands", candidate.computed_operands},
           {"asked", candidate.asked},
@@ -98,9 +98,9 @@ Json candidate_json(const FormCandidateExplanation& candidate) {
           {"refusal", candidate.refusal.empty() ? Json(nullptr) : Json(candidate.refusal)}};
 }
 
-Json forms_json(const std::vector<FormExplanation>& directions) {
+Json patterns_json(const std::vector<PatternExplanation>& directions) {
   Json json = Json::array();
-  for (const FormExplanation& direction : directions) {
+  for (const PatternExplanation& direction : directions) {
     Json candidates = Json::array();
     for (const auto& candidate : direction.candidates) candidates.push_back(candidate_json(candidate));
     json.push_back({{"direction", direction.direction},
@@ -128,7 +128,7 @@ std::string to_json(const Explanation& explanation) {
   json["tensors"] = tensors_json(explanation.tensors);
   json["decided_by"] = explanation.decided_by;
   json["backends"] = backends_json(explanation.backends);
-  json["forms"] = forms_json(explanation.forms);
+  json["patterns"] = patterns_json(explanation.patterns);
   return json.dump(2) + "\n";
 }
 

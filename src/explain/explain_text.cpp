@@ -70,7 +70,7 @@ class Writer {
     work();
     tensors();
     backends();
-    for (const FormExplanation& direction : explanation_.forms) forms(direction);
+    for (const PatternExplanation& direction : explanation_.patterns) patterns(direction);
     return out_.str();
   }
 
@@ -162,29 +162,29 @@ class Writer {
     return out.str();
   }
 
-  /// A candidate's forms; of one that is not the first, those that it differs by.
-  void form_lines(const FormCandidateExplanation& candidate, const FormCandidateExplanation& first) {
-    const auto write_missing = [&](const char* word, const auto& forms, const auto& others) {
-      for (const auto& form : forms) {
-        const auto same = [&](const auto& other) { return other.name == form.name; };
+  /// A candidate's patterns; of one that is not the first, those that it differs by.
+  void pattern_lines(const PatternCandidateExplanation& candidate, const PatternCandidateExplanation& first) {
+    const auto write_missing = [&](const char* word, const auto& patterns, const auto& others) {
+      for (const auto& pattern : patterns) {
+        const auto same = [&](const auto& other) { return other.name == pattern.name; };
         if (std::ranges::any_of(others, same)) continue;
-        out_ << "        " << word << form.name << time_text(form.milliseconds) << "\n";
+        out_ << "        " << word << pattern.name << time_text(pattern.milliseconds) << "\n";
       }
     };
-    using Forms = std::vector<FormCandidateExplanation::Form>;
+    using Patterns = std::vector<PatternCandidateExplanation::Pattern>;
     const bool is_first = &candidate == &first;
-    write_missing(is_first ? "" : "with ", candidate.forms, is_first ? Forms{} : first.forms);
-    write_missing("without ", first.forms, candidate.forms);
+    write_missing(is_first ? "" : "with ", candidate.patterns, is_first ? Patterns{} : first.patterns);
+    write_missing("without ", first.patterns, candidate.patterns);
   }
 
-  void forms(const FormExplanation& direction) {
+  void patterns(const PatternExplanation& direction) {
     out_ << "candidates, " << direction.direction << ", " << direction.architecture;
     if (!direction.verified) {
       out_ << " (not verified here: seen to be right on " << direction.seen_on << ", whose times these are)";
     }
     if (direction.plain_milliseconds) out_ << "; without a modifier" << time_text(direction.plain_milliseconds);
     out_ << "\n";
-    for (const FormCandidateExplanation& candidate : direction.candidates) {
+    for (const PatternCandidateExplanation& candidate : direction.candidates) {
       out_ << "    "
            << (candidate.chosen            ? "runs"
                : candidate.refusal.empty() ? "or"
@@ -195,7 +195,7 @@ class Writer {
       if (candidate.computed_operands > 0) out_ << ", " << candidate.computed_operands << " computed beforehand";
       if (candidate.workspace_bytes) out_ << ", workspace " << bytes_text(*candidate.workspace_bytes);
       out_ << "\n";
-      form_lines(candidate, direction.candidates.front());
+      pattern_lines(candidate, direction.candidates.front());
       if (!candidate.refusal.empty()) out_ << indented("    because " + candidate.refusal);
     }
     for (const std::string& reason : direction.reasons) out_ << indented(reason);

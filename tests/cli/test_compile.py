@@ -32,8 +32,8 @@ def compile_or_skip(scoremod, *arguments):
 def test_plans_of_both_directions_are_stored(scoremod, problem, tmp_path):
     store = tmp_path / "plans"
     done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "--backend", "cudnn", "-o", store, "--json")
-    if "no form is known" in done.stdout:
-        pytest.skip("no form table for the installed cuDNN")
+    if "no pattern is known" in done.stdout:
+        pytest.skip("no pattern table for the installed cuDNN")
     assert done.returncode == 0, done.stderr + done.stdout
     rows = json.loads(done.stdout)
     made = [(row["direction"], row["trial"]) for row in rows]

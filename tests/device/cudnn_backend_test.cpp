@@ -99,9 +99,9 @@ class CudnnBackend : public test::OnDevice {
 
 constexpr const char* kTemperature = "operand temperature: f32 [b, h]\nvalue = score * temperature";
 
-/// The answer to one task by a cuDNN that lowers into the forms that are planted.
+/// The answer to one task by a cuDNN that lowers into the patterns that are planted.
 planner::TaskAnswer answer_of_planted(const compiler::CompiledProblem& problem, Direction direction,
-                                      backend::cudnn::FormFilter allowed) {
+                                      backend::cudnn::PatternFilter allowed) {
   const auto planted = backend::make_cudnn_backend(std::move(allowed));
   const std::vector<const backend::Backend*> backends{planted.get()};
   const backend::MemorySpace& memory = planted->memory();
@@ -134,8 +134,8 @@ TEST_F(CudnnBackend, RefusesAPlantedWrongLoweringWithItsErrorAndTakesTheNextCand
 
 TEST_F(CudnnBackend, HasNoPlanWhereEveryCandidateIsWrong) {
   const auto problem = compiler::compile(problem_of(kTemperature, false));
-  const auto answer = answer_of_planted(problem, Direction::kForward, [](std::string_view form) {
-    return !form.starts_with("operand.") || form.ends_with(".as_declared");
+  const auto answer = answer_of_planted(problem, Direction::kForward, [](std::string_view pattern) {
+    return !pattern.starts_with("operand.") || pattern.ends_with(".as_declared");
   });
   EXPECT_EQ(answer.chosen(), nullptr);
   ASSERT_FALSE(answer.all_reasons().empty());

@@ -17,7 +17,7 @@
 #include "backend/cudnn/lowering/fused_gradient.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
 #include "backend/cudnn/patterns/attention_time.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/committed_file.hpp"
@@ -44,10 +44,12 @@ AttentionProblem problem_of(const Json& entry, Direction direction) {
 /// As the planner puts a call together: attention with what it can write itself, and a pass for the other operands.
 Json predicted(const AttentionProblem& problem, Direction direction, const backend::DeviceRates& rates) {
   const compiler::CompiledProblem compiled = compiler::compile(problem, {});
-  const auto table = cudnn::shipped_form_table("sm_90", "9.19.0", cudnn::RowClass::kManyRows);
+  const auto table = cudnn::shipped_pattern_table("sm_90", "9.19.0", cudnn::RowClass::kManyRows);
   cudnn::LoweringOptions options;
   options.backward = direction == Direction::kBackward;
-  options.allowed = [&](std::string_view form) { return table.find(form, direction) == cudnn::FormVerdict::kRight; };
+  options.allowed = [&](std::string_view pattern) {
+    return table.find(pattern, direction) == cudnn::PatternVerdict::kRight;
+  };
   const cudnn::LoweringResult lowering = cudnn::lower(compiled, options);
   EXPECT_TRUE(lowering.lowered.has_value());
   if (!lowering.lowered) return nullptr;

@@ -64,7 +64,7 @@ def test_forward_agrees_with_the_definition(rng, case):
     assert_agrees(lse, truth[1], plain[1])
 
 
-def test_operands_of_every_form(rng):
+def test_operands_of_every_pattern(rng):
     q, k, v = draw(rng)
     slope = rng.standard_normal(HEADS_Q).astype(np.float32)
     bias = rng.standard_normal((BATCH, SEQ_Q, SEQ_KV)).astype(np.float32)

@@ -89,7 +89,7 @@ def test_is_explained_with_what_was_passed_over(tmp_path, problem_file):
     explanation = json.loads(run(tmp_path, BUILD / "bin" / "scoremod", "explain", "--json", problem_file()))
     chosen = [backend["backend"] for backend in explanation["backends"] if backend["chosen"]]
     assert chosen == ["third"]
-    forward = next(row for row in explanation["forms"] if row["direction"] == "forward")
+    forward = next(row for row in explanation["patterns"] if row["direction"] == "forward")
     wrong, right = forward["candidates"]
     assert (wrong["chosen"], right["chosen"]) == (False, True)
     assert wrong["predicted_ms"] < right["predicted_ms"]

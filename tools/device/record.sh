@@ -8,7 +8,7 @@
 #   verdicts    trial runs of the zoo's lowerings, none stored   -> verdicts.json (for src/backend/cudnn/patterns/verdicts), zoo_check.json
 #   suite       the zoo and 500 random problems                  -> cudnn_check.json (for bench/results)
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
-#   forms       the form explorer                                -> forms.json (for src/backend/cudnn/patterns/forms)
+#   patterns       the pattern explorer                                -> patterns.json (for src/backend/cudnn/patterns/tables)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
 # Without PARTs: tests, verdicts and suite. The exit code is 0 when every part ended with 0.
 set -uo pipefail
@@ -48,13 +48,13 @@ suite() {
 
 bench() { SCOREMOD_CACHE_DIR=$stores/bench "$here/bench.sh" "$folder" "$out/h200.json"; }
 
-forms() { "$here/explore_forms.sh" "$folder/bin/scoremod_explore" "$out/forms.json" --commit "$commit"; }
+patterns() { "$here/explore_patterns.sh" "$folder/bin/scoremod_explore" "$out/patterns.json" --commit "$commit"; }
 
 jax() { "$here/jax.sh" "$folder/lib" "$out/jax"; }
 
 status=0
 for part in "$@"; do
-  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, bench, forms or jax" >&2; exit 2; }
+  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, bench, patterns or jax" >&2; exit 2; }
   start=$SECONDS
   code=0
   ("$part") || code=$?

@@ -19,7 +19,7 @@ namespace {
 
 using compiler::CompiledProblem;
 using cudnn::DeviceTarget;
-using cudnn::FormTable;
+using cudnn::PatternTable;
 
 /// The task in cuDNN's terms; the operands are one at most, as fused_operand_gradients() says.
 cudnn::PlanTask plan_task_of(const Task& task) {
@@ -29,7 +29,7 @@ cudnn::PlanTask plan_task_of(const Task& task) {
 
 class CudnnBackend final : public Backend {
  public:
-  explicit CudnnBackend(cudnn::FormFilter allowed = {}) : allowed_(std::move(allowed)) {}
+  explicit CudnnBackend(cudnn::PatternFilter allowed = {}) : allowed_(std::move(allowed)) {}
 
   const char* name() const override { return "cudnn"; }
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
@@ -62,9 +62,9 @@ class CudnnBackend final : public Backend {
     const DeviceTarget device = cudnn::device_target(target);
     const cudnn::PlanTask plan_task = plan_task_of(task);
     if (!writes(problem, plan_task, reasons)) return {};
-    const FormTable& table = device.forms(cudnn::row_class(problem.problem));
+    const PatternTable& table = device.patterns(cudnn::row_class(problem.problem));
     cudnn::Lowerings found =
-        cudnn::lowerings(problem, plan_task, allowed_ ? allowed_ : cudnn::right_forms(table, task.direction));
+        cudnn::lowerings(problem, plan_task, allowed_ ? allowed_ : cudnn::right_patterns(table, task.direction));
     for (std::string& reason : found.reasons) {
       reasons.push_back(unsupported(Rule::kNoLowering, std::move(reason)));
     }
@@ -80,7 +80,7 @@ class CudnnBackend final : public Backend {
     const std::optional<std::uint32_t> operand = cudnn::fused_gradient_operand(problem);
     if (!operand || !cudnn::library().available) return {};
     const DeviceTarget device = cudnn::device_target(target);
-    const FormTable& table = device.forms(cudnn::row_class(problem.problem));
+    const PatternTable& table = device.patterns(cudnn::row_class(problem.problem));
     const std::string objection = cudnn::gradient_objection(table, cudnn::bias_gradient(problem.problem, *operand));
     if (objection.empty()) return {{*operand}};
     notes.push_back(
@@ -103,25 +103,25 @@ class CudnnBackend final : public Backend {
   static void object_to_table(const CompiledProblem& problem, const Target& target,
                               std::vector<UnsupportedReason>& reasons) {
     const DeviceTarget device = cudnn::device_target(target);
-    const FormTable& table = device.forms(cudnn::row_class(problem.problem));
+    const PatternTable& table = device.patterns(cudnn::row_class(problem.problem));
     if (table.size() == 0) {
-      reasons.push_back(unsupported(Rule::kUnexploredVersion, concat("no form is known for cuDNN ",
+      reasons.push_back(unsupported(Rule::kUnexploredVersion, concat("no pattern is known for cuDNN ",
                                                                      device.cudnn_version, ": expected a cuDNN 9")));
     } else if (!table.verified() && verification::verification_mode() == verification::Mode::kNever) {
       reasons.push_back(
           unsupported(Rule::kVerificationForbidden,
-                      concat("the forms were seen to be right on ", table.seen_on(), ", and not on ",
+                      concat("the patterns were seen to be right on ", table.seen_on(), ", and not on ",
                              device.architecture, " with cuDNN ", device.cudnn_version,
                              "; SCOREMOD_VERIFICATION=never forbids the trial that would show what they compute")));
     }
   }
 
-  cudnn::FormFilter allowed_;  ///< empty: those that the table has seen to be right
+  cudnn::PatternFilter allowed_;  ///< empty: those that the table has seen to be right
 };
 
 }  // namespace
 
-std::unique_ptr<const Backend> make_cudnn_backend(cudnn::FormFilter allowed) {
+std::unique_ptr<const Backend> make_cudnn_backend(cudnn::PatternFilter allowed) {
   return std::make_unique<CudnnBackend>(std::move(allowed));
 }
 

@@ -8,10 +8,10 @@
 namespace scoremod::backend {
 
 /// cuDNN's fused attention on the CUDA device that is current when a problem is compiled, with the program inside it.
-/// Takes device memory. Runs only lowerings that were seen to compute the right thing: see docs/cudnn_forms.md.
+/// Takes device memory. Runs only lowerings that were seen to compute the right thing: see docs/cudnn_patterns.md.
 const Backend& cudnn_backend();
 
-/// One that lowers into the forms that `allowed` admits, whatever is known of them. Tests plant wrong ones.
-std::unique_ptr<const Backend> make_cudnn_backend(cudnn::FormFilter allowed);
+/// One that lowers into the patterns that `allowed` admits, whatever is known of them. Tests plant wrong ones.
+std::unique_ptr<const Backend> make_cudnn_backend(cudnn::PatternFilter allowed);
 
 }  // namespace scoremod::backend

@@ -9,18 +9,19 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Parts of forms' names. Each group is left out in turn, with those before it, because a slower form says the same.
+/// Parts of patterns' names. Each group is left out in turn, with those before it, because a slower pattern says the
+/// same.
 constexpr std::array<std::string_view, 2> kReplaceable{".as_declared", "band"};
 
-/// How many groups are left out where a form is.
-std::size_t groups_with(std::string_view form) {
-  const auto is_part = [&](std::string_view part) { return form.find(part) != std::string_view::npos; };
+/// How many groups are left out where a pattern is.
+std::size_t groups_with(std::string_view pattern) {
+  const auto is_part = [&](std::string_view part) { return pattern.find(part) != std::string_view::npos; };
   return static_cast<std::size_t>(std::ranges::find_if(kReplaceable, is_part) - kReplaceable.begin()) + 1;
 }
 
 }  // namespace
 
-Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed) {
+Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const PatternFilter& allowed) {
   Lowerings result;
   LoweringOptions options;
   options.backward = task.direction == Direction::kBackward;
@@ -29,9 +30,9 @@ Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& ta
   while (left_out <= kReplaceable.size()) {
     // How many to leave out for a lowering that hears another answer, and so may differ.
     std::size_t next = kReplaceable.size() + 1;
-    options.allowed = [&](std::string_view form) {
-      const std::size_t groups = groups_with(form);
-      if (groups <= left_out || !allowed(form)) return false;
+    options.allowed = [&](std::string_view pattern) {
+      const std::size_t groups = groups_with(pattern);
+      if (groups <= left_out || !allowed(pattern)) return false;
       next = std::min(next, groups);
       return true;
     };
@@ -52,8 +53,10 @@ Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& ta
   return result;
 }
 
-FormFilter right_forms(const FormTable& table, Direction direction) {
-  return [&table, direction](std::string_view form) { return table.find(form, direction) == FormVerdict::kRight; };
+PatternFilter right_patterns(const PatternTable& table, Direction direction) {
+  return [&table, direction](std::string_view pattern) {
+    return table.find(pattern, direction) == PatternVerdict::kRight;
+  };
 }
 
 RowClass row_class(const AttentionProblem& problem) {

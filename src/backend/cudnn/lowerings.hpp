@@ -5,7 +5,7 @@
 
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 
 namespace scoremod::backend::cudnn {
 
@@ -16,18 +16,18 @@ struct Lowering {
 };
 
 struct Lowerings {
-  std::vector<Lowering> found;       ///< the fastest forms first; no two with the same graph
-  std::vector<std::string> reasons;  ///< why a set of forms gave none
+  std::vector<Lowering> found;       ///< the fastest patterns first; no two with the same graph
+  std::vector<std::string> reasons;  ///< why a set of patterns gave none
 };
 
-/// Every lowering worth trying: with all forms that `allowed` admits, and then without those that a slower form can
-/// take the place of. What is built here, ahead of time, and for a test is built of this list.
-Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const FormFilter& allowed);
+/// Every lowering worth trying: with all patterns that `allowed` admits, and then without those that a slower pattern
+/// can take the place of. What is built here, ahead of time, and for a test is built of this list.
+Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const PatternFilter& allowed);
 
-/// Admits the forms that the table has seen to be right in a direction. Keeps a reference to the table.
-FormFilter right_forms(const FormTable& table, Direction direction);
+/// Admits the patterns that the table has seen to be right in a direction. Keeps a reference to the table.
+PatternFilter right_patterns(const PatternTable& table, Direction direction);
 
-/// Which part of a form table speaks for a problem.
+/// Which part of a pattern table speaks for a problem.
 RowClass row_class(const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::cudnn

@@ -57,7 +57,7 @@ void object_to_strides(const char* name, TensorRole role, const AttentionProblem
 std::vector<UnsupportedReason> problem_objections(const AttentionProblem& problem, Direction direction,
                                                   std::optional<int> compute_capability) {
   // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
-  // its operands are judged by the forms that they need, and the other members that are not looked at here are run.
+  // its operands are judged by the patterns that they need, and the other members that are not looked at here are run.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
                                 lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
                                 deterministic] = problem;

@@ -33,8 +33,8 @@ class CudnnArtifact final : public Artifact {
 std::string describe(const LoweredModifier& modifier) {
   std::string text = concat(modifier.graph.nodes.size(), " modifier nodes");
   const char* separator = ": ";
-  for (const std::string& form : modifier.forms) {
-    text += separator + form;
+  for (const std::string& pattern : modifier.patterns) {
+    text += separator + pattern;
     separator = ", ";
   }
   return text;
@@ -91,7 +91,7 @@ ExecutablePlan CudnnRecipe::plan(std::shared_ptr<const Artifact> artifact, const
 Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask& task, Lowering lowering,
                        const DeviceTarget& target) {
   const AttentionProblem& p = problem.problem;
-  const FormTable& table = target.forms(row_class(p));
+  const PatternTable& table = target.patterns(row_class(p));
   Candidate candidate;
   candidate.task = {task.direction, true, {}};
   if (task.operand_gradient) candidate.task.operand_gradients = {*task.operand_gradient};
@@ -106,9 +106,9 @@ Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask&
   if (task.direction == Direction::kBackward && p.deterministic) {
     candidate.workspace_bytes = predicted_deterministic_workspace(p, target.device.compute_capability);
   }
-  for (const std::string& form : lowering.modifier.forms) {
-    const double milliseconds = table.milliseconds(form, task.direction);
-    candidate.parts.push_back({form, milliseconds > 0 ? std::optional(milliseconds) : std::nullopt});
+  for (const std::string& pattern : lowering.modifier.patterns) {
+    const double milliseconds = table.milliseconds(pattern, task.direction);
+    candidate.parts.push_back({pattern, milliseconds > 0 ? std::optional(milliseconds) : std::nullopt});
   }
   const double plain = table.milliseconds("plain", task.direction);
   if (plain > 0) candidate.base_milliseconds = plain;
@@ -121,7 +121,7 @@ Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask&
     candidate.notes.push_back(concat("writes the gradient of '", name, "' too"));
   }
   if (!table.verified()) {
-    candidate.notes.push_back(concat("its forms were seen to be right on ", table.seen_on(), " and not on ",
+    candidate.notes.push_back(concat("its patterns were seen to be right on ", table.seen_on(), " and not on ",
                                      target.architecture, " with cuDNN ", target.cudnn_version,
                                      ": a trial on the device decides whether it is used"));
   }

@@ -10,12 +10,12 @@
 
 namespace scoremod::backend::cudnn {
 
-const FormTable& DeviceTarget::forms(RowClass rows) const {
+const PatternTable& DeviceTarget::patterns(RowClass rows) const {
   static std::mutex mutex;
-  static std::map<std::tuple<std::string, std::string, RowClass>, std::unique_ptr<const FormTable>> tables;
+  static std::map<std::tuple<std::string, std::string, RowClass>, std::unique_ptr<const PatternTable>> tables;
   const std::scoped_lock lock(mutex);
   auto& table = tables[{architecture, cudnn_version, rows}];
-  if (!table) table = std::make_unique<FormTable>(shipped_form_table(architecture, cudnn_version, rows));
+  if (!table) table = std::make_unique<PatternTable>(shipped_pattern_table(architecture, cudnn_version, rows));
   return *table;
 }
 

@@ -4,7 +4,7 @@
 
 #include "backend/candidate.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 
 namespace scoremod::backend::cudnn {
 
@@ -16,8 +16,8 @@ struct DeviceTarget {
   std::string cudnn_version;  ///< "9.19.0"
   DeviceRates rates;          ///< for predicted times
 
-  /// What is known of forms here.
-  const FormTable& forms(RowClass rows) const;
+  /// What is known of patterns here.
+  const PatternTable& patterns(RowClass rows) const;
 };
 
 /// A planner's target in cuDNN's terms, with the cuDNN that is loaded.

@@ -61,7 +61,7 @@ BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
 /// the first that builds. library() must have found cuDNN. Builds, loads and destructions of plans take turns within
-/// the process. May crash the process on graphs that cuDNN mishandles: callers pass only forms and sizes that were
+/// the process. May crash the process on graphs that cuDNN mishandles: callers pass only patterns and sizes that were
 /// verified, or build in a child.
 BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);
 

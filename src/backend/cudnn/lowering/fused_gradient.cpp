@@ -17,7 +17,7 @@ bool repeats(const OperandSpec& spec) {
 }
 
 /// "1hqk", and ".strided" where it is not dense: as the explorer names it.
-std::string form_key(const BiasGradient& gradient) {
+std::string pattern_key(const BiasGradient& gradient) {
   std::string key;
   std::int64_t dense = 1;
   bool is_dense = true;
@@ -63,11 +63,11 @@ BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operan
   return gradient;
 }
 
-std::string gradient_objection(const FormTable& table, const BiasGradient& gradient) {
-  const std::string form = concat("operand_gradient.", form_key(gradient));
-  const FormVerdict verdict = table.find(form, Direction::kBackward);
-  if (verdict == FormVerdict::kRight || verdict == FormVerdict::kUnknown) return {};
-  return concat("the form ", form, " was ", to_string(verdict), " on a device");
+std::string gradient_objection(const PatternTable& table, const BiasGradient& gradient) {
+  const std::string pattern = concat("operand_gradient.", pattern_key(gradient));
+  const PatternVerdict verdict = table.find(pattern, Direction::kBackward);
+  if (verdict == PatternVerdict::kRight || verdict == PatternVerdict::kUnknown) return {};
+  return concat("the pattern ", pattern, " was ", to_string(verdict), " on a device");
 }
 
 }  // namespace scoremod::backend::cudnn

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backend/cudnn/graph/attention_graph.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -26,6 +26,6 @@ std::optional<std::uint32_t> fused_gradient_operand(const compiler::CompiledProb
 BiasGradient bias_gradient(const AttentionProblem& problem, std::uint32_t operand);
 
 /// Why the table forbids that gradient; empty where it is right or was never tried: verification decides then.
-std::string gradient_objection(const FormTable& table, const BiasGradient& gradient);
+std::string gradient_objection(const PatternTable& table, const BiasGradient& gradient);
 
 }  // namespace scoremod::backend::cudnn

@@ -55,14 +55,14 @@ ModifierNode pointwise_node(Mode mode, Type compute, Type output, std::initializ
 
 }  // namespace
 
-void GraphWriter::use(const std::string& form) {
-  if (!allowed_(form))
-    throw NoForm{concat("form '", form, "' was not seen to be right on this architecture and cuDNN version")};
-  out_.forms.insert(form);
+void GraphWriter::use(const std::string& pattern) {
+  if (!allowed_(pattern))
+    throw NoPattern{concat("pattern '", pattern, "' was not seen to be right on this architecture and cuDNN version")};
+  out_.patterns.insert(pattern);
 }
 
-Value GraphWriter::add(const ModifierNode& node, Type type, const std::string& form) {
-  use(form);
+Value GraphWriter::add(const ModifierNode& node, Type type, const std::string& pattern) {
+  use(pattern);
   return add(node, type);
 }
 
@@ -73,7 +73,8 @@ Value GraphWriter::add(const ModifierNode& node, Type type) {
   if (found == out_.graph.nodes.end()) {
     // Far above any budget, and few enough to be searched.
     constexpr std::size_t kMaxNodes = 1024;
-    if (out_.graph.nodes.size() == kMaxNodes) throw NoForm{concat("the program needs more than ", kMaxNodes, " nodes")};
+    if (out_.graph.nodes.size() == kMaxNodes)
+      throw NoPattern{concat("the program needs more than ", kMaxNodes, " nodes")};
     out_.graph.nodes.push_back(node);
     reads_score_.push_back(reads_score(node, reads_score_));
   }
@@ -99,7 +100,7 @@ Value GraphWriter::tensor(const ModifierTensor& tensor, const TensorBinding& bin
 }
 
 /// An index times 0: indices are finite. cuDNN counts them wrongly in some kernels, which does not matter here, so that
-/// this is a form of its own.
+/// this is a pattern of its own.
 Value GraphWriter::zero(Type type) {
   const Value index = add(index_node(Axis::kQuery), Type::kI32);
   const Value factor = type == Type::kF32 ? constant(0.0f) : constant(std::int32_t{0});
@@ -134,7 +135,7 @@ Value GraphWriter::binary(Mode mode, Value x, Value y) {
 
 /// As it stands: only comparisons of the indices themselves are taken for a causal mask (see needs_difference).
 Value GraphWriter::at_most(Value x, Value bound) {
-  return add(pointwise_node(Mode::kCmpGe, Type::kI32, Type::kBool, {bound, x}), Type::kBool, kAtMostForm);
+  return add(pointwise_node(Mode::kCmpGe, Type::kI32, Type::kBool, {bound, x}), Type::kBool, kAtMostPattern);
 }
 
 bool GraphWriter::is_query_index(const Value& x) const {
@@ -143,7 +144,7 @@ bool GraphWriter::is_query_index(const Value& x) const {
   return node.mode == Mode::kGenIndex && node.axis == static_cast<int>(Axis::kQuery);
 }
 
-/// cuDNN takes `q > kv` and its like for a causal mask whatever its operands and mode (9.19: six such forms computed
+/// cuDNN takes `q > kv` and its like for a causal mask whatever its operands and mode (9.19: six such patterns computed
 /// something else), and crashes where the query index is compared to an operand; it reads a comparison of a difference
 /// with a constant as written.
 bool GraphWriter::needs_difference(const Value& x, const Value& y) const {
@@ -207,10 +208,10 @@ Value GraphWriter::band(Value x, const BandEnd& end) {
   node.mode = Mode::kBand;
   node.inputs[0] = lift(x).ref;
   node.band = end;
-  return add(node, Type::kF32, band_form(end));
+  return add(node, Type::kF32, band_pattern(end));
 }
 
-const char* GraphWriter::band_form(const BandEnd& end) {
+const char* GraphWriter::band_pattern(const BandEnd& end) {
   if (end.left) return "band.left";
   return end.bound == 0 ? "band.right" : "band.right.shifted";
 }

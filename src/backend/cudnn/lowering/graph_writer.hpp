@@ -24,27 +24,27 @@ struct Value {
   }
 };
 
-/// The forms of GraphWriter::at_most() and of a product that reads an i32 node as its factor.
-inline constexpr const char* kAtMostForm = "cmp_ge.i32.of_maximum";
-inline constexpr const char* kIntegerFactorForm = "mul.f32.of_i32";
+/// The patterns of GraphWriter::at_most() and of a product that reads an i32 node as its factor.
+inline constexpr const char* kAtMostPattern = "cmp_ge.i32.of_maximum";
+inline constexpr const char* kIntegerFactorPattern = "mul.f32.of_i32";
 
-/// Thrown inside the lowering when no admitted form says what is needed; caught by lower().
-struct NoForm {
+/// Thrown inside the lowering when no admitted pattern says what is needed; caught by lower().
+struct NoPattern {
   std::string reason;
 };
 
 /// Appends nodes to a modifier graph, one method for each way of writing something, and keeps the rules that hold for
-/// all of them: computed first inputs, compute types, sharing of equal nodes, and forms only as the filter admits.
+/// all of them: computed first inputs, compute types, sharing of equal nodes, and patterns only as the filter admits.
 class GraphWriter {
  public:
-  GraphWriter(const FormFilter& allowed, LoweredModifier& out) : allowed_(allowed), out_(out) {}
+  GraphWriter(const PatternFilter& allowed, LoweredModifier& out) : allowed_(allowed), out_(out) {}
 
   static Value constant(float value) { return {{Ref::Kind::kFloat, 0, value, 0}, Type::kF32}; }
   static Value constant(std::int32_t value) { return {{Ref::Kind::kInt32, 0, 0, value}, Type::kI32}; }
 
-  bool allowed(const std::string& form) const { return allowed_(form); }
-  /// Notes that a form is used; throws NoForm when the filter does not admit it.
-  void use(const std::string& form);
+  bool allowed(const std::string& pattern) const { return allowed_(pattern); }
+  /// Notes that a pattern is used; throws NoPattern when the filter does not admit it.
+  void use(const std::string& pattern);
 
   Value index(Axis axis);
   Value tensor(const ModifierTensor& tensor, const TensorBinding& binding, Type type);
@@ -64,8 +64,8 @@ class GraphWriter {
   Value truncated(Value x);
   Value cast(Value x, Type to);
   Value band(Value x, const BandEnd& end);
-  /// The name of a band node's form.
-  static const char* band_form(const BandEnd& end);
+  /// The name of a band node's pattern.
+  static const char* band_pattern(const BandEnd& end);
 
   /// The same value as something that the graph computes.
   Value lift(Value x);
@@ -73,14 +73,14 @@ class GraphWriter {
   Value zero(Type type);
 
  private:
-  Value add(const ModifierNode& node, Type type, const std::string& form);
-  /// Adds a node whose form somebody else noted.
+  Value add(const ModifierNode& node, Type type, const std::string& pattern);
+  /// Adds a node whose pattern somebody else noted.
   Value add(const ModifierNode& node, Type type);
   bool is_query_index(const Value& x) const;
   bool needs_difference(const Value& x, const Value& y) const;
   Value pointwise(Mode mode, Type compute, Type output, std::initializer_list<Value> inputs);
 
-  const FormFilter& allowed_;
+  const PatternFilter& allowed_;
   LoweredModifier& out_;
   std::vector<bool> reads_score_;  ///< for each node
 };

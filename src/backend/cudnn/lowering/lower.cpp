@@ -11,7 +11,7 @@ LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOpt
   LoweringResult result;
   try {
     result.lowered = lower_within_budget(problem, options);
-  } catch (const NoForm& none) {
+  } catch (const NoPattern& none) {
     result.reasons.push_back(none.reason);
   }
   return result;

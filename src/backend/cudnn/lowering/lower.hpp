@@ -34,8 +34,9 @@ struct TensorBinding {
 /// the others. f32 for Type::kF32, i32 for kI32, and i32 0 or 1 for kBool. The call's index offsets are added to the
 /// node's indices.
 struct ComputedOperand {
-  NodeId node = kNoNode;                ///< of the program that was lowered: CompiledForward's or CompiledBackward's
-  std::array<bool, kAxisCount> axes{};  ///< all that the node varies along; more where only a larger shape has a form
+  NodeId node = kNoNode;  ///< of the program that was lowered: CompiledForward's or CompiledBackward's
+  std::array<bool, kAxisCount>
+      axes{};  ///< all that the node varies along; more where only a larger shape has a pattern
   Type type = Type::kF32;
 
   bool operator==(const ComputedOperand&) const = default;
@@ -46,17 +47,17 @@ struct LoweredModifier {
   ModifierGraph graph;
   std::vector<TensorBinding> bindings;  ///< one for each of graph.tensors
   std::vector<ComputedOperand> computed;
-  std::set<std::string> forms;  ///< every form that the graph uses
+  std::set<std::string> patterns;  ///< every pattern that the graph uses
 };
 
-/// Decides whether a form may be used. The backend asks the form table; the explorer allows one candidate after the
-/// other.
-using FormFilter = std::function<bool(std::string_view form)>;
+/// Decides whether a pattern may be used. The backend asks the pattern table; the explorer allows one candidate after
+/// the other.
+using PatternFilter = std::function<bool(std::string_view pattern)>;
 
 struct LoweringOptions {
   bool backward = false;      ///< emit the adjoint of the score too
   bool with_offsets = false;  ///< add the call's index offsets to the indices
-  FormFilter allowed;
+  PatternFilter allowed;
   int node_budget = 0;  ///< the most nodes that the graph may have; 0 for what fits into a graph
 };
 
@@ -66,8 +67,8 @@ struct LoweringResult {
   std::vector<std::string> reasons;
 };
 
-/// Rewrites the compiled program into forms that `options.allowed` admits, the fastest first: terms of the mask as a
-/// select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such form, and what
+/// Rewrites the compiled program into patterns that `options.allowed` admits, the fastest first: terms of the mask as a
+/// select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such pattern, and what
 /// is too much for the node budget, becomes a computed operand where it depends on the score in no way; the nodes
 /// are counted before cuDNN sees them.
 LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOptions& options);

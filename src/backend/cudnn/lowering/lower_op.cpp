@@ -82,9 +82,9 @@ Value lower_binary(GraphWriter& writer, Op op, Value x, Value y) {
       break;
     default: break;
   }
-  throw NoForm{concat("'", ir::info(op).name,
-                      "' of integers that depend on the score: cuDNN's division and modulo truncate, "
-                      "and cost up to 18 times")};
+  throw NoPattern{concat("'", ir::info(op).name,
+                         "' of integers that depend on the score: cuDNN's division and modulo truncate, "
+                         "and cost up to 18 times")};
 }
 
 Value lower_comparison(GraphWriter& writer, Op op, Value x, Value y, bool may_wrap) {

@@ -7,7 +7,7 @@
 namespace scoremod::backend::cudnn {
 
 /// Each writes one op of the program language on values that are already there; ops that cuDNN lacks are composed. They
-/// throw NoForm where there is no way to say the op.
+/// throw NoPattern where there is no way to say the op.
 Value lower_unary(GraphWriter& writer, Op op, Value x);
 Value lower_binary(GraphWriter& writer, Op op, Value x, Value y);
 /// `may_wrap` says that the difference of two i32 need not fit an i32.

@@ -20,19 +20,19 @@ Value ProgramLowering::operand(std::uint32_t number) {
     if (decl.axes[i]) tensor.strides[i] = strides[next++];
   }
   if (const auto value = bind(tensor, {TensorBinding::Kind::kOperand, number, Axis::kBatch}, decl.type)) return *value;
-  throw NoForm{concat("operand '", decl.name, "' of type ", to_string(spec.dtype),
-                      ": no way to give it to cuDNN was seen to be right on this architecture and cuDNN version")};
+  throw NoPattern{concat("operand '", decl.name, "' of type ", to_string(spec.dtype),
+                         ": no way to give it to cuDNN was seen to be right on this architecture and cuDNN version")};
 }
 
-/// The first admitted form of a tensor.
+/// The first admitted pattern of a tensor.
 std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const TensorBinding& binding, Type type) {
-  for (const OperandForm& form : operand_forms(tensor, sizes_, options_.backward)) {
-    const bool is_row = is_row_vector(form.tensor);
+  for (const OperandPattern& pattern : operand_patterns(tensor, sizes_, options_.backward)) {
+    const bool is_row = is_row_vector(pattern.tensor);
     const bool lifts = is_row && row_vectors_ == RowVectors::kLifted;
-    if (!is_admitted(tensor, form) || (is_row && row_vectors_ == RowVectors::kNone)) continue;
-    if (lifts && !writer_.allowed(row_vector_form(lifted_ + 1))) continue;
-    writer_.use(form.name);
-    const Value value = writer_.tensor(form.tensor, binding, type);
+    if (!is_admitted(tensor, pattern) || (is_row && row_vectors_ == RowVectors::kNone)) continue;
+    if (lifts && !writer_.allowed(row_vector_pattern(lifted_ + 1))) continue;
+    writer_.use(pattern.name);
+    const Value value = writer_.tensor(pattern.tensor, binding, type);
     if (!lifts) return value;
     ++lifted_;
     return writer_.lift(value);
@@ -42,13 +42,13 @@ std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const Te
 
 /// With one query row and grouped heads, cuDNN 9.19 reads what varies along heads but not along keys wrongly as soon as
 /// there is another operand.
-bool ProgramLowering::is_admitted(const OperandTensor& tensor, const OperandForm& form) const {
+bool ProgramLowering::is_admitted(const OperandTensor& tensor, const OperandPattern& pattern) const {
   const auto varies = [&](Axis axis) { return tensor.axes[static_cast<std::size_t>(axis)]; };
   const bool of_heads = problem_.problem.seq_q == 1 && varies(Axis::kHead) && !varies(Axis::kKey);
-  return writer_.allowed(form.name) && (!of_heads || writer_.allowed("operand.of_heads.beside_another"));
+  return writer_.allowed(pattern.name) && (!of_heads || writer_.allowed("operand.of_heads.beside_another"));
 }
 
-/// Dense along the node's axes; where that has no form, along the smallest set of axes around them that has one.
+/// Dense along the node's axes; where that has no pattern, along the smallest set of axes around them that has one.
 Value ProgramLowering::bind_computed(NodeId id) {
   const Type type = program_.nodes()[id].type;
   const DType dtype = type == Type::kF32 ? DType::kF32 : DType::kI32;
@@ -72,7 +72,7 @@ Value ProgramLowering::bind_computed(NodeId id) {
     out_.computed.push_back({id, tensor.axes, type});
     return *value;
   }
-  throw NoForm{concat("a tensor of type ", to_string(dtype),
-                      " computed beforehand: no shape was seen to be right on this architecture and cuDNN version")};
+  throw NoPattern{concat("a tensor of type ", to_string(dtype),
+                         " computed beforehand: no shape was seen to be right on this architecture and cuDNN version")};
 }
 }  // namespace scoremod::backend::cudnn

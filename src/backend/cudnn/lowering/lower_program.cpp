@@ -18,7 +18,7 @@ constexpr std::int64_t kKeyTile = 128;
 
 constexpr const char* kBandWithOffsets = "band.with_offsets";
 
-std::string offset_form(Axis axis) { return concat("index_offset.", static_cast<int>(axis)); }
+std::string offset_pattern(Axis axis) { return concat("index_offset.", static_cast<int>(axis)); }
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
@@ -28,7 +28,7 @@ Value constant(const Node& node) {
     case Type::kI32: return GraphWriter::constant(ir::constant_i32(node));
     case Type::kBool: break;
   }
-  throw NoForm{"a bool constant has no form; simplify removes it where the passes run"};
+  throw NoPattern{"a bool constant has no pattern; simplify removes it where the passes run"};
 }
 
 /// What each node may be, whatever the operands and the score.
@@ -69,7 +69,7 @@ const Program& program_of(const compiler::CompiledProblem& problem, const Loweri
   return options.backward ? problem.backward->program : problem.forward.program;
 }
 
-std::string row_vector_form(int uses) { return concat("row_vector_uses.", uses); }
+std::string row_vector_pattern(int uses) { return concat("row_vector_uses.", uses); }
 
 ProgramLowering::ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
                                  const std::vector<analysis::Dependence>& dependence, RowVectors row_vectors,
@@ -122,7 +122,7 @@ Value ProgramLowering::mask(Value value) {
   }
   std::optional<masks::Band> band;
   if (mask.band) band = masks::top_left(*mask.band, problem_.problem.seq_q, problem_.problem.seq_kv);
-  if (band && !has_form(*band)) return keep_where(visit(program_.keep()), value);
+  if (band && !has_pattern(*band)) return keep_where(visit(program_.keep()), value);
   for (const masks::MaskTerm& term : mask.terms) value = keep_where(visit(term.node), value);
   return band ? keep_in(*band, value) : value;
 }
@@ -131,13 +131,13 @@ Value ProgramLowering::keep_where(Value condition, Value value) {
   return writer_.select(condition, value, GraphWriter::constant(kMasked));
 }
 
-bool ProgramLowering::has_form(const masks::Band& band) const {
+bool ProgramLowering::has_pattern(const masks::Band& band) const {
   if (options_.with_offsets) {
-    return writer_.allowed(kBandWithOffsets) && writer_.allowed(offset_form(Axis::kQuery)) &&
-           writer_.allowed(offset_form(Axis::kKey));
+    return writer_.allowed(kBandWithOffsets) && writer_.allowed(offset_pattern(Axis::kQuery)) &&
+           writer_.allowed(offset_pattern(Axis::kKey));
   }
-  return (!band.right || writer_.allowed(GraphWriter::band_form({false, *band.right}))) &&
-         (!band.left || writer_.allowed(GraphWriter::band_form({true, *band.left + 1})));
+  return (!band.right || writer_.allowed(GraphWriter::band_pattern({false, *band.right}))) &&
+         (!band.left || writer_.allowed(GraphWriter::band_pattern({true, *band.left + 1})));
 }
 
 /// The band nodes count local indices. With offsets, which differ from call to call, global ones are compared.
@@ -214,7 +214,7 @@ Value ProgramLowering::lower(NodeId id) {
   if (dependence_[id].score) return write(id);
   try {
     return write(id);
-  } catch (const NoForm&) {
+  } catch (const NoPattern&) {
     computed_[id] = true;
     return bind_computed(id);
   }
@@ -260,7 +260,7 @@ Value ProgramLowering::logic(const Node& node) {
 }
 
 std::optional<MergedBound> ProgramLowering::merged(const Node& node) const {
-  return writer_.allowed(kAtMostForm) ? merged_bound(program_, node) : std::nullopt;
+  return writer_.allowed(kAtMostPattern) ? merged_bound(program_, node) : std::nullopt;
 }
 
 /// A product computes in f32 and takes an i32 as it is: without the cast, ALiBi takes 5 % less in forward (H200, cuDNN
@@ -268,9 +268,10 @@ std::optional<MergedBound> ProgramLowering::merged(const Node& node) const {
 Value ProgramLowering::cast(NodeId id) {
   const Node& node = program_.nodes()[id];
   const Value x = *values_[node.args[0]];
-  const bool as_it_is = x.type == Type::kI32 && x.computed() && is_factor_[id] && writer_.allowed(kIntegerFactorForm);
+  const bool as_it_is =
+      x.type == Type::kI32 && x.computed() && is_factor_[id] && writer_.allowed(kIntegerFactorPattern);
   if (!as_it_is) return writer_.cast(x, node.type);
-  writer_.use(kIntegerFactorForm);
+  writer_.use(kIntegerFactorPattern);
   return {x.ref, node.type};
 }
 
@@ -304,16 +305,17 @@ Value ProgramLowering::leaf(const Node& node) {
     case Op::kOperand: return operand(node.payload);
     default: break;
   }
-  throw NoForm{concat("table '", program_.operands()[node.payload].name,
-                      "' is read at indices that depend on the score: cuDNN's fused attention has no gather")};
+  throw NoPattern{concat("table '", program_.operands()[node.payload].name,
+                         "' is read at indices that depend on the score: cuDNN's fused attention has no gather")};
 }
 
 /// In backward cuDNN 9.19 computed something else from batch and head indices with offsets; those of rows and keys were
 /// right.
 Value ProgramLowering::index(Axis axis) {
   if (!options_.with_offsets) return writer_.index(axis);
-  if (axis == Axis::kBatch || axis == Axis::kHead) throw NoForm{"a batch or head index with an offset has no form"};
-  writer_.use(offset_form(axis));
+  if (axis == Axis::kBatch || axis == Axis::kHead)
+    throw NoPattern{"a batch or head index with an offset has no pattern"};
+  writer_.use(offset_pattern(axis));
   const ModifierTensor scalar{{1, 1, 1, 1}, {1, 1, 1, 1}, DType::kI32, true};
   const Value offset = writer_.tensor(scalar, {TensorBinding::Kind::kOffset, 0, axis}, Type::kI32);
   return writer_.binary(Mode::kAdd, writer_.index(axis), offset);

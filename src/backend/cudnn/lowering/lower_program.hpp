@@ -8,15 +8,15 @@
 #include "backend/cudnn/lowering/graph_writer.hpp"
 #include "backend/cudnn/lowering/lower.hpp"
 #include "backend/cudnn/lowering/merged_bound.hpp"
-#include "backend/cudnn/lowering/operand_form.hpp"
+#include "backend/cudnn/lowering/operand_pattern.hpp"
 
 namespace scoremod::backend::cudnn {
 
 /// The program that a direction runs.
 const Program& program_of(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 
-/// The name of the form that says that row vectors (see operand_form.hpp) are read so often.
-std::string row_vector_form(int uses);
+/// The name of the pattern that says that row vectors (see operand_pattern.hpp) are read so often.
+std::string row_vector_pattern(int uses);
 
 /// What becomes of tensors with an entry for each row and none for each key, of which cuDNN takes few reads.
 enum class RowVectors : std::uint8_t {
@@ -28,14 +28,14 @@ enum class RowVectors : std::uint8_t {
 /// Writes a whole program as a modifier graph, given which of its nodes are computed operands.
 class ProgramLowering {
  public:
-  /// `computed[node]` says that a node is bound instead of written; the lowering adds the nodes that have no form but
-  /// do not depend on the score, and those that are best computed with them. Its graph may then hold nodes that
+  /// `computed[node]` says that a node is bound instead of written; the lowering adds the nodes that have no pattern
+  /// but do not depend on the score, and those that are best computed with them. Its graph may then hold nodes that
   /// nothing reads, so that a caller runs it again until it adds none.
   ProgramLowering(const compiler::CompiledProblem& problem, const LoweringOptions& options,
                   const std::vector<analysis::Dependence>& dependence, RowVectors row_vectors,
                   std::vector<bool>& computed, LoweredModifier& out);
 
-  /// Throws NoForm where no admitted form says what is needed.
+  /// Throws NoPattern where no admitted pattern says what is needed.
   void run();
 
   /// True for the nodes that run() wrote or bound.
@@ -46,7 +46,7 @@ class ProgramLowering {
   Value no_gradient();
   Value mask(Value value);
   Value keep_where(Value condition, Value value);
-  bool has_form(const masks::Band& band) const;
+  bool has_pattern(const masks::Band& band) const;
   Value keep_in(const masks::Band& band, Value value);
   Value cut_tail(Value x, float outside);
   std::optional<Value> inside();
@@ -65,7 +65,7 @@ class ProgramLowering {
   Value index(Axis axis);
   Value operand(std::uint32_t number);
   Value bind_computed(NodeId id);
-  bool is_admitted(const OperandTensor& tensor, const OperandForm& form) const;
+  bool is_admitted(const OperandTensor& tensor, const OperandPattern& pattern) const;
   std::optional<Value> bind(const OperandTensor& tensor, const TensorBinding& binding, Type type);
 
   const compiler::CompiledProblem& problem_;

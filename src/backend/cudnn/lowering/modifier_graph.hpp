@@ -58,7 +58,7 @@ enum class Mode : std::uint8_t {
   kBand,
 };
 
-/// The name of a mode in texts and in the names of forms: "add", "cmp_ge", "gen_index".
+/// The name of a mode in texts and in the names of patterns: "add", "cmp_ge", "gen_index".
 const char* to_string(Mode mode);
 
 /// What a node computes in, and what its result is kept as.

@@ -6,7 +6,7 @@
 
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/lowering/lower_program.hpp"
-#include "backend/cudnn/lowering/operand_form.hpp"
+#include "backend/cudnn/lowering/operand_pattern.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 
@@ -69,9 +69,9 @@ class Search {
     reduce(best, std::min(kFewNodes, budget_), [this](NodeId id) { return !spans_scores(dependence_[id]); });
     reduce(best, budget_, [](NodeId) { return true; });
     if (best.nodes <= budget_) return best.lowered;
-    throw NoForm{concat("the part of the program that depends on the score needs ", best.nodes,
-                        " cuDNN nodes; a graph holds ", budget_, options_.backward ? " in backward" : " in forward",
-                        " of this problem; simplify it")};
+    throw NoPattern{concat("the part of the program that depends on the score needs ", best.nodes,
+                           " cuDNN nodes; a graph holds ", budget_, options_.backward ? " in backward" : " in forward",
+                           " of this problem; simplify it")};
   }
 
  private:
@@ -102,12 +102,12 @@ class Search {
     Attempt out = attempt(computed, RowVectors::kDirect);
     const int uses = row_vector_uses(out.lowered.graph);
     if (uses == 0) return out;
-    if (!options_.allowed(row_vector_form(uses))) {
+    if (!options_.allowed(row_vector_pattern(uses))) {
       out = attempt(computed, RowVectors::kLifted);
       if (out.nodes > budget_) return attempt(computed, RowVectors::kNone);
     }
     const int admitted = row_vector_uses(out.lowered.graph);
-    if (admitted > 0) out.lowered.forms.insert(row_vector_form(admitted));
+    if (admitted > 0) out.lowered.patterns.insert(row_vector_pattern(admitted));
     return out;
   }
 
@@ -153,7 +153,7 @@ class Search {
     computed[id] = true;
     try {
       return attempt(computed);
-    } catch (const NoForm&) {
+    } catch (const NoPattern&) {
       return std::nullopt;
     }
   }

@@ -22,7 +22,7 @@ inline constexpr int kFewNodes = 30;
 
 /// Lowers the program, and computes expressions beforehand where it has many nodes: those first that cost the fewest
 /// bytes of memory for each node that they save. Down to kFewNodes those that vary along rows or columns alone, whose
-/// memory is little; as many others as it takes to stay within the node budget. Throws NoForm.
+/// memory is little; as many others as it takes to stay within the node budget. Throws NoPattern.
 LoweredModifier lower_within_budget(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 
 }  // namespace scoremod::backend::cudnn

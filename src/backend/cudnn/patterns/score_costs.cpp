@@ -1,4 +1,4 @@
-// Made by tools/fit_score_costs.py from the times of forms/sm_90-9.19.0.json and bench/results/h200.json.
+// Made by tools/fit_score_costs.py from the times of patterns/sm_90-9.19.0.json and bench/results/h200.json.
 #include "backend/cudnn/patterns/score_costs.hpp"
 
 #include <algorithm>

@@ -22,12 +22,12 @@ TEST(LowerSuite, RefusesOnlyComputedTensorsBesideASingleKey) {
   int graphs = 0;
   for (const checking::CheckCase& test_case : checking::suite_cases(options)) {
     const compiler::CompiledProblem problem = compiler::compile(test_case.problem);
-    const FormTable table = shipped_form_table("sm_90", "9.19.0", row_class(test_case.problem));
+    const PatternTable table = shipped_pattern_table("sm_90", "9.19.0", row_class(test_case.problem));
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       if (direction == Direction::kBackward && !problem.backward) continue;
       if (!problem_objections(test_case.problem, direction, 90).empty()) continue;
       ++graphs;
-      const Lowerings found = lowerings(problem, direction, right_forms(table, direction));
+      const Lowerings found = lowerings(problem, direction, right_patterns(table, direction));
       if (!found.found.empty()) continue;
       EXPECT_EQ(test_case.problem.seq_kv, 1) << test_case.name << ": " << found.reasons.front();
       EXPECT_NE(found.reasons.front().find("computed beforehand"), std::string::npos) << found.reasons.front();
@@ -47,17 +47,17 @@ TEST(LowerSuite, GivesEveryTrialProblemALoweringOfTheProblemsStructure) {
   for (const checking::CheckCase& test_case : checking::suite_cases(options)) {
     const compiler::CompiledProblem problem = compiler::compile(test_case.problem);
     const compiler::CompiledProblem trial = verification::trial_problem(problem);
-    const FormTable table = shipped_form_table("sm_90", "9.19.0", row_class(test_case.problem));
+    const PatternTable table = shipped_pattern_table("sm_90", "9.19.0", row_class(test_case.problem));
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       if (direction == Direction::kBackward && !problem.backward) continue;
       if (!problem_objections(test_case.problem, direction, 90).empty()) continue;
-      const Lowerings found = lowerings(problem, direction, right_forms(table, direction));
+      const Lowerings found = lowerings(problem, direction, right_patterns(table, direction));
       if (found.found.empty()) continue;
       const auto key = [&](const Lowering& lowering, const AttentionProblem& of) {
         return canonical_text(structural_key(lowering.modifier, of, direction, target));
       };
       const std::string wanted = key(found.found.front(), problem.problem);
-      const Lowerings tried = lowerings(trial, direction, right_forms(table, direction));
+      const Lowerings tried = lowerings(trial, direction, right_patterns(table, direction));
       const bool has = std::ranges::any_of(
           tried.found, [&](const Lowering& lowering) { return key(lowering, trial.problem) == wanted; });
       // So short that a bound of the program's may be the length: what the trial's lengths make of it is another

@@ -98,19 +98,19 @@ TEST(FusedGradient, IsPartOfTheGraphAndOfTheStructuralKey) {
 }
 
 TEST(FusedGradient, IsForbiddenWhereTheTableHasSeenItGoWrong) {
-  const auto row = [](const char* form, const char* verdict) {
-    return std::string(R"({"form": ")") + form +
+  const auto row = [](const char* pattern, const char* verdict) {
+    return std::string(R"({"pattern": ")") + pattern +
            R"(", "direction": "backward", "architecture": "sm_90", "cudnn": "9.19.0", )" +
            R"("setting": "base", "verdict": ")" + verdict + R"(", "error": 0.0, "ms": null})";
   };
   const std::string json = R"({"results": [)" + row("operand_gradient.1hqk", "right") + "," +
                            row("operand_gradient.1hqk.strided", "wrong") + "," +
                            row("operand_gradient.11qk", "crashed") + "]}";
-  const FormTable table = FormTable::parse(json, "sm_90", "9.19.0", RowClass::kManyRows);
+  const PatternTable table = PatternTable::parse(json, "sm_90", "9.19.0", RowClass::kManyRows);
   BiasGradient gradient{{{1, 4, 96, 160}, {61440, 15360, 160, 1}}, DType::kBF16};
   EXPECT_EQ(gradient_objection(table, gradient), "");
   gradient.tensor.strides[1] = 16000;
-  EXPECT_EQ(gradient_objection(table, gradient), "the form operand_gradient.1hqk.strided was wrong on a device");
+  EXPECT_EQ(gradient_objection(table, gradient), "the pattern operand_gradient.1hqk.strided was wrong on a device");
   gradient.tensor = {{1, 1, 96, 160}, {15360, 15360, 160, 1}};
   EXPECT_NE(gradient_objection(table, gradient), "");
   gradient.tensor = {{3, 1, 96, 160}, {15360, 15360, 160, 1}};

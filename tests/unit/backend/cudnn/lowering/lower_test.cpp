@@ -12,7 +12,7 @@
 
 #include "backend/cudnn/lowering/graph_writer.hpp"
 #include "backend/cudnn/lowering/node_budget.hpp"
-#include "backend/cudnn/patterns/form_table.hpp"
+#include "backend/cudnn/patterns/pattern_table.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 
@@ -48,7 +48,7 @@ compiler::CompiledProblem compiled(const Program& program, Lengths lengths = {})
 bool everything(std::string_view) { return true; }
 
 LoweringResult lowered(const std::string& program, bool backward = false, Lengths lengths = {},
-                       FormFilter allowed = everything, int node_budget = 0) {
+                       PatternFilter allowed = everything, int node_budget = 0) {
   return lower(compiled(Program::parse(program), lengths), {backward, false, allowed, node_budget});
 }
 
@@ -93,11 +93,10 @@ TEST(CudnnLower, TheFirstInputIsAlwaysComputed) {
 
 TEST(CudnnLower, GivesOperandsTheRowsThatCudnnNeeds) {
   const auto shipped = [](Direction direction) {
-    return [table = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows), direction](std::string_view form) {
-      return table.find(form, direction) == FormVerdict::kRight;
-    };
+    return [table = shipped_pattern_table("sm_90", "9.19.0", RowClass::kManyRows),
+            direction](std::string_view pattern) { return table.find(pattern, direction) == PatternVerdict::kRight; };
   };
-  const FormFilter forward = shipped(Direction::kForward), backward = shipped(Direction::kBackward);
+  const PatternFilter forward = shipped(Direction::kForward), backward = shipped(Direction::kBackward);
   EXPECT_EQ(text_of(lowered("operand x: f32 [b]\nvalue = score * x", false, {}, forward)),
             "t0: f32 2,1,256,1 strides 1,1,0,1\nn0 = mul.f32 score t0\nvalue = n0\n");
   const std::string along_keys = "operand x: f32 [b, kv_idx]\nvalue = score + x";
@@ -123,7 +122,7 @@ TEST(CudnnLower, AnAdjointThatPassesThroughNeedsNoCallback) {
   EXPECT_EQ(result.lowered->graph.d_score.kind, Ref::Kind::kNone);
 }
 
-TEST(CudnnLower, ComputesBeforehandWhatHasNoForm) {
+TEST(CudnnLower, ComputesBeforehandWhatHasNoPattern) {
   const std::string table = "table t: f32 rank 1\nvalue = score + t[q_idx]";
   EXPECT_EQ(text_of(lowered(table)), "t0: f32 1,1,256,1 strides 1,1,1,1\nn0 = add.f32 score t0\nvalue = n0\n");
   const LoweringResult result = lowered(table);
@@ -155,10 +154,10 @@ TEST(CudnnLower, UsesAComputedOperandTwice) {
   EXPECT_EQ(result.lowered->computed.size(), 1u) << text_of(result);
 }
 
-/// Along more axes than the node varies along, where the smaller shape has no form.
+/// Along more axes than the node varies along, where the smaller shape has no pattern.
 TEST(CudnnLower, GivesAComputedOperandALargerShapeThatHasAForm) {
   const std::string program = "operand x: f32 [b]\nvalue = score * x";
-  const auto no_batch = [](std::string_view form) { return !form.starts_with("operand.b111"); };
+  const auto no_batch = [](std::string_view pattern) { return !pattern.starts_with("operand.b111"); };
   const LoweringResult result = lowered(program, false, {}, no_batch);
   ASSERT_TRUE(result.lowered);
   ASSERT_EQ(result.lowered->computed.size(), 1u);
@@ -171,9 +170,10 @@ TEST(CudnnLower, SaysWhyNot) {
                 .find("table 't' is read at indices that depend on the score"),
             std::string::npos);
   EXPECT_NE(reason(lowered("value = score + f32(i32(score) % 7)")).find("'%'"), std::string::npos);
-  const auto no_tanh = [](std::string_view form) { return form != "tanh.f32"; };
-  EXPECT_NE(reason(lowered("value = tanh(score)", false, {}, no_tanh)).find("form 'tanh.f32' was not seen to be right"),
-            std::string::npos);
+  const auto no_tanh = [](std::string_view pattern) { return pattern != "tanh.f32"; };
+  EXPECT_NE(
+      reason(lowered("value = tanh(score)", false, {}, no_tanh)).find("pattern 'tanh.f32' was not seen to be right"),
+      std::string::npos);
 }
 
 TEST(CudnnLower, CountsNodesBeforeCudnnSeesThem) {
@@ -187,9 +187,9 @@ TEST(CudnnLower, CountsNodesBeforeCudnnSeesThem) {
       << over.reasons.front();
 }
 
-FormFilter right_on_h200(bool backward, RowClass rows = RowClass::kManyRows) {
-  return [table = shipped_form_table("sm_90", "9.19.0", rows), backward](std::string_view form) {
-    return table.find(form, backward ? Direction::kBackward : Direction::kForward) == FormVerdict::kRight;
+PatternFilter right_on_h200(bool backward, RowClass rows = RowClass::kManyRows) {
+  return [table = shipped_pattern_table("sm_90", "9.19.0", rows), backward](std::string_view pattern) {
+    return table.find(pattern, backward ? Direction::kBackward : Direction::kForward) == PatternVerdict::kRight;
   };
 }
 
@@ -267,16 +267,16 @@ TEST(CudnnLower, MultipliesAScoreByTheReciprocalOfAConstantAndDividesIndices) {
   EXPECT_NE(text_of(lowered("value = score / 3e38")).find("div.f32"), std::string::npos);
 }
 
-/// All forms but these.
-FormFilter without(std::initializer_list<const char*> forms) {
-  return [left_out = std::set<std::string, std::less<>>(forms.begin(), forms.end())](std::string_view form) {
-    return !left_out.contains(form);
+/// All patterns but these.
+PatternFilter without(std::initializer_list<const char*> patterns) {
+  return [left_out = std::set<std::string, std::less<>>(patterns.begin(), patterns.end())](std::string_view pattern) {
+    return !left_out.contains(pattern);
   };
 }
 
 TEST(CudnnLower, PutsTheScoreBeforeAnIndexExpressionInSums) {
   const std::string indices = "n0 = gen_index.i32 axis 3\nn1 = identity.f32 n0\n";
-  const FormFilter allowed = without({kIntegerFactorForm});
+  const PatternFilter allowed = without({kIntegerFactorPattern});
   EXPECT_EQ(text_of(lowered("value = f32(kv_idx) - score", false, {}, allowed)),
             indices + "n2 = neg.f32 score\nn3 = add.f32 n2 n1\nvalue = n3\n");
   EXPECT_EQ(text_of(lowered("value = f32(kv_idx) + score", false, {}, allowed)),
@@ -294,10 +294,10 @@ TEST(CudnnLower, MergesAnOrOfTwoBoundsOfAnIndex) {
       "n4 = binary_select.f32 score -inff n3\nvalue = n4\n";
   EXPECT_EQ(text_of(lowered(prefix)), merged);
   EXPECT_EQ(text_of(lowered("value = score\nkeep = q_idx >= kv_idx | 99 >= kv_idx")), merged);
-  const auto has_or = [](const std::string& program, const FormFilter& allowed) {
+  const auto has_or = [](const std::string& program, const PatternFilter& allowed) {
     return text_of(lowered(program, false, {}, allowed)).find("logical_or") != std::string::npos;
   };
-  EXPECT_TRUE(has_or(prefix, without({kAtMostForm})));
+  EXPECT_TRUE(has_or(prefix, without({kAtMostPattern})));
   // Not bounds of one index from above, with a constant, that the merged comparison would keep.
   for (const char* keep : {"kv_idx < 100 | q_idx > kv_idx", "kv_idx > 100 | q_idx >= kv_idx",
                            "q_idx < 100 | q_idx >= kv_idx", "kv_idx - 1 < 100 | q_idx >= kv_idx - 1"}) {
@@ -307,11 +307,11 @@ TEST(CudnnLower, MergesAnOrOfTwoBoundsOfAnIndex) {
 
 TEST(CudnnLower, ReadsAnIntegerFactorWithoutACast) {
   const std::string alibi = "operand x: f32 [h]\nvalue = score + f32(kv_idx - q_idx) * x";
-  const auto casts = [](const std::string& program, const FormFilter& allowed) {
+  const auto casts = [](const std::string& program, const PatternFilter& allowed) {
     return text_of(lowered(program, false, {}, allowed)).find("identity") != std::string::npos;
   };
   EXPECT_FALSE(casts(alibi, everything));
-  EXPECT_TRUE(casts(alibi, without({kIntegerFactorForm})));
+  EXPECT_TRUE(casts(alibi, without({kIntegerFactorPattern})));
   // Read by a sum, too; of a bool; of a tensor, which may not come first.
   EXPECT_TRUE(casts("let %0 = f32(kv_idx - q_idx)\nvalue = score * %0 + %0", everything));
   EXPECT_TRUE(casts("value = score * f32(kv_idx < q_idx)", everything));
@@ -375,12 +375,12 @@ TEST(CudnnLower, ReadsFewRowVectorsInBackward) {
       "operand x: f32 [q_idx]\noperand y: f32 [q_idx]\noperand z: f32 [q_idx]\nvalue = score * x * y * z";
   const LoweringResult result = lowered(program, true, {}, right_on_h200(true));
   ASSERT_TRUE(result.lowered) << text_of(result);
-  EXPECT_TRUE(result.lowered->forms.contains("row_vector_uses.2")) << text_of(result);
+  EXPECT_TRUE(result.lowered->patterns.contains("row_vector_uses.2")) << text_of(result);
 }
 
-/// What a device said of the whole zoo: each modifier has a lowering in right forms, and was right as a whole.
-TEST(CudnnLower, LowersTheWholeZooIntoFormsThatWereRight) {
-  const FormTable table = shipped_form_table("sm_90", "9.19.0", RowClass::kManyRows);
+/// What a device said of the whole zoo: each modifier has a lowering in right patterns, and was right as a whole.
+TEST(CudnnLower, LowersTheWholeZooIntoPatternsThatWereRight) {
+  const PatternTable table = shipped_pattern_table("sm_90", "9.19.0", RowClass::kManyRows);
   for (const zoo::Entry& entry : zoo::entries()) {
     zoo::Parameters parameters;
     for (const zoo::Parameter& parameter : entry.parameters) {
@@ -396,11 +396,13 @@ TEST(CudnnLower, LowersTheWholeZooIntoFormsThatWereRight) {
     const compiler::CompiledProblem problem = compiled(zoo::combine(std::array{modifier}).program);
     for (const bool backward : {false, true}) {
       const Direction direction = backward ? Direction::kBackward : Direction::kForward;
-      const auto right = [&](std::string_view form) { return table.find(form, direction) == FormVerdict::kRight; };
+      const auto right = [&](std::string_view pattern) {
+        return table.find(pattern, direction) == PatternVerdict::kRight;
+      };
       const LoweringResult result = lower(problem, {backward, false, right});
       ASSERT_TRUE(result.lowered) << entry.name << ": " << text_of(result);
-      EXPECT_EQ(table.find("zoo." + entry.name, direction), FormVerdict::kRight) << entry.name << "\n"
-                                                                                 << text_of(result);
+      EXPECT_EQ(table.find("zoo." + entry.name, direction), PatternVerdict::kRight) << entry.name << "\n"
+                                                                                    << text_of(result);
     }
   }
 }

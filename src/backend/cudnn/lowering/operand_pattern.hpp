@@ -26,8 +26,8 @@ OperandTensor dense_operand(const std::array<bool, kAxisCount>& axes, const std:
 /// tried for all would be lowered in another way.
 double usual_elements(const std::array<bool, kAxisCount>& axes, const std::array<std::int64_t, kAxisCount>& sizes);
 
-/// A way to give cuDNN an operand, and its name in the form table.
-struct OperandForm {
+/// A way to give cuDNN an operand, and its name in the pattern table.
+struct OperandPattern {
   std::string name;
   ModifierTensor tensor;
 };
@@ -36,7 +36,7 @@ struct OperandForm {
 bool is_row_vector(const ModifierTensor& tensor);
 
 /// The ways to give cuDNN an operand, the fastest first. `sizes` are those of the score tensor.
-std::vector<OperandForm> operand_forms(const OperandTensor& operand, const std::array<std::int64_t, kAxisCount>& sizes,
-                                       bool backward);
+std::vector<OperandPattern> operand_patterns(const OperandTensor& operand,
+                                             const std::array<std::int64_t, kAxisCount>& sizes, bool backward);
 
 }  // namespace scoremod::backend::cudnn

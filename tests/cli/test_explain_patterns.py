@@ -1,4 +1,4 @@
-"""scoremod explain --device: which forms cuDNN would run, what the others cost, and what is refused; and which engine would."""
+"""scoremod explain --device: which patterns cuDNN would run, what the others cost, and what is refused; and which engine would."""
 
 import json
 
@@ -24,24 +24,24 @@ def explain_on_device(scoremod, tmp_path):
             pytest.skip(done.stderr)
         if done.returncode == 3 and "built without the cuDNN backend" in done.stderr:
             pytest.skip(done.stderr)
-        if "no form is known" in done.stdout:
-            pytest.skip("no form table for the installed cuDNN")
+        if "no pattern is known" in done.stdout:
+            pytest.skip("no pattern table for the installed cuDNN")
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     return run
 
 
-def test_the_fastest_form_runs_and_the_others_have_their_cost(explain):
-    forward, backward = json.loads(explain("h200.json", CAUSAL, "--json"))["forms"]
+def test_the_fastest_pattern_runs_and_the_others_have_their_cost(explain):
+    forward, backward = json.loads(explain("h200.json", CAUSAL, "--json"))["patterns"]
     assert [forward["direction"], backward["direction"]] == ["forward", "backward"]
     for direction in (forward, backward):
         assert direction["architecture"] == "sm_90" and direction["verified"] and direction["plain_ms"] > 0
         band, compare = direction["candidates"]
         assert band["chosen"] and not compare["chosen"]
-        assert "band.right" in [form["form"] for form in band["forms"]]
-        assert "band.right" not in [form["form"] for form in compare["forms"]]
-        times = {form["form"]: form["ms"] for form in band["forms"] + compare["forms"]}
+        assert "band.right" in [pattern["pattern"] for pattern in band["patterns"]]
+        assert "band.right" not in [pattern["pattern"] for pattern in compare["patterns"]]
+        times = {pattern["pattern"]: pattern["ms"] for pattern in band["patterns"] + compare["patterns"]}
         assert times["band.right"] < times["tanh.f32"]
         assert all(candidate["asked"] and candidate["refusal"] is None for candidate in (band, compare))
     assert backward["candidates"][0]["workspace_bytes"] > 2 * 4 * 512 * 128 * 4  # dQ in float32
@@ -56,14 +56,14 @@ def test_text_names_what_others_differ_by(explain):
 def test_a_refused_candidate_has_cudnns_reason(explain):
     # tests/golden/cudnn_acceptance: the backward of documents is refused on sm_80.
     problem = {**CAUSAL, "program": {"mask_mod": ["documents"]}}
-    forward, backward = json.loads(explain("a100.json", problem, "--json"))["forms"]
+    forward, backward = json.loads(explain("a100.json", problem, "--json"))["patterns"]
     assert not forward["verified"] and any(candidate["chosen"] for candidate in forward["candidates"])
     assert backward["candidates"] and not any(candidate["chosen"] for candidate in backward["candidates"])
     assert all("sq broadcasted vectors" in candidate["refusal"] for candidate in backward["candidates"])
 
 
-def test_what_no_form_can_do_has_reasons(explain):
-    forward, backward = json.loads(explain("h200.json", {**CAUSAL, "dim_qk": 44}, "--json"))["forms"]
+def test_what_no_pattern_can_do_has_reasons(explain):
+    forward, backward = json.loads(explain("h200.json", {**CAUSAL, "dim_qk": 44}, "--json"))["patterns"]
     assert not forward["candidates"] and "dim_qk is 44" in forward["reasons"][0]
     assert not backward["candidates"] and "dim_qk is 44" in backward["reasons"][0]
 
@@ -71,16 +71,16 @@ def test_what_no_form_can_do_has_reasons(explain):
 @pytest.mark.parametrize(("program", "engine"), [({"mask_mod": ["causal"]}, "cudnn"), ({"mask_mod": ["documents"]}, "kernels")])
 def test_the_engine_that_is_predicted_to_be_faster_runs(explain, program, engine):
     problem = {**CAUSAL, "batch": 4, "heads_q": 16, "seq_q": 4096, "program": program}
-    for direction in json.loads(explain("h200.json", problem, "--json", backend=None))["forms"]:
+    for direction in json.loads(explain("h200.json", problem, "--json", backend=None))["patterns"]:
         (runs,) = [candidate["backend"] for candidate in direction["candidates"] if candidate["chosen"]]
         assert runs == engine
         assert {candidate["backend"] for candidate in direction["candidates"]} == {"cudnn", "kernels"}
 
 
-def test_without_a_device_there_are_no_forms(scoremod, tmp_path):
+def test_without_a_device_there_are_no_patterns(scoremod, tmp_path):
     path = tmp_path / "problem.json"
     path.write_text(json.dumps({**CAUSAL, "dtype": "f32"}), encoding="utf-8")
-    assert json.loads(scoremod("explain", path, "--json").stdout)["forms"] == []
+    assert json.loads(scoremod("explain", path, "--json").stdout)["patterns"] == []
 
 
 def test_a_file_that_is_no_device_is_a_mistake(scoremod, tmp_path):

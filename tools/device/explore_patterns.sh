@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the form explorer on a machine with a GPU and writes its table.
+# Runs the pattern explorer on a machine with a GPU and writes its table.
 #
-#   usage: tools/device/explore_forms.sh BINARY OUTPUT.json [EXPLORER ARGUMENTS]
+#   usage: tools/device/explore_patterns.sh BINARY OUTPUT.json [EXPLORER ARGUMENTS]
 #
 # BINARY is build/release/bin/scoremod_explore; it may have been built on another machine.
 set -euo pipefail

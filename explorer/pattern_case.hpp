@@ -10,7 +10,7 @@
 
 namespace scoremod::explorer {
 
-/// Sizes, dtype and layout that a form is tried with.
+/// Sizes, dtype and layout that a pattern is tried with.
 struct Setting {
   std::string name;
   std::int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v;
@@ -35,18 +35,18 @@ enum class OperandLayout : std::uint8_t {
 /// problem's.
 enum class GradientDtype : std::uint8_t { kNone, kOfProblem, kOtherHalf };
 
-/// One form: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
+/// One pattern: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
 /// program, if there is no mutation.
-struct FormCase {
-  std::string form{};                 ///< the name in the table
+struct PatternCase {
+  std::string name{};                 ///< the name in the table
   std::string program{};              ///< text; "{shift}" stands for seq_kv - seq_q, "{length}" for seq_kv
   DType operand_dtype = DType::kF32;  ///< of its f32 operands, where their gradients are not asked for
   Mutation mutation{};
   bool as_written = false;            ///< leave out the passes, which would rewrite the program
-  std::vector<std::string> denied{};  ///< forms that the lowering may not use, so that it takes its next candidate
+  std::vector<std::string> denied{};  ///< patterns that the lowering may not use, so that it takes its next candidate
   OperandLayout layout = OperandLayout::kDense;
-  /// A whole program, written in those forms only that were right by themselves: what the lowering makes of it.
-  bool in_right_forms = false;
+  /// A whole program, written in those patterns only that were right by themselves: what the lowering makes of it.
+  bool in_right_patterns = false;
   GradientDtype operand_gradient = GradientDtype::kNone;  ///< where there is one, in backward alone
   int node_budget = 0;                                    ///< of the lowering; 0 for its own
   IndexOffsets offsets{};                                 ///< of the call; the lowering adds them where one is not 0
@@ -56,17 +56,17 @@ struct FormCase {
   DType dtype_of_operands(DType problem) const;
 };
 
-/// Every candidate form: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the forms
-/// that were seen to be wrong or to crash on some version, which a run must find again.
-std::vector<FormCase> form_cases();
+/// Every candidate pattern: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the
+/// patterns that were seen to be wrong or to crash on some version, which a run must find again.
+std::vector<PatternCase> pattern_cases();
 
-/// The forms that cuDNN 9.19 was measured to get wrong, refuse or crash on, on sm_90: the negative control of an
+/// The patterns that cuDNN 9.19 was measured to get wrong, refuse or crash on, on sm_90: the negative control of an
 /// exploration.
-struct KnownForm {
-  std::string form;
+struct KnownPattern {
+  std::string name;
   bool backward;
   std::string verdict;
 };
-const std::vector<KnownForm>& known_bad_forms();
+const std::vector<KnownPattern>& known_bad_patterns();
 
 }  // namespace scoremod::explorer

@@ -11,83 +11,83 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What was seen of a form: a way to write something in cuDNN's graph language.
-enum class FormVerdict : std::uint8_t {
+/// What was seen of a pattern: a way to write something in cuDNN's graph language.
+enum class PatternVerdict : std::uint8_t {
   kUnknown,  ///< never tried on this architecture and version: not used
   kRight,    ///< agreed with float64 on a device in every setting
   kWrong,    ///< accepted, and computed something else in at least one setting
   kRefused,  ///< cuDNN said no
   kCrashed,  ///< took the process down
 };
-const char* to_string(FormVerdict verdict);
+const char* to_string(PatternVerdict verdict);
 
 /// Which part of the explorer's settings speaks for a problem. cuDNN runs a single query row by other kernels, and
-/// other forms are wrong there.
+/// other patterns are wrong there.
 enum class RowClass : std::uint8_t { kManyRows, kOneRow };
 
-/// What all of the explorer's rows say together of one form.
-struct FormDecision {
-  std::uint32_t name;  ///< where the form's name begins in the table's text of names, each of which ends with a zero
+/// What all of the explorer's rows say together of one pattern.
+struct PatternDecision {
+  std::uint32_t name;  ///< where the pattern's name begins in the table's text of names, each of which ends with a zero
   RowClass rows;
   Direction direction;
-  FormVerdict verdict;
+  PatternVerdict verdict;
   double milliseconds;  ///< 0 where it was not timed
 };
 
 /// Where the rows of a table were seen.
-struct FormOrigin {
+struct PatternOrigin {
   std::string architecture;   ///< "sm_90"
   std::string cudnn_version;  ///< "9.19.0"
 };
 
-/// What the form explorer saw on one architecture with one cuDNN version. The lowering uses a form only when it is
-/// kRight. Copies share what they hold.
-class FormTable {
+/// What the pattern explorer saw on one architecture with one cuDNN version. The lowering uses a pattern only when it
+/// is kRight. Copies share what they hold.
+class PatternTable {
  public:
-  FormTable() = default;
+  PatternTable() = default;
 
   /// Reads the rows of an architecture ("sm_90") and a cuDNN version ("9.19.0") from the explorer's JSON; a table
-  /// without entries when it has none. A form is kRight in a direction when some row says right and none says wrong or
-  /// crashed; the worst verdict counts. Throws Error(kInvalidArgument) for text that is no such table.
-  static FormTable parse(std::string_view json, std::string_view architecture, std::string_view cudnn_version,
-                         RowClass rows);
+  /// without entries when it has none. A pattern is kRight in a direction when some row says right and none says wrong
+  /// or crashed; the worst verdict counts. Throws Error(kInvalidArgument) for text that is no such table.
+  static PatternTable parse(std::string_view json, std::string_view architecture, std::string_view cudnn_version,
+                            RowClass rows);
 
   /// Decisions that live as long as the process, sorted by rows, direction and name; those of `rows` are taken.
-  FormTable(std::span<const FormDecision> decisions, const char* names, RowClass rows, FormOrigin origin,
-            bool verified);
+  PatternTable(std::span<const PatternDecision> decisions, const char* names, RowClass rows, PatternOrigin origin,
+               bool verified);
 
-  FormVerdict find(std::string_view form, Direction direction) const;
+  PatternVerdict find(std::string_view pattern, Direction direction) const;
   /// Median milliseconds at the explorer's timed shape; 0 where it was not timed.
-  double milliseconds(std::string_view form, Direction direction) const;
+  double milliseconds(std::string_view pattern, Direction direction) const;
   std::size_t size() const { return decisions_.size(); }
-  /// The form of a decision, and the decisions in the order of direction and name.
-  std::string_view name(const FormDecision& decision) const { return names_ + decision.name; }
-  std::span<const FormDecision> decisions() const { return decisions_; }
+  /// The pattern of a decision, and the decisions in the order of direction and name.
+  std::string_view name(const PatternDecision& decision) const { return names_ + decision.name; }
+  std::span<const PatternDecision> decisions() const { return decisions_; }
   /// Whether the rows were seen on the architecture and with the cuDNN version that the table was asked for. Those of
   /// others say what is worth trying, and prove nothing: a lowering must be admitted on the device before it is used.
   bool verified() const { return verified_; }
-  const FormOrigin& origin() const { return origin_; }
+  const PatternOrigin& origin() const { return origin_; }
   /// For people: where the rows were seen, such as "sm_90 with cuDNN 9.19.0".
   std::string seen_on() const;
 
  private:
-  const FormDecision* decision(std::string_view form, Direction direction) const;
+  const PatternDecision* decision(std::string_view pattern, Direction direction) const;
 
   /// What parse() made.
   struct Parsed {
     std::string names;
-    std::vector<FormDecision> decisions;
+    std::vector<PatternDecision> decisions;
   };
   std::shared_ptr<const Parsed> parsed_;
-  std::span<const FormDecision> decisions_;
+  std::span<const PatternDecision> decisions_;
   const char* names_ = "";
-  FormOrigin origin_;
+  PatternOrigin origin_;
   bool verified_ = true;
 };
 
 /// The table that ships with the library, for a device's architecture and the cuDNN that is loaded. Where that pair was
 /// not explored: the nearest explored version's of the same architecture, or else of sm_90, unverified. Empty for a
 /// cuDNN of another major version than any that was explored.
-FormTable shipped_form_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows);
+PatternTable shipped_pattern_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows);
 
 }  // namespace scoremod::backend::cudnn

@@ -1,4 +1,4 @@
-#include "backend/cudnn/lowering/operand_form.hpp"
+#include "backend/cudnn/lowering/operand_pattern.hpp"
 
 #include "base/fail.hpp"
 
@@ -59,7 +59,7 @@ bool is_row_vector(const ModifierTensor& tensor) {
 ///
 /// An axis of size 1 counts as one that the operand does not vary along: the shapes are then the same. (A single query
 /// row has a table of its own, in which the query axis keeps its name.)
-std::vector<OperandForm> operand_forms(const OperandTensor& declared, const Sizes& sizes, bool backward) {
+std::vector<OperandPattern> operand_patterns(const OperandTensor& declared, const Sizes& sizes, bool backward) {
   OperandTensor operand = declared;
   for (const Axis axis : {Axis::kBatch, Axis::kHead, Axis::kKey}) {
     const auto i = static_cast<std::size_t>(axis);
@@ -71,7 +71,7 @@ std::vector<OperandForm> operand_forms(const OperandTensor& declared, const Size
                                   ".", to_string(operand.dtype), is_dense(operand, sizes) ? "" : ".strided");
   const bool needs_rows = !query && (batch || scalar || (key && backward));
   if (!needs_rows) return {{name, tensor_of(operand, sizes, false)}};
-  const OperandForm with_rows{name, tensor_of(operand, sizes, true)};
+  const OperandPattern with_rows{name, tensor_of(operand, sizes, true)};
   return {{name + ".as_declared", tensor_of(operand, sizes, false)}, with_rows};
 }
 

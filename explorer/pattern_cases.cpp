@@ -5,9 +5,9 @@
 #include "backend/cudnn/lowering/graph_writer.hpp"
 #include "backend/cudnn/lowering/node_budget.hpp"
 #include "base/fail.hpp"
-#include "explorer/form_case.hpp"
 #include "explorer/mutations.hpp"
 #include "explorer/operand_cases.hpp"
+#include "explorer/pattern_case.hpp"
 #include "explorer/program_cases.hpp"
 #include "explorer/zoo_cases.hpp"
 
@@ -15,8 +15,8 @@ namespace scoremod::explorer {
 namespace {
 
 using backend::cudnn::ElementType;
-using backend::cudnn::kAtMostForm;
-using backend::cudnn::kIntegerFactorForm;
+using backend::cudnn::kAtMostPattern;
+using backend::cudnn::kIntegerFactorPattern;
 
 constexpr int kNoBudget = 1000;
 
@@ -25,18 +25,18 @@ std::size_t forward_budget() {
   return static_cast<std::size_t>(backend::cudnn::node_budget(AttentionProblem{}, false));
 }
 
-void add(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
-  cases.push_back({.form = std::move(form), .program = std::move(program), .mutation = std::move(mutation)});
+void add(std::vector<PatternCase>& cases, std::string pattern, std::string program, Mutation mutation = {}) {
+  cases.push_back({.name = std::move(pattern), .program = std::move(program), .mutation = std::move(mutation)});
 }
 
-/// A form that the passes would rewrite.
-void add_as_written(std::vector<FormCase>& cases, std::string form, std::string program, Mutation mutation = {}) {
+/// A pattern that the passes would rewrite.
+void add_as_written(std::vector<PatternCase>& cases, std::string pattern, std::string program, Mutation mutation = {}) {
   cases.push_back(
-      {.form = std::move(form), .program = std::move(program), .mutation = std::move(mutation), .as_written = true});
+      {.name = std::move(pattern), .program = std::move(program), .mutation = std::move(mutation), .as_written = true});
 }
 
 /// f32 functions, each at arguments where it matters and stays finite.
-void add_float_ops(std::vector<FormCase>& cases) {
+void add_float_ops(std::vector<PatternCase>& cases) {
   const std::pair<const char*, const char*> unary[] = {{"neg", "-score"},
                                                        {"abs", "abs(score)"},
                                                        {"floor", "score + floor(score * 4.0)"},
@@ -69,7 +69,7 @@ void add_float_ops(std::vector<FormCase>& cases) {
 }
 
 /// Index expressions beside the score: what a node reads first, and as which type.
-void add_mixtures(std::vector<FormCase>& cases) {
+void add_mixtures(std::vector<PatternCase>& cases) {
   const std::pair<const char*, const char*> sums[] = {{"add.f32", "f32(q_idx - kv_idx) * 0.03125 + score"},
                                                       {"sub.f32", "f32(q_idx - kv_idx) * 0.03125 - score"}};
   for (const auto& [name, text] : sums) {
@@ -80,17 +80,17 @@ void add_mixtures(std::vector<FormCase>& cases) {
   add(cases, "index_first.div.f32", "value = f32(h - b + 2) / (abs(score) + 1.0)");
   add(cases, "index_first.min.f32", "value = min(f32(q_idx - kv_idx) * 0.03125, score)");
   add(cases, "index_first.max.f32", "value = max(f32(q_idx - kv_idx) * 0.03125, score)");
-  add(cases, kIntegerFactorForm, "operand x: f32 [h]\nvalue = score + f32(kv_idx - q_idx) * x");
-  add(cases, kIntegerFactorForm, "value = score + f32(kv_idx - q_idx) * 0.03125");
-  add(cases, kIntegerFactorForm, "value = score * f32(h - b + 2) * 0.25");
-  add(cases, kIntegerFactorForm, "value = score + f32(h - b + 2) * f32(kv_idx - q_idx) * 0.015625");
-  add(cases, kAtMostForm, "value = score\nkeep = kv_idx < 17 | q_idx >= kv_idx");
-  add(cases, kAtMostForm, "value = score\nkeep = q_idx <= 17 | q_idx <= kv_idx");
-  add(cases, kAtMostForm, "value = select(kv_idx < 17 | q_idx >= kv_idx, score, score * 0.25 - 1.0)");
+  add(cases, kIntegerFactorPattern, "operand x: f32 [h]\nvalue = score + f32(kv_idx - q_idx) * x");
+  add(cases, kIntegerFactorPattern, "value = score + f32(kv_idx - q_idx) * 0.03125");
+  add(cases, kIntegerFactorPattern, "value = score * f32(h - b + 2) * 0.25");
+  add(cases, kIntegerFactorPattern, "value = score + f32(h - b + 2) * f32(kv_idx - q_idx) * 0.015625");
+  add(cases, kAtMostPattern, "value = score\nkeep = kv_idx < 17 | q_idx >= kv_idx");
+  add(cases, kAtMostPattern, "value = score\nkeep = q_idx <= 17 | q_idx <= kv_idx");
+  add(cases, kAtMostPattern, "value = select(kv_idx < 17 | q_idx >= kv_idx, score, score * 0.25 - 1.0)");
 }
 
 /// The indices, each seen through a bias, and i32 arithmetic on operands.
-void add_index_ops(std::vector<FormCase>& cases) {
+void add_index_ops(std::vector<PatternCase>& cases) {
   const char* indices[] = {"b", "h", "q_idx", "kv_idx"};
   for (int axis = 0; axis < 4; ++axis)
     add(cases, concat("gen_index.", axis), concat("value = score + f32(", indices[axis], ") * 0.03125"));
@@ -107,7 +107,7 @@ void add_index_ops(std::vector<FormCase>& cases) {
 }
 
 /// What the lowering composes, or counts, or does beside single nodes.
-void add_compositions(std::vector<FormCase>& cases) {
+void add_compositions(std::vector<PatternCase>& cases) {
   add(cases, "lift.f32", "operand x: f32 [h, q_idx, kv_idx]\noperand y: f32 [h, q_idx, kv_idx]\nvalue = score + x * y");
   add(cases, "lift.i32", "operand x: i32 [h, q_idx, kv_idx]\nvalue = score + f32(x) * 0.25");
   add(cases, "lift.bool", "operand x: bool [h, q_idx, kv_idx]\nvalue = score\nkeep = x");
@@ -136,7 +136,7 @@ void add_compositions(std::vector<FormCase>& cases) {
   }
 }
 
-void add_masks(std::vector<FormCase>& cases) {
+void add_masks(std::vector<PatternCase>& cases) {
   const std::pair<const char*, const char*> comparisons[] = {{"cmp_eq", "=="}, {"cmp_neq", "!="}, {"cmp_lt", "<"},
                                                              {"cmp_le", "<="}, {"cmp_gt", ">"},   {"cmp_ge", ">="}};
   for (const auto& [name, symbol] : comparisons) {
@@ -162,7 +162,7 @@ void add_masks(std::vector<FormCase>& cases) {
 }
 
 /// Ways of writing that the lowering avoids; among them every one that cuDNN 9.19 was seen to get wrong or to crash on.
-void add_avoided(std::vector<FormCase>& cases) {
+void add_avoided(std::vector<PatternCase>& cases) {
   const std::pair<const char*, const char*> direct[] = {{"gt_q_kv", "q_idx > kv_idx"},  {"lt_q_kv", "q_idx < kv_idx"},
                                                         {"gt_kv_q", "kv_idx > q_idx"},  {"ge_kv_q", "kv_idx >= q_idx"},
                                                         {"le_kv_q", "kv_idx <= q_idx"}, {"ge_q_kv", "q_idx >= kv_idx"},
@@ -218,7 +218,7 @@ void add_avoided(std::vector<FormCase>& cases) {
 
 }  // namespace
 
-DType FormCase::dtype_of_operands(DType problem) const {
+DType PatternCase::dtype_of_operands(DType problem) const {
   switch (operand_gradient) {
     case GradientDtype::kNone: break;
     case GradientDtype::kOfProblem: return problem;
@@ -243,21 +243,21 @@ const std::vector<Setting>& settings() {
   return all;
 }
 
-std::vector<FormCase> form_cases() {
-  std::vector<FormCase> cases;
+std::vector<PatternCase> pattern_cases() {
+  std::vector<PatternCase> cases;
   add(cases, "plain", "value = score");
   add_float_ops(cases);
   add_index_ops(cases);
   add_mixtures(cases);
   add_compositions(cases);
   add_masks(cases);
-  for (FormCase& operand : operand_cases()) cases.push_back(std::move(operand));
+  for (PatternCase& operand : operand_cases()) cases.push_back(std::move(operand));
   add_avoided(cases);
-  for (FormCase& program : program_cases()) cases.push_back(std::move(program));
-  for (FormCase& zoo : zoo_cases()) {
-    FormCase elsewhere = zoo;
-    zoo.in_right_forms = elsewhere.in_right_forms = true;
-    elsewhere.form = "offsets." + zoo.form;
+  for (PatternCase& program : program_cases()) cases.push_back(std::move(program));
+  for (PatternCase& zoo : zoo_cases()) {
+    PatternCase elsewhere = zoo;
+    zoo.in_right_patterns = elsewhere.in_right_patterns = true;
+    elsewhere.name = "offsets." + zoo.name;
     elsewhere.offsets = {1, 2, 37, 11};
     cases.push_back(std::move(zoo));
     cases.push_back(std::move(elsewhere));
@@ -265,8 +265,8 @@ std::vector<FormCase> form_cases() {
   return cases;
 }
 
-const std::vector<KnownForm>& known_bad_forms() {
-  static const std::vector<KnownForm> known{
+const std::vector<KnownPattern>& known_bad_patterns() {
+  static const std::vector<KnownPattern> known{
       {"direct.gt_q_kv", false, "wrong"},
       {"direct.lt_q_kv", false, "wrong"},
       {"direct.gt_kv_q", false, "wrong"},
