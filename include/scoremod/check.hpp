@@ -15,8 +15,7 @@
 namespace scoremod {
 
 struct CheckOptions {
-  std::string backend;  ///< as in CompileOptions
-  int threads = 0;      ///< as in CompileOptions
+  CompileOptions compile;  ///< which backends may run it, on how many threads
   std::uint64_t seed = 0;
   /// Used instead of random inputs of the seed.
   std::optional<ProblemInputs> inputs;
@@ -26,7 +25,8 @@ struct CheckOptions {
 };
 
 struct CheckReport {
-  std::string backend;
+  std::string backend;           ///< that ran the forward
+  std::string backward_backend;  ///< that ran the backward; empty where there was none
   std::uint64_t seed = 0;
   std::vector<OutputCheck> outputs;
   /// Writes outside the outputs: into guard bands, stride gaps, inputs or beyond the workspace.

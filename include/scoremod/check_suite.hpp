@@ -21,7 +21,7 @@ struct SuiteProgress {
 };
 
 struct CheckSuiteOptions {
-  std::string backend;  ///< as in CompileOptions
+  CompileOptions compile;  ///< which backends may run the problems; its threads are of no meaning here
   int random_problems = 100;
   /// Of the problems and their inputs; a new one if there is none, which the report names. Required with parts.
   std::optional<std::uint64_t> seed;
@@ -74,6 +74,7 @@ struct SuiteResult {
   AttentionProblem problem;
   SuiteDirection direction = SuiteDirection::kForward;
   SuiteVerdict verdict = SuiteVerdict::kRight;
+  std::string backend;               ///< that ran it; empty when refused or in error
   std::vector<std::string> reasons;  ///< why not right
   std::vector<SuiteOutput> outputs;  ///< empty when refused or in error
 
@@ -82,7 +83,7 @@ struct SuiteResult {
 };
 
 struct SuiteReport {
-  std::string backend;  ///< as in the options
+  std::string backend;  ///< which backends the options allow: a name, several with commas between, or a kind of memory
   std::uint64_t seed = 0;
   double seconds = 0;
   std::vector<SuiteResult> results;  ///< by problem, forward first

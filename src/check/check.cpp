@@ -13,10 +13,7 @@ bool CheckReport::passed() const {
 }
 
 CheckReport check(const AttentionProblem& problem, const CheckOptions& options) {
-  CompileOptions compile_options;
-  compile_options.backend = options.backend;
-  compile_options.threads = options.threads;
-  const Attention attention = Attention::compile(problem, compile_options);
+  const Attention attention = Attention::compile(problem, options.compile);
   const ProblemInputs inputs = options.inputs ? *options.inputs : random_inputs(problem, {options.seed, {}});
   return checking::check_subject(compiler::compile(problem), checking::subject_of(attention), inputs, options);
 }

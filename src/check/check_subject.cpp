@@ -1,5 +1,6 @@
 #include "check/check_subject.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 
@@ -119,7 +120,12 @@ Subject subject_of(const Attention& attention) {
   subject.backend = backend.name();
   subject.memory = &backend.memory();
   subject.function_error = backend.function_error();
-  subject.backward_reads_lse = backend.backward_reads_lse();
+  if (!attention.backward_backend().empty()) {
+    const backend::Backend& of_backward = backend::find_backend(attention.backward_backend());
+    subject.backward_backend = of_backward.name();
+    subject.function_error = std::max(subject.function_error, of_backward.function_error());
+    subject.backward_reads_lse = of_backward.backward_reads_lse();
+  }
   subject.forward_workspace_bytes = attention.forward_workspace_bytes();
   subject.backward_workspace_bytes = attention.backward_workspace_bytes();
   subject.forward = [&attention](const ForwardArgs& args, Buffer workspace) { attention.forward(args, workspace); };
@@ -137,6 +143,7 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   };
   CheckReport report;
   report.backend = subject.backend;
+  report.backward_backend = subject.backward_backend;
   report.seed = options.seed;
   CheckMemory memory(problem, inputs, options.seed, *subject.memory);
   progress("running the backend", 0, 0)(0);

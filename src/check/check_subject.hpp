@@ -12,6 +12,7 @@ namespace scoremod::checking {
 /// What is checked: something that runs a problem. Tests check subjects with planted faults.
 struct Subject {
   std::string backend;
+  std::string backward_backend = {};                             ///< where there is a backward
   const backend::MemorySpace* memory = &backend::host_memory();  ///< where it wants its tensors
   double function_error = 0;                                     ///< as Backend::function_error()
   bool backward_reads_lse = true;                                ///< as Backend::backward_reads_lse()

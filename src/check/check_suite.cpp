@@ -52,9 +52,7 @@ std::size_t SuiteReport::count(SuiteVerdict verdict) const {
 
 SuiteReport check_suite(const CheckSuiteOptions& options) {
   // An unknown backend is the caller's mistake, not a verdict on every problem.
-  CompileOptions compile;
-  compile.backend = options.backend;
-  support({}, compile);
+  support({}, options.compile);
   CheckSuiteOptions seeded = options;
   // Short enough to be typed. Parts must share one, which suite_cases() asks for.
   if (!seeded.seed && seeded.parts <= 1) seeded.seed = std::random_device()() % 1000000000;

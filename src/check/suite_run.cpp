@@ -21,16 +21,14 @@ struct Attempt {
 };
 
 /// The backend's reasons one by one where it refuses the problem beforehand, else the message.
-std::vector<std::string> refusal_reasons(const AttentionProblem& problem, const std::string& backend,
+std::vector<std::string> refusal_reasons(const AttentionProblem& problem, const CompileOptions& options,
                                          const std::string& message) {
-  CompileOptions options;
-  options.backend = backend;
   std::vector<std::string> reasons;
   for (const Support& answer : support(problem, options)) {
     if (answer.supported) return {message};
     for (const UnsupportedReason& reason : answer.reasons) {
       const std::string text = to_string(reason);
-      reasons.push_back(backend.empty() ? concat(answer.backend, ": ", text) : text);
+      reasons.push_back(options.backend.empty() ? concat(answer.backend, ": ", text) : text);
     }
   }
   return reasons.empty() ? std::vector<std::string>{message} : reasons;
@@ -43,7 +41,7 @@ Attempt attempt(const AttentionProblem& problem, const CheckOptions& options, co
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kUnsupported) {
       made.failure = SuiteVerdict::kRefused;
-      made.reasons = refusal_reasons(problem, options.backend, error.what());
+      made.reasons = refusal_reasons(problem, options.compile, error.what());
     } else {
       made.reasons = {concat(to_string(error.code()), ": ", error.what())};
     }
@@ -60,6 +58,7 @@ bool is_backward_memory(const std::string& problem) { return problem.starts_with
 
 void judge(SuiteResult& result, const CheckReport& report) {
   const bool forward = result.direction == SuiteDirection::kForward;
+  result.backend = forward ? report.backend : report.backward_backend;
   for (const OutputCheck& check : report.outputs) {
     if (is_forward(check.name) != forward) continue;
     result.outputs.push_back({check, {}});
@@ -125,6 +124,14 @@ void in_parallel(std::size_t count, int threads, const Body& body) {
   work();
 }
 
+/// As SuiteReport::backend.
+std::string allowed_backends(const CompileOptions& compile) {
+  if (!compile.backend.empty()) return compile.backend;
+  std::string names;
+  for (const std::string& name : compile.backends) names += concat(names.empty() ? "" : ",", name);
+  return !names.empty() || !compile.memory ? names : to_string(*compile.memory);
+}
+
 /// About how long the oracle takes.
 std::int64_t cost(const CheckCase& one) {
   const AttentionProblem& p = one.problem;
@@ -134,7 +141,8 @@ std::int64_t cost(const CheckCase& one) {
 
 }  // namespace
 
-std::vector<SuiteResult> run_case(const CheckCase& test_case, const std::string& backend, const CheckFunction& check) {
+std::vector<SuiteResult> run_case(const CheckCase& test_case, const CompileOptions& compile,
+                                  const CheckFunction& check) {
   AttentionProblem problem = test_case.problem;
   const auto result_of = [&](SuiteDirection direction, const Attempt& attempt) {
     SuiteResult result;
@@ -146,8 +154,8 @@ std::vector<SuiteResult> run_case(const CheckCase& test_case, const std::string&
   };
   std::vector<SuiteResult> results;
   CheckOptions options;
-  options.backend = backend;
-  options.threads = 1;  // problems run side by side, and sums do not depend on how many do
+  options.compile = compile;
+  options.compile.threads = 1;  // problems run side by side, and sums do not depend on how many do
   options.seed = test_case.seed;
   options.call = test_case.call;
   try {
@@ -191,11 +199,11 @@ SuiteReport run_suite(const std::vector<CheckCase>& cases, const CheckSuiteOptio
   in_parallel(cases.size(), threads, [&](std::size_t i) {
     const CheckCase& one = cases[order[i]];
     tell(one, true);
-    results[order[i]] = run_case(one, options.backend, check);
+    results[order[i]] = run_case(one, options.compile, check);
     tell(one, false);
   });
   SuiteReport report;
-  report.backend = options.backend;
+  report.backend = allowed_backends(options.compile);
   report.seed = options.seed.value_or(0);
   for (std::vector<SuiteResult>& of_case : results) {
     std::move(of_case.begin(), of_case.end(), std::back_inserter(report.results));

@@ -14,7 +14,8 @@ using CheckFunction = std::function<CheckReport(const AttentionProblem&, const C
 
 /// Both directions of one case, or the forward alone if it has no backward. Throws nothing that derives from
 /// std::exception.
-std::vector<SuiteResult> run_case(const CheckCase& test_case, const std::string& backend, const CheckFunction& check);
+std::vector<SuiteResult> run_case(const CheckCase& test_case, const CompileOptions& compile,
+                                  const CheckFunction& check);
 
 /// All cases, several at a time.
 SuiteReport run_suite(const std::vector<CheckCase>& cases, const CheckSuiteOptions& options,

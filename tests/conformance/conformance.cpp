@@ -60,7 +60,7 @@ void expect_conforms(const std::string& backend, const checking::CheckCase& test
   EXPECT_EQ(complaint, "");
   if (!answer.supported) return;
   CheckOptions options;
-  options.backend = backend;
+  options.compile.backend = backend;
   options.seed = test_case.seed;
   options.call = test_case.call;
   options.inputs = random_inputs(test_case.problem, {test_case.seed, test_case.fills});

@@ -140,7 +140,7 @@ Cell cell_of(const backend::Backend& backend, const Option& option, const Modifi
     return {forward == backward ? forward : forward + " / " + backward, ""};
   }
   CheckOptions options;
-  options.backend = backend.name();
+  options.compile.backend = backend.name();
   options.seed = made.seed;
   options.call = made.call;
   options.inputs = random_inputs(made.problem, {made.seed, made.fills});

@@ -108,7 +108,7 @@ void expect_backends_conform(const AttentionProblem& problem, const ProblemInput
                              const CallOptions& call = {}) {
   for (const std::string& backend : test::tested_backends()) {
     CheckOptions options;
-    options.backend = backend;
+    options.compile.backend = backend;
     options.inputs = inputs;
     options.call = call;
     const CheckReport report = check(problem, options);

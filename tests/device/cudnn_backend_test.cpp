@@ -189,7 +189,7 @@ TEST_F(CudnnBackend, WritesTheGradientOfABiasWithDenseRowsBesideTheOthers) {
     // cuDNN writes the gradient in dense rows only; with gaps between them it is summed by a pass.
     EXPECT_EQ(prepared.fused_backward.has_value(), !bias.gap) << text_of(prepared.all_notes());
     CheckOptions options;
-    options.backend = "cudnn";
+    options.compile.backend = "cudnn";
     test::record(name, "fused gradient", check(problem, options), "d");
   }
 }
@@ -204,7 +204,7 @@ TEST_F(CudnnBackend, SumsTheGradientOfABiasItselfWhereAnotherIsAskedForOrTheWork
   EXPECT_TRUE(prepared.fused_backward) << text_of(prepared.all_notes());
   EXPECT_TRUE(prepared.operand_gradients);
   CheckOptions options;
-  options.backend = "cudnn";
+  options.compile.backend = "cudnn";
   test::record("bias and slope", "gradients by the pass", check(problem, options), "d_");
   problem = problem_of("operand bias: f32 [h, q_idx, kv_idx]\nvalue = score + bias", true);
   problem.operands[0].dtype = DType::kBF16;
@@ -251,7 +251,7 @@ TEST_F(CudnnBackend, BuildsNothingForANewScaleOrNewOffsets) {
       problem_of("value = score - 0.01 * f32(abs(q_idx - kv_idx))\nkeep = kv_idx <= q_idx + 100", true);
   problem.index_offsets = true;
   CheckOptions options;
-  options.backend = "cudnn";
+  options.compile.backend = "cudnn";
   EXPECT_TRUE(check(problem, options).passed());
   const std::uint64_t builds = cache_statistics().plans.builds;
   options.call.scale = 0.03f;

@@ -6,9 +6,10 @@
 # FOLDER is what pack.sh made, or a build folder. The records go to the folder OUT:
 #   tests       scoremod_device_tests                            -> device_tests.log, device_tests.jsonl, operand_gradients.json
 #   verdicts    trial runs of the zoo's lowerings, none stored   -> verdicts.json (for src/backend/cudnn/patterns/verdicts), zoo_check.json
-#   suite       the zoo and 500 random problems                  -> cudnn_check.json (for bench/results)
+#   suite       the zoo and 500 random problems on cudnn         -> cudnn_check.json (for bench/results)
+#   gpu_suite   the same on the engines that a user would get    -> gpu_check.json (for bench/results)
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
-#   patterns       the pattern explorer                                -> patterns.json (for src/backend/cudnn/patterns/tables)
+#   patterns    the pattern explorer                             -> patterns.json (for src/backend/cudnn/patterns/tables)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
 # Without PARTs: tests, verdicts and suite. The exit code is 0 when every part ended with 0.
 set -uo pipefail
@@ -41,6 +42,11 @@ verdicts() {
     "$folder/bin/scoremod_explore" --verdicts "$SCOREMOD_CACHE_DIR" --machine "$machine" --commit "$commit" -o "$out/verdicts.json"
 }
 
+gpu_suite() {
+  export SCOREMOD_CACHE_DIR=$stores/gpu_suite
+  "$here/check_suite.sh" "$folder/bin/scoremod" "$out/gpu_check.json" --memory cuda --random 500
+}
+
 suite() {
   export SCOREMOD_CACHE_DIR=$stores/suite
   "$here/check_suite.sh" "$folder/bin/scoremod" "$out/cudnn_check.json" --backend cudnn --random 500
@@ -54,7 +60,7 @@ jax() { "$here/jax.sh" "$folder/lib" "$out/jax"; }
 
 status=0
 for part in "$@"; do
-  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, bench, patterns or jax" >&2; exit 2; }
+  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, gpu_suite, bench, patterns or jax" >&2; exit 2; }
   start=$SECONDS
   code=0
   ("$part") || code=$?

@@ -10,6 +10,7 @@
 #include "scoremod/error.hpp"
 
 #include "integer_range.hpp"
+#include "selection_options.hpp"
 #include "store_folder.hpp"
 
 namespace scoremod::measure {
@@ -64,7 +65,7 @@ void add_options(CLI::App& command, BenchmarkArguments& arguments) {
   MeasurementOptions& measurement = arguments.measurement;
   command.add_option("--only", arguments.only, "Names of the cases to measure; all if left out");
   command.add_flag("--forward-only", arguments.forward_only, "Leave out the backward passes");
-  command.add_option("--backend", measurement.compile.backend, "Backend to run on; the first that fits if left out");
+  input::add_selection(command, measurement.compile, " to run on");
   input::add_threads(command, measurement.compile.threads);
   command.add_option("--repetitions", measurement.repetitions, "Times whose median is reported")
       ->capture_default_str()

@@ -18,6 +18,7 @@
 #include "load_inputs.hpp"
 #include "problem_source.hpp"
 #include "progress_bar.hpp"
+#include "selection_options.hpp"
 #include "standard_output.hpp"
 #include "suite_command.hpp"
 
@@ -100,7 +101,7 @@ std::string as_text(const CheckReport& report) {
 int run(const Arguments& arguments) {
   if (arguments.suite.wanted) {
     SuiteArguments suite = arguments.suite;
-    suite.options.backend = arguments.compile.backend;
+    suite.options.compile = arguments.compile;
     suite.options.threads = arguments.compile.threads;
     suite.options.seed = arguments.seed;
     return run_suite(suite, arguments.json);
@@ -114,8 +115,7 @@ int run(const Arguments& arguments) {
   problem.stats = true;
   validate(problem);
   CheckOptions options;
-  options.backend = arguments.compile.backend;
-  options.threads = arguments.compile.threads;
+  options.compile = arguments.compile;
   options.seed = arguments.seed.value_or(source.file.seed);
   options.inputs = load_inputs(source, arguments.seed);
   CheckReport report;
@@ -135,7 +135,7 @@ void add_check(CLI::App& app, Action* action) {
   CLI::App* command =
       app.add_subcommand("check", "Compare a backend's outputs and gradients with the float64 oracle's");
   CLI::Option* problem = command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input");
-  command->add_option("--backend", arguments->compile.backend, "Backend to check; the first that fits if left out");
+  input::add_selection(*command, arguments->compile, " to check");
   input::add_threads(*command, arguments->compile.threads, ". With --suite, problems at a time");
   CLI::Option* forward_only =
       command->add_flag("--forward-only", arguments->forward_only, "Leave the backward pass out");

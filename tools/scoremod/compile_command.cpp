@@ -12,6 +12,7 @@
 #include "device_file.hpp"
 #include "exit_code.hpp"
 #include "problem_source.hpp"
+#include "selection_options.hpp"
 #include "standard_output.hpp"
 
 namespace scoremod::cli {
@@ -86,8 +87,7 @@ void add_compile(CLI::App& app, Action* action) {
       ->required();
   command->add_option("-o,--output", arguments->directory, "Folder of the plan store, as SCOREMOD_CACHE_DIR names it")
       ->required();
-  command->add_option("--backend", arguments->options.backend,
-                      "Backend to build for; of the device's, the one that is predicted to be the fastest if left out");
+  input::add_selection(*command, arguments->options, " to build for");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });
 }

@@ -8,6 +8,7 @@
 #include "exit_code.hpp"
 #include "integer_range.hpp"
 #include "problem_source.hpp"
+#include "selection_options.hpp"
 #include "standard_output.hpp"
 
 namespace scoremod::cli {
@@ -36,7 +37,7 @@ void add_explain(CLI::App& app, Action* action) {
       app.add_subcommand("explain", "Say what scoremod makes of a problem, and why, without running it");
   CompileOptions& compile = arguments->options.compile;
   command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
-  command->add_option("--backend", compile.backend, "Backend to choose; the first that fits if left out");
+  input::add_selection(*command, compile, " to choose");
   command->add_option(
       "--device", arguments->device,
       "Explain the candidates for the device of this file, which `scoremod device` wrote; the current one if "

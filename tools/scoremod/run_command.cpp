@@ -25,6 +25,7 @@
 #include "npy.hpp"
 #include "problem_source.hpp"
 #include "progress_bar.hpp"
+#include "selection_options.hpp"
 #include "standard_output.hpp"
 #include "strided_copy.hpp"
 
@@ -230,7 +231,7 @@ void add_run(CLI::App& app, Action* action) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("run", "Run a problem and print the time that it takes");
   command->add_option("PROBLEM", arguments->problem, "JSON file, or - for the standard input")->required();
-  command->add_option("--backend", arguments->compile.backend, "Backend to run on; the first that fits if left out");
+  input::add_selection(*command, arguments->compile, " to run on");
   input::add_threads(*command, arguments->compile.threads);
   command->add_flag("--backward", arguments->backward,
                     "Run the backward pass too, even if the file does not ask for it");

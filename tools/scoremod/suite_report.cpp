@@ -57,6 +57,7 @@ Json result_json(const SuiteResult& result) {
             {"direction", to_string(result.direction)},
             {"verdict", to_string(result.verdict)},
             {"output", nullptr},
+            {"backend", result.backend},
             {"error", nullptr},
             {"tolerance", nullptr},
             {"sizes", sizes_of(result.problem)},

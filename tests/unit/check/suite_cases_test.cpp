@@ -163,7 +163,7 @@ TEST(SuiteCases, RefuseWhatMakesNoSense) {
     EXPECT_THROW(suite_cases(options), Error);
   }
   CheckSuiteOptions unknown;
-  unknown.backend = "abacus";
+  unknown.compile.backend = "abacus";
   EXPECT_THROW(check_suite(unknown), Error);
 }
 

@@ -48,7 +48,7 @@ void double_first(void* data) {
 }
 
 TEST(SuiteRun, ARightBackendIsRightAndAsExactAsPlainAttention) {
-  const auto results = run_case(small_case(), "", check_of([](Subject subject) { return subject; }));
+  const auto results = run_case(small_case(), {}, check_of([](Subject subject) { return subject; }));
   ASSERT_EQ(verdicts(results), (std::vector{SuiteVerdict::kRight, SuiteVerdict::kRight}));
   EXPECT_EQ(results[0].direction, SuiteDirection::kForward);
   EXPECT_EQ(results[1].direction, SuiteDirection::kBackward);
@@ -67,7 +67,7 @@ TEST(SuiteRun, ARightBackendIsRightAndAsExactAsPlainAttention) {
 
 TEST(SuiteRun, AWrongBackwardIsWrongInItsDirection) {
   for (const std::string wrong : {"dq", "dk", "dv", "d_t"}) {
-    const auto results = run_case(small_case(), "", check_of([&](const Subject& subject) {
+    const auto results = run_case(small_case(), {}, check_of([&](const Subject& subject) {
                                     return test::after_backward(subject, [&](const BackwardArgs& args) {
                                       double_first(wrong == "dq"   ? args.dq.data
                                                    : wrong == "dk" ? args.dk.data
@@ -84,7 +84,7 @@ TEST(SuiteRun, AWrongBackwardIsWrongInItsDirection) {
 
 TEST(SuiteRun, AWrongForwardIsWrong) {
   const auto results =
-      run_case(small_case(), "", check_of([](const Subject& subject) {
+      run_case(small_case(), {}, check_of([](const Subject& subject) {
                  return test::after_forward(subject, [](const ForwardArgs& args) { double_first(args.o.data); });
                }));
   EXPECT_EQ(results[0].verdict, SuiteVerdict::kWrong);
@@ -93,7 +93,7 @@ TEST(SuiteRun, AWrongForwardIsWrong) {
 
 TEST(SuiteRun, AnOutputThatIsNotWrittenIsWorseThanAnyError) {
   const auto results =
-      run_case(small_case(), "", check_of([](const Subject& subject) {
+      run_case(small_case(), {}, check_of([](const Subject& subject) {
                  return test::after_backward(subject, [](const BackwardArgs& args) {
                    store_element(args.dv.data, DType::kF32, 3, std::numeric_limits<double>::quiet_NaN());
                    double_first(args.dq.data);
@@ -108,13 +108,13 @@ TEST(SuiteRun, AWriteOutsideTheOutputsIsWrongInItsDirection) {
     static_cast<std::byte*>(const_cast<void*>(data))[-1] ^= std::byte{1};
   };
   const auto forward =
-      run_case(small_case(), "", check_of([&](const Subject& subject) {
+      run_case(small_case(), {}, check_of([&](const Subject& subject) {
                  return test::after_forward(subject, [&](const ForwardArgs& args) { write_before(args.o.data); });
                }));
   EXPECT_EQ(forward[0].verdict, SuiteVerdict::kWrong);
   EXPECT_TRUE(forward[0].reasons.at(0).starts_with("memory: forward: 'o'")) << forward[0].reasons.at(0);
   const auto backward =
-      run_case(small_case(), "", check_of([&](const Subject& subject) {
+      run_case(small_case(), {}, check_of([&](const Subject& subject) {
                  return test::after_backward(subject, [&](const BackwardArgs& args) { write_before(args.q.data); });
                }));
   EXPECT_EQ(verdicts(backward), (std::vector{SuiteVerdict::kRight, SuiteVerdict::kWrong}));
@@ -122,13 +122,15 @@ TEST(SuiteRun, AWriteOutsideTheOutputsIsWrongInItsDirection) {
 }
 
 TEST(SuiteRun, ARefusedBackwardLeavesTheForwardToBeChecked) {
-  const auto results = run_case(small_case(), "", [](const AttentionProblem& problem, const CheckOptions& options) {
+  const auto results = run_case(small_case(), {}, [](const AttentionProblem& problem, const CheckOptions& options) {
     if (problem.backward) fail_unsupported("no backward today");
     return check(problem, options);
   });
   EXPECT_EQ(verdicts(results), (std::vector{SuiteVerdict::kRight, SuiteVerdict::kRefused}));
   EXPECT_EQ(results[1].reasons, std::vector<std::string>{"no backward today"});
   EXPECT_EQ(results[1].worst(), nullptr);
+  EXPECT_EQ(results[0].backend, "cpu");
+  EXPECT_EQ(results[1].backend, "");
   EXPECT_TRUE(results[0].outputs.at(0).plain_attention_error.has_value());
 }
 
@@ -164,7 +166,7 @@ TEST(SuiteRun, WhatACheckThrowsIsAVerdictAndTheNextProblemRuns) {
 }
 
 TEST(SuiteRun, NothingComparedIsNotRight) {
-  const auto results = run_case(small_case(), "", [](const AttentionProblem&, const CheckOptions&) {
+  const auto results = run_case(small_case(), {}, [](const AttentionProblem&, const CheckOptions&) {
     CheckReport report;
     report.outputs.push_back({"o", {}, {}, 0, 0, {}});
     return report;
@@ -173,7 +175,7 @@ TEST(SuiteRun, NothingComparedIsNotRight) {
 }
 
 TEST(SuiteRun, AnErrorKeepsItsKind) {
-  const auto results = run_case(small_case(), "", [](const AttentionProblem&, const CheckOptions&) -> CheckReport {
+  const auto results = run_case(small_case(), {}, [](const AttentionProblem&, const CheckOptions&) -> CheckReport {
     fail_environment("out of memory");
   });
   EXPECT_EQ(verdicts(results), (std::vector{SuiteVerdict::kError, SuiteVerdict::kError}));

@@ -122,7 +122,7 @@ TEST(Attention, KeepsNothingForAGradientThatNoCallAsksFor) {
   call.backward.d_operands.clear();
   attention.backward(call.backward);
   CheckOptions check_options;
-  check_options.backend = "cpu";
+  check_options.compile.backend = "cpu";
   const CheckReport report = check(problem, check_options);
   EXPECT_TRUE(report.passed());
   EXPECT_TRUE(std::ranges::none_of(report.outputs, [](const OutputCheck& output) { return output.name == "d_slope"; }));

@@ -103,7 +103,7 @@ TEST(CpuBackend, GivesTheSameBitsWithAnyNumberOfThreads) {
 
 void expect_check_passes(const AttentionProblem& problem, const std::string& what, const CheckOptions& base = {}) {
   CheckOptions options = base;
-  options.backend = "cpu";
+  options.compile.backend = "cpu";
   const CheckReport report = check(problem, options);
   for (const OutputCheck& output : report.outputs) {
     for (const std::string& text : output.problems) ADD_FAILURE() << what << ": " << output.name << ": " << text;

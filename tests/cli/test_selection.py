@@ -1,0 +1,59 @@
+"""--backend, --backends and --memory: who may run a problem, said on the command line."""
+
+import json
+
+import pytest
+
+PROBLEM = {"batch": 1, "heads_q": 2, "seq_q": 24, "seq_kv": 40, "dim_qk": 16, "dtype": "bf16", "program": "value = tanh(score)"}
+
+
+@pytest.fixture
+def problem(tmp_path):
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(PROBLEM), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "options, backend",
+    [
+        ((), "cpu"),
+        (("--backends", "reference,cpu"), "reference"),
+        (("--backends", "cpu,reference"), "cpu"),
+        (("--backends=-cpu",), "reference"),
+        (("--memory", "host"), "cpu"),
+    ],
+)
+def test_what_is_asked_for_runs(scoremod, problem, options, backend):
+    done = scoremod("check", problem, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["backend"] == backend
+
+
+def test_a_suite_reports_what_ran(scoremod):
+    done = scoremod("check", "--suite", "--backends=-cpu", "--random", "1", "--filter", "random/", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["backend"] == "-cpu"
+    assert {result["backend"] for result in report["results"]} == {"reference"}
+
+
+def test_memory_of_a_gpu_is_never_the_hosts(scoremod, problem):
+    done = scoremod("explain", problem, "--memory", "cuda", "--json")
+    chosen = [backend["name"] for backend in json.loads(done.stdout)["backends"] if backend.get("chosen")]
+    assert not {"cpu", "reference"} & set(chosen)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--memory", "gpu"), "--memory: expected host or cuda, found 'gpu'"),
+        (("--memory", "host", "--backend", "cudnn"), "backend 'cudnn' takes cuda memory, found host asked for"),
+        (("--backend", "cpu", "--backends", "cpu"), "--backend excludes --backends"),
+        (("--backends", "abacus"), "abacus"),
+    ],
+)
+def test_mistakes_are_named(scoremod, problem, options, message):
+    done = scoremod("check", problem, *options)
+    assert done.returncode == 2
+    assert message in done.stderr

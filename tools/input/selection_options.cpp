@@ -1,0 +1,40 @@
+#include "selection_options.hpp"
+
+#include <optional>
+#include <string>
+
+namespace scoremod::input {
+namespace {
+
+std::string set_memory(const std::string& text, std::optional<MemoryKind>& memory) {
+  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kCuda}) {
+    if (text == to_string(kind)) memory = kind;
+  }
+  return memory ? "" : "expected host or cuda, found '" + text + "'";
+}
+
+}  // namespace
+
+void add_selection(CLI::App& command, CompileOptions& options, const std::string& purpose) {
+  CLI::Option* one = command.add_option("--backend", options.backend,
+                                        "Backend" + purpose + "; the first of --backends that fits if left out");
+  command
+      .add_option("--backends", options.backends,
+                  "Backends to choose from, with commas between: cudnn,kernels in this order, or --backends=-cudnn for "
+                  "all but that one; SCOREMOD_BACKENDS if left out")
+      ->allow_extra_args(false)
+      ->delimiter(',')
+      ->excludes(one);
+  command
+      .add_option_function<std::string>(
+          "--memory",
+          [&options](const std::string& text) {
+            if (const std::string why = set_memory(text, options.memory); !why.empty()) {
+              throw CLI::ValidationError("--memory", why);
+            }
+          },
+          "Where tensors lie: host, or cuda for the fastest of the GPU's backends; that of the backends if left out")
+      ->option_text("host|cuda");
+}
+
+}  // namespace scoremod::input
