@@ -1,27 +1,32 @@
 """scoremod.torch.flex_attention beside torch.nn.attention.flex_attention (compiled) and scaled_dot_product_attention, where they can say the same.
 
-usage: PYTHONPATH=python python bench/torch/flex_attention.py OUTPUT.json [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--device NAME]
+usage: PYTHONPATH=python python bench/torch/flex_attention.py OUTPUT.json [--seconds N] [--batch N] [--heads N] [--seq N] [--dim N] [--dtype NAME] [--device NAME]
 
 Same process, same tensors, in turns: forward, and forward with backward, in milliseconds, the median of rounds. Gradients flow to captured tensors
-where a case has some. Also the host's time of an eager call on tiny tensors. What an implementation refuses is recorded with the reason.
+where a case has some. Then a training step of two layers of transformers' models with each of its attention implementations, and the host's time of
+an eager call on tiny tensors. What an implementation refuses is recorded with the reason. Each case is written as it ends, the most important first;
+after --seconds none is begun, and those that were not are named in the file.
 """
 
 import argparse
 import functools
 import json
 import os
-import statistics
 import time
 from pathlib import Path
 
+import models
 import torch
+from timing import median_in_turns, warmed
 from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.functional import scaled_dot_product_attention
 
 import scoremod
 from scoremod.torch import flex_attention
 
+# Repetitions of the host's time.
 ROUNDS = 11
+CALLS = 100
 
 
 def causal(b, h, q_idx, kv_idx):
@@ -55,14 +60,14 @@ def cases(options):
         return 50.0 * torch.tanh((score + slopes[h] * (kv_idx - q_idx)) / 50.0)
 
     return {
-        "plain": (None, None, (), {}),
+        "documents_alibi_cap_learned": (documents_alibi_cap, in_documents, (slopes,), None),
         "causal": (None, causal, (), {"is_causal": True}),
-        "sliding_window": (None, in_window, (), None),
-        "soft_cap": (soft_cap, None, (), None),
+        "plain": (None, None, (), {}),
         "documents": (None, in_documents, (), None),
         "alibi_learned": (alibi, causal, (slopes,), None),
+        "sliding_window": (None, in_window, (), None),
+        "soft_cap": (soft_cap, None, (), None),
         "relative_table_learned": (relative, None, (table,), None),
-        "documents_alibi_cap_learned": (documents_alibi_cap, in_documents, (slopes,), None),
     }
 
 
@@ -81,19 +86,6 @@ def implementations(case, options):
     return found
 
 
-def milliseconds(call, device):
-    if device == "cuda":
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end)
-    begin = time.perf_counter()
-    call()
-    return (time.perf_counter() - begin) * 1e3
-
-
 def measure(case, options):
     q, k, v = (torch.randn(options.batch, options.seq, options.heads, options.dim, device=options.device, dtype=options.dtype) for _ in range(3))
     q, k, v = (x.transpose(1, 2).requires_grad_() for x in (q, k, v))
@@ -107,19 +99,15 @@ def measure(case, options):
         def both(attention=attention):
             return torch.autograd.grad(attention(q, k, v), (q, k, v, *case[2]), d_o)
 
-        for what, call in (("forward_ms", forward), ("with_gradients_ms", both)):
-            try:
-                for _ in range(3):
-                    call()
+        record[name] = {}
+        for what, call in (("forward", forward), ("with_gradients", both)):
+            refusal = warmed(call)
+            if refusal is None:
                 calls[name, what] = call
-            except Exception as error:  # what another implementation raises is its own
-                record.setdefault(name, {})[what.replace("_ms", "_refused")] = str(error).splitlines()[0][:200]
-    times = {key: [] for key in calls}
-    for _ in range(ROUNDS):
-        for key, call in calls.items():
-            times[key].append(milliseconds(call, options.device))
-    for (name, what), values in times.items():
-        record.setdefault(name, {})[what] = round(statistics.median(values), 4)
+            else:
+                record[name][f"{what}_refused"] = refusal
+    for (name, what), ms in median_in_turns(calls, options.device).items():
+        record[name][f"{what}_ms"] = ms
     return record
 
 
@@ -141,10 +129,12 @@ def host_microseconds(options):
             rounds = []
             for _ in range(ROUNDS):
                 begin = time.perf_counter()
-                for _ in range(100):
+                for _ in range(CALLS):
                     call()
-                rounds.append((time.perf_counter() - begin) * 1e4)
-            results[name] = round(statistics.median(rounds), 2)
+                rounds.append((time.perf_counter() - begin) / CALLS * 1e6)
+                if options.device == "cuda":
+                    torch.cuda.synchronize()  # or the queue fills, and the host waits for the device
+            results[name] = round(sorted(rounds)[ROUNDS // 2], 2)
     return results
 
 
@@ -156,26 +146,36 @@ def main():
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cases", help="names between commas")
+    parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
     options.dtype = getattr(torch, options.dtype)
     torch.manual_seed(0)
-    names = options.cases.split(",") if options.cases else cases(options)
-    device = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+    deadline = time.monotonic() + options.seconds
     report = {
-        "device": device,
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
         "torch": torch.__version__,
         "scoremod": scoremod.version(),
         "commit": os.environ.get("SCOREMOD_COMMIT", ""),
         "shape": {name: getattr(options, name) for name in ("batch", "heads", "seq", "dim")} | {"dtype": str(options.dtype)},
         "host_us": host_microseconds(options),
         "cases": {},
+        "training_steps": {},
     }
-    for name in names:
-        report["cases"][name] = measure(cases(options)[name], options)
-        print(name, json.dumps(report["cases"][name]), flush=True)
+    print("host", json.dumps(report["host_us"]), flush=True)
+    parts = [("cases", name, functools.partial(measure, case, options)) for name, case in cases(options).items()]
+    steps = [("training_steps", name, functools.partial(models.measure, name, options)) for name in models.NAMES]
+    parts[2:2] = steps
+    if options.cases:
+        parts = [part for part in parts if part[1] in options.cases.split(",")]
+    for number, (kind, name, run) in enumerate(parts):
+        if time.monotonic() > deadline:
+            report["not_run"] = [each for _, each, _ in parts[number:]]
+            print("no time is left for", *report["not_run"])
+            break
+        report[kind][name] = run()
+        print(name, json.dumps(report[kind][name]), f"{deadline - time.monotonic():.0f} s left", flush=True)
         # What was measured stays, should a later case not come to its end.
-        options.output.write_text(json.dumps(report, indent=2) + "\n")
-    print("host", json.dumps(report["host_us"]))
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -167,6 +167,19 @@ def call(name, *arguments):
     """Calls one function of the C interface and raises what it reports."""
     message = c_void_p()
     status = getattr(load(), name)(*arguments, ctypes.byref(message))
+    if status != 0 or message.value:
+        raise_error(name, status, message)
+
+
+def raise_error(name, status, message):
+    """Raises what a function of the C interface reported, if it is an error, and frees the message."""
     text = take_text(message)
     if status != 0:
         raise BY_STATUS.get(status, BugError)(text or f"{name} failed with status {status} and had no memory for a message")
+
+
+def by_addresses(name):
+    """A function of the C interface of three pointers, as one that takes their addresses as numbers, which ctypes has nothing to convert in."""
+    function = load()[name]
+    function.restype, function.argtypes = c_int32, (c_void_p, c_void_p, c_void_p)
+    return function

@@ -4,6 +4,7 @@ import numbers
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import AuxOutput, noop_mask
 
 from scoremod.arguments import backend_names, finite, int32
@@ -15,7 +16,8 @@ from scoremod.torch.attention_ops import attention
 from scoremod.torch.call import Call, check_dtypes, check_places
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
-from scoremod.torch.kept_traces import KeptTrace, kept_trace
+from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
+from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
 from scoremod.torch.strides import taken
 from scoremod.torch.trace import trace_graph
@@ -134,9 +136,23 @@ _DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for determinist
 
 def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
     """(o, lse)."""
-    query, key, value, extents = checked(query, key, value, enable_gqa, options)
-    traced = kept_trace(score_mod, mask_mod, extents, query.device)
-    return _run(query, key, value, *traced, with_lse, options)
+    functions, captured = key_of(score_mod, mask_mod)
+    if functions is None or not is_plain(query, key, value):
+        query, key, value, extents = checked(query, key, value, enable_gqa, options)
+        traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+        return _by_operator(query, key, value, traced, sources, with_lse, options)
+    query, key, value = _autocast(query, key, value)
+    kind = kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options)
+    call = known(kind)
+    if call is None:
+        query, key, value, extents = checked(query, key, value, enable_gqa, options)
+        traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+        if not is_kept:
+            return _by_operator(query, key, value, traced, sources, with_lse, options)
+        operands, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
+        call = EagerCall(query, key, value, captured, traced.sources, operands, wanted, backward, with_lse, text)
+        keep(kind, call)
+    return call(query, key, value, captured)
 
 
 def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
@@ -146,7 +162,7 @@ def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod
     query, key, value, extents = checked(query, key, value, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
-    return _run(query, key, value, KeptTrace(program, ()), sources, with_lse, options)
+    return _by_operator(query, key, value, KeptTrace(program, ()), sources, with_lse, options)
 
 
 def checked(query, key, value, enable_gqa, options):
@@ -162,17 +178,25 @@ def checked(query, key, value, enable_gqa, options):
     return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()))
 
 
-def _run(query, key, value, traced, sources, with_lse, options):
+def _arguments(query, key, value, traced, sources, options):
+    """(operands, those whose gradients are wanted, whether a backward may follow, Call.text()) of a call."""
     operands = [source.tensor(query.device) for source in sources]
     if query.is_cuda:
-        warn_of_finite_masks(traced.program, sources, None, 4, "float('-inf')")
+        warn_of_finite_masks(traced.program, sources, None, 5, "float('-inf')")
     learned = torch.is_grad_enabled()
     wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
     backward = bool(wanted) or (learned and any(x.requires_grad for x in (query, key, value)))
-    call = traced.texts.get(options)
-    if call is None:
-        call = traced.texts[options] = options._replace(program=traced.program).text()
-    return attention(taken(query), taken(key), taken(value), operands, wanted, backward, with_lse, call)
+    text = traced.texts.get(options)
+    if text is None:
+        text = traced.texts[options] = options._replace(program=traced.program).text()
+    return operands, wanted, backward, text
+
+
+def _by_operator(query, key, value, traced, sources, with_lse, options):
+    operands, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (query, key, value, *operands)):
+        raise UnsupportedError("flex_attention has derivatives in reverse mode only, found a tensor with a tangent of torch.autograd.forward_ad")
+    return attention(taken(query), taken(key), taken(value), operands, wanted, backward, with_lse, text)
 
 
 def _autocast(*tensors):

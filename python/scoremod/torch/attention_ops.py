@@ -66,7 +66,8 @@ def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, d_o, d_lse):
+def differentiate(ctx, d_o, d_lse):
+    """The gradients of attention_forward's arguments. ctx: has what _save keeps."""
     q, k, v, o, lse, *operands = ctx.saved_tensors
     # An empty list, whatever it would hold, is taken for one of tensors.
     nothing = [None] * ctx.count, None if ctx.wanted else [], None, None, None
@@ -149,7 +150,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_o, d_lse):
-        dq, dk, dv, gradients, *_ = _differentiate(ctx, d_o, d_lse)
+        dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
         return dq, dk, dv, None, None, None, None, *gradients
 
 
@@ -172,7 +173,7 @@ for _name, _run, _fake in (("attention_forward", _forward, _forward_fake), ("att
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _run, _key)
     torch.library.register_fake(f"scoremod::{_name}", _fake, lib=_library)
-torch.library.register_autograd(_FORWARD, _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd(_FORWARD, differentiate, setup_context=_save, lib=_library)
 torch.library.register_autograd(_BACKWARD, _refuse_second, lib=_library)
 torch.library.register_vmap(_FORWARD, _fold_forward, lib=_library)
 torch.library.register_vmap(_BACKWARD, _fold_backward, lib=_library)

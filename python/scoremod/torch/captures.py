@@ -51,7 +51,7 @@ def _check_int32(tensor):
                 f"{number}; score programs have no others"
             )
     else:
-        torch._assert_async(((tensor >= _INT32.min) & (tensor <= _INT32.max)).all())
+        torch._assert_async((tensor == tensor.to(torch.int32)).all())
 
 
 def has_data(tensor):
@@ -109,7 +109,8 @@ class Computed(NamedTuple):
 
     def tensor(self, device):
         if self.value.is_uniform:
-            return operand_tensor(self.value.tensor.reshape(())).to(device)
+            tensor = self.value.tensor
+            return operand_tensor(tensor if tensor.dim() == 0 else tensor.reshape(())).to(device)
         return operand_tensor(self.value.over(self.extents._asdict(), device))
 
     def known_array(self):

@@ -7,7 +7,7 @@ from scoremod.explanation import Explanation, Operand
 from scoremod.program import operand_name
 from scoremod.torch.api import call_options, checked
 from scoremod.torch.execution import problem_of
-from scoremod.torch.kept_traces import kept_trace
+from scoremod.torch.kept_traces import kept_trace, key_of
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
 
@@ -16,7 +16,8 @@ def explain(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None
     derivative, and each backend's answer. str() of it is a page for people."""
     mask_mod, options = call_options(block_mask, mask_mod)
     query, key, value, extents = checked(query, key, value, enable_gqa, options)
-    traced, sources = kept_trace(score_mod, mask_mod, extents, query.device)
+    functions, captured = key_of(score_mod, mask_mod)
+    traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
     tensors = [taken_operand(source.tensor(query.device), True) for source in sources]
     q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
     call = options._replace(program=traced.program)

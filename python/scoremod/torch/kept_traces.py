@@ -15,21 +15,24 @@ from scoremod.torch.trace import Tracer
 _MAX_KEPT = 512
 _kept = {}
 
-_PLAIN = (int, bool, str, bytes, type(None), torch.dtype, torch.device, type(Ellipsis))
+_PLAIN = {int, bool, str, bytes, type(None), torch.dtype, torch.device, type(Ellipsis)}
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Modules whose attributes are taken for constants, and functions of which are what they are called.
 _LIBRARIES = ("torch", "math", "operator", "builtins")
+# What stands in a key for a global name that isn't there.
+_ABSENT = object()
 
 
 class KeptTrace:
     """A program, and how the operands' tensors come from the captured ones: (number of the captured tensor, source) each."""
 
     def __init__(self, program, sources):
-        self.program, self._sources = program, sources
+        self.program, self.sources = program, sources
         self.texts = {}
 
     def bound(self, tensors):
         """The sources for these captured tensors."""
-        return [_rebased(source, tensors[number]) for number, source in self._sources]
+        return [rebased(source, tensors[number]) for number, source in self.sources]
 
 
 class _Captured:
@@ -41,28 +44,28 @@ class _Captured:
         self.tensor = tensor
 
 
-def kept_trace(score_mod, mask_mod, extents, device):
-    """(KeptTrace, sources) of two functions, which are traced if that isn't known; the same for what can't be kept."""
-    key, tensors = None, []
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        key = _key_of((score_mod, mask_mod), tensors)
+def kept_trace(functions, key, tensors, extents, device):
+    """(KeptTrace, sources, whether the trace is kept) of two functions, score_mod and mask_mod, which are traced if that isn't known; the same for
+    what can't be kept. key, tensors: those of key_of()."""
     if key is not None:
         key = (key, extents, device, *((t.shape, t.dtype, t.device) for t in tensors))
         found = _kept.get(key)
         if found is not None:
-            return found, found.bound(tensors)
+            return found, found.bound(tensors), True
     tracer = Tracer(extents, device)
-    program, sources = tracer.trace(score_mod, mask_mod)
+    program, sources = tracer.trace(*functions)
     numbers = [_number_of(source, tensors) for source in sources]
-    found = KeptTrace(program, list(zip(numbers, sources)))
-    if key is not None and not tracer.read_numbers and None not in numbers:
-        while len(_kept) >= _MAX_KEPT:
-            _kept.pop(next(iter(_kept)), None)
-        _kept[key] = KeptTrace(program, [(number, _rebased(source, None)) for number, source in zip(numbers, sources)])
-    return found, sources
+    is_kept = key is not None and not tracer.read_numbers and None not in numbers
+    if not is_kept:
+        return KeptTrace(program, list(zip(numbers, sources))), sources, False
+    while len(_kept) >= _MAX_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    found = _kept[key] = KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(numbers, sources)])
+    return found, sources, True
 
 
-def _rebased(source, tensor):
+def rebased(source, tensor):
+    """The source that reads this tensor instead."""
     return source._replace(base=_Captured(tensor)) if isinstance(source, Read) else source._replace(value=_Captured(tensor))
 
 
@@ -78,70 +81,102 @@ class _Unknown(Exception):
     """What a function reads isn't known by a value."""
 
 
-def _key_of(functions, tensors):
-    """What the functions are, with the numbers of the tensors that they read, which are appended to `tensors`; None where that isn't known."""
+def key_of(score_mod, mask_mod):
+    """(key, tensors): what the functions are, with the numbers of the tensors that they read; (None, []) where that isn't known."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return None, []
+    key, tensors = [], []
     try:
-        return tuple(_part(function, tensors, 0) for function in functions)
+        _read(score_mod, key, tensors, 0)
+        _read(mask_mod, key, tensors, 0)
     except _Unknown:
-        return None
+        return None, []
+    return tuple(key), tensors
 
 
-def _part(value, tensors, depth):
+def _read(value, key, tensors, depth):
+    """Appends to the key what a value is: its kind first, which says how much follows."""
     kind = type(value)
-    if kind is float:
-        return kind, value.hex()  # which tells 0.0 from -0.0
-    if kind is slice:
-        return kind, value.start, value.stop, value.step
-    if kind in _PLAIN:
-        return kind, value
-    if _attributes_of(value):
-        raise _Unknown
-    if kind in (torch.Tensor, torch.nn.Parameter):
-        number = next((i for i, tensor in enumerate(tensors) if tensor is value), None)
-        if number is None:
-            number = len(tensors)
-            tensors.append(value)
-        return torch.Tensor, number
+    if kind is types.FunctionType:
+        _read_function(value, key, tensors, depth)
+    elif kind in _TENSORS:
+        key += (torch.Tensor, _number_in(tensors, value))
+        if value.__dict__:
+            key.append(tuple((name, each) for name, each in value.__dict__.items() if type(each) in _PLAIN or type(each) is float))
+    elif kind is float:
+        key += (kind, value.hex())  # which tells 0.0 from -0.0
+    elif kind in _PLAIN:
+        key += (kind, value)
+    elif kind is types.ModuleType:
+        if not _is_of_library(value.__name__):
+            raise _Unknown
+        key += (kind, value)
+    else:
+        _read_other(value, kind, key, tensors, depth)
+
+
+def _read_other(value, kind, key, tensors, depth):
     if depth > 8:
         raise _Unknown
-    if kind is types.FunctionType:
-        return _function(value, tensors, depth + 1)
-    if kind in (tuple, list):
-        return kind, tuple(_part(each, tensors, depth + 1) for each in value)
-    if kind is functools.partial:
-        keywords = tuple((name, _part(each, tensors, depth + 1)) for name, each in value.keywords.items())
-        return kind, _part(value.func, tensors, depth + 1), tuple(_part(each, tensors, depth + 1) for each in value.args), keywords
-    if kind is types.ModuleType and value.__name__.split(".")[0] in _LIBRARIES:
-        return kind, value.__name__
-    if kind is types.BuiltinFunctionType and value.__self__ is not None and not isinstance(value.__self__, types.ModuleType):
+    if kind is slice:
+        key += (kind, value.start, value.stop, value.step)
+    elif kind in (tuple, list):
+        key += (kind, len(value))
+        for each in value:
+            _read(each, key, tensors, depth + 1)
+    elif kind is functools.partial:
+        key += (kind, len(value.args), tuple(value.keywords))
+        for each in (value.func, *value.args, *value.keywords.values()):
+            _read(each, key, tensors, depth + 1)
+    elif kind in (types.BuiltinFunctionType, type) and _is_of_library(value.__module__ or "builtins"):
+        if kind is not type and value.__self__ is not None and not isinstance(value.__self__, types.ModuleType):
+            raise _Unknown
+        key += (kind, value)
+    else:
         raise _Unknown
-    if kind in (types.BuiltinFunctionType, type) and (value.__module__ or "builtins").split(".")[0] in _LIBRARIES:
-        return kind, value
-    raise _Unknown
 
 
-def _attributes_of(value):
-    """The attributes that a function or a tensor was given, which a program may depend on."""
-    return isinstance(value, (types.FunctionType, torch.Tensor)) and bool(value.__dict__) and not getattr(value, "__module__", "").startswith("torch")
+def _number_in(tensors, value):
+    for number, tensor in enumerate(tensors):
+        if tensor is value:
+            return number
+    tensors.append(value)
+    return len(tensors) - 1
 
 
-def _function(function, tensors, depth):
-    if (function.__module__ or "").split(".")[0] in _LIBRARIES:
-        return types.FunctionType, function
-    code = function.__code__
+def _read_function(function, key, tensors, depth):
+    if _is_of_library(function.__module__ or ""):
+        key += (types.FunctionType, function)
+        return
+    if depth > 8 or function.__dict__:  # attributes, which a program may depend on
+        raise _Unknown
+    code, namespace = function.__code__, function.__globals__
+    defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
+    key += (types.FunctionType, code, len(defaults), tuple(keywords))
     try:
-        closed = [cell.cell_contents for cell in function.__closure__ or ()]
+        for cell in function.__closure__ or ():
+            _read(cell.cell_contents, key, tensors, depth + 1)
     except ValueError:  # a name that isn't bound yet
         raise _Unknown from None
-    read = [*closed, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *_globals_of(code, function.__globals__)]
-    return types.FunctionType, code, tuple(_part(each, tensors, depth) for each in read)
-
-
-def _globals_of(code, namespace):
-    """The values of the global names of a function's text, and of the functions within."""
-    for name in code.co_names:
+    for each in (*defaults, *keywords.values()):
+        _read(each, key, tensors, depth + 1)
+    for name in _names_in(code):
         if name in namespace:
-            yield namespace[name]
+            _read(namespace[name], key, tensors, depth + 1)
+        else:
+            key.append(_ABSENT)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_of_library(module):
+    return module.split(".")[0] in _LIBRARIES
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_in(code):
+    """The global names of a function's text, and of the functions within."""
+    names = list(code.co_names)
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
-            yield from _globals_of(each, namespace)
+            names += _names_in(each)
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,17 @@
+"""What of the environment decides which attention is compiled for a problem."""
+
+import os
+
+# src/runtime/attention_cache.cpp has the same list.
+VARIABLES = ("SCOREMOD_BACKENDS", "SCOREMOD_AUTOTUNE", "SCOREMOD_MAX_WORKSPACE", "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION")
+
+# The dict that os.environ keeps: a look into it takes a tenth of os.environ's time, which each call would pay.
+_kept = getattr(os.environ, "_data", None)
+_names = tuple(os.environ.encodekey(name) for name in VARIABLES) if isinstance(_kept, dict) else ()
+
+
+def settings():
+    """The variables' values, in their order; equal ones mean that nothing was changed."""
+    if _names:
+        return tuple(map(_kept.get, _names))
+    return tuple(map(os.environ.get, VARIABLES))

@@ -1,0 +1,140 @@
+"""Eager calls of a kind that was seen before, past everything that was worked out for the first: what is left is to see that it is of that kind, new
+tensors for the results, and the call.
+
+Two calls are of one kind where their functions are the same (kept_traces), and all tensors, captured ones included, look the same. What is special to
+PyTorch, its transformations and modes, and tensors of other classes, goes by the operators (attention_ops) instead.
+"""
+
+import torch
+from torch.autograd import forward_ad
+
+from scoremod.environment import settings
+from scoremod.torch.attention_ops import differentiate
+from scoremod.torch.execution import compiled_problem
+from scoremod.torch.kept_traces import rebased
+from scoremod.torch.strides import empty_like, empty_output, lying_as, output_strides, taken, taken_operand
+
+_MAX_KEPT = 1024
+_kept = {}
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_peek = torch._C._functorch.peek_interpreter_stack
+_count_modes = torch._C._len_torch_dispatch_stack
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and the like trace
+
+
+def is_plain(*tensors):
+    """Whether a call with these is nothing but a call."""
+    return (
+        all(type(tensor) in _PLAIN and (tensor.is_cpu or tensor.is_cuda) for tensor in tensors)
+        and _peek() is None
+        and _count_modes() == 0
+        and not _is_included(_PRE_DISPATCH)
+        and forward_ad._current_level < 0
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):
+    """The kind of a call. functions: the key of its functions, whose captured tensors these are."""
+    kind = [functions, options, enable_gqa, with_lse, torch.is_grad_enabled(), settings()]
+    for x in (query, key, value, *captured):
+        kind += (x.shape, x.stride(), x.dtype, x.device, x.requires_grad)
+    return tuple(kind)
+
+
+def known(kind):
+    """The EagerCall of this kind, if there was one before."""
+    return _kept.get(kind)
+
+
+def keep(kind, call):
+    while len(_kept) >= _MAX_KEPT:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[kind] = call
+
+
+class EagerCall:
+    """All calls of one kind."""
+
+    def __init__(self, query, key, value, captured, sources, operands, wanted, backward, with_lse, text):
+        """sources: those of kept_traces.KeptTrace; operands: what they gave. text: Call.text()."""
+        self._device = query.device
+        self._taken = all(taken(tensor) is tensor for tensor in (query, key, value))
+        self._sources = [
+            (number, None if _is_read_as_it_is(operand, captured[number], i in wanted) else source, i in wanted)
+            for i, ((number, source), operand) in enumerate(zip(sources, operands, strict=True))
+        ]
+        self._direct = [number for number, source, _ in self._sources] if all(source is None for _, source, _ in self._sources) else None
+        self._backward, self.with_lse = backward, with_lse
+        self.wanted, self.text = list(wanted), text
+        q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
+        given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate(operands)]
+        self._has_lse = backward or with_lse
+        self._compiled = compiled_problem(q, k, v, empty_output(q, v), given, text, wanted, backward, self._has_lse)
+        # Where outputs lie as the query does, PyTorch has a shorter way to make them.
+        self._like_query = q.shape == (*q.shape[:3], v.shape[3]) and list(q.stride()) == output_strides(q, v.shape[3])
+        self._rows = q.shape[:3]
+
+    def __call__(self, query, key, value, captured):
+        """(o, lse); the second is None where nobody asked for it."""
+        if self._direct is not None:
+            operands = [captured[number] for number in self._direct]
+        else:
+            operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
+        if not self._taken:
+            query, key, value = taken(query), taken(key), taken(value)
+        if not self._backward:
+            return self.forward(query, key, value, operands)
+        results = _Differentiable.apply(self, query, key, value, *operands)
+        return results if self.with_lse else (results, None)
+
+    def _operand(self, tensor, source, wanted):
+        return tensor if source is None else taken_operand(rebased(source, tensor).tensor(self._device), wanted)
+
+    def forward(self, q, k, v, operands):
+        o = torch.empty_like(q) if self._like_query else empty_output(q, v)
+        if not self._has_lse:
+            self._compiled.forward.run(q, k, v, o, *operands)
+            return o, None
+        lse = torch.empty(self._rows, dtype=torch.float32, device=self._device)
+        self._compiled.forward.run(q, k, v, o, lse, *operands)
+        return o, lse
+
+    def backward(self, q, k, v, o, lse, d_o, operands):
+        """(dq, dk, dv, gradient of each operand or None)."""
+        d_o = lying_as(d_o, o)
+        gradients = [empty_like(x) for x in (q, k, v)]
+        of_operands = [empty_like(operands[i]) for i in self.wanted]
+        self._compiled.backward.run(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands)
+        all_operands = [None] * len(operands)
+        for i, gradient in zip(self.wanted, of_operands):
+            all_operands[i] = gradient
+        return *gradients, *all_operands
+
+
+def _is_read_as_it_is(operand, captured, wanted):
+    return operand is captured and taken_operand(operand, wanted) is operand
+
+
+class _Differentiable(torch.autograd.Function):
+    """The forward of an EagerCall, whose backward is its own where that is nothing but a call, too."""
+
+    @staticmethod
+    def forward(ctx, call, q, k, v, *operands):
+        o, lse = call.forward(q, k, v, operands)
+        ctx.save_for_backward(q, k, v, o, lse, *operands)
+        ctx.set_materialize_grads(False)
+        ctx.eager, ctx.call, ctx.wanted, ctx.count, ctx.runs = call, call.text, call.wanted, len(operands), True
+        return (o, lse) if call.with_lse else o
+
+    @staticmethod
+    def backward(ctx, d_o, d_lse=None):
+        plain = d_o is not None and d_lse is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_plain(d_o)
+        if plain and not torch._C._functorch.is_legacy_batchedtensor(d_o):  # of is_grads_batched
+            q, k, v, o, lse, *operands = ctx.saved_tensors
+            if is_plain(q, k, v, o, lse, *operands):
+                return None, *ctx.eager.backward(q, k, v, o, lse, d_o, operands)
+        dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
+        return None, dq, dk, dv, *gradients

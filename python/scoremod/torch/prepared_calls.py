@@ -1,0 +1,120 @@
+"""Compiled problems with the structs of their calls, in which a call puts nothing but addresses."""
+
+import ctypes
+from ctypes import addressof, c_uint64, sizeof
+from functools import partial
+from itertools import chain
+
+import torch
+
+from scoremod import library
+from scoremod.program import operand_name
+
+_ALIGNMENT = 64
+_WORD = sizeof(c_uint64)
+
+
+class Direction:
+    """The calls of one direction of a compiled problem."""
+
+    def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
+        """tensors: name of a field -> its bytes; operands, gradients: (number of the operand, bytes) each.
+
+        A call's tensors come in this order, and its workspace is PyTorch's.
+        """
+        self._attention = attention  # which the handle belongs to
+        self._handle = attention._handle.value
+        self._name = f"scoremod_attention_{direction}"
+        self._function = library.by_addresses(self._name)
+        self._kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
+        self._tensors, self._operands, self._gradients = tensors, operands, gradients
+        self._workspace_bytes = workspace_bytes
+        self._call, self._device = call, device
+        self._stream = _stream_of(device)
+        self._blocks = []
+
+    def run(self, *tensors):
+        """Calls it with these tensors."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:  # each thread in a call has its own
+            block = _Block(self._kind, self._tensors, self._operands, self._gradients, self._call)
+        words = block.words
+        for place, tensor in zip(block.places, tensors):
+            words[place] = tensor.data_ptr()
+        if self._workspace_bytes:
+            # PyTorch's allocator, which knows the stream, keeps the memory for the next call.
+            scratch = torch.empty(self._workspace_bytes + _ALIGNMENT, dtype=torch.uint8, device=self._device)
+            words[block.workspace] = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+            words[block.workspace + 1] = self._workspace_bytes
+        if self._stream is not None:
+            words[block.stream] = self._stream()
+        status = self._function(self._handle, block.arguments, block.message)
+        if status or words[0]:
+            self._raise(status, words)
+        self._blocks.append(block)
+
+    def _raise(self, status, words):
+        message = ctypes.c_void_p(words[0])
+        words[0] = 0
+        library.raise_error(self._name, status, message)
+
+
+class _Block:
+    """One call's structs, in one piece of memory: the message, the options, the arguments, operands and gradients of operands.
+
+    words: all of it, in words. places: those of the tensors' addresses, in order.
+    """
+
+    def __init__(self, kind, tensors, operands, gradients, call):
+        size_of_names = len(operands) + len(gradients)
+        offsets = {"options": _WORD}
+        offsets["arguments"] = offsets["options"] + sizeof(library.CallOptions)
+        offsets["named"] = offsets["arguments"] + sizeof(kind)
+        self.words = (c_uint64 * ((offsets["named"] + size_of_names * sizeof(library.NamedBuffer)) // _WORD))()
+        base = addressof(self.words)
+        self.message, self.arguments = base, base + offsets["arguments"]
+
+        options = library.CallOptions.from_buffer(self.words, offsets["options"])
+        options.__init__(has_scale=call.scale is not None, scale=call.scale or 0.0)
+        for axis, offset in call.offsets._asdict().items():
+            setattr(options, f"{axis}_offset", offset)
+        self.stream = (offsets["options"] + library.CallOptions.stream.offset) // _WORD
+
+        arguments = kind.from_buffer(self.words, offsets["arguments"])
+        arguments.__init__(options=ctypes.pointer(options))
+        self.workspace = (offsets["arguments"] + kind.workspace.offset) // _WORD
+        self.places = []
+        for name, size in tensors.items():
+            getattr(arguments, name).bytes = size
+            self.places.append((offsets["arguments"] + getattr(kind, name).offset) // _WORD)
+
+        named = (library.NamedBuffer * size_of_names).from_buffer(self.words, offsets["named"])
+        for i, (number, size) in enumerate(chain(operands, gradients)):
+            named[i].name, named[i].buffer.bytes = _encoded_name(number), size
+            place = offsets["named"] + i * sizeof(library.NamedBuffer) + library.NamedBuffer.buffer.offset
+            self.places.append(place // _WORD)
+        at = ctypes.POINTER(library.NamedBuffer)
+        arguments.operands, arguments.operand_count = ctypes.cast(named, at), len(operands)
+        if gradients:
+            first = ctypes.byref(named, len(operands) * sizeof(library.NamedBuffer))
+            arguments.d_operands, arguments.d_operand_count = ctypes.cast(first, at), len(gradients)
+        self._kept = options, arguments, named
+
+
+def _encoded_name(number):
+    """The operand's name as C has it, the same object each time: the structs point into it."""
+    return _names.setdefault(number, operand_name(number).encode())
+
+
+_names = {}
+
+
+def _stream_of(device):
+    """A function that gives PyTorch's current stream on the device; None where there are no streams."""
+    if device.type != "cuda":
+        return None
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:  # what the public way wraps, in a tenth of its time
+        return partial(raw, device.index)
+    return lambda: torch.cuda.current_stream(device).cuda_stream

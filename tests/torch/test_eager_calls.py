@@ -1,0 +1,238 @@
+"""Eager calls of a kind that was seen before: the same numbers by the short way, and PyTorch's operators where there is more than a call."""
+
+import threading
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import scoremod
+from scoremod import library
+from scoremod.torch import api, eager_calls, flex_attention, kept_traces
+
+B, H, S, D = 2, 4, 13, 8
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    monkeypatch.setattr(eager_calls, "_kept", {})
+
+
+@pytest.fixture
+def tensors(random):
+    return [torch.randn(B, H, S, D, generator=random) for _ in range(3)]
+
+
+@pytest.fixture
+def by_operator(monkeypatch):
+    """flex_attention without the short way."""
+
+    def attend(*arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "is_plain", lambda *tensors: False)
+            return flex_attention(*arguments, **options)
+
+    return attend
+
+
+def alibi(slopes, factor=1.0):
+    return lambda score, b, h, q_idx, kv_idx: factor * score + slopes[h] * (kv_idx - q_idx)
+
+
+def test_the_second_call_of_a_kind_neither_traces_nor_dispatches(tensors, monkeypatch):
+    slopes = torch.randn(H)
+    first = flex_attention(*tensors, alibi(slopes), mask_mod=causal)
+    monkeypatch.setattr(kept_traces.Tracer, "trace", None)
+    monkeypatch.setattr(api, "attention", None)
+    assert torch.equal(flex_attention(*tensors, alibi(slopes), mask_mod=causal), first)
+    assert len(eager_calls._kept) == 1
+
+
+def test_what_changes_is_seen(tensors, by_operator, random):
+    """Each of these follows a call that differs in one thing."""
+    q, k, v = tensors
+    slopes, ids = torch.randn(H, generator=random), torch.zeros(B, S + 1, dtype=torch.int64)
+    factor, shift = 1.0, torch.tensor(0.5)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return factor * score + slopes[h] * (kv_idx - q_idx) * shift
+
+    def same_document(b, h, q_idx, kv_idx):
+        return ids[b, q_idx] == ids[b, kv_idx]
+
+    seen = []
+
+    def check(**options):
+        arguments = (q, k, v, score_mod), {"mask_mod": same_document, **options}
+        found = flex_attention(*arguments[0], **arguments[1])
+        found = found if isinstance(found, tuple) else (found,)
+        expected = by_operator(*arguments[0], **arguments[1])
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        assert all(map(torch.equal, found, expected)) and not any(torch.equal(found[0], each) for each in seen)
+        seen.append(found[0].clone())
+
+    check()
+    slopes += 1
+    check()
+    slopes.data.mul_(0.5)  # which PyTorch's version of the tensor doesn't count
+    check()
+    slopes = slopes * 3  # another tensor that looks the same
+    check()
+    slopes = torch.randn(2 * H, generator=random)[::2]  # which lies otherwise
+    check()
+    slopes = slopes.double() * 1.5
+    check()
+    ids[:, S // 2 :] = 1
+    check()
+    ids = ids.int()
+    ids[1] = torch.arange(S + 1) // 3
+    check()
+    factor = 2.0
+    check()
+    factor = -2
+    check()
+    shift = 0.25
+    check()
+    check(scale=0.125)
+    check(offsets=scoremod.Offsets(query=0, key=1))
+    q = torch.randn(B, S, H, D, generator=random).transpose(1, 2)
+    check(return_lse=True)
+    k, v = k[:, :2], v[:, :2]
+    check(enable_gqa=True)
+    q, k, v = (torch.cat([x, x], dim=2)[:, :, : S - 3] for x in (q, k, v))
+    check(enable_gqa=True)
+    q = torch.zeros(1).expand(q.shape)  # whose elements share memory
+    check(enable_gqa=True)
+
+
+def test_gradients_are_the_same_bits(tensors, by_operator, random):
+    slopes, cap = torch.randn(H, generator=random), torch.tensor(3.0)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return cap * torch.tanh((score + slopes[h] * (kv_idx - q_idx)) / cap)
+
+    leaves = [*tensors, slopes, cap]
+    d_o = torch.randn(B, S, H, D, generator=random).transpose(1, 2)
+    for wanted in ([0], [3], [0, 1, 2], [1, 4], [0, 1, 2, 3, 4]):
+        for x in leaves:
+            x.requires_grad_(False)
+        inputs = [leaves[i].requires_grad_() for i in wanted]
+        for _ in range(2):
+            results = []
+            for attend in (flex_attention, by_operator):
+                o, lse = attend(*tensors, score_mod, mask_mod=causal, return_lse=True)
+                results.append([*torch.autograd.grad(o, inputs, d_o, retain_graph=True), *torch.autograd.grad(lse.sum(), inputs, allow_unused=True)])
+            for found, expected in zip(*results, strict=True):
+                assert (found is None and expected is None) or torch.equal(found, expected)
+    with torch.no_grad():
+        assert not flex_attention(*tensors, score_mod, mask_mod=causal).requires_grad
+
+
+def test_a_captured_tensor_that_is_changed_before_the_backward_is_noticed(tensors):
+    slopes = torch.randn(H, requires_grad=True)
+    for _ in range(2):
+        o = flex_attention(*tensors, alibi(slopes))
+        with torch.no_grad():
+            slopes += 1
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            o.sum().backward()
+
+
+def test_second_and_batched_derivatives_go_by_the_operators(tensors, random):
+    q, k, v = tensors
+    q.requires_grad_()
+    for _ in range(2):
+        o = flex_attention(q, k, v, mask_mod=causal)
+        (gradient,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
+        with pytest.raises(scoremod.UnsupportedError, match="differentiated twice"):
+            gradient.sum().backward()
+    d_o = torch.randn(3, *o.shape, generator=random)
+    with pytest.raises(RuntimeError, match="Batching rule"):
+        torch.autograd.grad(flex_attention(q, k, v, mask_mod=causal), q, d_o, is_grads_batched=True)
+
+
+def test_modes_and_traces_see_an_operator(tensors):
+    class Record(TorchDispatchMode):
+        names = ()
+
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            self.names += (str(function),)
+            return function(*arguments, **(options or {}))
+
+    def attend(q, k, v):
+        return flex_attention(q, k, v, mask_mod=causal)
+
+    expected = attend(*tensors)
+    with Record() as record:
+        assert torch.equal(attend(*tensors), expected)
+    assert "scoremod.attention_forward.default" in record.names
+    for pre_dispatch in (False, True):
+        graph = make_fx(attend, pre_dispatch=pre_dispatch)(*tensors)
+        assert torch.equal(graph(*(2 * x for x in tensors)), attend(*(2 * x for x in tensors)))
+    traced = torch.jit.trace(attend, tensors)
+    assert torch.equal(traced(*(2 * x for x in tensors)), attend(*(2 * x for x in tensors)))
+
+
+def test_forward_derivatives_are_not_lost(tensors):
+    q, k, v = tensors
+    flex_attention(q, k, v)
+    with forward_ad.dual_level(), pytest.raises(scoremod.UnsupportedError, match="reverse mode only"):
+        flex_attention(forward_ad.make_dual(q, q), k, v)
+
+
+def test_the_environment_is_asked_at_each_call(tensors, monkeypatch):
+    flex_attention(*tensors)
+    monkeypatch.setenv("SCOREMOD_BACKENDS", "-cpu,-reference")
+    with pytest.raises(scoremod.UnsupportedError, match="SCOREMOD_BACKENDS"):
+        flex_attention(*tensors)
+    monkeypatch.delenv("SCOREMOD_BACKENDS")
+    flex_attention(*tensors)
+
+
+def test_deterministic_algorithms_are_asked_for_at_each_call(tensors):
+    flex_attention(*tensors)
+    torch.use_deterministic_algorithms(True)
+    try:
+        flex_attention(*tensors)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(eager_calls._kept) == 2
+
+
+def test_threads_have_arguments_of_their_own(random):
+    """Several calls of one kind at once."""
+    given = [[torch.randn(B, H, 150, D, generator=random) for _ in range(3)] for _ in range(4)]
+    expected = [flex_attention(*each, mask_mod=causal) for each in given]
+    wrong = []
+
+    def work(tensors, result):
+        for _ in range(20):
+            if not torch.equal(flex_attention(*tensors, mask_mod=causal), result):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work, args=each) for each in zip(given, expected)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_error_of_a_call_is_raised_and_forgotten(tensors, monkeypatch):
+    """The structs of a call that failed hold no error of it for the next."""
+    expected = flex_attention(*tensors)
+    (call,) = eager_calls._kept.values()
+    direction = call._compiled.forward
+    handle, direction._handle = direction._handle, 0
+    with pytest.raises(scoremod.InvalidArgumentError, match="attention: expected a pointer"):
+        flex_attention(*tensors)
+    direction._handle = handle
+    assert torch.equal(flex_attention(*tensors), expected)
+    with pytest.raises(scoremod.BugError, match="no memory for a message"):
+        library.raise_error("scoremod_attention_forward", 4, library.c_void_p())
