@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -6,9 +7,11 @@
 #include "scoremod/zoo.hpp"
 
 #include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/device.hpp"
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/kernels_backend.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
@@ -32,15 +35,23 @@ constexpr int kRandomProblems = 24;
 /// Plans of both directions as something that check_subject() runs.
 class Plans {
  public:
-  explicit Plans(const compiler::CompiledProblem& compiled) : problem_(compiled.problem) {
-    const auto image = [&](Direction direction, const TileShape& shape) {
-      return cuda::kept_kernels(attention_source(compiled, direction, shape));
+  /// Of Hopper kernels where there are some and the others' are not asked for.
+  explicit Plans(const compiler::CompiledProblem& compiled, Family family) : problem_(compiled.problem) {
+    const auto shape_of = [&](Direction direction) {
+      const bool hopper = family == Family::kHopper &&
+                          hopper_objections(problem_, direction, cuda::current_compute_capability()).empty();
+      return hopper ? hopper_shape(problem_, direction) : tile_shape(problem_, direction);
     };
-    const TileShape forward = tile_shape(problem_, Direction::kForward);
+    const auto image = [&](Direction direction, const TileShape& shape) {
+      return cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions());
+    };
+    const TileShape forward = shape_of(Direction::kForward);
     forward_ = forward_plan(compiled, forward, image(Direction::kForward, forward));
-    const TileShape backward = tile_shape(problem_, Direction::kBackward);
+    const TileShape backward = shape_of(Direction::kBackward);
     if (compiled.backward) backward_ = backward_plan(compiled, backward, image(Direction::kBackward, backward));
+    families_ = concat(to_string(forward.family), " and ", to_string(backward.family));
   }
+  const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
     checking::Subject subject;
@@ -69,10 +80,14 @@ class Plans {
   const AttentionProblem& problem_;
   std::unique_ptr<ForwardPlan> forward_;
   std::unique_ptr<BackwardPlan> backward_;
+  std::string families_;
 };
 
+constexpr std::array kFamilies{Family::kHopper, Family::kPortable};
+Family family_of(int parameter) { return kFamilies[static_cast<std::size_t>(parameter) % kFamilies.size()]; }
+
 /// Gradients of operands are other kernels'.
-void expect_right(checking::CheckCase test, const std::optional<ProblemInputs>& given = {}) {
+void expect_right(Family family, checking::CheckCase test, const std::optional<ProblemInputs>& given = {}) {
   SCOPED_TRACE(test.name + "\n" + test.problem.program.to_string());
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
@@ -84,18 +99,18 @@ void expect_right(checking::CheckCase test, const std::optional<ProblemInputs>& 
   CheckOptions options;
   options.call = test.call;
   options.seed = test.seed;
-  const Plans plans(compiled);
+  const Plans plans(compiled, family);
   test::record(
-      test.name, "attention kernels",
+      test.name, concat("attention kernels, ", plans.families()),
       checking::check_subject(compiled, plans.subject(), given ? *given : random_inputs(test.problem, inputs), options),
       "");
 }
 
 /// Runs both directions twice, with random inputs, and compares every byte that is written.
-void expect_same_bits(AttentionProblem problem, const CallOptions& call) {
+void expect_same_bits(Family family, AttentionProblem problem, const CallOptions& call) {
   for (OperandSpec& operand : problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const Plans plans(compiled);
+  const Plans plans(compiled, family);
   const checking::Subject subject = plans.subject();
   const ProblemInputs inputs = random_inputs(problem);
   std::array<std::vector<std::vector<double>>, 2> found;
@@ -114,29 +129,36 @@ void expect_same_bits(AttentionProblem problem, const CallOptions& call) {
   EXPECT_EQ(found[0], found[1]);
 }
 
-class AttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+/// Of each case by each family, in turns.
+class AttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  static checking::CheckCase test_case() {
+    return test::attention_kernels_cases()[static_cast<std::size_t>(GetParam()) / kFamilies.size()];
+  }
+  static Family family() { return family_of(GetParam()); }
+};
 
-TEST_P(AttentionKernels, AreRight) {
-  expect_right(test::attention_kernels_cases()[static_cast<std::size_t>(GetParam())]);
-}
+TEST_P(AttentionKernels, AreRight) { expect_right(family(), test_case()); }
 TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
-  const checking::CheckCase test = test::attention_kernels_cases()[static_cast<std::size_t>(GetParam())];
-  expect_right(test, test::poisoned_inputs(test.problem, test.seed));
+  const checking::CheckCase test = test_case();
+  expect_right(family(), test, test::poisoned_inputs(test.problem, test.seed));
 }
 
 TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
-  const checking::CheckCase test = test::attention_kernels_cases()[static_cast<std::size_t>(GetParam())];
-  expect_same_bits(test.problem, test.call);
+  const checking::CheckCase test = test_case();
+  expect_same_bits(family(), test.problem, test.call);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
-                         ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size())));
+                         ::testing::Range(0,
+                                          static_cast<int>(test::attention_kernels_cases().size() * kFamilies.size())));
 
 class ZooAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 
 TEST_P(ZooAttentionKernels, AreRight) {
   const std::string name = zoo::entries()[static_cast<std::size_t>(GetParam())].name;
-  expect_right(test::zoo_problem(name, GetParam(), GetParam() % 3 == 0 ? DType::kF16 : DType::kBF16));
+  for (const Family family : kFamilies)
+    expect_right(family, test::zoo_problem(name, GetParam(), GetParam() % 3 == 0 ? DType::kF16 : DType::kBF16));
 }
 INSTANTIATE_TEST_SUITE_P(Zoo, ZooAttentionKernels, ::testing::Range(0, static_cast<int>(zoo::entries().size())));
 
@@ -151,7 +173,7 @@ TEST_P(RandomAttentionKernels, AreRight) {
   checking::CheckCase test = checking::random_problem(random, options);
   test.seed = seed;
   test.name = concat("seed ", seed);
-  expect_right(test);
+  for (const Family family : kFamilies) expect_right(family, test);
 }
 INSTANTIATE_TEST_SUITE_P(Problems, RandomAttentionKernels, ::testing::Range(0, kRandomProblems));
 

@@ -9,7 +9,9 @@
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/recipe.hpp"
+#include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
 
@@ -26,10 +28,14 @@ class AttentionKernelsText : public ::testing::Test {
 
   /// What ptxas says of a direction's kernels.
   static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture) {
+    return report_of(problem, direction, architecture, tile_shape(problem, direction));
+  }
+  static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture,
+                               const TileShape& shape) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     std::string report;
-    const std::string image = cuda::compile_kernels(
-        attention_source(compiled, direction, tile_shape(problem, direction)), architecture, &report);
+    const std::string image = cuda::compile_kernels(attention_source(compiled, direction, shape), architecture, &report,
+                                                    shape.instructions());
     EXPECT_EQ(image.compare(0, 4, "\177ELF"), 0) << "no machine code for the architecture";
     return report;
   }
@@ -58,6 +64,42 @@ TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
       EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << "dim " << dim << ": " << report;
     }
   }
+}
+
+/// Of a zoo entry's problem at a usual size, of which there are Hopper kernels in both directions.
+AttentionProblem hopper_problem(const char* entry, std::int64_t dim) {
+  AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
+  problem.seq_q = problem.seq_kv = 4096;
+  problem.dim_qk = problem.dim_v = dim;
+  return problem;
+}
+
+TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOtherWork) {
+  struct Case {
+    const char* entry;
+    std::int64_t dim;
+    Direction direction;
+  };
+  for (const Case& test : {Case{"causal", 64, Direction::kForward}, Case{"soft_cap", 64, Direction::kBackward},
+                           Case{"documents", 128, Direction::kForward}, Case{"documents", 128, Direction::kBackward},
+                           Case{"soft_cap", 128, Direction::kForward}, Case{"alibi", 128, Direction::kBackward},
+                           Case{"causal", 192, Direction::kForward}, Case{"causal", 256, Direction::kForward}}) {
+    SCOPED_TRACE(concat(test.entry, ", dim ", test.dim));
+    const AttentionProblem problem = hopper_problem(test.entry, test.dim);
+    ASSERT_TRUE(hopper_objections(problem, test.direction, 90).empty());
+    const std::string report = report_of(problem, test.direction, 90, hopper_shape(problem, test.direction));
+    EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
+TEST_F(AttentionKernelsText, OfHopperIsSeenToSerializeWhereTilesAreTooLarge) {
+  const AttentionProblem problem = hopper_problem("causal", 128);
+  TileShape shape = hopper_shape(problem, Direction::kBackward);
+  shape.step = shape.part = 128;
+  const std::string report = report_of(problem, Direction::kBackward, 90, shape);
+  EXPECT_TRUE(serializes_products(report) || spilled_bytes(report) > kHarmlessSpill) << report;
 }
 
 }  // namespace

@@ -9,9 +9,11 @@
 
 #include "scoremod/inputs.hpp"
 
+#include "backend/cuda/device.hpp"
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -24,6 +26,7 @@ namespace {
 using problem::TensorRole;
 
 constexpr int kRounds = 11;
+constexpr int kHopper = 90;  ///< the compute capability that Hopper kernels run on
 
 struct Sizes {
   std::int64_t batch = 4, heads_q = 16, heads_kv = 16, seq_q = 4096, seq_kv = 4096, dim = 128;
@@ -176,8 +179,9 @@ double median_ms(const Plan& plan, const Tensors& tensors, const CallParameters&
 }
 
 std::string describe(const TileShape& shape) {
-  return concat(shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ", shape.row_tiles, " step ",
-                shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ", shape.blocks);
+  return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
+                shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
+                shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages);
 }
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
@@ -188,7 +192,7 @@ void record_time(const Timed& timed, const char* direction, const TileShape& sha
 }
 
 std::string image_of(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
-  return cuda::kept_kernels(attention_source(compiled, direction, shape));
+  return cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions());
 }
 
 struct TimedShape {
@@ -211,8 +215,11 @@ std::vector<TimedShape> timed_shapes() {
   std::vector<TimedShape> all;
   for (const Timed& timed : kTimed) {
     const AttentionProblem problem = problem_of(timed);
-    all.push_back({&timed, Direction::kForward, tile_shape(problem, Direction::kForward)});
-    all.push_back({&timed, Direction::kBackward, tile_shape(problem, Direction::kBackward)});
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      all.push_back({&timed, direction, tile_shape(problem, direction)});
+      if (hopper_objections(problem, direction, kHopper).empty())
+        all.push_back({&timed, direction, hopper_shape(problem, direction)});
+    }
     // Every shape where nothing else takes time.
     if (&timed >= kTimed + 2) continue;
     for (const TileShape& shape : forward_shapes) all.push_back({&timed, Direction::kForward, shape});
@@ -247,6 +254,8 @@ TEST_P(AttentionKernelTimes, OfAShape) {
   const TimedShape test = timed_shapes()[static_cast<std::size_t>(GetParam())];
   const AttentionProblem problem = problem_of(*test.timed);
   const compiler::CompiledProblem compiled = compiler::compile(problem);
+  if (test.shape.family == Family::kHopper && cuda::current_compute_capability() != kHopper)
+    GTEST_SKIP() << "no device of compute capability 9.0";
   const bool build_only = std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build";
   if (test.direction == Direction::kForward) {
     const auto plan = forward_plan(compiled, test.shape, image_of(compiled, test.direction, test.shape));

@@ -24,13 +24,15 @@ int runtime_version() {
   return version;
 }
 
-Bytes key_of(const std::string& source, int compute_capability) {
+Bytes key_of(const std::string& source, int compute_capability, Instructions instructions) {
   CanonicalWriter writer;
-  writer.text("kernels").integer(kKernelRevision).integer(runtime_version()).integer(compute_capability).text(source);
+  writer.text(instructions == Instructions::kCommon ? "kernels" : "kernels of an architecture");
+  writer.integer(kKernelRevision).integer(runtime_version()).integer(compute_capability).text(source);
   return writer.written();
 }
 
-plans::PlanOrRefusal<std::string> load_or_compile(const std::string& source, int compute_capability, const Bytes& key) {
+plans::PlanOrRefusal<std::string> load_or_compile(const std::string& source, int compute_capability,
+                                                  Instructions instructions, const Bytes& key) {
   const std::shared_ptr<plans::PlanStore> store = plans::plan_store();
   plans::CountedWork load(plans::WorkKind::kLoad);
   if (const auto stored = store->load(plans::RecordKind::kKernels, key)) {
@@ -39,7 +41,7 @@ plans::PlanOrRefusal<std::string> load_or_compile(const std::string& source, int
   }
   load.forget();
   const plans::CountedWork build(plans::WorkKind::kBuild);
-  auto image = std::make_shared<const std::string>(compile_kernels(source, compute_capability));
+  auto image = std::make_shared<const std::string>(compile_kernels(source, compute_capability, nullptr, instructions));
   const auto bytes = std::as_bytes(std::span(*image));
   store->save({plans::RecordKind::kKernels,
                concat("cuda ", runtime_version()),
@@ -53,12 +55,12 @@ plans::PlanOrRefusal<std::string> load_or_compile(const std::string& source, int
 
 }  // namespace
 
-std::string kept_kernels(const std::string& source) {
+std::string kept_kernels(const std::string& source, Instructions instructions) {
   // Never destroyed: threads may compile while the process ends.
   static auto& cache = *new plans::PlanCache<std::string>("cuda");
   const int compute_capability = current_compute_capability();
-  const Bytes key = key_of(source, compute_capability);
-  return *cache.get(key, [&] { return load_or_compile(source, compute_capability, key); }).plan;
+  const Bytes key = key_of(source, compute_capability, instructions);
+  return *cache.get(key, [&] { return load_or_compile(source, compute_capability, instructions, key); }).plan;
 }
 
 }  // namespace scoremod::backend::cuda

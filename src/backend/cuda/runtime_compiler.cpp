@@ -117,12 +117,18 @@ class Compilation {
 
 }  // namespace
 
-std::string compile_kernels(const std::string& source, int compute_capability, std::string* report) {
+std::string compile_kernels(const std::string& source, int compute_capability, std::string* report,
+                            Instructions instructions) {
   const int arch = architecture(compute_capability);
   Compilation compilation(source);
   // A cubin runs on its own major version only; PTX is finished by the driver.
-  const bool binary = arch / 10 == compute_capability / 10;
-  compilation.compile(concat("--gpu-architecture=", binary ? "sm_" : "compute_", arch), report != nullptr);
+  const bool binary = arch / 10 == compute_capability / 10, own = instructions == Instructions::kOfArchitecture;
+  if (own && arch != compute_capability) {
+    fail_environment("this NVRTC does not know the instructions that devices of compute capability ",
+                     compute_capability / 10, ".", compute_capability % 10, " alone have");
+  }
+  compilation.compile(concat("--gpu-architecture=", binary ? "sm_" : "compute_", arch, own ? "a" : ""),
+                      report != nullptr);
   if (report != nullptr) *report = compilation.log();
   return binary ? compilation.cubin() : compilation.ptx();
 }

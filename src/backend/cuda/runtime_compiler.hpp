@@ -1,8 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace scoremod::backend::cuda {
+
+/// Which instructions a kernel is made of: those of every later architecture too, or also those that one alone has
+/// (sm_90a), which PTX carries nowhere.
+enum class Instructions : std::uint8_t { kCommon, kOfArchitecture };
 
 /// Compiles CUDA C++ with NVRTC for devices of this compute capability (90 for sm_90): to machine code, or to PTX where
 /// this NVRTC is older than the device. No fast math, and products and sums are not contracted, so that each operation
@@ -10,6 +15,7 @@ namespace scoremod::backend::cuda {
 /// the loader's text, or does not know the architecture; Error(kBug) with the compiler's log when the source is wrong.
 ///
 /// `report`, if it is given, gets what ptxas says of each kernel: registers, shared memory, bytes that it spills.
-std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr);
+std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr,
+                            Instructions instructions = Instructions::kCommon);
 
 }  // namespace scoremod::backend::cuda

@@ -31,13 +31,14 @@ std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& m
 }  // namespace
 
 ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
-    : bytes_(sizeof(device::AttentionArguments) +
+    : bytes_(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
              std::max<std::size_t>(problem.program.operands().size(), 1) * sizeof(device::OperandArgument)) {
   static_assert(sizeof(device::AttentionArguments) % alignof(device::OperandArgument) == 0);
 }
 
 device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
-  return reinterpret_cast<device::OperandArgument*>(bytes_.data() + sizeof(device::AttentionArguments))[number];
+  return reinterpret_cast<device::OperandArgument*>(bytes_.data() + sizeof(TensorMaps) +
+                                                    sizeof(device::AttentionArguments))[number];
 }
 
 device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data) {

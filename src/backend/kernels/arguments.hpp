@@ -14,19 +14,31 @@ namespace device {
 #include "backend/kernels/device/attention_arguments.cuh"
 }  // namespace device
 
+/// What Hopper kernels are given before the rest: q, k, v and d_o as copies of boxes see them (hopper_tiles.cuh), as
+/// the driver writes them.
+struct TensorMaps {
+  static constexpr std::size_t kBytes = 128, kCount = 4;
+  std::byte bytes[kCount][kBytes];
+};
+
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
 inline constexpr std::size_t kMostOperands = 48;
 
 /// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
-/// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none).
+/// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none). There
+/// is room for TensorMaps before them.
 class ArgumentBytes {
  public:
   explicit ArgumentBytes(const AttentionProblem& problem);
 
-  device::AttentionArguments& call() { return *reinterpret_cast<device::AttentionArguments*>(bytes_.data()); }
+  TensorMaps& maps() { return *reinterpret_cast<TensorMaps*>(bytes_.data()); }
+  device::AttentionArguments& call() {
+    return *reinterpret_cast<device::AttentionArguments*>(bytes_.data() + sizeof(TensorMaps));
+  }
   device::OperandArgument& operand(std::size_t number);
-  const std::byte* data() const { return bytes_.data(); }
-  std::size_t size() const { return bytes_.size(); }
+  /// From the maps on, or without them.
+  const std::byte* mapped() const { return bytes_.data(); }
+  const std::byte* data() const { return bytes_.data() + sizeof(TensorMaps); }
 
  private:
   alignas(16) std::vector<std::byte> bytes_;

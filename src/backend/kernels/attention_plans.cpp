@@ -6,6 +6,7 @@
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/tensor_maps.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
@@ -36,11 +37,12 @@ class LoadedKernels {
           "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
           "compile once for each context");
     }
-    const ArgumentBytes argument = kernels_.arguments(tensors, parameters, cuda::aligned(workspace).data());
+    ArgumentBytes argument = kernels_.arguments(tensors, parameters, cuda::aligned(workspace).data());
+    if (kernels_.shape().family == Family::kHopper) write_tensor_maps(kernels_.problem(), argument);
     for (std::size_t i = 0; i < loaded_.size(); ++i) {
       const KernelLaunch& launch = kernels_.launches()[i];
       cuda::KernelModule::launch(loaded_[i], {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
-                                 argument.data(), parameters.stream);
+                                 launch.parameter(argument), parameters.stream);
     }
   }
 

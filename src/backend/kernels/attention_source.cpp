@@ -6,6 +6,7 @@
 #include "analysis/dependence.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
@@ -13,8 +14,9 @@
 
 namespace scoremod::embedded {
 extern const std::string_view kAttentionArguments, kAttentionSettings, kAttentionPrimitives, kAttentionTiles,
-    kAttentionProgram, kAttentionTileStates, kAttentionForward, kAttentionBackwardRows, kAttentionBackwardQueries,
-    kAttentionBackwardKeys;
+    kAttentionProgram, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
+    kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
+    kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries, kHopperBackwardKeys;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -108,6 +110,10 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"key_step", shape.key_step},
                                              {"score_is_value", flag(score_is_value)},
                                              {"blocks", shape.blocks},
+                                             {"producers", shape.producers()},
+                                             {"stages", shape.stages},
+                                             {"key_stages", shape.key_stages},
+                                             {"box_rows", kHopperBoxRows},
                                              {"split_keys", flag(shape.split_keys)},
                                              {"own_deltas", flag(shape.own_deltas)},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
@@ -115,16 +121,53 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});
 }
 
-/// What stands before a program's functions, and the kernels that call them.
-std::string text_before(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask,
-                        std::string_view primitives) {
-  return concat(embedded::kProgramPrelude, embedded::kAttentionArguments, settings(compiled, shape, mask), primitives,
-                embedded::kAttentionTiles);
+/// `count` numbers of registers in an instruction, from `first` on.
+std::string register_numbers(std::int64_t first, std::int64_t count) {
+  std::string text;
+  for (std::int64_t i = 0; i < count; ++i) text += concat(i == 0 ? "%" : ", %", first + i);
+  return text;
 }
-std::string text_of_kernels(Direction direction) {
-  if (direction == Direction::kForward) return std::string(embedded::kAttentionForward);
-  return concat(embedded::kAttentionBackwardRows, embedded::kAttentionBackwardQueries,
-                embedded::kAttentionBackwardKeys);
+
+/// A warpgroup's product with this number of columns; a thread has half as many sums.
+std::string product_text(DType dtype, std::int64_t columns) {
+  const std::int64_t sums = columns / 2;
+  std::string operands;
+  for (std::int64_t i = 0; i < sums; ++i) operands += concat(i == 0 ? "" : ", ", "\"+f\"(d[", i / 4, "][", i % 4, "])");
+  return fill(part(embedded::kHopperPrimitives, "product"), {{"columns", columns},
+                                                             {"type", dtype == DType::kBF16 ? "bf16.bf16" : "f16.f16"},
+                                                             {"sums", register_numbers(0, sums)},
+                                                             {"operands", operands},
+                                                             {"quad", register_numbers(sums, 4)},
+                                                             {"r0", register_numbers(sums, 1)},
+                                                             {"r1", register_numbers(sums + 1, 1)},
+                                                             {"r2", register_numbers(sums + 2, 1)},
+                                                             {"r4", register_numbers(sums + 4, 1)},
+                                                             {"r5", register_numbers(sums + 5, 1)}});
+}
+
+std::string hopper_primitives(const AttentionProblem& problem, Direction direction, const TileShape& shape) {
+  std::string products;
+  for (const std::int64_t columns : hopper_product_columns(problem, direction, shape))
+    products += product_text(problem.dtype, columns);
+  return fill(embedded::kHopperPrimitives, {{"product", products}});
+}
+
+/// What stands before a program's functions, and the kernels that call them.
+std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                        const MaskKnowledge& mask, std::string_view primitives) {
+  const bool hopper = shape.family == Family::kHopper;
+  return concat(embedded::kProgramPrelude, embedded::kAttentionArguments, settings(compiled, shape, mask), primitives,
+                hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionTiles,
+                hopper ? embedded::kHopperTiles : "");
+}
+std::string text_of_kernels(Direction direction, Family family) {
+  const bool hopper = family == Family::kHopper;
+  if (direction == Direction::kForward)
+    return concat(embedded::kAttentionSoftmax, hopper ? embedded::kHopperForward : embedded::kAttentionForward);
+  return concat(embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients,
+                hopper ? embedded::kHopperBackwardQueries : embedded::kAttentionBackwardQueries,
+                embedded::kAttentionKeyGradients,
+                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys);
 }
 
 }  // namespace
@@ -146,10 +189,10 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
                              std::optional<std::string_view> primitives) {
   const AttentionProblem& problem = compiled.problem;
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  std::string text = text_before(compiled, shape, mask, primitives.value_or(embedded::kAttentionPrimitives));
+  std::string text = text_before(compiled, direction, shape, mask, primitives.value_or(embedded::kAttentionPrimitives));
   text += direction == Direction::kForward ? forward_function(problem, compiled.forward.program)
                                            : backward_function(problem, compiled.backward->program);
-  text += text_of_kernels(direction);
+  text += text_of_kernels(direction, shape.family);
   if (mask.kind == MaskKnowledge::Kind::kList) {
     text += mask_function(problem, program_of(compiled, direction));
     text += embedded::kAttentionTileStates;
@@ -160,8 +203,9 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
 Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
   CanonicalWriter out;
-  out.text(text_before(compiled, shape, mask, embedded::kAttentionPrimitives)).text(embedded::kAttentionProgram);
-  out.text(text_of_kernels(direction)).text(embedded::kAttentionTileStates);
+  out.text(text_before(compiled, direction, shape, mask, embedded::kAttentionPrimitives));
+  out.text(embedded::kAttentionProgram);
+  out.text(text_of_kernels(direction, shape.family)).text(embedded::kAttentionTileStates);
   write_structure(out, program_of(compiled, direction));
   write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
   for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)

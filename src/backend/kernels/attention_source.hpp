@@ -26,7 +26,7 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
 
 /// The text of one direction's kernels. It has the program, the dtype, the head dims and the shape in it, and neither
 /// sizes nor strides: problems that differ in these alone have the same text. `primitives` takes the place of
-/// attention_primitives.cuh, for a host to run the kernels on.
+/// attention_primitives.cuh, for a host to run portable kernels on.
 std::string attention_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                              std::optional<std::string_view> primitives = {});
 

@@ -23,6 +23,8 @@ struct Direct {
   double evaluations;  ///< of the program for each score: the backward's two kernels make one each
 };
 constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
+constexpr Direct kHopperForward{0.79, 0.077, 0.29, 1.06, 1.06, 0.006, 1},
+    kHopperBackward{3.24, 0.2, 0.45, 1, 1.1, 0.016, 2};
 /// Tiles of 16 rows a warp read each matrix for half as many products.
 constexpr double kSmallTiles = 1.15;
 /// Of the kernel that finds the states of tiles, for all scores, beside the mask's own statements.
@@ -66,7 +68,8 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
                           const MaskWork& mask, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   const bool forward = direction == Direction::kForward;
-  const Direct& direct = forward ? kForward : kBackward;
+  const bool hopper = shape.family == Family::kHopper;
+  const Direct& direct = forward ? hopper ? kHopperForward : kForward : hopper ? kHopperBackward : kBackward;
   const NodeCosts costs = node_costs(forward ? problem.forward.program : problem.backward->program);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
@@ -74,7 +77,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  if (shape.row_tiles == 1) products *= kSmallTiles;
+  if (shape.row_tiles == 1 && !hopper) products *= kSmallTiles;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
   const double program =
       direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;

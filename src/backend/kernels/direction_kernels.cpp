@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 
@@ -65,7 +66,7 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
   query_tiles_ = tiles_of(p.seq_q, shape_.queries);
   key_tiles_ = tiles_of(p.seq_kv, shape_.keys);
   if (direction == Direction::kBackward)
-    rows_bytes_ = static_cast<std::size_t>(2 * p.batch * p.heads_q * p.seq_q) * sizeof(float);
+    rows_bytes_ = static_cast<std::size_t>(2 * p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2)) * sizeof(float);
   add_launches(direction);
 }
 
@@ -78,6 +79,7 @@ void DirectionKernels::add_launches(Direction direction) {
     states_bytes_ = static_cast<std::size_t>(tiles);
     launches_.push_back({"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
   }
+  if (shape_.family == Family::kHopper) return add_hopper_launches(direction);
   if (direction == Direction::kForward) {
     launches_.push_back(
         {"attention_forward", query_tiles_ * heads, shape_.threads(), forward_shared_bytes(shape_, p.dim_qk, p.dim_v)});
@@ -92,6 +94,21 @@ void DirectionKernels::add_launches(Direction direction) {
   if (!shape_.split_keys) return;
   launches_.push_back(keys);
   launches_.back().kernel = "attention_backward_values";
+}
+
+void DirectionKernels::add_hopper_launches(Direction direction) {
+  const AttentionProblem& p = problem_;
+  const std::int64_t heads = p.batch * p.heads_q;
+  if (direction == Direction::kForward) {
+    launches_.push_back({"hopper_forward", query_tiles_ * heads, shape_.threads(),
+                         hopper_forward_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
+    return;
+  }
+  launches_.push_back({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+  launches_.push_back({"hopper_backward_queries", query_tiles_ * heads, shape_.threads(),
+                       hopper_backward_queries_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
+  launches_.push_back({"hopper_backward_keys", key_tiles_ * p.batch * p.heads_kv, shape_.threads(),
+                       hopper_backward_keys_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
 }
 
 ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,

@@ -11,12 +11,17 @@
 
 namespace scoremod::backend::kernels {
 
-/// One kernel of a call. Its only parameter is the call's ArgumentBytes.
+/// One kernel of a call. Its only parameter is the call's ArgumentBytes, with their maps where it is `mapped`.
 struct KernelLaunch {
   const char* kernel = nullptr;
   std::int64_t blocks = 0;
   int threads = 0;
   std::size_t shared_bytes = 0;
+  bool mapped = false;
+
+  const std::byte* parameter(const ArgumentBytes& argument) const {
+    return mapped ? argument.mapped() : argument.data();
+  }
 };
 
 /// Everything that one direction of a problem is made of, but for a device: the text of its kernels, the launches that
@@ -29,6 +34,7 @@ class DirectionKernels {
   /// Why no kernels can be made for this problem; empty when they can. Needs no device.
   static std::vector<UnsupportedReason> unsupported_reasons(const compiler::CompiledProblem& problem);
 
+  const AttentionProblem& problem() const { return problem_; }
   const TileShape& shape() const { return shape_; }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
   /// Of a workspace that is aligned to 16 bytes.
@@ -39,6 +45,7 @@ class DirectionKernels {
 
  private:
   void add_launches(Direction direction);
+  void add_hopper_launches(Direction direction);
   ArgumentBytes common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
                                  std::byte* workspace) const;
 

@@ -8,6 +8,7 @@
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/attention_time.hpp"
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
@@ -24,7 +25,7 @@ constexpr int kRevision = 1;
 /// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
 constexpr int kOldestCapability = 80;
 
-/// The shapes to build, the better first: the last is taken whatever becomes of it.
+/// The shapes of portable kernels to build, the better first: the last is taken whatever becomes of it.
 std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
   const TileShape best = kernels::tile_shape(problem, direction);
   if (best.row_tiles == 1) return {best};
@@ -74,17 +75,24 @@ class KernelsBackend final : public Backend {
   }
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
-                                    std::vector<UnsupportedReason>&) const override {
+                                    std::vector<UnsupportedReason>& reasons) const override {
     std::vector<Candidate> candidates;
-    const std::vector<TileShape> shapes = shapes_of(problem.problem, task.direction);
-    const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
-    for (const TileShape& shape : shapes) {
-      if (shared_bytes(problem, task.direction, shape) >
-          static_cast<std::size_t>(target.device.shared_memory_per_block))
-        continue;
-      candidates.push_back(candidate_of(problem, task, target, shape, &shape == &shapes.back()));
-      candidates.back().predicted = kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
-    }
+    const auto add = [&](const std::vector<TileShape>& shapes) {
+      const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
+      for (const TileShape& shape : shapes) {
+        if (shared_bytes(problem, task.direction, shape) >
+            static_cast<std::size_t>(target.device.shared_memory_per_block))
+          continue;
+        candidates.push_back(candidate_of(problem, task, target, shape, &shape == &shapes.back()));
+        candidates.back().predicted =
+            kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
+      }
+    };
+    const std::vector<UnsupportedReason> against =
+        kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
+    reasons.insert(reasons.end(), against.begin(), against.end());
+    if (against.empty()) add({kernels::hopper_shape(problem.problem, task.direction)});
+    add(shapes_of(problem.problem, task.direction));
     return candidates;
   }
 
@@ -107,14 +115,15 @@ class KernelsBackend final : public Backend {
     candidate.task = task;
     candidate.structural_key = structure.written();
     candidate.plan_key = image.written();
-    candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
-                             p.dim_qk, " by kernels with tiles of ", shape.queries, "x", shape.keys);
+    candidate.label =
+        concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk,
+               " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys);
     candidate.notes = {candidate.label};
     candidate.workspace_bytes =
         cuda::with_room_to_align(kernels::DirectionKernels(problem, task.direction, shape).workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();
-    candidate.recipe =
-        std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape, std::move(source), last);
+    candidate.recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape, std::move(source),
+                                                                last && shape.family == kernels::Family::kPortable);
     return candidate;
   }
 };

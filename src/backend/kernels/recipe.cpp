@@ -37,7 +37,12 @@ KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direct
 
 BuildResult KernelsRecipe::build(const Target& target) const {
   std::string report;
-  auto image = std::make_shared<const Image>(cuda::compile_kernels(source_, target.device.compute_capability, &report));
+  auto image = std::make_shared<const Image>(
+      cuda::compile_kernels(source_, target.device.compute_capability, &report, shape_.instructions()));
+  if (serializes_products(report)) {
+    return {nullptr, concat("tiles of ", shape_.queries, " by ", shape_.keys,
+                            ": ptxas has warpgroups wait for each product of matrices")};
+  }
   const std::int64_t spilled = spilled_bytes(report);
   if (spilled > kHarmlessSpill && !may_spill_) {
     return {nullptr, concat("tiles of ", shape_.queries, " by ", shape_.keys, ": the kernels keep ", spilled,
@@ -59,6 +64,11 @@ ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, con
     plan.backward = backward_plan(problem_, shape_, image);
   plan.note = concat("kernels with tiles of ", shape_.queries, " queries by ", shape_.keys, " keys");
   return plan;
+}
+
+bool serializes_products(const std::string& report) {
+  static const std::regex kSerialized("wgmma.*serialized");
+  return std::regex_search(report, kSerialized);
 }
 
 std::int64_t spilled_bytes(const std::string& report) {

@@ -35,5 +35,7 @@ class KernelsRecipe final : public Recipe {
 
 /// The most bytes that one of the kernels keeps in memory for want of registers, by what ptxas says of them.
 std::int64_t spilled_bytes(const std::string& report);
+/// Whether products of warpgroups do not run beside other work, by what ptxas says.
+bool serializes_products(const std::string& report);
 
 }  // namespace scoremod::backend::kernels

@@ -15,6 +15,8 @@ std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes
 
 }  // namespace
 
+const char* to_string(Family family) { return family == Family::kHopper ? "hopper" : "portable"; }
+
 TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   TileShape shape;

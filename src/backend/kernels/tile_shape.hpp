@@ -5,13 +5,22 @@
 
 #include "scoremod/problem.hpp"
 
+#include "backend/cuda/runtime_compiler.hpp"
 #include "backend/plan.hpp"
 
 namespace scoremod::backend::kernels {
 
+/// What kernels are made of.
+enum class Family : std::uint8_t {
+  kPortable,  ///< products by warps and copies by threads: sm_80 and later
+  kHopper,    ///< products by warpgroups and copies by boxes: sm_90 alone
+};
+const char* to_string(Family family);
+
 /// How the kernels of one direction cut a problem.
 struct TileShape {
-  int warps = 4;      ///< of a block of threads
+  Family family = Family::kPortable;
+  int warps = 4;      ///< of a block of threads, but for kHopper's producers
   int row_tiles = 1;  ///< rows of 16 that a warp has in the forward and in the kernel of dq
   int queries = 64;   ///< of a tile of scores: a block's in these two, 16 * row_tiles * warps
   int keys = 64;      ///< likewise: a block's in the kernel of dk and dv, 16 * warps
@@ -25,12 +34,20 @@ struct TileShape {
   /// the error where few rows or keys are summed over. Costs another walk over the keys.
   bool own_deltas = false;
 
-  int threads() const { return 32 * warps; }
+  int stages = 2;      ///< of kHopper: tiles of a kind that are copied ahead
+  int key_stages = 2;  ///< the same, in the kernel of dq
+
+  /// kHopper's threads that copy for the others.
+  int producers() const { return family == Family::kHopper ? 128 : 0; }
+  int threads() const { return 32 * warps + producers(); }
+  cuda::Instructions instructions() const {
+    return family == Family::kHopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
+  }
   bool operator==(const TileShape&) const = default;
 };
 
-/// The shape that was fastest on an H200 among those without spilled registers. Problems whose lengths differ have one
-/// shape, but for those with few queries.
+/// The shape of portable kernels that was fastest on an H200 among those without spilled registers. Problems whose
+/// lengths differ have one shape, but for those with few queries.
 TileShape tile_shape(const AttentionProblem& problem, Direction direction);
 
 /// Shared memory of one block, in bytes.

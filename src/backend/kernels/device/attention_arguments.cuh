@@ -19,7 +19,7 @@ struct OperandArgument {
 struct AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
   float* lse;             ///< [batch, heads_q, seq_q], or null where none is wanted
-  float* rows;            ///< backward: [batch, heads_q, seq_q, 2], see attention_backward_rows.cuh
+  float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;

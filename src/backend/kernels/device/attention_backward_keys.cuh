@@ -4,92 +4,7 @@
 // of both would not fit into the registers, two kernels write one each.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
-
-static_assert(kKeys == kWarps * 16, "a tile of keys is a block's");
-static_assert(kQueries % kStep == 0 && kStep % kPart == 0, "a tile of queries is a number of steps");
-
-// One key by plain sums over the queries that keep it, as forward_row() does it for a query.
-template <bool kDk, bool kDv>
-SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, int b, int head_kv, int kv) {
-  const AttentionArguments& call = p.call;
-  float* const weights = scratch;
-  float* const gradients = scratch + kThreads;
-  int* const kept = (int*)(scratch + 2 * kThreads);
-  constexpr int kDims = ((kDimQk > kDimV ? kDimQk : kDimV) + kThreads - 1) / kThreads;
-  float dk[kDims], dv[kDims];
-  for (int i = 0; i < kDims; ++i) dk[i] = dv[i] = 0.0f;
-  for (int h = head_kv * call.group; h < (head_kv + 1) * call.group; ++h) {
-    const Rows qs = rows_of(call.q, b, h), d_os = rows_of(call.d_o, b, h);
-    for (int first = 0; first < call.seq_q; first += kThreads) {
-      Differentiated own{};
-      if (first + (int)threadIdx.x < call.seq_q) own = element_by_sums(p, b, h, first + threadIdx.x, kv);
-      block_barrier();
-      weights[threadIdx.x] = own.weight;
-      gradients[threadIdx.x] = own.gradient;
-      kept[threadIdx.x] = own.kept;
-      block_barrier();
-      for (int j = 0; j < kThreads && first + j < call.seq_q; ++j) {
-        if (!kept[j]) continue;
-#pragma unroll
-        for (int i = 0; i < kDims; ++i) {
-          const int d = threadIdx.x + i * kThreads;
-          if (kDk && d < kDimQk)
-            dk[i] = multiply_add(gradients[j], float_of(qs.data[(first + j) * qs.row + d * qs.dim]), dk[i]);
-          if (kDv && d < kDimV)
-            dv[i] = multiply_add(weights[j], float_of(d_os.data[(first + j) * d_os.row + d * d_os.dim]), dv[i]);
-        }
-      }
-    }
-  }
-  const Rows to_dk = rows_of(call.dk, b, head_kv), to_dv = rows_of(call.dv, b, head_kv);
-  for (int i = 0; i < kDims; ++i) {
-    const int d = threadIdx.x + i * kThreads;
-    if (kDk && d < kDimQk) to_dk.data[kv * to_dk.row + d * to_dk.dim] = half_of(dk[i]);
-    if (kDv && d < kDimV) to_dv.data[kv * to_dv.row + d * to_dv.dim] = half_of(dv[i]);
-  }
-}
-
-// What a block takes one after the other: kStep queries of one head.
-struct QuerySteps {
-  TileWalk<true> walk;
-  int h, end_h, part;  // of the walk's tile
-
-  SCOREMOD_MEMBER void begin(const AttentionArguments& call, int b, int head_kv, int key_tile) {
-    h = head_kv * call.group;
-    end_h = h + call.group;
-    part = kQueries / kStep;
-    walk.begin(call, b, h, key_tile);
-  }
-  SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b) {
-    if (++part < kQueries / kStep && first_query() < call.seq_q) return true;
-    part = 0;
-    while (!walk.next(call, b, h)) {
-      if (++h == end_h) return false;
-      walk.begin(call, b, h, walk.own);
-    }
-    return true;
-  }
-  SCOREMOD_MEMBER int first_query() const { return walk.tile * kQueries + part * kStep; }
-};
-
-// Turns transposed products of q and k, and of d_o and v, into weights and gradients of the scores times the scale.
-template <bool kMasked>
-SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& scores, Sums<1, kPart>& products,
-                                          const float* terms, int b, int h, int first_query, int first_key) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int n = 0; n < kPart / 8; ++n)
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int query = n * 8 + lane % 4 * 2 + e % 2;
-      const Differentiated element =
-          differentiate<kMasked>(p, scores.at[0][n][e] * p.call.scale, products.at[0][n][e], terms[2 * query],
-                                 terms[2 * query + 1], b, h, first_query + query, first_key + e / 2 * 8 + lane / 4);
-      scores.at[0][n][e] = element.weight;
-      products.at[0][n][e] = element.gradient;
-    }
-}
+#include "backend/kernels/device/attention_key_gradients.cuh"
 
 template <bool kDk, bool kDv>
 SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
@@ -154,19 +69,7 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
       if (kDk) add_product<kDimQk>(dk, products, q_tile);
     }
   }
-  const float ones[1][2] = {{1.0f, 1.0f}};
-  bool not_finite = false;
-  if (kDk) {
-    store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, call.seq_kv);
-    not_finite = any_not_finite(dk, first_key, call.seq_kv);
-  }
-  if (kDv) {
-    store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, call.seq_kv);
-    not_finite = any_not_finite(dv, first_key, call.seq_kv) || not_finite;
-  }
-  if (!any_of_block(not_finite)) return;
-  for (int i = 0; i < kKeys && key_tile * kKeys + i < call.seq_kv; ++i)
-    backward_key_row<kDk, kDv>(p, (float*)shared, b, head_kv, key_tile * kKeys + i);
+  store_keys<kDk, kDv>(p, dk, dv, (float*)shared, b, head_kv, key_tile);
 }
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_keys(SCOREMOD_ARGUMENT p) { write_keys<true, !kSplitKeys>(p); }

@@ -2,80 +2,7 @@
 // tiles of keys in ascending order.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
-
-constexpr int kWarpRows = 16 * kRowTiles;
-static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
-static_assert(kKeys % kKeyStep == 0, "a tile of keys is a number of steps");
-
-// One row by plain sums over its kept keys alone, as forward_row() does it.
-SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradients, int b, int h, int q) {
-  const AttentionArguments& call = p.call;
-  const Rows ks = rows_of(call.k, b, h / call.group), to = rows_of(call.dq, b, h);
-  int* const kept = (int*)(gradients + kThreads);
-  constexpr int kDims = (kDimQk + kThreads - 1) / kThreads;
-  float sums[kDims];
-  for (int i = 0; i < kDims; ++i) sums[i] = 0.0f;
-  for (int first = 0; first < call.seq_kv; first += kThreads) {
-    Differentiated own{};
-    if (first + (int)threadIdx.x < call.seq_kv) own = element_by_sums(p, b, h, q, first + threadIdx.x);
-    block_barrier();
-    gradients[threadIdx.x] = own.gradient;
-    kept[threadIdx.x] = own.kept;
-    block_barrier();
-    for (int j = 0; j < kThreads && first + j < call.seq_kv; ++j) {
-      if (!kept[j]) continue;
-#pragma unroll
-      for (int i = 0; i < kDims; ++i) {
-        const int d = threadIdx.x + i * kThreads;
-        if (d < kDimQk)
-          sums[i] = multiply_add(gradients[j], float_of(ks.data[(first + j) * ks.row + d * ks.dim]), sums[i]);
-      }
-    }
-  }
-  for (int i = 0; i < kDims; ++i) {
-    const int d = threadIdx.x + i * kThreads;
-    if (d < kDimQk) to.data[q * to.row + d * to.dim] = half_of(sums[i]);
-  }
-}
-
-// What a block takes one after the other: kKeyStep keys.
-struct KeySteps {
-  TileWalk<false> walk;
-  int part;  // of the walk's tile
-
-  SCOREMOD_MEMBER void begin(const AttentionArguments& call, int b, int h, int query_tile) {
-    part = kKeys / kKeyStep;
-    walk.begin(call, b, h, query_tile);
-  }
-  SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b, int h) {
-    if (++part < kKeys / kKeyStep && first_key() < call.seq_kv) return true;
-    part = 0;
-    return walk.next(call, b, h);
-  }
-  SCOREMOD_MEMBER int first_key() const { return walk.tile * kKeys + part * kKeyStep; }
-};
-
-// Turns products of q and k, and of d_o and v, into gradients of the scores times the scale, in place of the first.
-template <bool kMasked>
-SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kKeyStep>& scores,
-                                          const Sums<kRowTiles, kKeyStep>& products,
-                                          const float (&terms)[kRowTiles][2][2], int b, int h, int first_query,
-                                          int first_key) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < kKeyStep / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float& x = scores.at[m][n][e];
-        x = differentiate<kMasked>(p, x * p.call.scale, products.at[m][n][e], terms[m][e / 2][0], terms[m][e / 2][1], b,
-                                   h, first_query + m * 16 + e / 2 * 8 + lane / 4,
-                                   first_key + n * 8 + lane % 4 * 2 + e % 2)
-                .gradient;
-      }
-}
+#include "backend/kernels/device/attention_query_gradients.cuh"
 
 // Puts the sum of each row's weights times their gradients, in float32 from end to end, in the place of the rows' sums
 // of o d_o, here and in memory.
@@ -109,9 +36,9 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float product = products.at[m][n][e];
-          const Differentiated element = differentiate<true>(
-              p, scores.at[m][n][e] * call.scale, product, terms[m][e / 2][0], 0.0f, b, h,
-              first_query + m * 16 + e / 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 * 2 + e % 2);
+          const Differentiated element = differentiate<true>(p, scores.at[m][n][e], product, terms[m][e / 2][0], 0.0f,
+                                                             b, h, first_query + m * 16 + e / 2 * 8 + lane / 4,
+                                                             first_key + n * 8 + lane % 4 * 2 + e % 2);
           if (!element.kept) continue;
           deltas[m][e / 2] = multiply_add(element.weight, product, deltas[m][e / 2]);
           weights[m][e / 2] += element.weight;
@@ -132,8 +59,7 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
       if (weight != 0.0f) sum /= weight;
       terms[m][half][1] = sum;
       const int row = first_query + m * 16 + half * 8 + lane / 4;
-      if (lane % 4 == 0 && row < call.seq_q)
-        call.rows[2 * (((long long)b * call.heads_q + h) * call.seq_q + row) + 1] = sum;
+      if (lane % 4 == 0 && row < call.seq_q) call.rows[row_place(call, b, h, row) + 1] = sum;
     }
 }
 

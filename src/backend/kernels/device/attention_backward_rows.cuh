@@ -4,6 +4,12 @@
 
 #include "backend/kernels/device/attention_program.cuh"
 
+// Rows of a head in `rows`: an even number, so that two rows are 16 bytes that may be copied at once.
+SCOREMOD_FUNCTION int rows_pitch(const AttentionArguments& call) { return (call.seq_q + 1) / 2 * 2; }
+SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int h, int q) {
+  return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
+}
+
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
@@ -18,13 +24,14 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
   if (lane != 0) return;
   const float lse = call.lse[row];
-  call.rows[2 * row] = lse == -infinity() ? infinity() : lse;
-  call.rows[2 * row + 1] = sum;
+  float* const at = call.rows + row_place(call, head / call.heads_q, head % call.heads_q, q);
+  at[0] = lse == -infinity() ? infinity() : lse;
+  at[1] = sum;
 }
 
 // Of the row of a query in `rows`.
 SCOREMOD_FUNCTION const float* row_terms(const AttentionArguments& call, int b, int h, int q) {
-  return call.rows + 2 * (((long long)b * call.heads_q + h) * call.seq_q + q);
+  return call.rows + row_place(call, b, h, q);
 }
 
 // The products of one element by plain sums.
@@ -38,8 +45,8 @@ SCOREMOD_FUNCTION float dot(const Rows& x, int x_row, const Rows& y, int y_row, 
 // The weight of one key for one query and the gradient of their score, times the scale as q and k see it.
 SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int h, int q, int kv) {
   const AttentionArguments& call = p.call;
-  const float score = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk) * call.scale;
+  const float q_k = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk);
   const float product = dot(rows_of(call.d_o, b, h), q, rows_of(call.v, b, h / call.group), kv, kDimV);
   const float* const terms = row_terms(call, b, h, q);
-  return differentiate<true>(p, score, product, terms[0], terms[1], b, h, q, kv);
+  return differentiate<true>(p, q_k, product, terms[0], terms[1], b, h, q, kv);
 }

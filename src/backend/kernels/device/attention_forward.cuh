@@ -2,184 +2,7 @@
 // them, and walks with the others over the tiles of keys with an online softmax.
 #pragma once
 
-#include "backend/kernels/device/attention_program.cuh"
-
-constexpr int kWarpRows = 16 * kRowTiles;
-static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
-
-// Of a row: the exponent of 2 that its weights are relative to, the sum of the thread's weights, and the output to be
-// divided by the sum of all.
-struct SoftmaxRows {
-  float reference[kRowTiles][2], sum[kRowTiles][2];
-  Sums<kRowTiles, padded(kDimV)> output;
-};
-
-// A reference stays until a weight would be more than 2 to this: few tiles then change what was summed before.
-constexpr float kSlack = 8.0f;
-
-// Scores in units whose exponential is a power of 2.
-SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
-  return kScoreIsValue ? fabsf(p.call.scale) * kLog2E : kLog2E;
-}
-
-// Turns products of q and k into values, -inf where masked, in exponent_unit()s; returns the largest of each row of the
-// thread's columns.
-template <bool kMasked>
-SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
-                              int h, int first_query, int first_key) {
-  const int lane = threadIdx.x % 32, last_query = p.call.seq_q - 1;
-  const float factor = kScoreIsValue ? 1.0f : p.call.scale;
-  if (kScoreIsValue && p.call.scale < 0.0f) {
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) scores.at[m][n][e] = -scores.at[m][n][e];
-  }
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_query + m * 16 + half * 8 + lane / 4;
-      const int q = row < last_query ? row : last_query;
-      top[m][half] = -infinity();
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = scores.at[m][n][half * 2 + i];
-          x = value_of<kMasked>(p, x * factor, b, h, q, first_key + n * 8 + lane % 4 * 2 + i);
-          top[m][half] = fmaxf(top[m][half], x);
-        }
-    }
-}
-
-// Turns values into weights, and adds them to the rows' sums.
-SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, const float (&top)[kRowTiles][2],
-                              SoftmaxRows& rows) {
-  const float unit = exponent_unit(p);
-  float exponents[kRowTiles][2];
-  bool grows = false;
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float x = fmaxf(top[m][half], exchange(top[m][half], 1));
-      x = fmaxf(x, exchange(x, 2)) * unit;
-      exponents[m][half] = x;
-      grows = grows || x > rows.reference[m][half] + kSlack;
-    }
-  if (ballot(grows) != 0) {
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float before = rows.reference[m][half], reference = fmaxf(before, exponents[m][half]);
-        // With nothing kept so far, there is nothing to change.
-        const float factor = reference == -infinity() ? 1.0f : exp2_of(before - reference);
-        rows.reference[m][half] = reference;
-        rows.sum[m][half] *= factor;
-#pragma unroll
-        for (int n = 0; n < padded(kDimV) / 8; ++n)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) rows.output.at[m][n][half * 2 + i] *= factor;
-      }
-  }
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // With nothing kept so far any reference gives a weight of 0.
-      const float reference = rows.reference[m][half] == -infinity() ? 0.0f : rows.reference[m][half];
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = scores.at[m][n][half * 2 + i];
-          x = exp2_of(multiply_add(x, unit, -reference));
-          rows.sum[m][half] += x;
-        }
-    }
-}
-
-// One row by plain sums over its kept keys alone, for blocks with an output that is not finite: in a product of
-// matrices a weight of zero does not keep out a masked key's NaN.
-SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b, int h, int q) {
-  const AttentionArguments& call = p.call;
-  const Rows qs = rows_of(call.q, b, h), ks = rows_of(call.k, b, h / call.group),
-             vs = rows_of(call.v, b, h / call.group);
-  float* const weights = scratch;
-  float* const parts = scratch + kThreads;
-  const auto value_at = [&](int kv) {
-    float score = 0.0f;
-    for (int d = 0; d < kDimQk; ++d)
-      score =
-          multiply_add(float_of(qs.data[q * qs.row + d * qs.dim]), float_of(ks.data[kv * ks.row + d * ks.dim]), score);
-    return value_of<true>(p, score * call.scale, b, h, q, kv);
-  };
-  float largest = -infinity();
-  for (int kv = threadIdx.x; kv < call.seq_kv; kv += kThreads) largest = f32_max(largest, value_at(kv));
-  block_barrier();
-  parts[threadIdx.x] = largest;
-  block_barrier();
-  for (int i = 0; i < kThreads; ++i) largest = f32_max(largest, parts[i]);
-  const float reference = largest == -infinity() ? 0.0f : largest;
-  constexpr int kDims = (kDimV + kThreads - 1) / kThreads;
-  float sum = 0.0f, output[kDims];
-  for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
-  for (int first = 0; first < call.seq_kv; first += kThreads) {
-    const int own = first + threadIdx.x;
-    const float value = own < call.seq_kv ? value_at(own) : -infinity();
-    block_barrier();
-    // No weight is negative: -1 stands for none.
-    weights[threadIdx.x] = value == -infinity() ? -1.0f : expf(value - reference);
-    block_barrier();
-    for (int j = 0; j < kThreads && first + j < call.seq_kv; ++j) {
-      if (weights[j] < 0.0f) continue;
-      sum += weights[j];
-#pragma unroll
-      for (int i = 0; i < kDims; ++i) {
-        const int d = threadIdx.x + i * kThreads;
-        if (d < kDimV)
-          output[i] = multiply_add(weights[j], float_of(vs.data[(first + j) * vs.row + d * vs.dim]), output[i]);
-      }
-    }
-  }
-  const Rows to = rows_of(call.o, b, h);
-  for (int i = 0; i < kDims; ++i) {
-    const int d = threadIdx.x + i * kThreads;
-    if (d < kDimV) to.data[q * to.row + d * to.dim] = half_of(largest == -infinity() ? 0.0f : output[i] / sum);
-  }
-  if (threadIdx.x == 0 && call.lse != nullptr)
-    call.lse[((long long)b * call.heads_q + h) * call.seq_q + q] =
-        largest == -infinity() ? -infinity() : largest + logf(sum);
-}
-
-// Returns whether an output is not finite.
-SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int b, int h, int first_query) {
-  const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
-  float factors[kRowTiles][2];
-  bool not_finite = any_not_finite(rows.output, first_query, call.seq_q);
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = rows.sum[m][half];
-      sum += exchange(sum, 1);
-      sum += exchange(sum, 2);
-      const int row = first_query + m * 16 + half * 8 + lane / 4;
-      not_finite = not_finite || (row < call.seq_q && !is_finite(sum));
-      // The weight of the row's largest value is at least 1.
-      factors[m][half] = sum == 0.0f ? 0.0f : 1.0f / sum;
-      if (call.lse != nullptr && lane % 4 == 0 && row < call.seq_q)
-        call.lse[((long long)b * call.heads_q + h) * call.seq_q + row] =
-            sum == 0.0f ? -infinity() : multiply_add(rows.reference[m][half], kLn2, logf(sum));
-    }
-  store_rows<kDimV>(rows.output, factors, rows_of(call.o, b, h), first_query, call.seq_q);
-  return not_finite;
-}
+#include "backend/kernels/device/attention_softmax.cuh"
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
@@ -194,14 +17,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
 
   SoftmaxRows rows;
-  rows.output.clear();
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      rows.reference[m][half] = -infinity();
-      rows.sum[m][half] = 0.0f;
-    }
+  rows.clear();
   TileWalk<false> walk;
   walk.begin(call, b, h, query_tile);
   bool more = walk.next(call, b, h);
@@ -222,12 +38,13 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
     wait_for_copies();
     block_barrier();  // v is there, and nobody reads k any more
     if (more) load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, call.seq_kv);
-    float top[kRowTiles][2];
+    float top[kRowTiles][2], factors[kRowTiles][2];
     if (partial)
       modify<true>(p, scores, top, b, h, first_query, first_key);
     else
       modify<false>(p, scores, top, b, h, first_query, first_key);
-    soften(p, scores, top, rows);
+    if (raise_references(p, top, rows, factors)) scale_output(rows, factors);
+    weigh(p, scores, rows);
     add_product<kDimV>(rows.output, scores, v_tile);
   }
   if (!any_of_block(store_softmax(p, rows, b, h, first_query))) return;

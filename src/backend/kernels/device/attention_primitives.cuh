@@ -63,8 +63,23 @@ SCOREMOD_FUNCTION void copy_ahead(void* shared, const void* from, int bytes) {
 // Returns when all of the thread's copies are there; other threads see them after a barrier.
 SCOREMOD_FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-SCOREMOD_FUNCTION void block_barrier() { __syncthreads(); }
-SCOREMOD_FUNCTION bool any_of_block(bool condition) { return __syncthreads_or(condition) != 0; }
+// Of the block's threads but producers, which have other things to do.
+SCOREMOD_FUNCTION void block_barrier() {
+  if (kProducers == 0)
+    __syncthreads();
+  else
+    asm volatile("barrier.cta.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+}
+SCOREMOD_FUNCTION bool any_of_block(bool condition) {
+  if (kProducers == 0) return __syncthreads_or(condition) != 0;
+  unsigned any;
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, 1, %2, p;\nselp.u32 %0, 1, 0, q;\n}"
+      : "=r"(any)
+      : "r"((unsigned)condition), "n"(kWarps * 32)
+      : "memory");
+  return any != 0;
+}
 SCOREMOD_FUNCTION unsigned ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
 SCOREMOD_FUNCTION float exchange(float value, int lane_distance) {
   return __shfl_xor_sync(0xffffffffu, value, lane_distance);

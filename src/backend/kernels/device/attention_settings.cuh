@@ -21,3 +21,8 @@ enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
 constexpr MaskKnowledge kMask = /*{mask}*/ kBandMask /*{}*/;
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
+// Of Hopper kernels: threads of a block that copy tiles for the others, tiles of a kind that are copied ahead (keys of
+// the backward of queries: kKeyStages), and rows of each copy.
+constexpr int kProducers = /*{producers}*/ 0 /*{}*/;
+constexpr int kStages = /*{stages}*/ 2 /*{}*/, kKeyStages = /*{key_stages}*/ 2 /*{}*/;
+constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;

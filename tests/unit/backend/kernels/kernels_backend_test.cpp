@@ -37,20 +37,64 @@ Target h200() {
   return target;
 }
 
-std::vector<Candidate> candidates_of(const AttentionProblem& problem, Direction direction) {
+std::vector<Candidate> candidates_of(const AttentionProblem& problem, Direction direction,
+                                     const Target& target = h200()) {
   std::vector<UnsupportedReason> reasons;
-  return kernels_backend().candidates(compiler::compile(problem), {direction, true, {}}, h200(), reasons);
+  return kernels_backend().candidates(compiler::compile(problem), {direction, true, {}}, target, reasons);
+}
+
+Target a100() {
+  Target target = h200();
+  target.device.name = "NVIDIA A100";
+  target.device.compute_capability = 80;
+  target.device.shared_memory_per_block = 166912;
+  return target;
 }
 
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 
 TEST(KernelsBackend, OffersLargeTilesFirstAndSmallOnesForWhereThoseSpill) {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const auto candidates = candidates_of(problem_of(kCausal), direction);
+    const auto candidates = candidates_of(problem_of(kCausal), direction, a100());
     ASSERT_EQ(candidates.size(), 2u);
     EXPECT_LT(candidates[0].predicted.milliseconds, candidates[1].predicted.milliseconds);
     EXPECT_NE(candidates[0].structural_key, candidates[1].structural_key);
   }
+}
+
+TEST(KernelsBackend, OffersHopperKernelsFirstWhereTheyRun) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const auto candidates = candidates_of(problem_of(kCausal), direction);
+    ASSERT_EQ(candidates.size(), 3u);
+    EXPECT_NE(candidates[0].label.find("hopper"), std::string::npos);
+    EXPECT_LT(candidates[0].predicted.milliseconds, candidates[1].predicted.milliseconds);
+    EXPECT_NE(candidates[0].structural_key, candidates[1].structural_key);
+  }
+}
+
+TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
+  const auto ids = [](const AttentionProblem& problem, Direction direction, const Target& target) {
+    std::vector<UnsupportedReason> reasons;
+    const auto found = kernels_backend().candidates(compiler::compile(problem), {direction, true, {}}, target, reasons);
+    for (const Candidate& candidate : found) EXPECT_EQ(candidate.label.find("hopper"), std::string::npos);
+    std::vector<std::string> ids;
+    for (const UnsupportedReason& reason : reasons) ids.push_back(reason.id);
+    return ids;
+  };
+  using Ids = std::vector<std::string>;
+  AttentionProblem problem = problem_of(kCausal);
+  EXPECT_EQ(ids(problem, Direction::kForward, a100()), Ids{"engine_refused"});
+  problem.dim_v = 256;
+  EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"head_dim"});
+  problem = problem_of(kCausal);
+  problem.seq_q = 64;
+  EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"engine_refused"});
+  problem = problem_of(kCausal);
+  problem.o.strides = Strides{4096 * 16 * 129, 129, 16 * 129, 1};
+  EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"copy_alignment"});
+  problem = problem_of(kCausal);
+  problem.k.strides = Strides{4096 * 16 * 129, 129, 16 * 129, 1};
+  EXPECT_EQ(ids(problem, Direction::kForward, h200()), Ids{"copy_alignment"});
 }
 
 TEST(KernelsBackend, KeepsOneImageForProblemsThatDifferInSizesAndStrides) {
@@ -141,6 +185,15 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
   problem.dim_qk = 128;
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
   EXPECT_EQ(ids(nullptr, {Direction::kBackward, true, {0}}), std::vector<std::string>{"no_operand_gradient"});
+}
+
+TEST(KernelsBackend, ReadsFromTheCompilersReportThatProductsAreSerialized) {
+  EXPECT_TRUE(kernels::serializes_products(
+      "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+      "insufficient register resources for the wgmma pipeline in the function 'hopper_forward'"));
+  EXPECT_FALSE(kernels::serializes_products(
+      "ptxas info    : (C7519) warpgroup.arrive is injected in around line 2694 by compiler to allow use of registers "
+      "in GMMA in function 'hopper_forward'"));
 }
 
 TEST(KernelsBackend, ReadsSpillsFromTheCompilersReport) {

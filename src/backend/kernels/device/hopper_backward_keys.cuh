@@ -1,0 +1,187 @@
+// hopper_backward_keys: attention_backward_keys with one warpgroup that copies queries and their gradients ahead and
+// others that have 64 keys each. While a group turns the scores of a step into weights and gradients, the other groups'
+// products run.
+#pragma once
+
+#include "backend/kernels/device/attention_key_gradients.cuh"
+#include "backend/kernels/device/hopper_tiles.cuh"
+
+struct KeyTiles {
+  Half *k, *v, *q, *d_o;
+  float* terms;
+  Barrier *own_full, *full, *empty;
+
+  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kQBytes = tile_bytes(kStep, kDimQk),
+                       kDoBytes = tile_bytes(kStep, kDimV), kTermBytes = kStep * 2 * (int)sizeof(float);
+  static constexpr int kSteps = kKBytes + tile_bytes(kKeys, kDimV);
+  static constexpr int kTerms = kSteps + kStages * (kQBytes + kDoBytes);
+  static constexpr int kBarriers = kTerms + kStages * kTermBytes;
+
+  SCOREMOD_MEMBER explicit KeyTiles(unsigned char* shared) {
+    k = (Half*)shared;
+    v = (Half*)(shared + kKBytes);
+    q = (Half*)(shared + kSteps);
+    d_o = (Half*)(shared + kSteps + kStages * kQBytes);
+    terms = (float*)(shared + kTerms);
+    own_full = (Barrier*)(shared + kBarriers);
+    full = own_full + 1;
+    empty = full + kStages;
+  }
+  SCOREMOD_MEMBER void begin() const {
+    begin_barrier(own_full, 2);
+    for (int i = 0; i < kStages; ++i) {
+      begin_barrier(full + i, 3);
+      begin_barrier(empty + i, kWarps);
+    }
+    publish_barriers();
+  }
+};
+
+SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTiles& tiles, int b, int head_kv,
+                                       int key_tile) {
+  const AttentionArguments& call = all.rest.call;
+  // One thread asks for all copies of boxes.
+  if (call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned && threadIdx.x >= kThreads + 32) return;
+  QuerySteps steps;
+  steps.begin(call, b, head_kv, key_tile);
+  if (!steps.next(call, b)) return;
+  fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, b, head_kv, key_tile * kKeys, call.seq_kv);
+  fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, b, head_kv, key_tile * kKeys, call.seq_kv);
+  Ring<kStages> ring;
+  do {
+    const int first = steps.first_query();
+    Barrier* const full = tiles.full + ring.stage;
+    wait_for(tiles.empty + ring.stage, ring.phase ^ 1);
+    if (threadIdx.x == kThreads) {
+      const int left = rows_pitch(call) - first, bytes = (left < kStep ? left : kStep) * 2 * (int)sizeof(float);
+      arrive_and_expect(full, bytes);
+      copy_bytes(tiles.terms + ring.stage * kStep * 2, row_terms(call, b, steps.h, first), bytes, full);
+    }
+    fill_tile<kStep, kDimQk>(tiles.q + ring.stage * (KeyTiles::kQBytes / 2), call.q, all.q, full, b, steps.h, first,
+                             call.seq_q);
+    fill_tile<kStep, kDimV>(tiles.d_o + ring.stage * (KeyTiles::kDoBytes / 2), call.d_o, all.d_o, full, b, steps.h,
+                            first, call.seq_q);
+    ring.advance();
+  } while (steps.next(call, b));
+}
+
+template <bool kDk, bool kDv>
+SCOREMOD_FUNCTION void consume_queries(const Arguments& p, const KeyTiles& tiles, Sums<1, padded(kDimQk)>& dk,
+                                       Sums<1, padded(kDimV)>& dv, int b, int head_kv, int key_tile) {
+  const AttentionArguments& call = p.call;
+  const int first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
+  QuerySteps steps;
+  steps.begin(call, b, head_kv, key_tile);
+  if (!steps.next(call, b)) return;
+  const int group_bytes = group_number() * 64 * 128;
+  const unsigned k = moved_by(tile_view(tiles.k, kKeys), group_bytes),
+                 v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
+  const unsigned q = tile_view(tiles.q, kStep), d_o = tile_view(tiles.d_o, kStep);
+  Ring<kStages> ring;
+  Sums<1, kStep> scores, products;
+  unsigned weights[kStep / 16][4], gradients[kStep / 16][4];
+  const auto ask_scores = [&] {
+    wait_for(tiles.full + ring.stage, ring.phase);
+    begin_products();
+    ask_product_of_rows<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
+    end_products();
+  };
+  const auto ask_other_products = [&] {
+    begin_products();
+    if (kDk) ask_product_of_rows<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
+    end_products();
+  };
+  const auto differentiate_step = [&] {
+    pin(scores.at[0]);
+    if (kDk) pin(products.at[0]);
+    const float* const terms = tiles.terms + ring.stage * kStep * 2;
+    // Fewer registers meet after both ways where these are halves already.
+    if (steps.walk.partial || steps.first_query() + kStep > call.seq_q) {
+      differentiate_part<true>(p, scores, products, terms, b, steps.h, steps.first_query(), first_key);
+      if (kDv) round_to_halves<kStep>(weights, scores);
+      if (kDk) round_to_halves<kStep>(gradients, products);
+    } else {
+      differentiate_part<false>(p, scores, products, terms, b, steps.h, steps.first_query(), first_key);
+      if (kDv) round_to_halves<kStep>(weights, scores);
+      if (kDk) round_to_halves<kStep>(gradients, products);
+    }
+  };
+  const auto ask_sums = [&](int stage) {
+    if (kDv) pin(weights);
+    if (kDk) pin(gradients);
+    if (kDv) pin(dv.at[0]);
+    if (kDk) pin(dk.at[0]);
+    begin_products();
+    if (kDv) ask_product<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
+    if (kDk) ask_product<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
+    end_products();
+  };
+  wait_for(tiles.own_full, 0);
+  ask_scores();
+  ask_other_products();
+  wait_for_products<0>();
+  differentiate_step();
+  while (steps.next(call, b)) {
+    const int last = ring.stage;
+    ring.advance();
+    ask_sums(last);
+    ask_scores();
+    // The registers of the weights and gradients are free before more products are asked for.
+    wait_for_products<1>();
+    if (kDv) pin(dv.at[0]);
+    if (kDk) pin(dk.at[0]);
+    leave(tiles.empty + last);
+    ask_other_products();
+    wait_for_products<0>();
+    differentiate_step();
+  }
+  ask_sums(ring.stage);
+  wait_for_products<0>();
+  if (kDv) pin(dv.at[0]);
+  if (kDk) pin(dk.at[0]);
+}
+
+// What a block writes.
+struct KeyPlace {
+  int b, head_kv, key_tile;
+
+  SCOREMOD_MEMBER explicit KeyPlace(const AttentionArguments& call) {
+    const int number = block_number(), head = number / call.key_tiles, heads_kv = call.heads_q / call.group;
+    key_tile = number % call.key_tiles;
+    b = head / heads_kv;
+    head_kv = head % heads_kv;
+  }
+};
+
+template <bool kDk, bool kDv>
+SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
+  SCOREMOD_SHARED(unaligned);
+  const KeyTiles tiles(aligned_tiles(unaligned));
+  const AttentionArguments& call = all.rest.call;
+  if (threadIdx.x == 0) tiles.begin();
+  everyone_meets();
+  if (threadIdx.x >= kThreads) {
+    give_registers<kProducerRegisters>();
+    const KeyPlace place(call);
+    produce_queries(all, tiles, place.b, place.head_kv, place.key_tile);
+  } else {
+    take_registers<kConsumerRegisters>();
+    Sums<1, padded(kDimQk)> dk;
+    Sums<1, padded(kDimV)> dv;
+    dk.clear();
+    dv.clear();
+    {
+      const KeyPlace place(call);
+      consume_queries<kDk, kDv>(all.rest, tiles, dk, dv, place.b, place.head_kv, place.key_tile);
+    }
+    const KeyPlace place(call);
+    store_keys<kDk, kDv>(all.rest, dk, dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
+  }
+}
+
+SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_keys(SCOREMOD_MAPPED_ARGUMENT all) {
+  write_keys<true, !kSplitKeys>(all);
+}
+SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_values(SCOREMOD_MAPPED_ARGUMENT all) {
+  if (kSplitKeys) write_keys<false, kSplitKeys>(all);
+}

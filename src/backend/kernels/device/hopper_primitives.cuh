@@ -1,0 +1,156 @@
+// What the Hopper kernels ask of the device beside attention_primitives.cuh: products of matrices by a warpgroup (four
+// warps), which run beside other work, copies of boxes of a tensor to shared memory, barriers in shared memory that
+// count arrivals and bytes, and registers that warpgroups hand to one another.
+#pragma once
+
+#include "backend/kernels/device/attention_primitives.cuh"
+
+#define SCOREMOD_MAPPED_ARGUMENT const __grid_constant__ MappedArguments
+
+// All threads of a block, producers too.
+SCOREMOD_FUNCTION void everyone_meets() { __syncthreads(); }
+
+// blockIdx.x, read again: what is computed from it need not stay in registers meanwhile.
+SCOREMOD_FUNCTION int block_number() {
+  int number;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
+  return number;
+}
+
+// What is the same for all threads of a warp, so that the compiler knows it to be: it then takes none of their
+// registers.
+SCOREMOD_FUNCTION int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// A tensor as copies of boxes see it: a CUtensorMap.
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+
+// Of a barrier in shared memory. It begins phase 0; a wait for a phase returns when it is over.
+using Barrier = unsigned long long;
+
+SCOREMOD_FUNCTION void begin_barrier(Barrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// After a thread began barriers, and before the block's next barrier.
+SCOREMOD_FUNCTION void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+SCOREMOD_FUNCTION void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// Arrives, and has the phase wait for that many bytes of copy_box().
+SCOREMOD_FUNCTION void arrive_and_expect(Barrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+SCOREMOD_FUNCTION void wait_for(Barrier* barrier, int phase) {
+  unsigned done = 0;
+  while (done == 0) {
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(phase)
+                 : "memory");
+  }
+}
+
+// The box of 64 dims from `dim` and the map's number of rows from `row`; what lies beyond the tensor is zeros.
+SCOREMOD_FUNCTION void copy_box(void* shared, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(dim), "r"(row), "r"(h), "r"(b)
+      : "memory");
+}
+// As many bytes, which is a multiple of 16, as are both addresses.
+SCOREMOD_FUNCTION void copy_bytes(void* shared, const void* from, int bytes, Barrier* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+// Before a barrier that makes a thread's own writes to shared memory known to products and copies of others.
+SCOREMOD_FUNCTION void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Of `threads` threads that meet, or arrive for others to meet; numbers 0 and 1 are block_barrier()'s.
+SCOREMOD_FUNCTION void meet(int number, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+SCOREMOD_FUNCTION void arrive_at(int number, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+template <int kRegisters>
+SCOREMOD_FUNCTION void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+SCOREMOD_FUNCTION void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A tile of halves in shared memory as the products see it: blocks of 64 columns, in each of which a row is 128 bytes
+// and every eight rows have their 16-byte words exchanged. It begins at a multiple of 1024 bytes. This is the lower
+// half of its descriptor: where it is, and how far apart blocks are; the upper half is the same for all of them: that
+// eight rows are 1024 bytes, and words are exchanged among 128.
+#define SCOREMOD_UPPER_HALF "0x40000040"
+SCOREMOD_FUNCTION unsigned tile_view(const Half* tile, int rows) {
+  return (shared_address(tile) & 0x3ffffu) >> 4 | (unsigned)(rows * 128) >> 4 << 16;
+}
+SCOREMOD_FUNCTION unsigned moved_by(unsigned view, int bytes) { return view + (unsigned)(bytes >> 4); }
+
+// Products are asked for between begin_products() and end_products(), and have read their registers and written their
+// sums when at most kLeft later groups are under way; until then nothing else may touch these.
+SCOREMOD_FUNCTION void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+SCOREMOD_FUNCTION void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kLeft>
+SCOREMOD_FUNCTION void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
+}
+// Keeps what is done with these values before on this side, and what is done with them after on the other.
+template <int kCount>
+SCOREMOD_FUNCTION void pin(float (&values)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    asm volatile("" : "+f"(values[i][0]), "+f"(values[i][1]), "+f"(values[i][2]), "+f"(values[i][3])::"memory");
+}
+template <int kCount>
+SCOREMOD_FUNCTION void pin(unsigned (&values)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    asm volatile("" : "+r"(values[i][0]), "+r"(values[i][1]), "+r"(values[i][2]), "+r"(values[i][3])::"memory");
+}
+
+// For a number of columns: sums (+)= a b, 64 x 16 by 16 x kColumns, where a warpgroup's threads have the sums as Sums
+// have them. Unless `adds`, the sums are what the product is. b is read by rows of columns where kTransposed.
+template <int kColumns>
+struct Product {
+  // a and b from shared memory, both with their columns along the sum.
+  SCOREMOD_MEMBER static void of_rows(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds);
+  // a from registers, b from shared memory with its rows along the sum.
+  SCOREMOD_MEMBER static void of_registers(float (&d)[kColumns / 8][4], const unsigned (&a)[4], unsigned b, bool adds);
+};
+/*{product}*/
+template <>
+struct Product</*{columns}*/ 8 /*{}*/> {
+  static constexpr int kColumns = /*{columns}*/ 8 /*{}*/;
+  SCOREMOD_MEMBER static void of_rows(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, /*{r2}*/%6/*{}*/, 0;\n"
+        "mov.b64 a, {/*{r0}*/%4/*{}*/, " SCOREMOD_UPPER_HALF "};\nmov.b64 b, {/*{r1}*/%5/*{}*/, " SCOREMOD_UPPER_HALF
+        "};\n"
+        "wgmma.mma_async.sync.aligned.m64n/*{columns}*/8/*{}*/k16.f32./*{type}*/bf16.bf16/*{}*/ "
+        "{/*{sums}*/%0, %1, %2, %3/*{}*/}, a, b, p, 1, 1, 0, 0;\n}"
+        : /*{operands}*/ "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]) /*{}*/
+        : "r"(a), "r"(b), "r"((int)adds));
+  }
+  SCOREMOD_MEMBER static void of_registers(float (&d)[kColumns / 8][4], const unsigned (&a)[4], unsigned b, bool adds) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, /*{r5}*/%9/*{}*/, 0;\n"
+        "mov.b64 b, {/*{r4}*/%8/*{}*/, " SCOREMOD_UPPER_HALF
+        "};\n"
+        "wgmma.mma_async.sync.aligned.m64n/*{columns}*/8/*{}*/k16.f32./*{type}*/bf16.bf16/*{}*/ "
+        "{/*{sums}*/%0, %1, %2, %3/*{}*/}, {/*{quad}*/%4, %5, %6, %7/*{}*/}, b, p, 1, 1, 1;\n}"
+        : /*{operands}*/ "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]) /*{}*/
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)adds));
+  }
+};
+/*{}*/

@@ -1,0 +1,116 @@
+// Tiles in shared memory as a warpgroup's products read them, how a warpgroup of producers fills them, and which
+// products the attention kernels ask for.
+#pragma once
+
+#include "backend/kernels/device/attention_tiles.cuh"
+#include "backend/kernels/device/hopper_primitives.cuh"
+
+// The argument of a Hopper kernel; the others have the part from `rest` on.
+struct MappedArguments {
+  TensorMap q, k, v, d_o;
+  Arguments rest;
+};
+
+constexpr int kGroup = 128;  // threads of a warpgroup
+constexpr int kGroups = kThreads / kGroup;
+// Registers of a thread: 64 Ki are shared by the consumers and one group of producers.
+constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
+// Numbers of barriers that threads meet at: one where producers do, and one for each group of consumers.
+constexpr int kProducersMeet = 2, kTurns = 3;
+
+// The number of a consumer's group.
+SCOREMOD_FUNCTION int group_number() { return uniform(threadIdx.x / kGroup); }
+
+SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return (dim + 63) / 64; }
+SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return rows * blocks_of(dim) * 128; }
+
+// From where on tiles may lie.
+SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
+  return shared + (0u - shared_address(shared)) % 1024;
+}
+
+// By all producers: rows first, first + 1, ... of a batch and head; those from `end` on are zeros. Completes a phase of
+// `full`, which one arrival does.
+template <int kTileRows, int kDim>
+SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
+                                 int h, int first, int end) {
+  const int thread = threadIdx.x - kThreads;
+  if (tensor.aligned) {
+    if (thread != 0) return;
+    arrive_and_expect(full, tile_bytes(kTileRows, kDim));
+#pragma unroll
+    for (int block = 0; block < blocks_of(kDim); ++block)
+#pragma unroll
+      for (int row = 0; row < kTileRows; row += kBoxRows)
+        copy_box(tile + (block * kTileRows + row) * 64, &map, full, block * 64, first + row, h, b);
+    return;
+  }
+  const Rows from = rows_of(tensor, b, h);
+#pragma unroll 1
+  for (int i = thread; i < kTileRows * padded(kDim); i += kGroup) {
+    const int row = i / padded(kDim), dim = i % padded(kDim);
+    const bool there = first + row < end && dim < kDim;
+    const int word = (dim % 64 / 8) ^ (row % 8);
+    tile[dim / 64 * kTileRows * 64 + row * 64 + word * 8 + dim % 8] =
+        there ? from.data[(first + row) * from.row + dim * from.dim] : (Half)0;
+  }
+  publish_writes();
+  meet(kProducersMeet, kGroup);
+  if (thread == 0) arrive(full);
+}
+
+// One arrival for each warp of consumers.
+SCOREMOD_FUNCTION void leave(Barrier* empty) {
+  if (threadIdx.x % 32 == 0) arrive(empty);
+}
+
+// A ring of tiles: which one is next, and which phase its barriers are in.
+template <int kStages>
+struct Ring {
+  int stage = 0, phase = 0;
+
+  SCOREMOD_MEMBER void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// Asks for sums = a b^T, where a's rows are the group's of kRowsA and b has kColumns of kRowsB rows, both of kDim.
+template <int kDim, int kRowsA, int kRowsB, int kColumns>
+SCOREMOD_FUNCTION void ask_product_of_rows(Sums<1, kColumns>& sums, unsigned a, unsigned b) {
+#pragma unroll
+  for (int k = 0; k < padded(kDim); k += 16)
+    Product<kColumns>::of_rows(sums.at[0], moved_by(a, k / 64 * kRowsA * 128 + k % 64 * 2),
+                               moved_by(b, k / 64 * kRowsB * 128 + k % 64 * 2), k != 0);
+}
+
+// Asks for sums += w b, where b has kInner rows of kDim.
+template <int kDim, int kInner>
+SCOREMOD_FUNCTION void ask_product(Sums<1, padded(kDim)>& sums, const unsigned (&w)[kInner / 16][4], unsigned b) {
+#pragma unroll
+  for (int k = 0; k < kInner; k += 16)
+    Product<padded(kDim)>::of_registers(sums.at[0], w[k / 16], moved_by(b, k * 128), true);
+}
+
+// Sums rounded to halves, as the left factor of a product.
+template <int kInner>
+SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums<1, kInner>& sums) {
+#pragma unroll
+  for (int k = 0; k < kInner / 16; ++k) {
+    const auto& low = sums.at[0][2 * k];
+    const auto& high = sums.at[0][2 * k + 1];
+    w[k][0] = pair_of(low[0], low[1]);
+    w[k][1] = pair_of(low[2], low[3]);
+    w[k][2] = pair_of(high[0], high[1]);
+    w[k][3] = pair_of(high[2], high[3]);
+  }
+}
+
+// Groups of consumers ask for their products in turns, so that one's products run beside the other's arithmetic.
+SCOREMOD_FUNCTION void begin_turns() {
+  if (group_number() == kGroups - 1) arrive_at(kTurns, 2 * kGroup);
+}
+SCOREMOD_FUNCTION void await_turn() { meet(kTurns + group_number(), 2 * kGroup); }
+SCOREMOD_FUNCTION void pass_turn() { arrive_at(kTurns + (group_number() + 1) % kGroups, 2 * kGroup); }

@@ -1,0 +1,119 @@
+#include "backend/kernels/hopper_shape.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "backend/kernels/arguments.hpp"
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr int kCapability = 90;
+/// Tiles begin where the exchange of a row's words does.
+constexpr std::size_t kAlignment = 1024, kBarrierBytes = 8;
+/// The backward keeps sums of this many dims in registers, and makes rows' deltas from o: with few rows or keys, o's
+/// rounding would be much of the error.
+constexpr std::int64_t kMostBackwardDims = 128, kFewRows = 64;
+
+std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
+/// tile_bytes() of hopper_tiles.cuh.
+std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
+  return static_cast<std::size_t>(rows * ((dim + 63) / 64) * 128);
+}
+
+}  // namespace
+
+TileShape hopper_shape(const AttentionProblem& problem, Direction direction) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  TileShape shape;
+  shape.family = Family::kHopper;
+  shape.warps = 8;
+  shape.queries = shape.keys = 128;
+  shape.blocks = 1;
+  if (direction == Direction::kForward) {
+    if (widest <= 64) {
+      shape.warps = 12;
+      shape.queries = 192;
+    } else if (widest > 192 || padded(problem.dim_v) > 128) {
+      shape.keys = 64;
+    } else if (widest > 128) {
+      shape.keys = 96;
+    }
+  } else {
+    shape.step = shape.part = 64;
+    shape.key_step = widest <= 64 ? 128 : 64;
+    shape.key_stages = widest <= 64 ? 3 : 4;
+  }
+  return shape;
+}
+
+std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
+                                                 int compute_capability) {
+  std::vector<UnsupportedReason> reasons;
+  if (compute_capability != kCapability) {
+    reasons.push_back(
+        unsupported(Rule::kEngineRefused, concat("hopper kernels: expected compute capability 9.0, found ",
+                                                 compute_capability / 10, ".", compute_capability % 10)));
+  }
+  const bool backward = direction == Direction::kBackward;
+  if (backward && std::max(problem.dim_qk, problem.dim_v) > kMostBackwardDims) {
+    reasons.push_back(unsupported(
+        Rule::kHeadDim, concat("hopper kernels: expected head dims of at most ", kMostBackwardDims,
+                               " in a backward, found ", problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
+  }
+  if (backward && std::min(problem.seq_q, problem.seq_kv) <= kFewRows) {
+    reasons.push_back(unsupported(Rule::kEngineRefused, concat("hopper kernels: expected more than ", kFewRows,
+                                                               " queries and keys in a backward, found ", problem.seq_q,
+                                                               " and ", problem.seq_kv)));
+  }
+  using problem::TensorRole;
+  static constexpr std::array<const char*, 4> kNames{"q", "k", "v", "o"};
+  static constexpr std::array kRoles{TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO};
+  for (std::size_t i = 0; i < (backward ? 4 : 3); ++i) {
+    if (tensor_argument(problem, kRoles[i], nullptr).aligned != 0) continue;
+    reasons.push_back(unsupported(
+        Rule::kCopyAlignment,
+        concat(
+            "hopper kernels: expected rows of ", kNames[i],
+            " that lie densely, with a head dim and strides that are multiples of 8 elements, found another layout")));
+  }
+  return reasons;
+}
+
+std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const auto stages = static_cast<std::size_t>(shape.stages);
+  return kAlignment + tile_bytes(shape.queries, dim_qk) +
+         stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v)) + (1 + 4 * stages) * kBarrierBytes;
+}
+
+std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const auto stages = static_cast<std::size_t>(shape.key_stages);
+  return kAlignment + tile_bytes(shape.queries, dim_qk) + tile_bytes(shape.queries, dim_v) +
+         stages * (tile_bytes(shape.key_step, dim_qk) + tile_bytes(shape.key_step, dim_v)) +
+         (1 + 4 * stages) * kBarrierBytes;
+}
+
+std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const auto stages = static_cast<std::size_t>(shape.stages);
+  const std::size_t terms = 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
+  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) +
+         stages * (tile_bytes(shape.step, dim_qk) + tile_bytes(shape.step, dim_v) + terms) +
+         (1 + 2 * stages) * kBarrierBytes;
+}
+
+std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
+                                                 const TileShape& shape) {
+  std::vector<std::int64_t> columns{padded(problem.dim_v)};
+  if (direction == Direction::kForward) {
+    columns.push_back(shape.keys);
+  } else {
+    columns.insert(columns.end(), {padded(problem.dim_qk), shape.step, shape.key_step});
+  }
+  std::ranges::sort(columns);
+  columns.erase(std::ranges::unique(columns).begin(), columns.end());
+  return columns;
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/kernels/tile_shape.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// Rows that one copy to shared memory brings.
+inline constexpr int kHopperBoxRows = 32;
+
+/// The shape of Hopper kernels that was fastest on an H200, whatever the lengths.
+TileShape hopper_shape(const AttentionProblem& problem, Direction direction);
+
+/// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty
+/// where there are.
+std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
+                                                 int compute_capability);
+
+/// Shared memory of one block, in bytes.
+std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+
+/// The numbers of columns that the kernels' products have, each once.
+std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
+                                                 const TileShape& shape);
+
+}  // namespace scoremod::backend::kernels

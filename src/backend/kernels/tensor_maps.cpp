@@ -1,0 +1,59 @@
+#include "backend/kernels/tensor_maps.hpp"
+
+#include <array>
+#include <cstring>
+
+#include "backend/cuda/driver_call.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using problem::TensorRole;
+
+constexpr std::int64_t kHalfBytes = 2;
+/// Halves of a row that one copy brings: as many as are exchanged among themselves.
+constexpr cuuint32_t kBoxDims = 64;
+
+bool write_map(const AttentionProblem& problem, TensorRole role, const device::TensorArgument& tensor,
+               std::byte (&to)[TensorMaps::kBytes]) {
+  static_assert(sizeof(CUtensorMap) == TensorMaps::kBytes);
+  const problem::TensorShape shape = problem::shape_of(problem, role);
+  // Rows that are the same memory are none that a map can have.
+  if ((shape.sequence > 1 && tensor.row <= 0) || (shape.heads > 1 && tensor.head <= 0) ||
+      (shape.batch > 1 && tensor.batch <= 0))
+    return false;
+  const auto size = [](std::int64_t of) { return static_cast<cuuint64_t>(of); };
+  const std::array<cuuint64_t, 4> sizes{size(shape.dim), size(shape.sequence), size(shape.heads), size(shape.batch)};
+  // The stride of a size of 1 may be anything, but what the driver takes.
+  const auto stride = [](long long elements) {
+    return static_cast<cuuint64_t>(elements <= 0 ? 16 : elements * kHalfBytes);
+  };
+  const std::array<cuuint64_t, 3> strides{stride(tensor.row), stride(tensor.head), stride(tensor.batch)};
+  const std::array<cuuint32_t, 4> box{kBoxDims, static_cast<cuuint32_t>(kHopperBoxRows), 1, 1}, steps{1, 1, 1, 1};
+  CUtensorMap map{};
+  const CUresult status = SCOREMOD_DRIVER(cuTensorMapEncodeTiled)(
+      &map, problem.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+      tensor.data, sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) return false;
+  std::memcpy(to, &map, sizeof(map));
+  return true;
+}
+
+}  // namespace
+
+void write_tensor_maps(const AttentionProblem& problem, ArgumentBytes& arguments) {
+  device::AttentionArguments& call = arguments.call();
+  TensorMaps& maps = arguments.maps();
+  const auto write = [&](std::size_t number, TensorRole role, device::TensorArgument& tensor) {
+    if (tensor.data == nullptr || tensor.aligned == 0) return;
+    tensor.aligned = write_map(problem, role, tensor, maps.bytes[number]) ? 1 : 0;
+  };
+  write(0, TensorRole::kQ, call.q);
+  write(1, TensorRole::kK, call.k);
+  write(2, TensorRole::kV, call.v);
+  write(3, TensorRole::kO, call.d_o);
+}
+
+}  // namespace scoremod::backend::kernels
