@@ -16,9 +16,6 @@ using Program = struct NvrtcProgram*;
 using Result = int;
 constexpr Result kSuccess = 0;
 constexpr Result kCompilationFailed = 6;  // NVRTC_ERROR_COMPILATION
-/// NVRTC's major version that was seen to take --split-compile; what it does with an option that it doesn't know is to
-/// compile nothing.
-constexpr int kSplitsFrom = 13;
 
 struct Nvrtc {
   Result (*create)(Program*, const char* source, const char* name, int headers, const char* const*, const char* const*);
@@ -32,7 +29,6 @@ struct Nvrtc {
   Result (*ptx)(Program, char*);
   Result (*arch_count)(int*);
   Result (*archs)(int*);
-  Result (*version)(int* major, int* minor);
   const char* (*error)(Result);
 };
 
@@ -58,7 +54,6 @@ const Nvrtc& nvrtc() {
     find(found.ptx, "nvrtcGetPTX");
     find(found.arch_count, "nvrtcGetNumSupportedArchs");
     find(found.archs, "nvrtcGetSupportedArchs");
-    find(found.version, "nvrtcVersion");
     find(found.error, "nvrtcGetErrorString");
     return found;
   }();
@@ -85,12 +80,6 @@ int architecture(int compute_capability) {
   return best;
 }
 
-bool takes_split_compile() {
-  int major = 0, minor = 0;
-  check(nvrtc().version(&major, &minor), "nvrtcVersion");
-  return major >= kSplitsFrom;
-}
-
 /// One program, destroyed with the object.
 class Compilation {
  public:
@@ -105,8 +94,6 @@ class Compilation {
     std::vector options{arch.c_str(),  "--std=c++17",     "--fmad=false",
                         "--ftz=false", "--prec-div=true", "--prec-sqrt=true"};
     if (report) options.push_back("--ptxas-options=-v");
-    // A thread for each kernel: the two of a backward take two thirds of the time.
-    if (takes_split_compile()) options.push_back("--split-compile=0");
     const Result result = nvrtc().compile(program_, static_cast<int>(options.size()), options.data());
     if (result == kCompilationFailed) fail_bug("a generated kernel does not compile: ", log());
     check(result, "nvrtcCompileProgram");
