@@ -111,6 +111,24 @@ def test_what_changes_is_seen(tensors, by_operator, random):
     check(enable_gqa=True)
 
 
+def test_integers_are_looked_at_whenever_they_were_written(tensors):
+    ids = torch.zeros(B, S, dtype=torch.int64)
+
+    def attend():
+        return flex_attention(*tensors, mask_mod=lambda b, h, q_idx, kv_idx: ids[b, q_idx] == ids[b, kv_idx])
+
+    first = attend()
+    assert torch.equal(attend(), first)
+    ids[0, 3] = 2**31
+    with pytest.raises(scoremod.InvalidArgumentError, match="found 2147483648"):
+        attend()
+    ids[0, 3] = 2**31 - 1
+    assert not torch.equal(attend(), first)
+    ids = ids + 2**40  # another tensor
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected integers"):
+        attend()
+
+
 def test_gradients_are_the_same_bits(tensors, by_operator, random):
     slopes, cap = torch.randn(H, generator=random), torch.tensor(3.0)
 

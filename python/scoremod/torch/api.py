@@ -149,8 +149,8 @@ def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, option
         traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
         if not is_kept:
             return _by_operator(query, key, value, traced, sources, with_lse, options)
-        operands, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
-        call = EagerCall(query, key, value, captured, traced.sources, operands, wanted, backward, with_lse, text)
+        _, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
+        call = EagerCall(query, key, value, captured, traced.sources, wanted, backward, with_lse, text)
         keep(kind, call)
     return call(query, key, value, captured)
 

@@ -1,5 +1,6 @@
 """Captured tensors as operands of a score program."""
 
+import weakref
 from typing import NamedTuple
 
 import torch
@@ -38,10 +39,26 @@ def operand_tensor(tensor):
     return tensor
 
 
+# id of a tensor -> (a weak reference to it, its version) when its integers were looked at last: PyTorch counts what is written into a tensor.
+_MAX_CHECKED = 1024
+_checked = {}
+
+
 def _check_int32(tensor):
     """Raises InvalidArgumentError for integers that int32 doesn't hold. What is on a device is looked at there, and what has no data isn't."""
     if tensor.dtype != torch.int64 or tensor.numel() == 0 or not has_data(tensor):
         return
+    state = None if tensor.is_inference() else (tensor._version, tensor.data_ptr(), tensor.shape)
+    reference, before = _checked.get(id(tensor), (None, None))
+    if state is not None and state == before and reference() is tensor:
+        return
+    _check_numbers(tensor)
+    while len(_checked) >= _MAX_CHECKED:
+        _checked.pop(next(iter(_checked)), None)
+    _checked[id(tensor)] = weakref.ref(tensor), state
+
+
+def _check_numbers(tensor):
     if tensor.device.type == "cpu":
         low, high = tensor.min().item(), tensor.max().item()
         number = next((each for each in (low, high) if not _INT32.min <= each <= _INT32.max), None)

@@ -10,6 +10,8 @@ from torch.autograd import forward_ad
 
 from scoremod.environment import settings
 from scoremod.torch.attention_ops import differentiate
+from scoremod.torch.call import DTYPE_NAMES
+from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
 from scoremod.torch.strides import empty_like, empty_output, lying_as, output_strides, taken, taken_operand
@@ -58,13 +60,17 @@ def keep(kind, call):
 class EagerCall:
     """All calls of one kind."""
 
-    def __init__(self, query, key, value, captured, sources, operands, wanted, backward, with_lse, text):
-        """sources: those of kept_traces.KeptTrace; operands: what they gave. text: Call.text()."""
+    def __init__(self, query, key, value, captured, sources, wanted, backward, with_lse, text):
+        """sources: those of kept_traces.KeptTrace. text: Call.text()."""
         self._device = query.device
         self._taken = all(taken(tensor) is tensor for tensor in (query, key, value))
+        # What operands can't have the dtype of is converted once a call, however often it is read.
+        self._converted = [number for number, tensor in enumerate(captured) if tensor.dtype not in DTYPE_NAMES]
+        captured = self._in_dtypes(captured)
+        operands = [rebased(source, captured[number]).tensor(query.device) for number, source in sources]
         self._sources = [
-            (number, None if _is_read_as_it_is(operand, captured[number], i in wanted) else source, i in wanted)
-            for i, ((number, source), operand) in enumerate(zip(sources, operands, strict=True))
+            (number, None if _is_read_as_it_is(each, captured[number], i in wanted) else source, i in wanted)
+            for i, ((number, source), each) in enumerate(zip(sources, operands))
         ]
         self._direct = [number for number, source, _ in self._sources] if all(source is None for _, source, _ in self._sources) else None
         self._backward, self.with_lse = backward, with_lse
@@ -79,6 +85,8 @@ class EagerCall:
 
     def __call__(self, query, key, value, captured):
         """(o, lse); the second is None where nobody asked for it."""
+        if self._converted:
+            captured = self._in_dtypes(captured)
         if self._direct is not None:
             operands = [captured[number] for number in self._direct]
         else:
@@ -89,6 +97,12 @@ class EagerCall:
             return self.forward(query, key, value, operands)
         results = _Differentiable.apply(self, query, key, value, *operands)
         return results if self.with_lse else (results, None)
+
+    def _in_dtypes(self, captured):
+        captured = list(captured)
+        for number in self._converted:
+            captured[number] = operand_tensor(captured[number])
+        return captured
 
     def _operand(self, tensor, source, wanted):
         return tensor if source is None else taken_operand(rebased(source, tensor).tensor(self._device), wanted)
