@@ -3,6 +3,7 @@
 from scoremod import cache
 from scoremod.attention import Attention, DropoutState, Gradients, Offsets, explain, support
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
+from scoremod.drawing import draw
 from scoremod.library import load as _load
 from scoremod.one_call import attention
 
@@ -18,6 +19,7 @@ __all__ = [
     "UnsupportedError",
     "attention",
     "cache",
+    "draw",
     "explain",
     "support",
     "version",

@@ -1,4 +1,4 @@
-"""The Python of docs/python.md and of README.md that needs NumPy alone runs as it stands there, the page's later piece after its first."""
+"""The Python of docs/python.md runs as it stands there, one piece after the other."""
 
 import re
 from pathlib import Path
@@ -18,14 +18,13 @@ def run(block, page, names):
 
 
 def test_code_of_the_page_runs():
-    first, *later = blocks_of("docs/python.md")
-    assert later
-    for block in later:
-        names = run(block, "docs/python.md", run(first, "docs/python.md", {}))
-        gradients = names["gradients"]
-        assert all(np.isfinite(array).all() for array in (names["o"], gradients.dq, gradients.d_operands["slopes"]))
-
-
-def test_code_of_the_readme_runs():
-    (block,) = [each for each in blocks_of("README.md") if "import scoremod\n" in each]
-    assert np.isfinite(run(block, "README.md", {})["o"]).all()
+    names, seen = {}, 0
+    for block in blocks_of("docs/python.md"):
+        run(block, "docs/python.md", names)
+        if gradients := names.pop("gradients", None):
+            seen += 1
+            assert all(np.isfinite(array).all() for array in (names["o"], gradients.dq, gradients.d_operands["slopes"]))
+        if figure := names.pop("figure", None):
+            seen += 1
+            assert any(axes.get_title().startswith("slopes") for axes in figure.axes)
+    assert seen == 2

@@ -37,6 +37,6 @@ def test_the_page(run):
 
 def test_the_readme(run):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    part = readme[readme.index("### PyTorch") :]
+    part = readme[readme.index("\n## PyTorch") + 1 :]
     names = run(part[: part.index("\n## ")])
     assert names["slopes"].grad.abs().min() > 0 and torch.isfinite(names["cap"].grad)

@@ -2,7 +2,9 @@
 
 import torch
 
-from scoremod.torch import explain, support
+import scoremod
+from scoremod.scores import HeadScores
+from scoremod.torch import draw, explain, support
 
 
 def test_explain_names_each_operand_with_its_origin():
@@ -30,3 +32,17 @@ def test_support_gives_reasons():
     answers = support(q, q, q)
     assert answers["cpu"] == () and answers["reference"] == ()
     assert answers.get("cudnn", ("not built",))  # it takes no float32, wherever it is
+
+
+def test_a_drawing_is_of_the_traced_functions(monkeypatch):
+    """What scoremod.draw gets; tests/python/test_draw.py has what it draws."""
+    drawn = []
+    monkeypatch.setattr(scoremod, "draw", lambda problem, operands, **options: drawn.append((problem, operands, options)))
+    q = torch.randn(1, 2, 32, 8, dtype=torch.bfloat16)
+    slopes = torch.tensor([0.5, 0.25], dtype=torch.bfloat16, requires_grad=True)
+    draw(q, q, q, lambda s, b, h, i, j: s + slopes[h] * (j - i), mask_mod=lambda b, h, i, j: i >= j, tile=8, head=1)
+    ((problem, operands, options),) = drawn
+    scores = HeadScores(scoremod.Attention(problem, backend="reference").problem, operands, 0, 1, 0, 32)
+    rows = torch.arange(32)
+    expected = torch.where(rows >= 4, 0.25 * (4 - rows), -torch.inf)
+    assert torch.equal(torch.from_numpy(scores.of_key(4)), expected) and options == {"tile": 8, "head": 1}

@@ -2,6 +2,6 @@
 
 from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
-from scoremod.torch.explain import explain, support
+from scoremod.torch.explain import draw, explain, support
 
-__all__ = ["Explanation", "Operand", "explain", "flex_attention", "support"]
+__all__ = ["Explanation", "Operand", "draw", "explain", "flex_attention", "support"]

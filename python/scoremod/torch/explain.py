@@ -14,6 +14,20 @@ from scoremod.torch.strides import empty_output, taken, taken_operand
 def explain(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False):
     """The Explanation of flex_attention's arguments, with backward: the program, each operand with its origin and size, the mask's class, the
     derivative, and each backend's answer. str() of it is a page for people."""
+    problem, program, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
+    operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
+    return Explanation(program.text(), operands, json.loads(problem), scoremod.explain(problem))
+
+
+def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False, **options):
+    """scoremod.draw()'s figure of flex_attention's arguments; options are that one's: batch, head, tile, queries, keys."""
+    problem, _, _, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
+    arrays = (tensor.detach().cpu() for tensor in tensors)
+    return scoremod.draw(problem, {operand_name(i): (x.float() if x.is_floating_point() else x).numpy() for i, x in enumerate(arrays)}, **options)
+
+
+def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa):
+    """(problem, program, sources, tensors) of a call."""
     mask_mod, options = call_options(block_mask, mask_mod)
     query, key, value, extents = checked(query, key, value, enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
@@ -22,10 +36,7 @@ def explain(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None
     q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
     call = options._replace(program=traced.program)
     problem = problem_of(q, k, v, empty_output(q, v), tensors, call, wanted=range(len(tensors)), backward=True, stats=True)
-    operands = tuple(
-        _operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, traced.program.operands, tensors))
-    )
-    return Explanation(traced.program.text(), operands, json.loads(problem), scoremod.explain(problem))
+    return problem, traced.program, sources, tensors
 
 
 def _operand(number, source, decl, tensor):

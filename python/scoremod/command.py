@@ -1,0 +1,86 @@
+"""The command of the Python package: scoremod draw PROBLEM -o map.png."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from scoremod.attention import Attention
+from scoremod.drawing import draw
+from scoremod.errors import Error, InvalidArgumentError
+from scoremod.scores import float_array
+
+_NUMPY = {"f32": np.float32, "f16": np.float32, "bf16": np.float32, "i32": np.int32, "bool": np.bool_}
+
+
+def main(arguments=None):
+    """The exit code is that of the scoremod command: 0, or 2 for a mistake and 3 for what can't be done."""
+    parser = argparse.ArgumentParser(prog="scoremod", description="Draws problems. The library's other commands are those of build/release/bin/scoremod.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing = commands.add_parser("draw", help="the tiles of a mask, and what becomes of scores")
+    drawing.add_argument("problem", help="a problem file (docs/problem.md), or - for the standard input")
+    drawing.add_argument("-o", "--output", required=True, help="the picture: .png, .svg or .pdf")
+    for name in ("batch", "head"):
+        drawing.add_argument(f"--{name}", type=int, default=0)
+    drawing.add_argument("--tile", type=int, help="the side of the mask's tiles")
+    for name in ("queries", "keys"):
+        drawing.add_argument(f"--{name}", type=_range, metavar="FIRST,COUNT", help=f"the {name} that are drawn; all without it")
+    options = parser.parse_args(arguments)
+    try:
+        problem, folder = _read(options.problem)
+        arrays = operand_arrays(problem, folder)
+        picture = draw(
+            {name: problem[name] for name in problem if name not in ("inputs", "seed", "description", "$schema")}, arrays,
+            batch=options.batch, head=options.head, tile=options.tile, queries=options.queries, keys=options.keys,
+        )  # fmt: skip
+        picture.savefig(options.output, dpi=150)
+    except Error as error:
+        print(f"scoremod: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidArgumentError) else 3
+    except (OSError, ValueError) as error:  # a file, or what it holds
+        print(f"scoremod: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _range(text):
+    first, count = (int(part) for part in text.split(","))
+    return first, count
+
+
+def _read(path):
+    """(problem, folder that its files are relative to)."""
+    if path == "-":
+        return json.loads(sys.stdin.read()), Path()
+    return json.loads(Path(path).read_text(encoding="utf-8")), Path(path).parent
+
+
+def operand_arrays(problem, folder):
+    """name -> array of each operand, as the problem's `inputs` say. Random ones are other numbers than those that `scoremod run` takes."""
+    fields = {name: value for name, value in problem.items() if name not in ("inputs", "seed", "description", "$schema")}
+    random, inputs = np.random.default_rng(problem.get("seed", 0)), problem.get("inputs", {})
+    specs = Attention(fields, backend="reference").problem["operands"]
+    return {spec["name"]: _array(spec, inputs.get(spec["name"], {}), folder, random) for spec in specs}
+
+
+def _array(spec, entry, folder, random):
+    shape, kind = tuple(spec["shape"]), _NUMPY[spec["dtype"]]
+    if "npy" in entry:
+        return float_array(np.load(folder / entry["npy"]), spec["dtype"])
+    if "values" in entry:
+        return np.array(entry["values"], kind).reshape(shape)
+    if kind is np.float32:
+        return (random.normal(*entry["normal"], shape) if "normal" in entry else random.uniform(*entry.get("uniform", (0.25, 1.75)), shape)).astype(kind)
+    if kind is np.bool_:
+        return random.random(shape) < 0.75
+    if "uniform" in entry:
+        return random.integers(*entry["uniform"], shape, dtype=kind, endpoint=True)
+    # Ids that start at 0 and grow along the last axis.
+    starts = random.random(shape) < entry.get("segments", 4) / max(shape[-1] if shape else 1, 1)
+    return starts.cumsum(axis=-1).astype(kind) if shape else np.zeros(shape, kind)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

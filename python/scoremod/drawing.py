@@ -1,0 +1,159 @@
+"""A picture of a problem: the tiles of its mask, what its program makes of scores, and the operands that it reads."""
+
+import numpy as np
+
+from scoremod.attention import Attention
+from scoremod.errors import EnvironmentError, InvalidArgumentError
+from scoremod.scores import HeadScores, float_array, operands_of
+
+# Scores that a picture may ask for: some seconds.
+_MOST_SCORES = 2**25
+_EMPTY, _PARTIAL, _FULL = 0, 1, 2
+_COLORS = ("#f4f4f4", "#8ecae6", "#0072b2")
+_CURVE_SCORES = np.linspace(-20, 20, 161, dtype=np.float32)
+_MOST_CURVES = 16
+
+
+def draw(problem, operands=None, *, batch=0, head=0, tile=None, queries=None, keys=None):
+    """A matplotlib Figure of one head of one batch.
+
+    problem: a dict, or JSON text, with the fields of docs/problem.md.
+    operands: name -> array, one for each operand of the program, in the problem's shape.
+    tile: the side of the mask's tiles; without it 128, or less where the sequences are short.
+    queries, keys: (first, how many) that are drawn; all without them.
+
+    It shows the mask's tiles (empty, partial, full) with the share of scores that is computed if empty tiles are skipped; what is added to a score
+    of 0 at each place; what becomes of scores from -20 to 20 at a kept place; and each float operand of one or two dimensions as curves. All are the
+    library's own numbers: no other evaluation of programs stands behind it. Raises InvalidArgumentError for arguments that don't fit, and for more than
+    2^25 scores.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise EnvironmentError(f"draw: expected matplotlib, found {error}; pip install matplotlib") from None
+    problem = Attention(problem, backend="reference").problem
+    arrays = dict(operands or {})
+    _check_index("batch", batch, problem["batch"])
+    _check_index("head", head, problem["heads_q"])
+    queries, keys = (_range(name, given, problem[size]) for name, given, size in (("queries", queries, "seq_q"), ("keys", keys, "seq_kv")))
+    if queries[1] * keys[1] > _MOST_SCORES:
+        raise InvalidArgumentError(
+            f"expected at most {_MOST_SCORES} scores, found {queries[1]} queries times {keys[1]} keys; draw a part with queries=(first, count) and keys="
+        )
+    side = _tile_side(tile, max(queries[1], keys[1]))
+    scores = HeadScores(problem, arrays, batch, head, *queries)
+    modified = np.stack([scores.of_key(key) for key in range(keys[0], keys[0] + keys[1])], axis=1)
+    panels = [
+        lambda axes: _draw_tiles(axes, tile_states(modified > -np.inf, side), queries, keys, side),
+        lambda axes: _draw_change(axes, modified, queries, keys),
+        lambda axes: _draw_curve(axes, scores, modified, queries, keys),
+    ]
+    panels += _operand_panels(problem, arrays, head)
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.6 * columns, 4.1 * rows), layout="constrained")
+    for panel, axes in zip(panels, figure.subplots(rows, columns, squeeze=False).flat):
+        panel(axes)
+    for axes in figure.axes[len(panels) : rows * columns]:
+        axes.set_visible(False)
+    figure.suptitle(f"batch {batch}, head {head}", fontsize=10)
+    return figure
+
+
+def tile_states(kept, side):
+    """For each tile of a bool [queries, keys] 0 where nothing is kept, 1 where some is, 2 where all is: int8 [tiles, tiles]."""
+    rows, columns = (np.arange(0, size, side) for size in kept.shape)
+    counts = np.add.reduceat(np.add.reduceat(kept.astype(np.int64), rows, axis=0), columns, axis=1)
+    sizes = np.outer(np.diff([*rows, kept.shape[0]]), np.diff([*columns, kept.shape[1]]))
+    return np.where(counts == 0, _EMPTY, np.where(counts == sizes, _FULL, _PARTIAL)).astype(np.int8)
+
+
+def _check_index(name, index, size):
+    if not 0 <= index < size:
+        raise InvalidArgumentError(f"{name}: expected an index from 0 to {size - 1}, found {index}")
+
+
+def _range(name, given, size):
+    first, count = (0, size) if given is None else given
+    if not (0 <= first and 0 < count and first + count <= size):
+        raise InvalidArgumentError(f"{name}: expected (first, count) within {size}, found {(first, count)}")
+    return first, count
+
+
+def _tile_side(tile, length):
+    if tile is None:
+        return min(128, max(1, length // 16))
+    if tile < 1:
+        raise InvalidArgumentError(f"tile: expected a side of 1 or more, found {tile}")
+    return tile
+
+
+def _extent(queries, keys):
+    return keys[0], sum(keys), sum(queries), queries[0]
+
+
+def _draw_tiles(axes, states, queries, keys, side):
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    extent = keys[0], keys[0] + states.shape[1] * side, queries[0] + states.shape[0] * side, queries[0]
+    axes.imshow(states, cmap=ListedColormap(_COLORS), vmin=0, vmax=2, extent=extent, interpolation="nearest", aspect="auto")
+    axes.set_xlim(keys[0], sum(keys))
+    axes.set_ylim(sum(queries), queries[0])
+    shares = [np.mean(states == state) for state in (_EMPTY, _PARTIAL, _FULL)]
+    labels = [f"{name} {share:.1%}" for name, share in zip(("empty", "partial", "full"), shares)]
+    axes.legend(handles=[Patch(facecolor=color, edgecolor="gray", label=label) for color, label in zip(_COLORS, labels)], fontsize=7, loc="lower left")
+    axes.set_title(f"tiles of {side} x {side}: {1 - shares[_EMPTY]:.1%} of the work is left", fontsize=9)
+    _label(axes)
+
+
+def _draw_change(axes, modified, queries, keys):
+    shown = np.where(np.isfinite(modified), modified, np.nan)
+    image = axes.imshow(shown, cmap="viridis", extent=_extent(queries, keys), interpolation="nearest", aspect="auto")
+    axes.figure.colorbar(image, ax=axes)
+    axes.set_facecolor(_COLORS[0])
+    axes.set_title("what becomes of a score of 0", fontsize=9)
+    _label(axes)
+
+
+def _draw_curve(axes, scores, modified, queries, keys):
+    """At the last kept place of the middle query that has one."""
+    rows = np.flatnonzero(np.isfinite(modified).any(axis=1))
+    axes.set_title("no score is kept", fontsize=9)
+    if rows.size == 0:
+        return
+    row = rows[rows.size // 2]
+    column = np.flatnonzero(np.isfinite(modified[row]))[-1]
+    values = [scores.of_key(keys[0] + column, score)[row] for score in _CURVE_SCORES]
+    axes.plot(_CURVE_SCORES, _CURVE_SCORES, color="#c0c0c0", linewidth=0.8)
+    axes.plot(_CURVE_SCORES, values, color=_COLORS[_FULL])
+    axes.set_title(f"scores at q_idx {queries[0] + row}, kv_idx {keys[0] + column}", fontsize=9)
+    axes.set_xlabel("score", fontsize=8)
+    axes.set_ylabel("modified", fontsize=8)
+
+
+def _operand_panels(problem, arrays, head):
+    panels = []
+    dtypes = {spec["name"]: spec["dtype"] for spec in problem["operands"]}
+    for operand in operands_of(problem):
+        array = float_array(np.asarray(arrays[operand.name]), dtypes[operand.name])
+        if array.dtype == np.float32 and array.ndim in (1, 2) and array.shape[-1] > 1:
+            panels.append(lambda axes, operand=operand, array=array: _draw_operand(axes, operand, array, head))
+    return panels
+
+
+def _draw_operand(axes, operand, array, head):
+    """Each row as a curve; the head's own thicker, where rows may be heads."""
+    rows = array.reshape(-1, array.shape[-1])
+    for number, row in enumerate(rows[:_MOST_CURVES]):
+        axes.plot(row, linewidth=2 if number == head and len(rows) > 1 else 0.8, marker="." if row.size <= 64 else None)
+    more = f", the first {_MOST_CURVES} rows" if len(rows) > _MOST_CURVES else ""
+    axes.set_title(f"{operand.name} {list(array.shape)}{more}", fontsize=9)
+    if operand.axes:
+        axes.set_xlabel(operand.axes[-1], fontsize=8)
+
+
+def _label(axes):
+    axes.set_xlabel("kv_idx", fontsize=8)
+    axes.set_ylabel("q_idx", fontsize=8)
+    axes.tick_params(labelsize=7)
