@@ -8,6 +8,7 @@
 #include "backend/cuda/operand_gradients_backend.hpp"
 #include "backend/cudnn/cudnn_backend.hpp"
 #include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/operand_kernels_backend.hpp"
 #endif
 #ifdef SCOREMOD_EXTRA_BACKEND_HEADER
 #include SCOREMOD_EXTRA_BACKEND_HEADER
@@ -21,6 +22,7 @@ std::span<const Backend* const> backends() {
 #ifdef SCOREMOD_HAS_CUDNN
       &cudnn_backend(),
       &kernels_backend(),
+      &operand_kernels_backend(),
       &operand_gradients_backend(),
 #endif
 #ifdef SCOREMOD_EXTRA_BACKEND

@@ -63,11 +63,12 @@ constexpr std::array kRules{
     RuleInfo{Rule::kNoOperandGradient, "no_operand_gradient",
              "No engine of this memory makes the gradients of operands.",
              "give the operands \"gradient\": false, or use the cpu backend"},
-    RuleInfo{Rule::kSink, "sink", "The engine has no sink in its softmax.", "leave 'sink' out, or use the cpu backend"},
+    RuleInfo{Rule::kSink, "sink", "The engine has no sink in its softmax.",
+             "leave 'sink' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kDropout, "dropout", "The engine has no dropout whose mask others can compute again.",
-             "leave 'dropout' out, or use the cpu backend"},
+             "leave 'dropout' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kMaxLogit, "max_logit", "The engine does not write the largest score of each row.",
-             "leave 'max_logit' out, or use the cpu backend"},
+             "leave 'max_logit' out, or use the kernels or the cpu backend"},
 };
 
 }  // namespace

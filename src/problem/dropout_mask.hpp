@@ -22,6 +22,9 @@ class DropoutMask {
     key_ = {words[0], words[1]};
   }
 
+  /// For others that evaluate the same function: the key of Philox, and of 32 random bits, what is below it is dropped.
+  const std::array<std::uint32_t, 2>& key() const { return key_; }
+  std::uint32_t threshold() const { return threshold_; }
   /// What a weight that is left is multiplied by, so that sums are what they were on average.
   double factor() const { return factor_; }
 

@@ -52,7 +52,8 @@ class TrialRun {
     return errors;
   }
 
-  std::vector<OutputError> backward(const backend::BackwardPlan& plan, std::span<const std::uint32_t> gradients) const {
+  std::vector<OutputError> backward(const backend::BackwardPlan& plan, std::span<const std::uint32_t> gradients,
+                                    bool attention) const {
     const OwnedMemory dq = unwritten(problem::bytes_of(problem_, TensorRole::kQ));
     const OwnedMemory dk = unwritten(problem::bytes_of(problem_, TensorRole::kK));
     const OwnedMemory dv = unwritten(problem::bytes_of(problem_, TensorRole::kV));
@@ -68,9 +69,12 @@ class TrialRun {
     const std::vector<RowClass> classes =
         row_classes(trial_.forward_truth().lse, trial_.plain_forward().lse, problem_.dtype);
     const std::span<const RowClass> all = std::span(classes).first(1);
-    std::vector<OutputError> errors{judge("dq", dq, TensorRole::kQ, truth.dq, plain.dq, classes),
-                                    judge("dk", dk, TensorRole::kK, truth.dk, plain.dk, all),
-                                    judge("dv", dv, TensorRole::kV, truth.dv, plain.dv, all)};
+    std::vector<OutputError> errors;
+    if (attention) {
+      errors = {judge("dq", dq, TensorRole::kQ, truth.dq, plain.dq, classes),
+                judge("dk", dk, TensorRole::kK, truth.dk, plain.dk, all),
+                judge("dv", dv, TensorRole::kV, truth.dv, plain.dv, all)};
+    }
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const std::uint32_t operand = gradients[i];
       errors.push_back(
@@ -152,9 +156,9 @@ std::vector<OutputError> verify_forward(Trial& trial, const backend::ForwardPlan
 
 std::vector<OutputError> verify_backward(Trial& trial, const backend::BackwardPlan& plan,
                                          const backend::MemorySpace& memory,
-                                         std::span<const std::uint32_t> operand_gradients) {
+                                         std::span<const std::uint32_t> operand_gradients, bool attention) {
   if (!trial.problem().backward) fail_bug("a backward is verified on a problem without a derivative");
-  return TrialRun(trial, memory).backward(plan, operand_gradients);
+  return TrialRun(trial, memory).backward(plan, operand_gradients, attention);
 }
 
 }  // namespace scoremod::verification

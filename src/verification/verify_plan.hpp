@@ -17,10 +17,10 @@ std::vector<OutputError> verify_forward(Trial& trial, const backend::ForwardPlan
                                         const backend::MemorySpace& memory);
 
 /// The same for a backward, which is given the oracle's own o and lse, so that errors of a forward don't show: dq, dk
-/// and dv, and then the gradients of the operands with these numbers, which the call asks for and no others. The trial
-/// must have a derivative.
+/// and dv, and then the gradients of the operands with these numbers, which the call asks for and no others. With
+/// `attention` false the plan writes these alone. The trial must have a derivative.
 std::vector<OutputError> verify_backward(Trial& trial, const backend::BackwardPlan& plan,
                                          const backend::MemorySpace& memory,
-                                         std::span<const std::uint32_t> operand_gradients = {});
+                                         std::span<const std::uint32_t> operand_gradients = {}, bool attention = true);
 
 }  // namespace scoremod::verification

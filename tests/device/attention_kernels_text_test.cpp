@@ -10,10 +10,13 @@
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -50,6 +53,26 @@ TEST_F(AttentionKernelsText, OfZooEntriesCompile) {
     report_of(problem, direction, kArchitectures[static_cast<std::size_t>(number) % kArchitectures.size()]);
     ++number;
   }
+}
+
+TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
+  AttentionProblem problem = test::zoo_problem("alibi", 0, DType::kBF16).problem;
+  problem.seq_q = problem.seq_kv = 4096;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.dropout = 0.1F;
+  problem.max_logit = true;
+  problem.sink = Sink::kLearned;
+  problem = problem::with_implied_operands(std::move(problem));
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    report_of(problem, direction, 80);
+    report_of(problem, direction, 90, hopper_shape(problem, direction));
+  }
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  ASSERT_EQ(targets.size(), 2U);
+  std::string report;
+  cuda::compile_kernels(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)), 90, &report);
+  EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
 }
 
 TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/element.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::test {
@@ -20,6 +21,9 @@ struct Case {
   DType dtype = DType::kBF16;
   IndexOffsets offsets = {};
   bool unaligned = false;  ///< rows begin at odd elements, so that nothing is copied 16 bytes at a time
+  Sink sink = Sink::kNone;
+  float dropout = 0;
+  bool max_logit = false;
 };
 
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
@@ -55,6 +59,32 @@ const Case kCases[] = {
      "operand x: f32 [h, q_idx, kv_idx]\noperand y: f32 [h]\nvalue = score * y + x",
      {2, 2, 2, 140, 150, 64, 64}},
     {"a long sequence", kCausal, {1, 1, 1, 1100, 1100, 128, 128}},
+    {"a learned sink, dropout and the largest score",
+     "value = tanh(score * 0.2) * 5.0\nkeep = kv_idx + 40 <= q_idx",
+     {2, 4, 2, 200, 230, 64, 64},
+     DType::kBF16,
+     {},
+     false,
+     Sink::kLearned,
+     0.3F,
+     true},
+    {"a sink of 0, dropout with odd offsets, scores as they are",
+     "value = score\nkeep = (q_idx + kv_idx) % 7 != 3 & kv_idx > q_idx",
+     {1, 2, 1, 150, 170, 64, 64},
+     DType::kF16,
+     {3, 1, 70, 33},
+     false,
+     Sink::kOffByOne,
+     0.5F,
+     true},
+    {"dropout with one query",
+     "value = score",
+     {3, 8, 2, 1, 500, 64, 64},
+     DType::kBF16,
+     {},
+     false,
+     Sink::kLearned,
+     0.1F},
 };
 
 void make_unaligned(TensorLayout& layout, std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
@@ -95,7 +125,13 @@ checking::CheckCase check_case(const Case& from, bool small) {
     make_unaligned(p.v, s.heads_kv, s.seq_kv, s.dim_v);
     make_unaligned(p.o, s.heads_q, s.seq_q, s.dim_v);
   }
+  p.sink = from.sink;
+  p.dropout = from.dropout;
+  p.max_logit = from.max_logit;
   for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
+  p = problem::with_implied_operands(std::move(p));
+  to.call.dropout_seed = 0x1234'5678'9abc'def0;
+  to.call.dropout_offset = 5;
   to.call.offsets = from.offsets;
   to.name = from.name;
   return to;

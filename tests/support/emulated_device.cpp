@@ -1,6 +1,7 @@
 #include "support/emulated_device.hpp"
 
 #include <set>
+#include <utility>
 
 #include "base/fail.hpp"
 #include "base/float16.hpp"
@@ -15,10 +16,8 @@ constexpr const char* kOptimization = "-O1 -U_FORTIFY_SOURCE";
 
 std::uint16_t encode(float value, bool bf16) { return bf16 ? encode_bf16(value) : encode_f16(value); }
 
-std::string text_of(const compiler::CompiledProblem& problem, backend::Direction direction,
-                    const backend::kernels::TileShape& shape, const std::vector<KernelLaunch>& launches,
-                    const std::pair<std::string, std::string>& fault) {
-  std::string text = backend::kernels::attention_source(problem, direction, shape, emulated_primitives());
+std::string with_entry(std::string text, const std::vector<KernelLaunch>& launches,
+                       const EmulatedLaunches::Fault& fault) {
   if (!fault.first.empty()) {
     const std::size_t at = text.find(fault.first);
     if (at == std::string::npos) fail_bug("the kernels have no text '", fault.first, "'");
@@ -33,19 +32,31 @@ std::string text_of(const compiler::CompiledProblem& problem, backend::Direction
 
 }  // namespace
 
-EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
-                                 const backend::kernels::TileShape& shape,
-                                 const std::pair<std::string, std::string>& fault)
-    : kernels_(problem, direction, shape),
-      library_(text_of(problem, direction, shape, kernels_.launches(), fault), kOptimization) {}
+EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLaunch>& launches, const Fault& fault)
+    : launches_(launches), library_(with_entry(std::move(text), launches, fault), kOptimization) {}
 
-void EmulatedKernels::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
+void EmulatedLaunches::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
   using Run = bool (*)(const char*, const void*, long long, int, std::size_t, unsigned, std::uint16_t (*)(float, bool));
   const auto run_kernel = library_.function<Run>("run_kernel");
-  for (const KernelLaunch& launch : kernels_.launches()) {
+  for (const KernelLaunch& launch : launches_) {
     if (!run_kernel(launch.kernel, argument.data(), launch.blocks, launch.threads, launch.shared_bytes, seed, encode))
       fail_bug("no kernel ", launch.kernel);
   }
 }
+
+EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
+                                 const backend::kernels::TileShape& shape,
+                                 const std::pair<std::string, std::string>& fault)
+    : kernels_(problem, direction, shape),
+      launches_(backend::kernels::attention_source(problem, direction, shape, emulated_primitives()),
+                kernels_.launches(), fault) {}
+
+EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& problem,
+                                               const std::vector<backend::kernels::OperandTarget>& targets,
+                                               const backend::kernels::TileShape& shape,
+                                               const std::pair<std::string, std::string>& fault)
+    : kernels_(problem, targets, shape),
+      launches_(backend::kernels::operand_source(problem, targets, shape, emulated_primitives()), kernels_.launches(),
+                fault) {}
 
 }  // namespace scoremod::test

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/operand_kernels.hpp"
 #include "support/host_library.hpp"
 
 namespace scoremod::test {
@@ -13,6 +14,21 @@ namespace scoremod::test {
 /// Takes the place of attention_primitives.cuh on a host.
 std::string_view emulated_primitives();
 std::string_view emulated_entry();
+
+/// Launches of kernels of a text on the host, thread by thread.
+class EmulatedLaunches {
+ public:
+  using Fault = std::pair<std::string, std::string>;
+
+  /// `text` is made with emulated_primitives().
+  EmulatedLaunches(std::string text, const std::vector<backend::kernels::KernelLaunch>& launches, const Fault& fault);
+
+  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
+
+ private:
+  const std::vector<backend::kernels::KernelLaunch>& launches_;
+  HostLibrary library_;
+};
 
 /// One direction's attention kernels on the host, thread by thread: what they compute, and that they meet, wait and
 /// stay within their memory as they must on a device. Shared memory that was not written is NaN.
@@ -24,11 +40,27 @@ class EmulatedKernels {
 
   const backend::kernels::DirectionKernels& kernels() const { return kernels_; }
   /// Runs all launches of a call; every tensor is the host's. `seed` decides in which order warps run.
-  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
+  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const { launches_.run(argument, seed); }
 
  private:
   backend::kernels::DirectionKernels kernels_;
-  HostLibrary library_;
+  EmulatedLaunches launches_;
+};
+
+/// The same of the kernels of operands' gradients.
+class EmulatedOperandKernels {
+ public:
+  EmulatedOperandKernels(const compiler::CompiledProblem& problem,
+                         const std::vector<backend::kernels::OperandTarget>& targets,
+                         const backend::kernels::TileShape& shape,
+                         const std::pair<std::string, std::string>& fault = {});
+
+  const backend::kernels::OperandKernels& kernels() const { return kernels_; }
+  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const { launches_.run(argument, seed); }
+
+ private:
+  backend::kernels::OperandKernels kernels_;
+  EmulatedLaunches launches_;
 };
 
 }  // namespace scoremod::test

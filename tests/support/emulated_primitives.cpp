@@ -243,12 +243,23 @@ inline float exchange(float value, int lane_distance) {
   memcpy(&value, &warp.out[lane][0], 4);
   return value;
 }
+inline unsigned exchange_bits(unsigned value, int lane_distance) {
+  float bits;
+  memcpy(&bits, &value, 4);
+  bits = exchange(bits, lane_distance);
+  memcpy(&value, &bits, 4);
+  return value;
+}
 inline int bit_number(unsigned bit) { return __builtin_ctz(bit); }
 inline float exp2_of(float x) { return exp2f(x); }
 inline float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
-inline unsigned pair_of(float low, float high) {
-  return emulated::encode(low, kBf16) | (unsigned)emulated::encode(high, kBf16) << 16;
+inline unsigned bf16_pair_of(float low, float high) {
+  return emulated::encode(low, true) | (unsigned)emulated::encode(high, true) << 16;
 }
+inline unsigned f16_pair_of(float low, float high) {
+  return emulated::encode(low, false) | (unsigned)emulated::encode(high, false) << 16;
+}
+inline unsigned pair_of(float low, float high) { return kBf16 ? bf16_pair_of(low, high) : f16_pair_of(low, high); }
 )";
 }
 

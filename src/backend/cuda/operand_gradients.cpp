@@ -305,6 +305,7 @@ std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compi
                            kMaxKernelOperands, " operands, found ", problem.backward->program.nodes().size(), " and ",
                            p.program.operands().size())));
   }
+  if (p.dropout > 0) reasons.push_back(unsupported(Rule::kDropout, concat("expected no dropout, found ", p.dropout)));
   for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
     std::string reason = stride_reason(p, role);
     if (!reason.empty()) reasons.push_back(unsupported(Rule::kOperandGradientStride, std::move(reason)));

@@ -1,5 +1,6 @@
 #include "backend/cuda/operand_gradients_backend.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/cuda_memory.hpp"
@@ -9,6 +10,7 @@
 #include "backend/direct_recipe.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod::backend {
 namespace {
@@ -36,8 +38,13 @@ class OperandGradientsBackend final : public Backend {
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
   bool is_companion() const override { return true; }
 
-  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task&, const Target*) const override {
-    return cuda::OperandGradients::unsupported_reasons(problem);
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
+                                            const Target*) const override {
+    std::vector<UnsupportedReason> reasons = cuda::OperandGradients::unsupported_reasons(problem);
+    const auto sink = problem::sink_operand(problem.problem);
+    if (sink && std::ranges::find(task.operand_gradients, *sink) != task.operand_gradients.end())
+      reasons.push_back(unsupported(Rule::kSink, "expected no gradient of a learned sink, found one among the task's"));
+    return reasons;
   }
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,

@@ -21,17 +21,6 @@ const char* c_type(Type type) {
   fail_bug("no such type");
 }
 
-const char* loader(DType dtype) {
-  switch (dtype) {
-    case DType::kF32: return "load_f32";
-    case DType::kF16: return "load_f16";
-    case DType::kBF16: return "load_bf16";
-    case DType::kI32: return "load_i32";
-    case DType::kBool: return "load_bool";
-  }
-  fail_bug("no such dtype");
-}
-
 std::string int_literal(std::int32_t value) {
   // The magnitude of the smallest i32 is no int.
   if (value == std::numeric_limits<std::int32_t>::min()) return "(-2147483647 - 1)";
@@ -137,6 +126,17 @@ std::string index(Axis axis) {
 }
 
 }  // namespace
+
+const char* loader(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return "load_f32";
+    case DType::kF16: return "load_f16";
+    case DType::kBF16: return "load_bf16";
+    case DType::kI32: return "load_i32";
+    case DType::kBool: return "load_bool";
+  }
+  fail_bug("no such dtype");
+}
 
 std::string float_literal(float value) {
   if (!std::isfinite(value)) return concat("float_of_bits(", std::bit_cast<std::uint32_t>(value), "u)");

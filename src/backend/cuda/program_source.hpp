@@ -63,6 +63,9 @@ class ProgramSource {
 std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand, std::span<const std::string> indices,
                          OperandSizes sizes = OperandSizes::kCompiledIn);
 
+/// The prelude's function that loads an element of this dtype.
+const char* loader(DType dtype);
+
 /// A float that a compiler reads as exactly this value, NaN and infinities included.
 std::string float_literal(float value);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/fail.hpp"
+#include "problem/dropout_mask.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -57,6 +58,13 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
   return tensor;
 }
 
+void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
+  using problem::TensorRole;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
+    out.boolean(tensor_argument(problem, role, nullptr).aligned != 0);
+  out.boolean(problem.heads_q != problem.heads_kv).boolean(problem.index_offsets);
+}
+
 ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, const CallParameters& parameters,
                            std::span<const void* const> operands) {
   ArgumentBytes bytes(p);
@@ -72,6 +80,8 @@ ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& ma
   call.offset_kv = parameters.offsets.key;
   std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
   call.scale = parameters.scale;
+  const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);
+  call.dropout = {{dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor())};
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const OperandSpec& spec = problem::spec_of(p, static_cast<std::uint32_t>(i));
     const auto strides = problem::strides_of(spec);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/plan.hpp"
+#include "base/canonical_bytes.hpp"
 #include "masks/mask_class.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -22,7 +23,7 @@ struct TensorMaps {
 };
 
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
-inline constexpr std::size_t kMostOperands = 48;
+inline constexpr std::size_t kMostOperands = 40;
 
 /// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
 /// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none). There
@@ -50,5 +51,8 @@ ArgumentBytes arguments_of(const AttentionProblem& problem, const masks::MaskCla
 
 /// A tensor of this role; `data` may be null.
 device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data);
+
+/// What of a problem decides which branches of a text run: beside the text, what a structural key consists of.
+void write_branches(CanonicalWriter& out, const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::kernels

@@ -6,6 +6,7 @@
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/operand_kernels.hpp"
 #include "backend/kernels/tensor_maps.hpp"
 #include "base/fail.hpp"
 
@@ -15,12 +16,14 @@ namespace {
 /// What a kernel may use of shared memory without asking.
 constexpr std::size_t kFreeSharedBytes = std::size_t{48} * 1024;
 
-/// One direction's kernels in the device's memory.
+/// Kernels in the device's memory: DirectionKernels or OperandKernels.
+template <class Kernels>
 class LoadedKernels {
  public:
-  LoadedKernels(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-                const std::string& image)
-      : context_(cuda::current_context()), kernels_(problem, direction, shape), module_(image) {
+  /// `arguments` are the kernels'.
+  template <class... Arguments>
+  explicit LoadedKernels(const std::string& image, const Arguments&... arguments)
+      : context_(cuda::current_context()), kernels_(arguments...), module_(image) {
     for (const KernelLaunch& launch : kernels_.launches()) {
       const cuda::KernelModule::Kernel kernel = module_.kernel(launch.kernel);
       if (launch.shared_bytes > kFreeSharedBytes) cuda::KernelModule::allow_shared_memory(kernel, launch.shared_bytes);
@@ -48,17 +51,16 @@ class LoadedKernels {
 
  private:
   std::uint64_t context_ = 0;  ///< that the kernels were loaded in
-  DirectionKernels kernels_;
+  Kernels kernels_;
   cuda::KernelModule module_;
   std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
 };
 
-template <class Plan, class Tensors>
+template <class Plan, class Tensors, class Kernels>
 class KernelsPlan final : public Plan {
  public:
-  KernelsPlan(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-              const std::string& image)
-      : kernels_(problem, direction, shape, image) {}
+  template <class... Arguments>
+  explicit KernelsPlan(const std::string& image, const Arguments&... arguments) : kernels_(image, arguments...) {}
 
   std::size_t workspace_bytes() const override { return kernels_.workspace_bytes(); }
   void execute(const Tensors& tensors, const CallParameters& parameters,
@@ -67,19 +69,29 @@ class KernelsPlan final : public Plan {
   }
 
  private:
-  LoadedKernels kernels_;
+  LoadedKernels<Kernels> kernels_;
 };
+
+using Forward = KernelsPlan<ForwardPlan, ForwardTensors, DirectionKernels>;
+using Backward = KernelsPlan<BackwardPlan, BackwardTensors, DirectionKernels>;
+using OperandGradients = KernelsPlan<BackwardPlan, BackwardTensors, OperandKernels>;
 
 }  // namespace
 
 std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
                                           const std::string& image) {
-  return std::make_unique<KernelsPlan<ForwardPlan, ForwardTensors>>(problem, Direction::kForward, shape, image);
+  return std::make_unique<Forward>(image, problem, Direction::kForward, shape);
 }
 
 std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
                                             const std::string& image) {
-  return std::make_unique<KernelsPlan<BackwardPlan, BackwardTensors>>(problem, Direction::kBackward, shape, image);
+  return std::make_unique<Backward>(image, problem, Direction::kBackward, shape);
+}
+
+std::unique_ptr<BackwardPlan> operand_plan(const compiler::CompiledProblem& problem,
+                                           const std::vector<OperandTarget>& targets, const TileShape& shape,
+                                           const std::string& image) {
+  return std::make_unique<OperandGradients>(image, problem, targets, shape);
 }
 
 }  // namespace scoremod::backend::kernels

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
@@ -17,5 +18,10 @@ std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& probl
                                           const std::string& image);
 std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
                                             const std::string& image);
+
+/// Likewise of operand_source(): writes the targets' gradients alone, those that a call asks for.
+std::unique_ptr<BackwardPlan> operand_plan(const compiler::CompiledProblem& problem,
+                                           const std::vector<OperandTarget>& targets, const TileShape& shape,
+                                           const std::string& image);
 
 }  // namespace scoremod::backend::kernels

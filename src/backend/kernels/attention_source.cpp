@@ -7,16 +7,19 @@
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/program_text.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kAttentionArguments, kAttentionSettings, kAttentionPrimitives, kAttentionTiles,
-    kAttentionProgram, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
-    kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
-    kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries, kHopperBackwardKeys;
+extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
+    kAttentionPrimitives, kAttentionTiles, kAttentionDropout, kAttentionProgram, kAttentionTileStates,
+    kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients, kAttentionBackwardQueries,
+    kAttentionKeyGradients, kAttentionBackwardKeys, kHopperPrimitives, kHopperTiles, kHopperForward,
+    kHopperBackwardQueries, kHopperBackwardKeys;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -31,30 +34,8 @@ using cuda::ProgramSource;
 /// minutes, and leave the instruction cache.
 constexpr std::size_t kMostInlinedNodes = 120;
 
-const char* linkage(const Program& program) {
-  return program.nodes().size() > kMostInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
-}
-
 const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
   return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
-}
-
-/// Definitions of the operands that the statements read, before these.
-std::string with_operands(const ProgramSource& source, const std::string& statements) {
-  std::string text;
-  for (const std::uint32_t operand : source.operands())
-    text += concat("const void* ", ProgramSource::operand_name(operand), " = p.operands[", operand, "].data;\n");
-  return text + statements;
-}
-
-std::string keep_variable(const Program& program) {
-  return program.keep() == kNoNode ? "true" : ProgramSource::variable(program.keep());
-}
-
-std::vector<NodeId> forward_nodes(const Program& program) {
-  std::vector<NodeId> nodes{program.value()};
-  if (program.keep() != kNoNode) nodes.push_back(program.keep());
-  return nodes;
 }
 
 std::string forward_function(const AttentionProblem& problem, const Program& program) {
@@ -79,6 +60,18 @@ std::string backward_function(const AttentionProblem& problem, const Program& de
                                                               {"keep", keep_variable(derivative)},
                                                               {"statements", statements},
                                                               {"d_score", ProgramSource::variable(root->node)}});
+}
+
+std::string sink_function(const AttentionProblem& problem) {
+  std::string statements, sink = problem.sink == Sink::kNone ? "-infinity()" : "0.0f";
+  if (const auto operand = problem::sink_operand(problem)) {
+    const std::string name = ProgramSource::operand_name(*operand);
+    const std::vector<std::string> head{"h"};
+    statements = concat("const void* ", name, " = p.operands[", *operand, "].data;\n");
+    sink = concat(cuda::loader(problem::spec_of(problem, *operand).dtype), "(", name, ", ",
+                  cuda::entry_offset(problem, *operand, head, OperandSizes::kArguments), ")");
+  }
+  return fill(part(embedded::kAttentionProgram, "sink"), {{"statements", statements}, {"sink", sink}});
 }
 
 std::string mask_function(const AttentionProblem& problem, const Program& program) {
@@ -116,6 +109,9 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"box_rows", kHopperBoxRows},
                                              {"split_keys", flag(shape.split_keys)},
                                              {"own_deltas", flag(shape.own_deltas)},
+                                             {"sink", flag(problem.sink != Sink::kNone)},
+                                             {"dropout", flag(problem.dropout > 0)},
+                                             {"max_logit", flag(problem.max_logit)},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});
@@ -156,9 +152,10 @@ std::string hopper_primitives(const AttentionProblem& problem, Direction directi
 std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                         const MaskKnowledge& mask, std::string_view primitives) {
   const bool hopper = shape.family == Family::kHopper;
-  return concat(embedded::kProgramPrelude, embedded::kAttentionArguments, settings(compiled, shape, mask), primitives,
+  return concat(embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask,
+                embedded::kAttentionArguments, settings(compiled, shape, mask), primitives,
                 hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionTiles,
-                hopper ? embedded::kHopperTiles : "");
+                hopper ? embedded::kHopperTiles : "", embedded::kAttentionDropout, sink_function(compiled.problem));
 }
 std::string text_of_kernels(Direction direction, Family family) {
   const bool hopper = family == Family::kHopper;
@@ -171,6 +168,27 @@ std::string text_of_kernels(Direction direction, Family family) {
 }
 
 }  // namespace
+
+const char* linkage(const Program& program) {
+  return program.nodes().size() > kMostInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
+}
+
+std::string with_operands(const ProgramSource& source, const std::string& statements) {
+  std::string text;
+  for (const std::uint32_t operand : source.operands())
+    text += concat("const void* ", ProgramSource::operand_name(operand), " = p.operands[", operand, "].data;\n");
+  return text + statements;
+}
+
+std::string keep_variable(const Program& program) {
+  return program.keep() == kNoNode ? "true" : ProgramSource::variable(program.keep());
+}
+
+std::vector<NodeId> forward_nodes(const Program& program) {
+  std::vector<NodeId> nodes{program.value()};
+  if (program.keep() != kNoNode) nodes.push_back(program.keep());
+  return nodes;
+}
 
 MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
   const Program& program = program_of(problem, direction);
@@ -185,19 +203,23 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   return knowledge;
 }
 
+std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                                std::optional<std::string_view> primitives) {
+  return text_before(compiled, direction, shape, mask_knowledge(compiled, direction),
+                     primitives.value_or(embedded::kAttentionPrimitives)) +
+         (direction == Direction::kForward ? forward_function(compiled.problem, compiled.forward.program)
+                                           : backward_function(compiled.problem, compiled.backward->program));
+}
+
+std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
+  if (mask_knowledge(compiled, direction).kind != MaskKnowledge::Kind::kList) return {};
+  return mask_function(compiled.problem, program_of(compiled, direction)) + std::string(embedded::kAttentionTileStates);
+}
+
 std::string attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                              std::optional<std::string_view> primitives) {
-  const AttentionProblem& problem = compiled.problem;
-  const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  std::string text = text_before(compiled, direction, shape, mask, primitives.value_or(embedded::kAttentionPrimitives));
-  text += direction == Direction::kForward ? forward_function(problem, compiled.forward.program)
-                                           : backward_function(problem, compiled.backward->program);
-  text += text_of_kernels(direction, shape.family);
-  if (mask.kind == MaskKnowledge::Kind::kList) {
-    text += mask_function(problem, program_of(compiled, direction));
-    text += embedded::kAttentionTileStates;
-  }
-  return text;
+  return concat(text_before_kernels(compiled, direction, shape, primitives), text_of_kernels(direction, shape.family),
+                text_of_tile_states(compiled, direction));
 }
 
 Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {

@@ -62,7 +62,29 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const N
   return pairs / kMeasuredPairs * (kStates + costs.keep);
 }
 
+/// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
+constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
+
 }  // namespace
+
+Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                        const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
+  const AttentionProblem& p = problem.problem;
+  bool queries = false, keys = false;
+  for (const OperandTarget& target : targets) {
+    queries = queries || target.sum == OperandSum::kTotal || target.sum == OperandSum::kQueries ||
+              target.sum == OperandSum::kElement;
+    keys = keys || target.sum == OperandSum::kKeys;
+  }
+  const NodeCosts costs = node_costs(problem.backward->program);
+  const double pairs = pairs_of(p) / kMeasuredPairs, dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
+  const double walk = mask.run * (kOperandWalk * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
+  double compute = pairs * walk * (queries + keys) * idle_parts(p, Direction::kBackward, shape, rates);
+  compute += states_time(p, mask_knowledge(problem, Direction::kBackward), costs);
+  compute += kOperandRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / kMeasuredRows;
+  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
+  return {kOperandLaunches + compute, "estimated from measured kernels"};
+}
 
 Prediction attention_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                           const MaskWork& mask, const DeviceRates& rates) {

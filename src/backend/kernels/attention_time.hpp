@@ -1,7 +1,10 @@
 #pragma once
 
+#include <span>
+
 #include "backend/candidate.hpp"
 #include "backend/kernels/mask_work.hpp"
+#include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -11,5 +14,9 @@ namespace scoremod::backend::kernels {
 /// (bench/results/attention_kernels.json). `mask` is mask_work() of the direction. Pure.
 Prediction attention_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                           const MaskWork& mask, const DeviceRates& rates);
+
+/// Likewise of operands' gradients from tiles of scores; `mask` is of the backward.
+Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                        const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
 
 }  // namespace scoremod::backend::kernels

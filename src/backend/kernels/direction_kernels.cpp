@@ -27,11 +27,6 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
                                 lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
                                 deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
-  if (sink != Sink::kNone)
-    reasons.push_back(unsupported(Rule::kSink, concat("expected no sink, found ", to_string(sink))));
-  if (dropout > 0) reasons.push_back(unsupported(Rule::kDropout, concat("expected no dropout, found ", dropout)));
-  if (max_logit)
-    reasons.push_back(unsupported(Rule::kMaxLogit, "expected no output of largest scores, found max_logit"));
   if (dtype == DType::kF32)
     reasons.push_back(unsupported(Rule::kDtype, "expected q, k and v in f16 or bf16, found f32"));
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {
@@ -132,6 +127,7 @@ ArgumentBytes DirectionKernels::arguments(const ForwardTensors& tensors, const C
   call.v = tensor_argument(p, TensorRole::kV, tensors.v);
   call.o = tensor_argument(p, TensorRole::kO, tensors.o);
   call.lse = tensors.lse;
+  call.max_logit = tensors.max_logit;
   return bytes;
 }
 

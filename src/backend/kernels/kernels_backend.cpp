@@ -7,6 +7,7 @@
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/attention_time.hpp"
+#include "backend/kernels/device_fit.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/recipe.hpp"
@@ -22,8 +23,6 @@ using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 1;
-/// Copies to shared memory that run beside other work, and the products of matrices, begin with it.
-constexpr int kOldestCapability = 80;
 
 /// The shapes of portable kernels to build, the better first: the last is taken whatever becomes of it.
 std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
@@ -36,11 +35,9 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   return {best, smaller};
 }
 
-std::size_t shared_bytes(const CompiledProblem& problem, Direction direction, const TileShape& shape) {
-  const kernels::DirectionKernels made(problem, direction, shape);
-  std::size_t most = 0;
-  for (const kernels::KernelLaunch& launch : made.launches()) most = std::max(most, launch.shared_bytes);
-  return most;
+std::vector<UnsupportedReason> shape_objections(const CompiledProblem& problem, Direction direction,
+                                                const TileShape& shape, const DeviceProperties& device) {
+  return kernels::memory_objections(kernels::DirectionKernels(problem, direction, shape).launches(), device);
 }
 
 class KernelsBackend final : public Backend {
@@ -60,17 +57,10 @@ class KernelsBackend final : public Backend {
     if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
     if (target == nullptr || !reasons.empty()) return reasons;
-    const DeviceProperties& device = target->device;
-    if (device.compute_capability < kOldestCapability) {
-      reasons.push_back(unsupported(Rule::kEngineRefused,
-                                    concat("expected a device of compute capability 8.0 or later, found ",
-                                           device.compute_capability / 10, ".", device.compute_capability % 10)));
-    }
-    const std::size_t wanted = shared_bytes(problem, task.direction, shapes_of(problem.problem, task.direction).back());
-    if (wanted > static_cast<std::size_t>(device.shared_memory_per_block)) {
-      reasons.push_back(unsupported(Rule::kEngineRefused, concat("expected ", wanted, " bytes of shared memory, found ",
-                                                                 device.shared_memory_per_block)));
-    }
+    reasons = kernels::device_objections(target->device);
+    for (UnsupportedReason& reason :
+         shape_objections(problem, task.direction, shapes_of(problem.problem, task.direction).back(), target->device))
+      reasons.push_back(std::move(reason));
     return reasons;
   }
 
@@ -80,9 +70,7 @@ class KernelsBackend final : public Backend {
     const auto add = [&](const std::vector<TileShape>& shapes) {
       const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
       for (const TileShape& shape : shapes) {
-        if (shared_bytes(problem, task.direction, shape) >
-            static_cast<std::size_t>(target.device.shared_memory_per_block))
-          continue;
+        if (!shape_objections(problem, task.direction, shape, target.device).empty()) continue;
         candidates.push_back(candidate_of(problem, task, target, shape, &shape == &shapes.back()));
         candidates.back().predicted =
             kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
@@ -106,11 +94,7 @@ class KernelsBackend final : public Backend {
     CanonicalWriter structure;
     structure.text("attention kernels").integer(kRevision).integer(target.device.compute_capability);
     structure.bytes(kernels::structure_of_source(problem, task.direction, shape));
-    // Beside the text, what decides which of its branches run.
-    using problem::TensorRole;
-    for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
-      structure.boolean(kernels::tensor_argument(p, role, nullptr).aligned != 0);
-    structure.boolean(p.heads_q != p.heads_kv).boolean(p.index_offsets);
+    kernels::write_branches(structure, p);
     Candidate candidate;
     candidate.task = task;
     candidate.structural_key = structure.written();

@@ -9,23 +9,11 @@
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
-namespace {
 
-/// Kernels as NVRTC compiled them.
-class Image final : public Artifact {
- public:
-  explicit Image(std::string text) : text_(std::move(text)) {}
-  std::vector<std::byte> serialize() const override {
-    const auto bytes = std::as_bytes(std::span(text_));
-    return {bytes.begin(), bytes.end()};
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
-}  // namespace
+std::vector<std::byte> Image::serialize() const {
+  const auto bytes = std::as_bytes(std::span(text_));
+  return {bytes.begin(), bytes.end()};
+}
 
 KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape,
                              std::string source, bool may_spill)

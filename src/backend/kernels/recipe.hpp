@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backend/candidate.hpp"
 #include "backend/kernels/tile_shape.hpp"
@@ -12,6 +14,17 @@ namespace scoremod::backend::kernels {
 /// Kernels that keep no more bytes of registers in memory than this were faster on an H200 than those of a smaller
 /// shape.
 inline constexpr std::int64_t kHarmlessSpill = 64;
+
+/// Kernels as NVRTC compiled them.
+class Image final : public Artifact {
+ public:
+  explicit Image(std::string text) : text_(std::move(text)) {}
+  std::vector<std::byte> serialize() const override;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
 
 /// One direction's kernels in one shape, as the planner builds, keeps and runs them.
 class KernelsRecipe final : public Recipe {

@@ -55,6 +55,10 @@ std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t d
                                   (shape.queries + shape.key_step) * row_bytes(dim_v));
 }
 
+std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) * (row_bytes(dim_qk) + row_bytes(dim_v)));
+}
+
 std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const std::size_t terms = 2 * 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
   return static_cast<std::size_t>((shape.keys + 2 * shape.step) * (row_bytes(dim_qk) + row_bytes(dim_v))) + terms;

@@ -53,6 +53,7 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction);
 /// Shared memory of one block, in bytes.
 std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 
 }  // namespace scoremod::backend::kernels

@@ -1,6 +1,8 @@
 // The argument of every attention kernel. One text for the kernels' compiler and for the host's, which fills it in.
 #pragma once
 
+#include "backend/cuda/dropout_argument.cuh"
+
 /// A tensor of four dimensions; distances in elements.
 struct TensorArgument {
   void* data;
@@ -14,11 +16,14 @@ struct OperandArgument {
   const void* data;
   long long stride[4];
   int extent[4];
+  void* gradient;  ///< in the backward: laid out as the operand, or null where it is not wanted
+  float* sums;     ///< of the gradient, see attention_operand_gradients.cuh
 };
 
 struct AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
   float* lse;             ///< [batch, heads_q, seq_q], or null where none is wanted
+  float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   int batch, heads_q, group, seq_q, seq_kv;
@@ -26,4 +31,5 @@ struct AttentionArguments {
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices
   float scale;
+  DropoutArgument dropout;  ///< where kDropout
 };

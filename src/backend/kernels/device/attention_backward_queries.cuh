@@ -13,6 +13,7 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
   float deltas[kRowTiles][2], weights[kRowTiles][2];
   for (int m = 0; m < kRowTiles; ++m) deltas[m][0] = deltas[m][1] = weights[m][0] = weights[m][1] = 0.0f;
+  const float sink = kSink ? sink_of(p, h) : -infinity();
   load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
   load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
   KeySteps steps;
@@ -30,19 +31,21 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
     add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV), v_tile);
     block_barrier();  // nobody reads k and v any more
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m) {
+      const RowsStay<kKeyStep> stay(call, b, h, first_query + m * 16, first_key);
 #pragma unroll
       for (int n = 0; n < kKeyStep / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float product = products.at[m][n][e];
-          const Differentiated element = differentiate<true>(p, scores.at[m][n][e], product, terms[m][e / 2][0], 0.0f,
-                                                             b, h, first_query + m * 16 + e / 2 * 8 + lane / 4,
-                                                             first_key + n * 8 + lane % 4 * 2 + e % 2);
+          const Differentiated element = differentiate<true>(
+              p, scores.at[m][n][e], product, stay.at(n, e), terms[m][e / 2][0], 0.0f, b, h,
+              first_query + m * 16 + e / 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 * 2 + e % 2);
           if (!element.kept) continue;
-          deltas[m][e / 2] = multiply_add(element.weight, product, deltas[m][e / 2]);
+          deltas[m][e / 2] = multiply_add(element.weight, dropped(call, product, stay.at(n, e)), deltas[m][e / 2]);
           weights[m][e / 2] += element.weight;
         }
+    }
   }
   wait_for_copies();
   block_barrier();  // the tiles may be loaded again
@@ -55,7 +58,8 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
       sum += exchange(sum, 2);
       weight += exchange(weight, 1);
       weight += exchange(weight, 2);
-      // The LSE's rounding is a factor of all weights of a row: it is no part of their mean.
+      // The LSE's rounding is a factor of all weights of a row, the sink's among them: it is no part of their mean.
+      if (kSink) weight += exp2_of((sink - terms[m][half][0]) * kLog2E);
       if (weight != 0.0f) sum /= weight;
       terms[m][half][1] = sum;
       const int row = first_query + m * 16 + half * 8 + lane / 4;

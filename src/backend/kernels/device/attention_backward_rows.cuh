@@ -48,5 +48,5 @@ SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int 
   const float q_k = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk);
   const float product = dot(rows_of(call.d_o, b, h), q, rows_of(call.v, b, h / call.group), kv, kDimV);
   const float* const terms = row_terms(call, b, h, q);
-  return differentiate<true>(p, q_k, product, terms[0], terms[1], b, h, q, kv);
+  return differentiate<true>(p, q_k, product, weight_stays(call, b, h, q, kv), terms[0], terms[1], b, h, q, kv);
 }

@@ -44,7 +44,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
     else
       modify<false>(p, scores, top, b, h, first_query, first_key);
     if (raise_references(p, top, rows, factors)) scale_output(rows, factors);
-    weigh(p, scores, rows);
+    weigh(p, scores, rows, b, h, first_query, first_key);
     add_product<kDimV>(rows.output, scores, v_tile);
   }
   if (!any_of_block(store_softmax(p, rows, b, h, first_query))) return;

@@ -18,6 +18,12 @@ struct QuerySteps {
     part = kQueries / kStep;
     walk.begin(call, b, h, key_tile);
   }
+  SCOREMOD_MEMBER void begin_head(const AttentionArguments& call, int b, int head, int key_tile) {
+    h = head;
+    end_h = head + 1;
+    part = kQueries / kStep;
+    walk.begin(call, b, h, key_tile);
+  }
   SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b) {
     if (++part < kQueries / kStep && first_query() < call.seq_q) return true;
     part = 0;
@@ -43,10 +49,12 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
   for (int h = head_kv * call.group; h < (head_kv + 1) * call.group; ++h) {
     const Rows qs = rows_of(call.q, b, h), d_os = rows_of(call.d_o, b, h);
     for (int first = 0; first < call.seq_q; first += kThreads) {
+      const int own_q = first + threadIdx.x;
       Differentiated own{};
-      if (first + (int)threadIdx.x < call.seq_q) own = element_by_sums(p, b, h, first + threadIdx.x, kv);
+      if (own_q < call.seq_q) own = element_by_sums(p, b, h, own_q, kv);
       block_barrier();
-      weights[threadIdx.x] = own.weight;
+      // A weight that is kept is no less than 0: -1 stands for one that is dropped.
+      weights[threadIdx.x] = weight_stays(call, b, h, own_q, kv) ? dropped(call, own.weight, true) : -1.0f;
       gradients[threadIdx.x] = own.gradient;
       kept[threadIdx.x] = own.kept;
       block_barrier();
@@ -57,7 +65,7 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
           const int d = threadIdx.x + i * kThreads;
           if (kDk && d < kDimQk)
             dk[i] = multiply_add(gradients[j], float_of(qs.data[(first + j) * qs.row + d * qs.dim]), dk[i]);
-          if (kDv && d < kDimV)
+          if (kDv && d < kDimV && (!kDropout || !(weights[j] < 0.0f)))
             dv[i] = multiply_add(weights[j], float_of(d_os.data[(first + j) * d_os.row + d * d_os.dim]), dv[i]);
         }
       }
@@ -76,15 +84,16 @@ template <bool kMasked>
 SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& scores, Sums<1, kPart>& products,
                                           const float* terms, int b, int h, int first_query, int first_key) {
   const int lane = threadIdx.x % 32;
+  const ColumnsStay<kPart> stay(p.call, b, h, first_query, first_key);
 #pragma unroll
   for (int n = 0; n < kPart / 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int query = n * 8 + lane % 4 * 2 + e % 2;
       const Differentiated element =
-          differentiate<kMasked>(p, scores.at[0][n][e], products.at[0][n][e], terms[2 * query], terms[2 * query + 1], b,
-                                 h, first_query + query, first_key + e / 2 * 8 + lane / 4);
-      scores.at[0][n][e] = element.weight;
+          differentiate<kMasked>(p, scores.at[0][n][e], products.at[0][n][e], stay.at(n, e), terms[2 * query],
+                                 terms[2 * query + 1], b, h, first_query + query, first_key + e / 2 * 8 + lane / 4);
+      scores.at[0][n][e] = dropped(p.call, element.weight, stay.at(n, e));
       products.at[0][n][e] = element.gradient;
     }
 }

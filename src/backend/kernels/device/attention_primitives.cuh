@@ -84,6 +84,9 @@ SCOREMOD_FUNCTION unsigned ballot(bool condition) { return __ballot_sync(0xfffff
 SCOREMOD_FUNCTION float exchange(float value, int lane_distance) {
   return __shfl_xor_sync(0xffffffffu, value, lane_distance);
 }
+SCOREMOD_FUNCTION unsigned exchange_bits(unsigned value, int lane_distance) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_distance);
+}
 
 // Of a word with one bit.
 SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }
@@ -96,11 +99,16 @@ SCOREMOD_FUNCTION float exp2_of(float x) {
 SCOREMOD_FUNCTION float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 
 // Two floats rounded to halves, the first in the lower bits.
-SCOREMOD_FUNCTION unsigned pair_of(float low, float high) {
+SCOREMOD_FUNCTION unsigned bf16_pair_of(float low, float high) {
   unsigned bits;
-  if (kBf16)
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
+}
+SCOREMOD_FUNCTION unsigned f16_pair_of(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+SCOREMOD_FUNCTION unsigned pair_of(float low, float high) {
+  return kBf16 ? bf16_pair_of(low, high) : f16_pair_of(low, high);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/program_prelude.cuh"
+#include "backend/kernels/device/attention_dropout.cuh"
 #include "backend/kernels/device/attention_tiles.cuh"
 
 /*{forward}*/
@@ -18,18 +19,28 @@ template <bool kMasked>
 }
 /*{}*/
 
+/*{sink}*/
+// What the sums of a query head's rows have beside their keys' terms; -inf where that is nothing.
+SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
+  /*{statements}*/ /*{}*/
+  return /*{sink}*/ 0.0f /*{}*/;
+}
+/*{}*/
+
 /*{backward}*/
 struct Differentiated {
-  float weight, gradient;  // exp(value - lse); of the score, times the scale
+  float weight, gradient;  // exp(value - lse), before dropout; of the score, times the scale
   bool kept;
 };
 
-// From the products of q and k, and of d_o and v, and the row's terms (row_terms()). Unless kMasked, an element that is
+// From the products of q and k, and of d_o and v, whether dropout leaves the weight, and the row's terms
+// (row_terms()). Unless kMasked, an element that is
 // not kept for its value alone has what that gives: nothing, or a NaN, for which its row or key is summed again.
 template <bool kMasked>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
-                                                                    float lse, float delta, int b, int h, int any_q,
-                                                                    int any_kv) {
+                                                                    bool stays, float lse, float delta, int b, int h,
+                                                                    int any_q, int any_kv) {
+  product = dropped(p.call, product, stays);
   if (!kMasked && kScoreIsValue) {
     const float weight = exp2_of(multiply_add(q_k, p.call.scale, -lse) * kLog2E);
     return {weight, weight * (product - delta) * p.call.scale, true};

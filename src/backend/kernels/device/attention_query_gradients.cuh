@@ -63,15 +63,17 @@ SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kK
                                           int first_key) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
+  for (int m = 0; m < kRowTiles; ++m) {
+    const RowsStay<kKeyStep> stay(p.call, b, h, first_query + m * 16, first_key);
 #pragma unroll
     for (int n = 0; n < kKeyStep / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = scores.at[m][n][e];
-        x = differentiate<kMasked>(p, x, products.at[m][n][e], terms[m][e / 2][0], terms[m][e / 2][1], b, h,
-                                   first_query + m * 16 + e / 2 * 8 + lane / 4,
+        x = differentiate<kMasked>(p, x, products.at[m][n][e], stay.at(n, e), terms[m][e / 2][0], terms[m][e / 2][1], b,
+                                   h, first_query + m * 16 + e / 2 * 8 + lane / 4,
                                    first_key + n * 8 + lane % 4 * 2 + e % 2)
                 .gradient;
       }
+  }
 }

@@ -15,6 +15,9 @@ constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
 constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;  // row_terms() are made from weights and their gradients
+constexpr bool kSink = /*{sink}*/ true /*{}*/;              // the softmax has a sink, sink_of()
+constexpr bool kDropout = /*{dropout}*/ true /*{}*/;        // weights are dropped after the softmax
+constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;     // the largest score of each row is an output
 // What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
 // a kernel finds the state of each tile.
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };

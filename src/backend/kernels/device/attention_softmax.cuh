@@ -11,6 +11,7 @@ static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
 // divided by the sum of all.
 struct SoftmaxRows {
   float reference[kRowTiles][2], sum[kRowTiles][2];
+  float largest[kRowTiles][2];  // of the row's values, where kMaxLogit
   Sums<kRowTiles, padded(kDimV)> output;
 
   SCOREMOD_MEMBER void clear() {
@@ -19,7 +20,7 @@ struct SoftmaxRows {
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        reference[m][half] = -infinity();
+        reference[m][half] = largest[m][half] = -infinity();
         sum[m][half] = 0.0f;
       }
   }
@@ -78,7 +79,9 @@ SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const float (&top)[k
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float x = fmaxf(top[m][half], exchange(top[m][half], 1));
-      x = fmaxf(x, exchange(x, 2)) * unit;
+      x = fmaxf(x, exchange(x, 2));
+      if (kMaxLogit) rows.largest[m][half] = fmaxf(rows.largest[m][half], x);
+      x *= unit;
       exponents[m][half] = x;
       factors[m][half] = 1.0f;
       grows = grows || x > rows.reference[m][half] + kSlack;
@@ -106,11 +109,13 @@ SCOREMOD_FUNCTION void scale_output(SoftmaxRows& rows, const float (&factors)[kR
       for (int e = 0; e < 4; ++e) rows.output.at[m][n][e] *= factors[m][e / 2];
 }
 
-// Turns values into weights, and adds them to the rows' sums.
-SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows) {
+// Turns values into weights, adds them to the rows' sums, and drops some.
+SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, int b, int h,
+                             int first_query, int first_key) {
   const float unit = exponent_unit(p);
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
+  for (int m = 0; m < kRowTiles; ++m) {
+    const RowsStay<kKeys> stay(p.call, b, h, first_query + m * 16, first_key);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // With nothing kept so far any reference gives a weight of 0.
@@ -122,8 +127,24 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
           float& x = scores.at[m][n][half * 2 + i];
           x = exp2_of(multiply_add(x, unit, -reference));
           rows.sum[m][half] += x;
+          if (!stay.at(n, half * 2 + i)) x = 0.0f;
         }
     }
+  }
+}
+
+// Adds a sink to a row's sum; returns what the output is to be multiplied by for it. `lse` becomes the row's LSE.
+SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float& lse) {
+  const float exponent = sink * kLog2E;
+  if (!kSink || exponent <= reference) {
+    if (kSink && exponent != -infinity()) sum += exp2_of(exponent - reference);
+    lse = sum == 0.0f ? -infinity() : multiply_add(reference, kLn2, logf(sum));
+    return 1.0f;
+  }
+  const float factor = exp2_of(reference - exponent);
+  sum = sum * factor + exp2_of(exponent - exponent);  // NaN where the sink is not finite
+  lse = sink + logf(sum);
+  return factor;
 }
 
 // One row by plain sums over its kept keys alone, for blocks with an output that is not finite: in a product of
@@ -147,9 +168,10 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   parts[threadIdx.x] = largest;
   block_barrier();
   for (int i = 0; i < kThreads; ++i) largest = f32_max(largest, parts[i]);
-  const float reference = largest == -infinity() ? 0.0f : largest;
+  const float sink = kSink ? sink_of(p, h) : -infinity(), top = f32_max(largest, sink);
+  const float reference = top == -infinity() ? 0.0f : top;
   constexpr int kDims = (kDimV + kThreads - 1) / kThreads;
-  float sum = 0.0f, output[kDims];
+  float sum = sink == -infinity() ? 0.0f : expf(sink - reference), output[kDims];
   for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
   for (int first = 0; first < call.seq_kv; first += kThreads) {
     const int own = first + threadIdx.x;
@@ -157,10 +179,12 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
     block_barrier();
     // No weight is negative: -1 stands for none.
     weights[threadIdx.x] = value == -infinity() ? -1.0f : expf(value - reference);
+    if (kDropout) parts[threadIdx.x] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
     block_barrier();
     for (int j = 0; j < kThreads && first + j < call.seq_kv; ++j) {
       if (weights[j] < 0.0f) continue;
       sum += weights[j];
+      if (kDropout && parts[j] == 0.0f) continue;
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int d = threadIdx.x + i * kThreads;
@@ -172,17 +196,20 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   const Rows to = rows_of(call.o, b, h);
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
-    if (d < kDimV) to.data[q * to.row + d * to.dim] = half_of(largest == -infinity() ? 0.0f : output[i] / sum);
+    if (d < kDimV)
+      to.data[q * to.row + d * to.dim] = half_of(top == -infinity() ? 0.0f : dropped(call, output[i], true) / sum);
   }
-  if (threadIdx.x == 0 && call.lse != nullptr)
-    call.lse[((long long)b * call.heads_q + h) * call.seq_q + q] =
-        largest == -infinity() ? -infinity() : largest + logf(sum);
+  if (threadIdx.x != 0) return;
+  const long long row = ((long long)b * call.heads_q + h) * call.seq_q + q;
+  if (call.lse != nullptr) call.lse[row] = top == -infinity() ? -infinity() : top + logf(sum);
+  if (kMaxLogit) call.max_logit[row] = largest;
 }
 
 // Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
+  const float sink = kSink ? sink_of(p, h) : -infinity();
   float factors[kRowTiles][2];
   bool not_finite = any_not_finite(rows.output, first_query, call.seq_q);
 #pragma unroll
@@ -193,12 +220,18 @@ SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int 
       sum += exchange(sum, 1);
       sum += exchange(sum, 2);
       const int row = first_query + m * 16 + half * 8 + lane / 4;
+      float lse;
+      const float factor = dropped(call, close_row(sink, rows.reference[m][half], sum, lse), true);
       not_finite = not_finite || (row < call.seq_q && !is_finite(sum));
       // The weight of the row's largest value is at least 1.
-      factors[m][half] = sum == 0.0f ? 0.0f : 1.0f / sum;
-      if (call.lse != nullptr && lane % 4 == 0 && row < call.seq_q)
-        call.lse[((long long)b * call.heads_q + h) * call.seq_q + row] =
-            sum == 0.0f ? -infinity() : multiply_add(rows.reference[m][half], kLn2, logf(sum));
+      factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;
+      if (lane % 4 != 0 || row >= call.seq_q) continue;
+      const long long number = ((long long)b * call.heads_q + h) * call.seq_q + row;
+      if (call.lse != nullptr) call.lse[number] = lse;
+      if (kMaxLogit) {
+        const float largest = rows.largest[m][half];
+        call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
+      }
     }
   store_rows<kDimV>(rows.output, factors, rows_of(call.o, b, h), first_query, call.seq_q);
   return not_finite;

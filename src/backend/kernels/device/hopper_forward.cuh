@@ -66,7 +66,7 @@ SCOREMOD_FUNCTION bool soften_tile(const Arguments& p, Sums<1, kKeys>& scores, S
   else
     modify<false>(p, scores, top, b, h, first_query, walk.tile * kKeys);
   const bool raised = raise_references(p, top, rows, factors);
-  weigh(p, scores, rows);
+  weigh(p, scores, rows, b, h, first_query, walk.tile * kKeys);
   return raised;
 }
 

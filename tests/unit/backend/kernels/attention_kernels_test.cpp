@@ -85,8 +85,17 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
   expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
 }
 // A band, one with offsets, one query, a listed mask by batch, a mask by the score, infinite values, wide heads,
-// unaligned rows.
-INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels, ::testing::Values(2, 3, 7, 10, 12, 13, 14, 18));
+// unaligned rows, dropout with one query.
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels, ::testing::Values(2, 3, 7, 10, 12, 13, 14, 18, 23));
+
+/// A learned sink, dropout and the largest score; and those with odd offsets.
+TEST(AttentionKernelFields, AreRight) {
+  for (const std::size_t number : {21, 22}) {
+    const checking::CheckCase test = case_of(number);
+    SCOPED_TRACE(test.name);
+    expect_right(check_of(test, random_inputs(test.problem)));
+  }
+}
 
 double error_of(const CheckReport& report, const std::string& name) {
   return std::ranges::find(report.outputs, name, &OutputCheck::name)->l2.error;
@@ -119,6 +128,26 @@ TEST(AttentionKernelFaults, AreSeen) {
   const Fault empty{"!some ? kEmptyTile", "!all ? kEmptyTile"};
   EXPECT_FALSE(check_of(documents, inputs, empty).passed()) << "tiles that are called empty wrongly";
 }
+
+struct FieldFault {
+  const char* name;
+  Fault forward, backward;
+};
+class AttentionKernelFieldFaults : public ::testing::TestWithParam<FieldFault> {};
+
+TEST_P(AttentionKernelFieldFaults, AreSeen) {
+  const checking::CheckCase test = case_of(21);
+  EXPECT_FALSE(check_of(test, random_inputs(test.problem), GetParam().forward, GetParam().backward).passed());
+}
+const FieldFault kFieldFaults[] = {
+    {"NoSink", {"kSink = true", "kSink = false"}, {}},
+    {"NoDropoutInBackward", {}, {"kDropout = true", "kDropout = false"}},
+    {"AnotherSeed", {"key0 = call.key[0]", "key0 = call.key[0] + 1"}, {}},
+    {"NoRescaling", {"stays ? x * call.dropout.factor", "stays ? x"}, {}},
+    {"MaskedLargest", {"rows.largest[m][half] = fmaxf(rows.largest[m][half], x)", "rows.largest[m][half] = 9.0f"}, {}},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, AttentionKernelFieldFaults, ::testing::ValuesIn(kFieldFaults),
+                         [](const auto& fault) { return std::string(fault.param.name); });
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

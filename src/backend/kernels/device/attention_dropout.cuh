@@ -1,0 +1,104 @@
+// Which weights of a warp's tile dropout leaves. One evaluation of Philox is for four neighbouring keys of a query,
+// which several threads hold: each of them makes some, and they exchange what came of it.
+#pragma once
+
+#include "backend/cuda/dropout_mask.cuh"
+#include "backend/kernels/device/attention_tiles.cuh"
+
+SCOREMOD_FUNCTION bool weight_stays(const AttentionArguments& call, int b, int h, int q, int kv) {
+  return !kDropout ||
+         one_stays(call.dropout, (unsigned)b + (unsigned)call.offset_b, (unsigned)h + (unsigned)call.offset_h,
+                   (unsigned)q + (unsigned)call.offset_q, (unsigned)kv + (unsigned)call.offset_kv);
+}
+
+// Of four neighbouring keys that share an evaluation.
+SCOREMOD_FUNCTION unsigned weights_stay(const AttentionArguments& call, int b, int h, int q, int first_kv) {
+  return four_stay(call.dropout, (unsigned)b + (unsigned)call.offset_b, (unsigned)h + (unsigned)call.offset_h,
+                   (unsigned)q + (unsigned)call.offset_q, ((unsigned)first_kv + (unsigned)call.offset_kv) / 4u);
+}
+
+// Of 16 queries by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a multiple of 8.
+template <int kColumns>
+SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+  static_assert(kColumns <= 64, "four bits for each 8 columns");
+  if (!kDropout) return ~0u;
+  const int lane = threadIdx.x % 32;
+  unsigned bits = 0;
+  if (call.offset_kv % 4 != 0) {
+#pragma unroll 1
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const int q = first_query + i % 4 / 2 * 8 + lane / 4, kv = first_key + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (weight_stays(call, b, h, q, kv)) bits |= 1u << i;
+    }
+    return bits;
+  }
+  // Two threads have two keys each of both rows: one makes the four of the first row, the other of the second.
+#pragma unroll 2
+  for (int n = 0; n < kColumns / 8; ++n)
+    bits |= weights_stay(call, b, h, first_query + lane % 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 / 2 * 4)
+            << (4 * n);
+  const unsigned others = exchange_bits(bits, 1);
+  const unsigned first = lane % 2 == 0 ? bits : others, second = lane % 2 == 0 ? others : bits;
+  const int own = lane % 2 * 2;
+  return (first >> own & 0x33333333u) | (second >> own & 0x33333333u) << 2;
+}
+
+// Likewise of 16 keys by kColumns queries.
+template <int kColumns>
+SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+  static_assert(kColumns <= 64, "four bits for each 8 columns");
+  if (!kDropout) return ~0u;
+  const int lane = threadIdx.x % 32;
+  unsigned bits = 0;
+  if (call.offset_kv % 4 != 0) {
+#pragma unroll 1
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const int q = first_query + i / 4 * 8 + lane % 4 * 2 + i % 2, kv = first_key + i % 4 / 2 * 8 + lane / 4;
+      if (weight_stays(call, b, h, q, kv)) bits |= 1u << i;
+    }
+    return bits;
+  }
+  // Four threads have one of four keys each, of four elements: each makes one of these for all four keys.
+  const int own = lane / 4 % 4;
+#pragma unroll 2
+  for (int n = 0; n < kColumns / 8; ++n)
+    bits |=
+        weights_stay(call, b, h, first_query + n * 8 + lane % 4 * 2 + own % 2, first_key + own / 2 * 8 + lane / 16 * 4)
+        << (4 * n);
+  unsigned all = 0;
+#pragma unroll
+  for (int distance = 0; distance < 4; ++distance) {
+    const unsigned from = distance == 0 ? bits : exchange_bits(bits, 4 * distance);
+    all |= (from >> own & 0x11111111u) << (own ^ distance);
+  }
+  return all;
+}
+
+// The same of rows as long as they are.
+template <int kColumns>
+struct RowsStay {
+  unsigned bits[(kColumns + 63) / 64];
+
+  SCOREMOD_MEMBER RowsStay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+#pragma unroll
+    for (int i = 0; i < (kColumns + 63) / 64; ++i)
+      bits[i] = rows_stay < kColumns < 64 ? kColumns : 64 > (call, b, h, first_query, first_key + i * 64);
+  }
+  SCOREMOD_MEMBER bool at(int n, int e) const { return !kDropout || (bits[n / 8] >> (n % 8 * 4 + e) & 1u) != 0; }
+};
+template <int kColumns>
+struct ColumnsStay {
+  unsigned bits[(kColumns + 63) / 64];
+
+  SCOREMOD_MEMBER ColumnsStay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+#pragma unroll
+    for (int i = 0; i < (kColumns + 63) / 64; ++i)
+      bits[i] = columns_stay < kColumns < 64 ? kColumns : 64 > (call, b, h, first_query + i * 64, first_key);
+  }
+  SCOREMOD_MEMBER bool at(int n, int e) const { return !kDropout || (bits[n / 8] >> (n % 8 * 4 + e) & 1u) != 0; }
+};
+
+// What dropout makes of what a weight is, or is multiplied by.
+SCOREMOD_FUNCTION float dropped(const AttentionArguments& call, float x, bool stays) {
+  return !kDropout ? x : stays ? x * call.dropout.factor : 0.0f;
+}

@@ -1,0 +1,288 @@
+// Gradients of captured operands by tiles of scores, as the backward's kernels have them: no scores are in memory.
+// attention_operand_queries walks as attention_backward_queries does; of what does not vary along keys it keeps the
+// sums of its own rows, and what varies along queries and keys it writes. attention_operand_keys walks as
+// attention_backward_keys does, and keeps the sums of its own keys. Sums are in `sums` of each operand, one for each
+// batch, query head, and query, key or tile of queries; attention_operand_total_I adds those of one entry in ascending
+// order.
+#pragma once
+
+#include "backend/kernels/device/attention_operand_program.cuh"
+
+// Gradients that vary along queries and keys are zero in tiles that are not walked over.
+SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int query_tile) {
+  const AttentionArguments& call = p.call;
+  for (int tile = 0; tile < call.key_tiles; ++tile) {
+    if (state_of(call, b, h, query_tile, tile) != kEmptyTile) continue;
+    for (int i = threadIdx.x; i < kQueries * kKeys; i += kThreads) {
+      const int q = query_tile * kQueries + i / kKeys, kv = tile * kKeys + i % kKeys;
+      if (q < call.seq_q && kv < call.seq_kv) store_gains(p, Gains{}, b, h, q, kv);
+    }
+  }
+}
+
+// Of a row: the sums over its keys of weights, of these times their gradients, and of what each target gains from both.
+struct RowSums {
+  float weights[kRowTiles][2], products[kRowTiles][2];
+  float of_weights[kRowTiles][2][kMostRowTargets], of_products[kRowTiles][2][kMostRowTargets];
+
+  SCOREMOD_MEMBER void clear() {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        weights[m][half] = products[m][half] = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kMostRowTargets; ++t) of_weights[m][half][t] = of_products[m][half][t] = 0.0f;
+      }
+  }
+};
+
+template <bool kMasked>
+SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, const Sums<kRowTiles, kKeyStep>& scores,
+                                 const Sums<kRowTiles, kKeyStep>& products, const float (&terms)[kRowTiles][2][2],
+                                 int b, int h, int first_query, int first_key) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+    const RowsStay<kKeyStep> stay(call, b, h, first_query + m * 16, first_key);
+#pragma unroll
+    for (int n = 0; n < kKeyStep / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int half = e / 2, q = first_query + m * 16 + half * 8 + lane / 4;
+        const int kv = first_key + n * 8 + lane % 4 * 2 + e % 2;
+        const float product = dropped(call, products.at[m][n][e], stay.at(n, e));
+        const Gains gains = gains_of<kMasked>(p, scores.at[m][n][e] * call.scale, product, terms[m][half][0],
+                                              terms[m][half][1], b, h, q, kv);
+        if (kStores && q < call.seq_q && kv < call.seq_kv) store_gains(p, gains, b, h, q, kv);
+        if (!gains.kept) continue;
+        sums.weights[m][half] += gains.weight;
+        sums.products[m][half] = multiply_add(gains.weight, product, sums.products[m][half]);
+#pragma unroll
+        for (int t = 0; t < kRowTargets; ++t) {
+          sums.of_weights[m][half][t] += gains.of_weight[t];
+          sums.of_products[m][half][t] += gains.of_product[t];
+        }
+      }
+  }
+}
+
+// What a row's targets gain: of a product, less the row's delta times that of a weight. The delta is the sums' own, in
+// float32 from end to end.
+SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const float (&terms)[kRowTiles][2][2], int b,
+                                      int h, int query_tile, float* parts) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const long long head = (long long)b * call.heads_q + h;
+  const float sink = kSink ? sink_of(p, h) : -infinity();
+  float totals[kMostRowTargets];
+#pragma unroll
+  for (int t = 0; t < kMostRowTargets; ++t) totals[t] = 0.0f;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = query_tile * kQueries + warp * kWarpRows + m * 16 + half * 8 + lane / 4;
+      const auto of_row = [](float x) {
+        x += exchange(x, 1);
+        return x + exchange(x, 2);
+      };
+      float weight = of_row(sums.weights[m][half]), delta = of_row(sums.products[m][half]);
+      // The LSE's rounding is a factor of all weights of a row, the sink's among them: it is no part of their mean.
+      if (kSink) weight += exp2_of((sink - terms[m][half][0]) * kLog2E);
+      if (weight != 0.0f) delta /= weight;
+#pragma unroll
+      for (int t = 0; t < kRowTargets; ++t) {
+        const float of_weight = of_row(sums.of_weights[m][half][t]), of_product = of_row(sums.of_products[m][half][t]);
+        // With no weight there is nothing to take away, whatever the delta.
+        const float gain = of_weight == 0.0f ? of_product : multiply_add(-delta, of_weight, of_product);
+        if (lane % 4 != 0 || row >= call.seq_q) continue;
+        if (row_target_is_total(t))
+          totals[t] += gain;
+        else
+          row_target_sums(p, t)[head * call.seq_q + row] = gain;
+      }
+    }
+#pragma unroll
+  for (int t = 0; t < kRowTargets; ++t) {
+    if (!row_target_is_total(t)) continue;
+    const float total = sum_of_warp(totals[t]);
+    block_barrier();
+    parts[warp] = total;
+    block_barrier();
+    if (threadIdx.x != 0) continue;
+    float all = 0.0f;
+    for (int i = 0; i < kWarps; ++i) all += parts[i];
+    row_target_sums(p, t)[head * call.query_tiles + query_tile] = all;
+  }
+}
+
+SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p) {
+  SCOREMOD_SHARED(shared);
+  constexpr int kStepHalves = kKeyStep * (row_length(kDimQk) + row_length(kDimV));
+  Half* const q_tile = (Half*)shared;
+  Half* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
+  Half* const step_tiles = d_o_tile + kQueries * row_length(kDimV);  // two times k, then v
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+  // The last queries come first: under a causal mask they take longest.
+  const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
+  const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
+  if (kStores) clear_empty_tiles(p, b, h, query_tile);
+
+  RowSums sums;
+  sums.clear();
+  float terms[kRowTiles][2][2];
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_query + m * 16 + half * 8 + lane / 4;
+      const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
+      terms[m][half][0] = at[0];
+      terms[m][half][1] = at[1];
+    }
+  KeySteps steps;
+  steps.begin(call, b, h, query_tile);
+  const auto load_step = [&](int buffer) {
+    Half* const k_tile = step_tiles + buffer * kStepHalves;
+    load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), call.seq_kv);
+    load_tile<kKeyStep, kDimV>(k_tile + kKeyStep * row_length(kDimQk), vs, steps.first_key(), call.seq_kv);
+  };
+  bool more = steps.next(call, b, h);
+  if (more) {
+    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
+    load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
+    load_step(0);
+  }
+  for (int buffer = 0; more; buffer ^= 1) {
+    const int first_key = steps.first_key();
+    const bool partial = steps.walk.partial;
+    wait_for_copies();
+    block_barrier();  // the step is there, and nobody reads the last one any more
+    more = steps.next(call, b, h);
+    if (more) load_step(buffer ^ 1);
+    const Half* const k_tile = step_tiles + buffer * kStepHalves;
+    Sums<kRowTiles, kKeyStep> scores, products;
+    scores.clear();
+    products.clear();
+    add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
+    add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV),
+                               k_tile + kKeyStep * row_length(kDimQk));
+    if (partial)
+      add_gains<true>(p, sums, scores, products, terms, b, h, first_query, first_key);
+    else
+      add_gains<false>(p, sums, scores, products, terms, b, h, first_query, first_key);
+  }
+  block_barrier();  // shared memory is free
+  if (kRowTargets > 0) write_row_sums(p, sums, terms, b, h, query_tile, (float*)shared);
+}
+
+// One block of threads for kKeys keys of one batch and query head.
+SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
+  SCOREMOD_SHARED(shared);
+  constexpr int kStepHalves = kStep * (row_length(kDimQk) + row_length(kDimV));
+  Half* const k_tile = (Half*)shared;
+  Half* const v_tile = k_tile + kKeys * row_length(kDimQk);
+  Half* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
+  float* const step_terms = (float*)(step_tiles + 2 * kStepHalves);
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32, key_tile = blockIdx.x % call.key_tiles;
+  const int head = blockIdx.x / call.key_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  const int head_kv = h / call.group;
+  const int warp_row = threadIdx.x / 32 * 16, first_key = key_tile * kKeys + warp_row;
+  float sums[2][kMostKeyTargets];
+#pragma unroll
+  for (int t = 0; t < kMostKeyTargets; ++t) sums[0][t] = sums[1][t] = 0.0f;
+  QuerySteps steps;
+  steps.begin_head(call, b, h, key_tile);
+  const auto load_step = [&](int buffer) {
+    Half* const q_tile = step_tiles + buffer * kStepHalves;
+    load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, h), steps.first_query(), call.seq_q);
+    load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of(call.d_o, b, h), steps.first_query(),
+                            call.seq_q);
+    for (int i = threadIdx.x; i < kStep; i += kThreads) {
+      const int q = steps.first_query() + i;
+      const bool there = q < call.seq_q;
+      copy_ahead<8>(step_terms + (buffer * kStep + i) * 2, row_terms(call, b, h, there ? q : 0), there ? 8 : 0);
+    }
+  };
+  bool more = steps.next(call, b);
+  if (more) {
+    load_tile<kKeys, kDimQk>(k_tile, rows_of(call.k, b, head_kv), key_tile * kKeys, call.seq_kv);
+    load_tile<kKeys, kDimV>(v_tile, rows_of(call.v, b, head_kv), key_tile * kKeys, call.seq_kv);
+    load_step(0);
+  }
+  for (int buffer = 0; more; buffer ^= 1) {
+    const int first_query = steps.first_query();
+    const bool partial = steps.walk.partial || first_query + kStep > call.seq_q;
+    wait_for_copies();
+    block_barrier();  // the step is there, and nobody reads the last one any more
+    more = steps.next(call, b);
+    if (more) load_step(buffer ^ 1);
+#pragma unroll 1
+    for (int part = 0; part < kStep; part += kPart) {
+      const Half* const q_tile = step_tiles + buffer * kStepHalves + part * row_length(kDimQk);
+      const Half* const d_o_tile =
+          step_tiles + buffer * kStepHalves + kStep * row_length(kDimQk) + part * row_length(kDimV);
+      const float* const terms = step_terms + (buffer * kStep + part) * 2;
+      Sums<1, kPart> scores, products;
+      scores.clear();
+      products.clear();
+      add_product_of_rows<kDimQk>(scores, k_tile + warp_row * row_length(kDimQk), q_tile);
+      add_product_of_rows<kDimV>(products, v_tile + warp_row * row_length(kDimV), d_o_tile);
+      const ColumnsStay<kPart> stay(call, b, h, first_query + part, first_key);
+#pragma unroll
+      for (int n = 0; n < kPart / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int query = n * 8 + lane % 4 * 2 + e % 2, q = first_query + part + query;
+          const int kv = first_key + e / 2 * 8 + lane / 4;
+          const float score = scores.at[0][n][e] * call.scale;
+          const float product = dropped(call, products.at[0][n][e], stay.at(n, e));
+          const Gains gains =
+              partial ? gains_of<true>(p, score, product, terms[2 * query], terms[2 * query + 1], b, h, q, kv)
+                      : gains_of<false>(p, score, product, terms[2 * query], terms[2 * query + 1], b, h, q, kv);
+          if (!gains.kept) continue;
+#pragma unroll
+          for (int t = 0; t < kKeyTargets; ++t) sums[e / 2][t] += gains.of_element[t];
+        }
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int t = 0; t < kKeyTargets; ++t) {
+      float sum = sums[half][t];
+      sum += exchange(sum, 1);
+      sum += exchange(sum, 2);
+      const int kv = first_key + half * 8 + lane / 4;
+      if (lane % 4 == 0 && kv < call.seq_kv)
+        key_target_sums(p, t)[((long long)b * call.heads_q + h) * call.seq_kv + kv] = sum;
+    }
+}
+
+// The gradient of a learned sink, one block of threads for each head: the sum over its rows of -p (o . d_o), where p is
+// the sink's weight.
+SCOREMOD_KERNEL(128, 1) attention_sink_gradient(SCOREMOD_ARGUMENT p) {
+  SCOREMOD_SHARED(shared);
+  float* const parts = (float*)shared;
+  const AttentionArguments& call = p.call;
+  const int h = blockIdx.x;
+  const float sink = kSink ? sink_of(p, h) : -infinity();
+  const long long rows = (long long)call.batch * call.seq_q;
+  float sum = 0.0f;
+  if (sink != -infinity()) {
+    for (long long i = threadIdx.x; i < rows; i += 128) {
+      const float* const terms = row_terms(call, (int)(i / call.seq_q), h, (int)(i % call.seq_q));
+      sum = multiply_add(-exp2_of((sink - terms[0]) * kLog2E), terms[1], sum);
+    }
+  }
+  sum = sum_of_warp(sum);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+  block_barrier();
+  if (threadIdx.x == 0) store_sink_gradient(p, parts[0] + parts[1] + parts[2] + parts[3], h);
+}

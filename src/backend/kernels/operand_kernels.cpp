@@ -1,0 +1,101 @@
+#include "backend/kernels/operand_kernels.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr std::size_t kAlignment = 16;
+/// Of the kernels that add up sums: one thread for an entry, or one warp.
+constexpr int kTotalThreads = 128;
+constexpr std::int64_t kTotalWarps = 4;
+
+std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Positions of a target's sums, for each batch and query head.
+std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
+  switch (target.sum) {
+    case OperandSum::kTotal: return blocks_of(p.seq_q, shape.queries);
+    case OperandSum::kQueries: return p.seq_q;
+    case OperandSum::kKeys: return p.seq_kv;
+    case OperandSum::kElement:
+    case OperandSum::kSink: return 0;
+  }
+  return 0;
+}
+
+std::int64_t entries_of(const AttentionProblem& p, std::uint32_t operand) {
+  std::int64_t entries = 1;
+  for (const std::int64_t extent : problem::spec_of(p, operand).shape) entries *= extent;
+  return entries;
+}
+
+bool has(std::span<const OperandTarget> targets, OperandSum sum) {
+  return std::ranges::find(targets, sum, &OperandTarget::sum) != targets.end();
+}
+
+}  // namespace
+
+OperandKernels::OperandKernels(const compiler::CompiledProblem& problem, std::vector<OperandTarget> targets,
+                               const TileShape& shape)
+    : backward_(problem, Direction::kBackward, shape), targets_(std::move(targets)) {
+  const AttentionProblem& p = problem.problem;
+  workspace_bytes_ = aligned(backward_.workspace_bytes());
+  for (const OperandTarget& target : targets_) {
+    sums_.push_back(workspace_bytes_);
+    const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape);
+    workspace_bytes_ += aligned(static_cast<std::size_t>(sums) * sizeof(float));
+    total_names_.push_back(total_kernel(target));
+  }
+  add_launches(p, shape);
+}
+
+void OperandKernels::add_launches(const AttentionProblem& p, const TileShape& shape) {
+  for (const KernelLaunch& launch : backward_.launches()) {
+    const std::string_view name = launch.kernel;
+    if (name == "attention_tile_states" || name == "attention_backward_rows") launches_.push_back(launch);
+  }
+  const std::int64_t heads = p.batch * p.heads_q;
+  if (has(targets_, OperandSum::kTotal) || has(targets_, OperandSum::kQueries) || has(targets_, OperandSum::kElement)) {
+    launches_.push_back({"attention_operand_queries", blocks_of(p.seq_q, shape.queries) * heads, shape.threads(),
+                         operand_queries_shared_bytes(shape, p.dim_qk, p.dim_v)});
+  }
+  if (has(targets_, OperandSum::kKeys)) {
+    launches_.push_back({"attention_operand_keys", blocks_of(p.seq_kv, shape.keys) * heads, shape.threads(),
+                         backward_keys_shared_bytes(shape, p.dim_qk, p.dim_v)});
+  }
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const std::int64_t entries = entries_of(p, targets_[i].operand);
+    switch (targets_[i].sum) {
+      case OperandSum::kTotal:
+        launches_.push_back({total_names_[i].c_str(), blocks_of(entries, kTotalWarps), kTotalThreads, 0});
+        break;
+      case OperandSum::kQueries:
+      case OperandSum::kKeys:
+        launches_.push_back({total_names_[i].c_str(), blocks_of(entries, kTotalThreads), kTotalThreads, 0});
+        break;
+      case OperandSum::kElement: break;
+      case OperandSum::kSink:
+        launches_.push_back({"attention_sink_gradient", p.heads_q, kTotalThreads, kTotalWarps * sizeof(float)});
+        break;
+    }
+  }
+}
+
+ArgumentBytes OperandKernels::arguments(const BackwardTensors& tensors, const CallParameters& parameters,
+                                        std::byte* workspace) const {
+  ArgumentBytes bytes = backward_.arguments(tensors, parameters, workspace);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    device::OperandArgument& operand = bytes.operand(targets_[i].operand);
+    operand.gradient = tensors.d_operands[targets_[i].operand];
+    operand.sums = reinterpret_cast<float*>(workspace + sums_[i]);
+  }
+  return bytes;
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/operand_source.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// The gradients of some operands, beside a backward that some engine runs: everything but a device, as
+/// DirectionKernels has it.
+class OperandKernels {
+ public:
+  /// `targets` are operand_targets() of the problem, and not empty.
+  OperandKernels(const compiler::CompiledProblem& problem, std::vector<OperandTarget> targets, const TileShape& shape);
+
+  OperandKernels(const OperandKernels&) = delete;  // launches name kernels in total_names_
+  OperandKernels& operator=(const OperandKernels&) = delete;
+
+  const AttentionProblem& problem() const { return backward_.problem(); }
+  const TileShape& shape() const { return backward_.shape(); }
+  const std::vector<KernelLaunch>& launches() const { return launches_; }
+  /// Of a workspace that is aligned to 16 bytes.
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+
+  ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
+
+ private:
+  void add_launches(const AttentionProblem& problem, const TileShape& shape);
+
+  DirectionKernels backward_;
+  std::vector<OperandTarget> targets_;
+  std::vector<std::string> total_names_;
+  std::vector<std::size_t> sums_;  ///< where each target's begin in the workspace
+  std::size_t workspace_bytes_ = 0;
+  std::vector<KernelLaunch> launches_;
+};
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,124 @@
+#include "backend/kernels/operand_kernels_backend.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/library.hpp"
+#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/attention_plans.hpp"
+#include "backend/kernels/attention_time.hpp"
+#include "backend/kernels/device_fit.hpp"
+#include "backend/kernels/operand_kernels.hpp"
+#include "backend/kernels/recipe.hpp"
+#include "backend/unsupported.hpp"
+#include "base/canonical_bytes.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+using compiler::CompiledProblem;
+using kernels::OperandTarget;
+using kernels::TileShape;
+
+/// To be raised when the same source is compiled to something else, or is given other arguments.
+constexpr int kRevision = 1;
+
+class OperandKernelsRecipe final : public Recipe {
+ public:
+  OperandKernelsRecipe(CompiledProblem problem, std::vector<OperandTarget> targets, const TileShape& shape,
+                       std::string source)
+      : problem_(std::move(problem)), targets_(std::move(targets)), shape_(shape), source_(std::move(source)) {}
+
+  BuildResult build(const Target& target) const override {
+    return {std::make_shared<kernels::Image>(cuda::compile_kernels(source_, target.device.compute_capability)), ""};
+  }
+  std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target&) const override {
+    return std::make_shared<kernels::Image>(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const override {
+    ExecutablePlan plan;
+    plan.backward =
+        kernels::operand_plan(problem_, targets_, shape_, dynamic_cast<const kernels::Image&>(*artifact).text());
+    plan.note = "by kernels, from tiles of scores";
+    return plan;
+  }
+
+ private:
+  CompiledProblem problem_;
+  std::vector<OperandTarget> targets_;
+  TileShape shape_;
+  std::string source_;
+};
+
+class OperandKernelsBackend final : public Backend {
+ public:
+  const char* name() const override { return "operand_kernels"; }
+  const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+  /// As the attention kernels'.
+  double function_error() const override { return 0x1p-20; }
+  bool is_companion() const override { return true; }
+
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
+                                            const Target* target) const override {
+    std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
+    const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
+    if (targets.empty() || targets.size() > kernels::kMostTargets) {
+      reasons.push_back(unsupported(
+          Rule::kNoOperandGradient,
+          concat("gradients from tiles of scores: expected at most ", kernels::kMostTargets,
+                 " operands, none of them a table, or one along queries and keys that batches or heads share")));
+    }
+    if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
+      reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
+    if (target == nullptr || !reasons.empty()) return reasons;
+    reasons = kernels::device_objections(target->device);
+    const kernels::OperandKernels made(problem, targets, shape_of(problem));
+    for (UnsupportedReason& reason : kernels::memory_objections(made.launches(), target->device))
+      reasons.push_back(std::move(reason));
+    return reasons;
+  }
+
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                    std::vector<UnsupportedReason>&) const override {
+    const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
+    const TileShape shape = shape_of(problem);
+    std::string source = kernels::operand_source(problem, targets, shape);
+    CanonicalWriter image;
+    image.text("operand kernels").integer(kRevision).integer(target.device.compute_capability).text(source);
+    CanonicalWriter structure;
+    structure.text("operand kernels").integer(kRevision).integer(target.device.compute_capability);
+    structure.bytes(kernels::structure_of_operand_source(problem, targets, shape));
+    kernels::write_branches(structure, problem.problem);
+    Candidate candidate;
+    candidate.task = task;
+    candidate.structural_key = structure.written();
+    candidate.plan_key = image.written();
+    candidate.label =
+        concat("gradients of ", targets.size(), " operands from tiles of ", shape.queries, "x", shape.keys);
+    candidate.notes = {candidate.label};
+    candidate.workspace_bytes =
+        cuda::with_room_to_align(kernels::OperandKernels(problem, targets, shape).workspace_bytes());
+    candidate.predicted = kernels::operand_time(
+        problem, targets, shape, kernels::mask_work(problem, Direction::kBackward, shape), target.device.rates);
+    candidate.nodes = problem.backward->program.nodes().size();
+    candidate.recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape, std::move(source));
+    return {std::move(candidate)};
+  }
+
+ private:
+  static TileShape shape_of(const CompiledProblem& problem) {
+    return kernels::tile_shape(problem.problem, Direction::kBackward);
+  }
+};
+
+}  // namespace
+
+const Backend& operand_kernels_backend() {
+  static const OperandKernelsBackend backend;
+  return backend;
+}
+
+}  // namespace scoremod::backend

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/kernels/tile_shape.hpp"
+#include "backend/plan.hpp"
+#include "base/bytes.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// How the gradient of one operand is summed by tiles of scores.
+enum class OperandSum : std::uint8_t {
+  kTotal,    ///< varies along neither queries nor keys
+  kQueries,  ///< along queries
+  kKeys,     ///< along keys
+  kElement,  ///< along both, and is written once: along batches and heads, too
+  kSink,     ///< a learned sink: made of rows' LSEs and deltas alone
+};
+struct OperandTarget {
+  std::uint32_t operand = 0;
+  OperandSum sum = OperandSum::kTotal;
+};
+
+/// Those of some operands of a problem with backward, ascending by sum; empty where one of them is summed in no such
+/// way: a table, one along queries and keys that batches or heads share, one that nothing contributes to.
+std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& problem,
+                                           std::span<const std::uint32_t> operands);
+
+/// More targets than this would leave a thread no registers.
+inline constexpr std::size_t kMostTargets = 6;
+
+/// The name of the kernel that adds up a target's sums.
+std::string total_kernel(const OperandTarget& target);
+
+/// The text of the kernels of these targets: attention_backward_rows, those of attention_operand_gradients.cuh, and
+/// where a mask needs it attention_tile_states. `shape` is the backward's; `primitives` as for attention_source().
+std::string operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                           const TileShape& shape, std::optional<std::string_view> primitives = {});
+
+/// As structure_of_source().
+Bytes structure_of_operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                                  const TileShape& shape);
+
+}  // namespace scoremod::backend::kernels
