@@ -2,6 +2,7 @@
 
 from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
+from scoremod.torch.context_parallel import context_parallel_attention
 from scoremod.torch.explain import draw, explain, support
 
-__all__ = ["Explanation", "Operand", "draw", "explain", "flex_attention", "support"]
+__all__ = ["Explanation", "Operand", "context_parallel_attention", "draw", "explain", "flex_attention", "support"]

@@ -1,6 +1,7 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
 import numbers
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from scoremod.torch.attention_ops import attention
 from scoremod.torch.call import Call, check_dtypes, check_places
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
+from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
 from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
@@ -80,6 +82,12 @@ def flex_attention(
     arguments = (query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse or sink is not None)
     if torch.compiler.is_dynamo_compiling():
         o, lse = call_in_graph(*arguments, (scale, backends, deterministic, *offsets))
+    elif is_sharded(query):
+        sharded = Sharded(query, key, value, offsets)
+        functions = sharded.local(score_mod), sharded.local(mask_mod)
+        o, lse = _attend(*sharded.tensors, *functions, *arguments[5:], _options(scale, backends, deterministic, sharded.offsets))
+        o, lse = sharded.results(o, lse, sink)
+        sink = None
     else:
         o, lse = _attend(*arguments, _options(scale, backends, deterministic, offsets))
     if sink is not None:
@@ -163,6 +171,24 @@ def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
     return _by_operator(query, key, value, KeptTrace(program, ()), sources, with_lse, options)
+
+
+class Part(NamedTuple):
+    """A call of the operators: attention_ops has what their arguments are."""
+
+    operands: list
+    wanted: list
+    backward: bool
+    text: str
+
+
+def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options):
+    """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets."""
+    options = _options(*options)
+    query, key, value, extents = checked(query, key, value, enable_gqa, options)
+    functions, captured = key_of(score_mod, mask_mod)
+    traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+    return Part(*_arguments(query, key, value, traced, sources, options))
 
 
 def checked(query, key, value, enable_gqa, options):

@@ -78,7 +78,7 @@ def differentiate(ctx, d_o, d_lse):
     dim = v.shape[-1]
     d_o = torch.zeros_like(o) if d_o is None else d_o
     if d_lse is not None:
-        v, o, d_o = _with_lse_column(v, o, d_o, d_lse)
+        v, o, d_o = with_lse_column(v, o, d_o, d_lse)
     dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, ctx.wanted, ctx.call)
     by_number = dict(zip(ctx.wanted, gradients))
     return dq, dk, dv[..., :dim], [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
@@ -88,7 +88,7 @@ def differentiate(ctx, d_o, d_lse):
 _COLUMNS = 8
 
 
-def _with_lse_column(v, o, d_o, d_lse):
+def with_lse_column(v, o, d_o, d_lse):
     """d loss / d lse, brought in through columns that v, o and d_o get.
 
     The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and

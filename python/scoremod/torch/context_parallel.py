@@ -1,0 +1,193 @@
+"""Attention over sequences that are sharded over processes: each holds as many queries and keys as the others, in the order of their ranks.
+
+"ring": the shards of keys and values go around, one step at a time, while attention to the shard that is here is computed; no process ever holds more
+than two. "all_gather": each process gathers all keys and values, and computes in one call.
+
+The program sees global indices. The backward computes each part from the whole row's output and log-sum-exp, so that parts need not be kept.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scoremod.attention import Offsets
+from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.torch.api import part_of_call
+from scoremod.torch.attention_ops import with_lse_column
+from scoremod.torch.lengths_and_sinks import bounded, with_sink
+
+WAYS = ("ring", "all_gather")
+
+
+def context_parallel_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    *,
+    group,
+    mask_mod=None,
+    way="ring",
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    lengths=None,
+    sink=None,
+    backends=None,
+    deterministic=None,
+):
+    """flex_attention of which this process has one shard: [batch, heads, sequence / processes, dim], on each process of `group` alike.
+
+    group: a process group of torch.distributed, or a DeviceMesh of one dimension. Shards lie along the sequence in the order of its ranks.
+    way: "ring" or "all_gather".
+    Others are flex_attention's. Indices are those of the whole sequence, and captured tensors, lengths included, belong to it: each process
+    has them whole. Their gradients are this process' share, as those of any parameter whose use is spread over processes: add them up
+    over the group (torch.distributed.all_reduce).
+
+    Returns this process' shard of the output, and of the log-sum-exp with return_lse. Raises what flex_attention raises, on every process alike.
+    """
+    group = group.get_group() if hasattr(group, "get_group") else group
+    if way not in WAYS:
+        raise InvalidArgumentError(f"way: expected {' or '.join(map(repr, WAYS))}, found {way!r}")
+    if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UnsupportedError("context_parallel_attention: expected an eager call, found one within torch.compile or torch.func; call it outside")
+    if any(tensor.dim() != 4 for tensor in (query, key, value)) or query.shape[2] != key.shape[2]:
+        raise InvalidArgumentError(
+            f"expected as many keys as queries on each process, [batch, heads, sequence / processes, dim]; found {tuple(query.shape)} and {tuple(key.shape)}"
+        )
+    if lengths is not None:
+        mask_mod = bounded(mask_mod, lengths, query.shape[0])
+    ring = _Ring(group, way)
+    length = query.shape[2]
+    parts = []
+    for source in ring.sources:
+        offsets = Offsets(query=ring.rank * length, key=source * length)
+        like_keys = key if way == "ring" else key.new_empty((1,)).expand(*key.shape[:2], ring.size * length, key.shape[3])
+        like_values = value if way == "ring" else value.new_empty((1,)).expand(*value.shape[:2], ring.size * length, value.shape[3])
+        parts.append(part_of_call(query, like_keys, like_values, score_mod, mask_mod, enable_gqa, (scale, backends, deterministic, offsets)))
+    operands = [operand for part in parts for operand in part.operands]
+    o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], query, key, value, *operands)
+    if sink is not None:
+        o, lse = with_sink(o, lse, sink)
+    return (o, lse) if return_lse else o
+
+
+class _Ring:
+    """The processes, and how keys and values come from one to the other."""
+
+    def __init__(self, group, way):
+        self.group, self.way = group, way
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        # Whose keys are here at each step: all of them in one step where they are gathered, which start at index 0.
+        self.sources = [(self.rank - step) % self.size for step in range(self.size)] if way == "ring" else [0]
+
+    def start_moving(self, tensors):
+        """Sends these to the next process and takes the previous one's: what waits for them. All processes call it in turn."""
+        sent = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        taken = torch.empty_like(sent)
+        following, previous = ((self.rank + step) % self.size for step in (1, -1))
+        operations = [
+            dist.P2POp(dist.isend, sent, group=self.group, group_peer=following),
+            dist.P2POp(dist.irecv, taken, group=self.group, group_peer=previous),
+        ]
+        pending = dist.batch_isend_irecv(operations)
+
+        def wait():
+            for each in pending:
+                each.wait()
+            pieces = taken.split([tensor.numel() for tensor in tensors])
+            return [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors)]
+
+        wait.sent = sent  # which must live until then
+        return wait
+
+    def gathered(self, tensor):
+        """All shards of the sequence."""
+        shards = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        dist.all_gather(shards, tensor.contiguous(), group=self.group)
+        return torch.cat(shards, dim=2)
+
+    def scattered_sum(self, tensor):
+        """This process' shard of the sum over processes."""
+        total = tensor.contiguous()
+        dist.all_reduce(total, group=self.group)
+        return total.chunk(self.size, dim=2)[self.rank]
+
+
+class _Attention(torch.autograd.Function):
+    """Of one shard's queries to all keys."""
+
+    @staticmethod
+    def forward(ctx, ring, parts, q, k, v, *operands):
+        q, here = q.contiguous(), [k.contiguous(), v.contiguous()]
+        if ring.way == "all_gather":
+            here = [ring.gathered(each) for each in here]
+        total, lse = None, None
+        given = list(_split(parts, operands))
+        for number, (part, tensors) in enumerate(zip(parts, given)):
+            wait = ring.start_moving(here) if number + 1 < len(parts) else None
+            o, part_lse = torch.ops.scoremod.attention_forward(q, *here, tensors, part.wanted, part.backward, True, part.text)
+            total, lse = _joined(total, lse, o.float(), part_lse)
+            if wait is not None:
+                here = wait()
+        o = total.to(q.dtype)
+        ctx.save_for_backward(q, k, v, o, lse, *operands)
+        ctx.ring, ctx.parts = ring, parts
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_o, d_lse):
+        q, k, v, o, lse, *operands = ctx.saved_tensors
+        ring, parts = ctx.ring, ctx.parts
+        gradients = [None] * len(operands)
+        if d_o is None and d_lse is None:
+            return None, None, None, None, None, *gradients
+        d_o = torch.zeros_like(o) if d_o is None else d_o.contiguous()
+        here = [k.contiguous(), v.contiguous()]
+        if ring.way == "all_gather":
+            here = [ring.gathered(each) for each in here]
+        dq, traveling = 0, [torch.zeros_like(each, dtype=torch.float32) for each in here]
+        first = 0
+        for number, (part, tensors) in enumerate(zip(parts, _split(parts, operands))):
+            # The gradients of a shard of keys go around with it, and one step further, home.
+            wait = ring.start_moving(here) if number + 1 < len(parts) else None
+            d_here = _part_gradients(q, *here, o, lse, d_o, d_lse, tensors, part)
+            dq = dq + d_here[0].float()
+            traveling = [sum_.add_(each) for sum_, each in zip(traveling, d_here[1:3])]
+            for i, gradient in zip(part.wanted, d_here[3]):
+                gradients[first + i] = gradient
+            first += part.operands
+            if ring.way == "ring" and ring.size > 1:
+                traveling = ring.start_moving(traveling)()
+            if wait is not None:
+                here = wait()
+        if ring.way == "all_gather":
+            traveling = [ring.scattered_sum(each) for each in traveling]
+        return None, None, dq.to(q.dtype), traveling[0].to(k.dtype), traveling[1].to(v.dtype), *gradients
+
+
+def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part):
+    """(dq, dk, dv, gradients of the wanted operands) of the queries' attention to some keys, from the whole row's o and lse."""
+    dim = v.shape[-1]
+    if d_lse is not None:
+        v, o, d_o = with_lse_column(v, o, d_o, d_lse)
+    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, part.wanted, part.text)
+    return dq, dk, dv[..., :dim], gradients
+
+
+def _split(parts, operands):
+    first = 0
+    for part in parts:
+        yield list(operands[first : first + part.operands])
+        first += part.operands
+
+
+def _joined(total, lse, o, part_lse):
+    """(o, lse) of the softmax over both sets of keys. A row without a key in one has LSE -inf there."""
+    if total is None:
+        return o, part_lse
+    joined = torch.logaddexp(lse, part_lse)
+    # -inf - -inf: no key in either.
+    weights = (torch.exp(each - joined).nan_to_num_(nan=0.0)[..., None] for each in (lse, part_lse))
+    return total * next(weights) + o * next(weights), joined

@@ -1,0 +1,167 @@
+"""One process of several that test_distributed.py starts, and tools/device/torch_distributed.sh on GPUs: sharded attention against the whole.
+
+usage: torchrun --nproc-per-node N distributed_processes.py [CASE...]
+
+Each process computes the whole problem by itself and holds its shard to that, gradients included. Exits with 1 where something differs.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import scoremod
+from scoremod.torch import context_parallel_attention, flex_attention
+
+B, H, KV_HEADS, S, D = 2, 4, 2, 96, 16
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+class Problem:
+    """The whole problem, the same on each process: tensors, functions, and what it gives."""
+
+    def __init__(self, device, dtype):
+        generator = torch.Generator().manual_seed(int(os.environ["SCOREMOD_TEST_SEED"]))
+
+        def random(*shape):
+            return torch.randn(*shape, generator=generator)
+
+        self.q, self.k, self.v, self.d_o = (random(B, heads, S, D).to(device, dtype) for heads in (H, KV_HEADS, KV_HEADS, H))
+        self.d_lse = random(B, H, S).to(device)
+        self.slopes, self.bias, self.sink = (random(*shape).to(device) for shape in ((H,), (B, S), (H,)))
+        self.ids = (torch.arange(S) * 3 // S).expand(B, S).contiguous().to(device)
+        self.lengths = torch.tensor([S, S - 7], device=device)
+        self.tolerance = 1e-4 if dtype == torch.float32 else 4e-2
+
+    def functions(self, slopes, bias):
+        ids = self.ids
+
+        def score_mod(score, b, h, q_idx, kv_idx):
+            return score + slopes[h] * (kv_idx - q_idx) / 16 + bias[b, kv_idx]
+
+        return score_mod, lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (ids[b, q_idx] == ids[b, kv_idx])
+
+    def leaves(self):
+        return [x.clone().requires_grad_() for x in (self.q, self.k, self.v, self.slopes, self.bias, self.sink)]
+
+    def whole(self, **options):
+        """(o, lse, gradients of the leaves) of one call on this process."""
+        q, k, v, slopes, bias, sink = leaves = self.leaves()
+        score_mod, mask_mod = self.functions(slopes, bias)
+        o, lse = flex_attention(q, k, v, score_mod, mask_mod=mask_mod, sink=sink, enable_gqa=True, return_lse=True, lengths=self.lengths, **options)
+        return o, lse, torch.autograd.grad([o, lse], leaves, [self.d_o, self.d_lse])
+
+    def check(self, name, found, expected):
+        difference = (found.float() - expected.float()).abs().max().item()
+        if not difference <= self.tolerance * max(expected.float().abs().max().item(), 1):
+            raise AssertionError(f"{name}: off by {difference} of {expected.float().abs().max().item()}")
+
+
+def context_parallel(problem, way):
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def shard(tensor, dim=2):
+        return tensor.chunk(size, dim=dim)[rank]
+
+    q, k, v, slopes, bias, sink = problem.leaves()
+    mine = [shard(x).detach().clone().requires_grad_() for x in (q, k, v)]
+    score_mod, mask_mod = problem.functions(slopes, bias)
+    for group in (dist.group.WORLD, init_device_mesh(q.device.type, (size,))):
+        o, lse = context_parallel_attention(
+            *mine, score_mod, mask_mod=mask_mod, sink=sink, enable_gqa=True, return_lse=True, lengths=problem.lengths, group=group, way=way
+        )
+    gradients = torch.autograd.grad([o, lse], [*mine, slopes, bias, sink], [shard(problem.d_o), shard(problem.d_lse)])
+    expected_o, expected_lse, expected = problem.whole()
+    problem.check("o", o, shard(expected_o))
+    problem.check("lse", lse, shard(expected_lse))
+    for name, found, wanted in zip(("dq", "dk", "dv"), gradients, expected):
+        problem.check(name, found, shard(wanted))
+    for name, found, wanted in zip(("d_slopes", "d_bias", "d_sink"), gradients[3:], expected[3:]):
+        dist.all_reduce(found)  # each process has its queries' share
+        problem.check(name, found, wanted)
+
+
+def dtensors(problem, placements):
+    """Over a mesh of one dimension: batch or heads."""
+    mesh = init_device_mesh(problem.q.device.type, (dist.get_world_size(),))
+    q, k, v, slopes, bias, sink = problem.leaves()
+    sharded = [distribute_tensor(x.detach(), mesh, placements).requires_grad_() for x in (q, k, v)]
+    # Parameters: one that is sharded itself, and replicated ones.
+    learned = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x, place in ((slopes, Shard(0)), (bias, Replicate()), (sink, Replicate()))]
+    score_mod, mask_mod = problem.functions(*learned[:2])
+    o, lse = flex_attention(
+        *sharded, score_mod, mask_mod=mask_mod, sink=learned[2], enable_gqa=True, return_lse=True, lengths=problem.lengths
+    )
+    assert isinstance(o, DTensor) and o.placements == tuple(placements) and o.shape == problem.d_o.shape
+    d_o, d_lse = (distribute_tensor(x, mesh, placements) for x in (problem.d_o, problem.d_lse))
+    gradients = torch.autograd.grad([o, lse], [*sharded, *learned], [d_o, d_lse])
+    expected_o, expected_lse, expected = problem.whole()
+    for name, found, wanted in zip(
+        ("o", "lse", "dq", "dk", "dv", "d_slopes", "d_bias", "d_sink"), (o, lse, *gradients), (expected_o, expected_lse, *expected), strict=True
+    ):
+        problem.check(name, found.full_tensor(), wanted)
+
+
+def refusals(problem):
+    mesh = init_device_mesh(problem.q.device.type, (dist.get_world_size(),))
+    by_sequence = distribute_tensor(problem.q, mesh, [Shard(2)])
+    for call, kind, text in (
+        (lambda: flex_attention(by_sequence, by_sequence, by_sequence), scoremod.UnsupportedError, "context_parallel_attention"),
+        (lambda: flex_attention(by_sequence, problem.q, problem.q), scoremod.InvalidArgumentError, "key: expected a DTensor"),
+        (lambda: context_parallel_attention(problem.q, problem.q, problem.q, group=dist.group.WORLD, way="x"), scoremod.InvalidArgumentError, "'ring'"),
+        (lambda: context_parallel_attention(problem.q, problem.q[:, :, 1:], problem.q, group=dist.group.WORLD), scoremod.InvalidArgumentError, "as many keys"),
+    ):
+        try:
+            call()
+        except kind as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"expected a refusal with {text}")
+
+
+def wrong_offsets(problem):
+    """A negative control: shards without their offsets are another problem, which the comparison sees."""
+    from scoremod.torch import context_parallel as module
+
+    real, module.Offsets = module.Offsets, lambda **names: scoremod.Offsets()
+    try:
+        context_parallel(problem, "ring")
+    except AssertionError:
+        return
+    finally:
+        module.Offsets = real
+    raise AssertionError("expected the comparison to see missing offsets")
+
+
+CASES = {
+    "ring": lambda problem: context_parallel(problem, "ring"),
+    "all_gather": lambda problem: context_parallel(problem, "all_gather"),
+    "batch": lambda problem: dtensors(problem, [Shard(0)]),
+    "heads": lambda problem: dtensors(problem, [Shard(1)]),
+    "replicated": lambda problem: dtensors(problem, [Replicate()]),
+    "refusals": refusals,
+    "wrong_offsets": wrong_offsets,
+}
+
+
+def main():
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    problem = Problem(device, torch.bfloat16 if on_gpu else torch.float32)
+    for name in sys.argv[1:] or CASES:
+        CASES[name](problem)
+        print(f"{name}: rank {dist.get_rank()} is right", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
