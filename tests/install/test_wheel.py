@@ -1,6 +1,7 @@
 """The wheel that pip builds, installed where nothing else of scoremod is."""
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -105,6 +106,40 @@ def test_the_libraries_are_the_wheels_own(installed, tmp_path):
     loaded = {path for path in mapped if path.name.startswith(("libscoremod", "libhwy"))}
     assert {path.name for path in loaded} == {"libscoremod.so", "libhwy.so.1"}
     assert all(path.is_relative_to(installed.parents[1]) for path in loaded)
+
+
+@pytest.fixture(scope="module")
+def for_other_machines(wheel, tmp_path_factory):
+    """The wheel as ./dev wheel names it."""
+    tools = ROOT / "build" / "wheel-tools" / "bin"
+    if not (tools / "auditwheel").exists():
+        pytest.skip("no build/wheel-tools: ./dev wheel makes them, and ./dev test")
+    folder = tmp_path_factory.mktemp("portable")
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run([tools / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", folder, wheel], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (named,) = folder.glob("*.whl")
+    return named
+
+
+def test_it_installs_where_there_is_no_compiler(for_other_machines, tmp_path):
+    """In an environment of its own, with a path that has nothing else, and with none of the build's libraries."""
+    assert re.fullmatch(r"scoremod-[\d.]+-py3-none-manylinux_2_\d+_x86_64\.whl", for_other_machines.name)
+    venv.create(tmp_path / "environment", symlinks=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", for_other_machines, folder=tmp_path)
+    (packages,) = (tmp_path / "environment").glob("lib/python3*/site-packages")
+    for each in SITE_PACKAGES.glob("numpy*"):
+        (packages / each.name).symlink_to(each)
+    script = f"import os, shutil\nassert not any(shutil.which(name) for name in ('cc', 'c++', 'gcc', 'g++', 'ld', 'cmake', 'ninja'))\n{SCOREMOD_ALONE}"
+    done = subprocess.run([python, "-c", script], cwd=tmp_path, env={"PATH": str(python.parent)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    linked = "\n".join(subprocess.run(["ldd", path], capture_output=True, text=True).stdout for path in packages.glob("scoremod*/*.so*"))
+    outside = {line.split()[0] for line in linked.splitlines() if "=> /" in line and str(packages) not in line}
+    # The C and C++ libraries, which manylinux takes from the system. CUDA's are opened at run time.
+    assert outside <= {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+    assert "not found" not in linked
+    assert (packages.parents[2] / "bin" / "scoremod").exists()
 
 
 def test_jax_runs_from_it(installed, tmp_path):
