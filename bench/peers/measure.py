@@ -164,9 +164,11 @@ def main():
     for case in wanted:
         if time.monotonic() > deadline:
             break
+        begin = time.monotonic()
         measured = Measured(case, options)
         report["not_run"].remove(case.name)
         if options.warm:
+            print(case.name, f"{time.monotonic() - begin:.1f} s", flush=True)
             continue
         rows = measured.times(options.device)
         report["results"] += rows

@@ -35,11 +35,13 @@ for ((part = 0; part < count; ++part)); do
   share=()
   for ((i = part; i < ${#names[@]}; i += count)); do share+=("${names[i]}"); done
   ((${#share[@]} > 0)) || continue
-  timeout $((deadline - SECONDS)) "${measure[@]}" "$work/unused.json" "$@" --warm --cases "$(IFS=,; echo "${share[*]}")" >"$work/warm.$part.log" 2>&1 &
+  # Compilers of one process each: as many as there are cores would start for every process.
+  TORCHINDUCTOR_COMPILE_THREADS=1 timeout $(((deadline - SECONDS) / 2)) "${measure[@]}" "$work/unused.json" "$@" --warm --cases "$(IFS=,; echo "${share[*]}")" >"$work/warm.$part.log" 2>&1 &
 done
 wait
 echo "==> compiled after $((SECONDS - start)) s"
-grep -h Traceback -A 20 "$work"/warm.*.log | tail -n 5
+tail -qn 2 "$work"/warm.*.log | cut -c 1-200
+export TORCHINDUCTOR_COMPILE_THREADS=1
 
 "${measure[@]}" "$report" --seconds $((deadline - SECONDS)) "$@" 2>&1 | tee "${report%.json}.log"
 status=${PIPESTATUS[0]}
