@@ -81,3 +81,19 @@ def test_writes_times_and_reasons(tmp_path):
     assert rows["causal", "backward", "scoremod"]["ms"] > 0 and rows["causal", "forward", "scoremod"]["engine"] == "cpu"
     assert "no words" in rows["documents", "forward", "torch_sdpa_flash"]["refused"]
     assert report["not_run"] == []
+
+
+def test_names_wrong_choices_and_faster_peers():
+    import choices
+
+    def row(case, implementation, ms):
+        return {"case": case, "direction": "forward", "implementation": implementation, "ms": ms}
+
+    report = {
+        "results": [
+            *(row("good", name, ms) for name, ms in (("scoremod", 1.0), ("scoremod_cudnn", 1.01), ("scoremod_kernels", 2.0), ("fa4", 1.5))),
+            *(row("bad", name, ms) for name, ms in (("scoremod", 2.0), ("scoremod_cudnn", 2.0), ("scoremod_kernels", 1.0), ("flex_triton", 1.5))),
+        ]
+    }
+    assert choices.wrong_choices(report) == [("bad", "forward", 1.0, "kernels")]
+    assert choices.against_peers(report) == [("bad", "forward", 0.75, "flex_triton"), ("good", "forward", 1.5, "fa4")]

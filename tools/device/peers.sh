@@ -45,5 +45,6 @@ export TORCHINDUCTOR_COMPILE_THREADS=1
 
 "${measure[@]}" "$report" --seconds $((deadline - SECONDS)) "$@" 2>&1 | tee "${report%.json}.log"
 status=${PIPESTATUS[0]}
+"$python" bench/peers/choices.py "$report" | tee -a "${report%.json}.log"
 "$python" bench/peers/plot.py "$report" "${report%.json}.png" 2>/dev/null || echo "no picture; where matplotlib is: bench/peers/plot.py"
 exit "$status"
