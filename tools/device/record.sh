@@ -10,6 +10,8 @@
 #   gpu_suite   the same on the engines that a user would get    -> gpu_check.json (for bench/results)
 #   bench       beside graphs by hand                            -> h200.json and its picture (for bench/results)
 #   patterns    the pattern explorer                             -> patterns.json (for src/backend/cudnn/patterns/tables)
+#   first_use   building, verifying and planning a new modifier  -> first_use.json (for bench/results)
+#   peers       beside other libraries, by PyTorch               -> peers_h200.json and its picture (see peers.sh)
 #   jax         JAX's tests, benchmark and examples              -> jax/ (see jax.sh)
 # Without PARTs: tests, verdicts and suite. The exit code is 0 when every part ended with 0.
 set -uo pipefail
@@ -56,11 +58,18 @@ bench() { SCOREMOD_CACHE_DIR=$stores/bench "$here/bench.sh" "$folder" "$out/h200
 
 patterns() { "$here/explore_patterns.sh" "$folder/bin/scoremod_explore" "$out/patterns.json" --commit "$commit"; }
 
+first_use() {
+  SCOREMOD_LIBRARY=$folder/lib/libscoremod.so PYTHONPATH=$here/../../python python3 "$here/first_use.py" "$out/first_use.json" \
+    --machine "$machine" --commit "$commit" | tail -n 1
+}
+
+peers() { "$here/peers.sh" "$folder/lib" "$out/peers_h200.json"; }
+
 jax() { "$here/jax.sh" "$folder/lib" "$out/jax"; }
 
 status=0
 for part in "$@"; do
-  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, gpu_suite, bench, patterns or jax" >&2; exit 2; }
+  declare -F "$part" >/dev/null || { echo "no part $part: expected tests, verdicts, suite, gpu_suite, bench, patterns, first_use, peers or jax" >&2; exit 2; }
   start=$SECONDS
   code=0
   ("$part") || code=$?
