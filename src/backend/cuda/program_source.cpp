@@ -1,5 +1,6 @@
 #include "backend/cuda/program_source.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -167,7 +168,24 @@ std::string entry_offset(const AttentionProblem& problem, std::uint32_t operand,
 }
 
 ProgramSource::ProgramSource(const AttentionProblem& problem, const Program& program, OperandSizes sizes)
-    : problem_(problem), program_(program), sizes_(sizes), written_(program.nodes().size()) {}
+    : problem_(problem), program_(program), sizes_(sizes), written_(program.nodes().size()) {
+  if (sizes == OperandSizes::kArguments) arguments_ = argument_constants(program);
+}
+
+std::vector<NodeId> argument_constants(const Program& program) {
+  const std::vector<Node>& nodes = program.nodes();
+  std::vector<bool> compiled_in(nodes.size());
+  for (const Node& node : nodes) {
+    if (node.op == Op::kFloorDiv || node.op == Op::kMod) compiled_in[node.args[1]] = true;
+  }
+  std::vector<NodeId> found;
+  for (NodeId id = 0; id < nodes.size() && found.size() < kMaxArgumentConstants; ++id) {
+    if (nodes[id].op != Op::kConstant || nodes[id].type != Type::kI32 || compiled_in[id]) continue;
+    const std::int32_t value = ir::constant_i32(nodes[id]);
+    if (value != 0 && value != 1) found.push_back(id);
+  }
+  return found;
+}
 
 std::string ProgramSource::variable(NodeId node) { return concat("n", node); }
 std::string ProgramSource::operand_name(std::uint32_t operand) { return concat("operand_", operand); }
@@ -184,13 +202,16 @@ std::string ProgramSource::statements(std::span<const NodeId> nodes) {
   for (std::size_t id = 0; id < all.size(); ++id) {
     if (!needed[id] || written_[id]) continue;
     written_[id] = true;
-    text += concat("const ", c_type(all[id].type), " ", variable(static_cast<NodeId>(id)), " = ", expression(all[id]),
-                   ";\n");
+    text += concat("const ", c_type(all[id].type), " ", variable(static_cast<NodeId>(id)), " = ",
+                   expression(static_cast<NodeId>(id)), ";\n");
   }
   return text;
 }
 
-std::string ProgramSource::expression(const Node& node) {
+std::string ProgramSource::expression(NodeId id) {
+  const Node& node = program_.nodes()[id];
+  const auto argument = std::ranges::find(arguments_, id);
+  if (argument != arguments_.end()) return concat("p.call.constants[", argument - arguments_.begin(), "]");
   const auto arg = [&](std::size_t i) { return variable(node.args[i]); };
   const auto arg_type = [&] { return program_.nodes()[node.args[0]].type; };
   switch (node.op) {

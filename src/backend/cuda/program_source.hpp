@@ -23,11 +23,20 @@ inline constexpr std::size_t kMaxKernelNodes = 4096;
 /// Likewise for the operands that a kernel reads, because a kernel's parameters are limited to 4 KiB.
 inline constexpr std::size_t kMaxKernelOperands = 128;
 
-/// Where generated code has the strides of broadcast operands and the extents and strides of tables from.
+/// Where generated code has the strides of broadcast operands, the extents and strides of tables and the integers of
+/// the program from.
 enum class OperandSizes : std::uint8_t {
   kCompiledIn,  ///< they are numbers in the text
-  kArguments,   ///< of operand N from `p.operands[N].stride` (elements) and `.extent`, one for each dimension
+  /// Of operand N from `p.operands[N].stride` (elements) and `.extent`, one for each dimension; the i32 constants of
+  /// argument_constants() from `p.call.constants`. So problems that differ in them alone have the same text.
+  kArguments,
 };
+
+/// The nodes whose values are arguments of a kernel, in the order of `p.call.constants`: i32 constants such as a
+/// window's length, at most kMaxArgumentConstants. Not 0 and 1, which other nodes' texts may go by, nor a divisor:
+/// dividing by a number that the compiler knows takes a fraction of the time.
+std::vector<NodeId> argument_constants(const Program& program);
+inline constexpr std::size_t kMaxArgumentConstants = 8;
 
 /// Writes a program's nodes as statements of a function of one element. Their free variables are `score` and `upstream`
 /// (float), `b`, `h`, `q`, `kv` (int: local indices), `offset_b`, `offset_h`, `offset_q`, `offset_kv` (int: the call's
@@ -49,12 +58,13 @@ class ProgramSource {
   const std::set<std::uint32_t>& operands() const { return operands_; }
 
  private:
-  std::string expression(const Node& node);
+  std::string expression(NodeId id);
   std::string read_operand(const Node& node);
 
   const AttentionProblem& problem_;
   const Program& program_;
   OperandSizes sizes_;
+  std::vector<NodeId> arguments_;  ///< argument_constants(), where constants are arguments
   std::vector<bool> written_;
   std::set<std::uint32_t> operands_;
 };

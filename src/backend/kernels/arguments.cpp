@@ -1,9 +1,11 @@
 #include "backend/kernels/arguments.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
+#include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
 #include "problem/dropout_mask.hpp"
 
@@ -65,8 +67,8 @@ void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
   out.boolean(problem.heads_q != problem.heads_kv).boolean(problem.index_offsets);
 }
 
-ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, const CallParameters& parameters,
-                           std::span<const void* const> operands) {
+ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
+                           const CallParameters& parameters, std::span<const void* const> operands) {
   ArgumentBytes bytes(p);
   device::AttentionArguments& call = bytes.call();
   call.batch = static_cast<int>(p.batch);
@@ -80,6 +82,8 @@ ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& ma
   call.offset_kv = parameters.offsets.key;
   std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
   call.scale = parameters.scale;
+  static_assert(std::size(decltype(call.constants){}) == cuda::kMaxArgumentConstants);
+  std::ranges::copy(constants, call.constants);
   const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);
   call.dropout = {{dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor())};
   for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -45,9 +45,11 @@ class ArgumentBytes {
   alignas(16) std::vector<std::byte> bytes_;
 };
 
-/// The arguments of a call of the problem, but for its tensors and places in its workspace; `mask` is the direction's.
+/// The arguments of a call of the problem, but for its tensors and places in its workspace; `mask` and
+/// the values of cuda::argument_constants() are the direction's.
 ArgumentBytes arguments_of(const AttentionProblem& problem, const masks::MaskClass& mask,
-                           const CallParameters& parameters, std::span<const void* const> operands);
+                           std::span<const int> constants, const CallParameters& parameters,
+                           std::span<const void* const> operands);
 
 /// A tensor of this role; `data` may be null.
 device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data);

@@ -6,6 +6,7 @@
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "ir/builder.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -58,6 +59,9 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
       shape_(shape),
       mask_(mask_knowledge(problem, direction)) {
   const AttentionProblem& p = problem_;
+  const Program& program = direction == Direction::kForward ? problem.forward.program : problem.backward->program;
+  for (const NodeId node : cuda::argument_constants(program))
+    constants_.push_back(ir::constant_i32(program.nodes()[node]));
   query_tiles_ = tiles_of(p.seq_q, shape_.queries);
   key_tiles_ = tiles_of(p.seq_kv, shape_.keys);
   if (direction == Direction::kBackward)
@@ -108,7 +112,7 @@ void DirectionKernels::add_hopper_launches(Direction direction) {
 
 ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,
                                                  std::span<const void* const> operands, std::byte* workspace) const {
-  ArgumentBytes bytes = arguments_of(problem_, mask_class_, parameters, operands);
+  ArgumentBytes bytes = arguments_of(problem_, mask_class_, constants_, parameters, operands);
   device::AttentionArguments& call = bytes.call();
   call.query_tiles = static_cast<int>(query_tiles_);
   call.key_tiles = static_cast<int>(key_tiles_);

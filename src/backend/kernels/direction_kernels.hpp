@@ -51,6 +51,7 @@ class DirectionKernels {
 
   AttentionProblem problem_;
   masks::MaskClass mask_class_;
+  std::vector<int> constants_;  ///< of the program, that are arguments
   TileShape shape_;
   MaskKnowledge mask_;
   std::int64_t query_tiles_ = 0, key_tiles_ = 0;

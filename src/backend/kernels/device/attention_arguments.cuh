@@ -31,5 +31,6 @@ struct AttentionArguments {
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices
   float scale;
+  int constants[8];         ///< of the program
   DropoutArgument dropout;  ///< where kDropout
 };

@@ -77,9 +77,9 @@ TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
     std::vector<UnsupportedReason> reasons;
     const auto found = kernels_backend().candidates(compiler::compile(problem), {direction, true, {}}, target, reasons);
     for (const Candidate& candidate : found) EXPECT_EQ(candidate.label.find("hopper"), std::string::npos);
-    std::vector<std::string> ids;
-    for (const UnsupportedReason& reason : reasons) ids.push_back(reason.id);
-    return ids;
+    std::vector<std::string> names;
+    for (const UnsupportedReason& reason : reasons) names.push_back(reason.id);
+    return names;
   };
   using Ids = std::vector<std::string>;
   AttentionProblem problem = problem_of(kCausal);
@@ -112,6 +112,34 @@ TEST(KernelsBackend, KeepsOneImageForProblemsThatDifferInSizesAndStrides) {
   other.dim_qk = 64;
   EXPECT_NE(some[0].plan_key, candidates_of(other, Direction::kForward)[0].plan_key);
   EXPECT_NE(some[0].plan_key, candidates_of(problem_of("value = score"), Direction::kForward)[0].plan_key);
+}
+
+TEST(KernelsBackend, KeepsOneImageForProblemsThatDifferInIntegers) {
+  const auto keys = [](const char* program) {
+    std::vector<Bytes> found;
+    for (const Direction direction : {Direction::kForward, Direction::kBackward})
+      for (const Candidate& candidate : candidates_of(problem_of(program), direction))
+        found.push_back(candidate.plan_key);
+    return found;
+  };
+  const auto some = keys("value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512");
+  EXPECT_EQ(some, keys("value = score\nkeep = kv_idx < 9 | abs(q_idx - kv_idx) <= 70"));
+  // 0 and 1 are known to the compiler, and so are divisors.
+  EXPECT_NE(some, keys("value = score\nkeep = kv_idx < 1 | abs(q_idx - kv_idx) <= 512"));
+  EXPECT_NE(keys("value = score\nkeep = q_idx // 64 == kv_idx // 64"),
+            keys("value = score\nkeep = q_idx // 100 == kv_idx // 100"));
+}
+
+TEST(KernelsBackend, CompilesNothingForTheTrialOfAWindowBesideGlobalKeys) {
+  const compiler::CompiledProblem compiled =
+      compiler::compile(problem_of("value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512"));
+  const compiler::CompiledProblem trial = verification::trial_problem(compiled);
+  EXPECT_LT(trial.problem.seq_kv, 512);
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    std::vector<UnsupportedReason> reasons;
+    EXPECT_EQ(kernels_backend().candidates(compiled, {direction, true, {}}, h200(), reasons)[0].plan_key,
+              kernels_backend().candidates(trial, {direction, true, {}}, h200(), reasons)[0].plan_key);
+  }
 }
 
 /// Of all candidates of both directions.
