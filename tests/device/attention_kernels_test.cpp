@@ -43,7 +43,7 @@ class Plans {
       return hopper ? hopper_shape(problem_, direction) : tile_shape(problem_, direction);
     };
     const auto image = [&](Direction direction, const TileShape& shape) {
-      return cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions());
+      return std::vector{cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};
     };
     const TileShape forward = shape_of(Direction::kForward);
     forward_ = forward_plan(compiled, forward, image(Direction::kForward, forward));

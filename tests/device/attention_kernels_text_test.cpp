@@ -36,11 +36,14 @@ class AttentionKernelsText : public ::testing::Test {
   static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture,
                                const TileShape& shape) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    std::string report;
-    const std::string image = cuda::compile_kernels(attention_source(compiled, direction, shape), architecture, &report,
-                                                    shape.instructions());
-    EXPECT_EQ(image.compare(0, 4, "\177ELF"), 0) << "no machine code for the architecture";
-    return report;
+    std::string reports;
+    for (const std::string& module : attention_modules(compiled, direction, shape)) {
+      std::string report;
+      const std::string image = cuda::compile_kernels(module, architecture, &report, shape.instructions());
+      EXPECT_EQ(image.compare(0, 4, "\177ELF"), 0) << "no machine code for the architecture";
+      reports += report;
+    }
+    return reports;
   }
 };
 
@@ -94,6 +97,9 @@ AttentionProblem hopper_problem(const char* entry, std::int64_t dim) {
   AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
   problem.seq_q = problem.seq_kv = 4096;
   problem.dim_qk = problem.dim_v = dim;
+  problem.operands.clear();
+  for (const OperandDecl& decl : problem.program.operands())
+    problem.operands.push_back(problem::default_spec(problem, decl));
   return problem;
 }
 

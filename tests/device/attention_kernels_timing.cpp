@@ -191,8 +191,9 @@ void record_time(const Timed& timed, const char* direction, const TileShape& sha
   test::record_line(line);
 }
 
-std::string image_of(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
-  return cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions());
+std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
+                                    const TileShape& shape) {
+  return {cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};
 }
 
 struct TimedShape {
@@ -258,17 +259,17 @@ TEST_P(AttentionKernelTimes, OfAShape) {
     GTEST_SKIP() << "no device of compute capability 9.0";
   const bool build_only = std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build";
   if (test.direction == Direction::kForward) {
-    const auto plan = forward_plan(compiled, test.shape, image_of(compiled, test.direction, test.shape));
+    const auto plan = forward_plan(compiled, test.shape, modules_of(compiled, test.direction, test.shape));
     if (build_only) return;
     const Call& call = call_of(*test.timed, problem);
     record_time(*test.timed, "forward", test.shape, median_ms(*plan, call.forward, call.parameters));
   } else {
-    const auto plan = backward_plan(compiled, test.shape, image_of(compiled, test.direction, test.shape));
+    const auto plan = backward_plan(compiled, test.shape, modules_of(compiled, test.direction, test.shape));
     if (build_only) return;
     const Call& call = call_of(*test.timed, problem);
     // It reads what the forward wrote.
     const TileShape shape = tile_shape(problem, Direction::kForward);
-    const auto forward = forward_plan(compiled, shape, image_of(compiled, Direction::kForward, shape));
+    const auto forward = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
     const cuda::DeviceMemory memory(forward->workspace_bytes());
     forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
     record_time(*test.timed, "backward", test.shape, median_ms(*plan, call.backward, call.parameters));

@@ -48,9 +48,16 @@ KernelModule::~KernelModule() {
 }
 
 KernelModule::Kernel KernelModule::kernel(const char* name) const {
+  const Kernel found = find(name);
+  if (found == nullptr) fail_bug("a module of generated kernels without ", name);
+  return found;
+}
+
+KernelModule::Kernel KernelModule::find(const char* name) const {
   CUfunction function = nullptr;
-  check_driver(SCOREMOD_DRIVER(cuModuleGetFunction)(&function, static_cast<CUmodule>(module_), name),
-               "cuModuleGetFunction");
+  const CUresult result = SCOREMOD_DRIVER(cuModuleGetFunction)(&function, static_cast<CUmodule>(module_), name);
+  if (result == CUDA_ERROR_NOT_FOUND) return nullptr;
+  check_driver(result, "cuModuleGetFunction");
   return function;
 }
 

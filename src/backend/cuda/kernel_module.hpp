@@ -44,6 +44,8 @@ class KernelModule {
 
   using Kernel = void*;
   Kernel kernel(const char* name) const;
+  /// Null where the module has no such kernel.
+  Kernel find(const char* name) const;
 
   /// Enqueues a kernel; an empty grid enqueues nothing. `stream` may capture.
   static void launch(Kernel kernel, const Grid& grid, int threads, const KernelArguments& arguments, void* stream);

@@ -1,6 +1,7 @@
 #include "backend/kernels/attention_plans.hpp"
 
 #include <cstdint>
+#include <memory>
 
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/kernel_module.hpp"
@@ -22,10 +23,11 @@ class LoadedKernels {
  public:
   /// `arguments` are the kernels'.
   template <class... Arguments>
-  explicit LoadedKernels(const std::string& image, const Arguments&... arguments)
-      : context_(cuda::current_context()), kernels_(arguments...), module_(image) {
+  explicit LoadedKernels(const std::vector<std::string>& modules, const Arguments&... arguments)
+      : context_(cuda::current_context()), kernels_(arguments...) {
+    for (const std::string& module : modules) modules_.push_back(std::make_unique<cuda::KernelModule>(module));
     for (const KernelLaunch& launch : kernels_.launches()) {
-      const cuda::KernelModule::Kernel kernel = module_.kernel(launch.kernel);
+      const cuda::KernelModule::Kernel kernel = find(launch.kernel);
       if (launch.shared_bytes > kFreeSharedBytes) cuda::KernelModule::allow_shared_memory(kernel, launch.shared_bytes);
       loaded_.push_back(kernel);
     }
@@ -50,9 +52,17 @@ class LoadedKernels {
   }
 
  private:
+  /// In the first module that has it.
+  cuda::KernelModule::Kernel find(const char* name) const {
+    for (const auto& module : modules_) {
+      if (const cuda::KernelModule::Kernel kernel = module->find(name)) return kernel;
+    }
+    fail_bug("no module has the kernel ", name);
+  }
+
   std::uint64_t context_ = 0;  ///< that the kernels were loaded in
   Kernels kernels_;
-  cuda::KernelModule module_;
+  std::vector<std::unique_ptr<cuda::KernelModule>> modules_;
   std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
 };
 
@@ -60,7 +70,8 @@ template <class Plan, class Tensors, class Kernels>
 class KernelsPlan final : public Plan {
  public:
   template <class... Arguments>
-  explicit KernelsPlan(const std::string& image, const Arguments&... arguments) : kernels_(image, arguments...) {}
+  explicit KernelsPlan(const std::vector<std::string>& modules, const Arguments&... arguments)
+      : kernels_(modules, arguments...) {}
 
   std::size_t workspace_bytes() const override { return kernels_.workspace_bytes(); }
   void execute(const Tensors& tensors, const CallParameters& parameters,
@@ -79,19 +90,19 @@ using OperandGradients = KernelsPlan<BackwardPlan, BackwardTensors, OperandKerne
 }  // namespace
 
 std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                          const std::string& image) {
-  return std::make_unique<Forward>(image, problem, Direction::kForward, shape);
+                                          const std::vector<std::string>& modules) {
+  return std::make_unique<Forward>(modules, problem, Direction::kForward, shape);
 }
 
 std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                            const std::string& image) {
-  return std::make_unique<Backward>(image, problem, Direction::kBackward, shape);
+                                            const std::vector<std::string>& modules) {
+  return std::make_unique<Backward>(modules, problem, Direction::kBackward, shape);
 }
 
 std::unique_ptr<BackwardPlan> operand_plan(const compiler::CompiledProblem& problem,
                                            const std::vector<OperandTarget>& targets, const TileShape& shape,
-                                           const std::string& image) {
-  return std::make_unique<OperandGradients>(image, problem, targets, shape);
+                                           const std::vector<std::string>& modules) {
+  return std::make_unique<OperandGradients>(modules, problem, targets, shape);
 }
 
 }  // namespace scoremod::backend::kernels

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/tile_shape.hpp"
@@ -10,18 +11,18 @@
 
 namespace scoremod::backend::kernels {
 
-/// Plans of one direction's kernels on the device that is current; `image` is what cuda::compile_kernels() made of
-/// attention_source() for this problem, direction and shape. They write o and lse, or dq, dk and dv; wait for nothing
-/// and allocate nothing, may be captured into a CUDA graph, and give the same bits each time. Throw Error(kEnvironment)
-/// with the driver's text.
+/// Plans of one direction's kernels on the device that is current; `modules` are what cuda::compile_kernels() made
+/// of attention_modules(), or of attention_source(), for this problem, direction and shape. They write o and lse, or
+/// dq, dk and dv; wait for nothing and allocate nothing, may be captured into a CUDA graph, and give the same bits each
+/// time. Throw Error(kEnvironment) with the driver's text.
 std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                          const std::string& image);
+                                          const std::vector<std::string>& modules);
 std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                            const std::string& image);
+                                            const std::vector<std::string>& modules);
 
 /// Likewise of operand_source(): writes the targets' gradients alone, those that a call asks for.
 std::unique_ptr<BackwardPlan> operand_plan(const compiler::CompiledProblem& problem,
                                            const std::vector<OperandTarget>& targets, const TileShape& shape,
-                                           const std::string& image);
+                                           const std::vector<std::string>& modules);
 
 }  // namespace scoremod::backend::kernels

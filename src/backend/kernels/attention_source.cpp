@@ -157,14 +157,24 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
                 hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionTiles,
                 hopper ? embedded::kHopperTiles : "", embedded::kAttentionDropout, sink_function(compiled.problem));
 }
+
+/// Of the backward's kernels those of queries, and those of keys.
+std::string text_of_queries(Family family) {
+  const bool hopper = family == Family::kHopper;
+  return concat(embedded::kAttentionQueryGradients,
+                hopper ? embedded::kHopperBackwardQueries : embedded::kAttentionBackwardQueries);
+}
+std::string text_of_keys(Family family) {
+  const bool hopper = family == Family::kHopper;
+  return concat(embedded::kAttentionKeyGradients,
+                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys);
+}
+
 std::string text_of_kernels(Direction direction, Family family) {
   const bool hopper = family == Family::kHopper;
   if (direction == Direction::kForward)
     return concat(embedded::kAttentionSoftmax, hopper ? embedded::kHopperForward : embedded::kAttentionForward);
-  return concat(embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients,
-                hopper ? embedded::kHopperBackwardQueries : embedded::kAttentionBackwardQueries,
-                embedded::kAttentionKeyGradients,
-                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys);
+  return concat(embedded::kAttentionBackwardRows, text_of_queries(family), text_of_keys(family));
 }
 
 }  // namespace
@@ -220,6 +230,16 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
                              std::optional<std::string_view> primitives) {
   return concat(text_before_kernels(compiled, direction, shape, primitives), text_of_kernels(direction, shape.family),
                 text_of_tile_states(compiled, direction));
+}
+
+std::vector<std::string> attention_modules(const compiler::CompiledProblem& compiled, Direction direction,
+                                           const TileShape& shape) {
+  if (direction == Direction::kForward) return {attention_source(compiled, direction, shape)};
+  // Both read rows' terms, and so have the kernel that makes them; the first one's runs.
+  const std::string before =
+      concat(text_before_kernels(compiled, direction, shape, {}), embedded::kAttentionBackwardRows);
+  return {concat(before, text_of_queries(shape.family), text_of_tile_states(compiled, direction)),
+          concat(before, text_of_keys(shape.family))};
 }
 
 Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {

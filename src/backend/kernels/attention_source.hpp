@@ -30,6 +30,10 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
 std::string attention_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                              std::optional<std::string_view> primitives = {});
 
+/// The same kernels as texts that can be compiled side by side: a backward's kernels take ptxas some seconds each.
+std::vector<std::string> attention_modules(const compiler::CompiledProblem& problem, Direction direction,
+                                           const TileShape& shape);
+
 /// The same with everything that depends on the values of the program's constants left out: it is equal for two
 /// problems of one structure (write_structure()), and for no two whose kernels do something else.
 Bytes structure_of_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);

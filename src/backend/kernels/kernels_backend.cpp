@@ -22,7 +22,7 @@ using compiler::CompiledProblem;
 using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
-constexpr int kRevision = 1;
+constexpr int kRevision = 2;
 
 /// The shapes of portable kernels to build, the better first: the last is taken whatever becomes of it.
 std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
@@ -88,9 +88,11 @@ class KernelsBackend final : public Backend {
   static Candidate candidate_of(const CompiledProblem& problem, const Task& task, const Target& target,
                                 const TileShape& shape, bool last) {
     const AttentionProblem& p = problem.problem;
-    std::string source = kernels::attention_source(problem, task.direction, shape);
     CanonicalWriter image;
-    image.text("attention kernels").integer(kRevision).integer(target.device.compute_capability).text(source);
+    image.text("attention kernels")
+        .integer(kRevision)
+        .integer(target.device.compute_capability)
+        .text(kernels::attention_source(problem, task.direction, shape));
     CanonicalWriter structure;
     structure.text("attention kernels").integer(kRevision).integer(target.device.compute_capability);
     structure.bytes(kernels::structure_of_source(problem, task.direction, shape));
@@ -106,7 +108,7 @@ class KernelsBackend final : public Backend {
     candidate.workspace_bytes =
         cuda::with_room_to_align(kernels::DirectionKernels(problem, task.direction, shape).workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();
-    candidate.recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape, std::move(source),
+    candidate.recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape,
                                                                 last && shape.family == kernels::Family::kPortable);
     return candidate;
   }

@@ -24,7 +24,7 @@ using kernels::OperandTarget;
 using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
-constexpr int kRevision = 1;
+constexpr int kRevision = 2;
 
 class OperandKernelsRecipe final : public Recipe {
  public:
@@ -33,15 +33,16 @@ class OperandKernelsRecipe final : public Recipe {
       : problem_(std::move(problem)), targets_(std::move(targets)), shape_(shape), source_(std::move(source)) {}
 
   BuildResult build(const Target& target) const override {
-    return {std::make_shared<kernels::Image>(cuda::compile_kernels(source_, target.device.compute_capability)), ""};
+    std::vector<std::string> module{cuda::compile_kernels(source_, target.device.compute_capability)};
+    return {std::make_shared<kernels::Images>(std::move(module)), ""};
   }
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target&) const override {
-    return std::make_shared<kernels::Image>(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    return std::make_shared<kernels::Images>(bytes);
   }
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const override {
     ExecutablePlan plan;
     plan.backward =
-        kernels::operand_plan(problem_, targets_, shape_, dynamic_cast<const kernels::Image&>(*artifact).text());
+        kernels::operand_plan(problem_, targets_, shape_, dynamic_cast<const kernels::Images&>(*artifact).modules());
     plan.note = "by kernels, from tiles of scores";
     return plan;
   }

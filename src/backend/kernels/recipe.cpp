@@ -1,32 +1,80 @@
 #include "backend/kernels/recipe.hpp"
 
 #include <algorithm>
+#include <future>
 #include <regex>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_plans.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
 
-std::vector<std::byte> Image::serialize() const {
-  const auto bytes = std::as_bytes(std::span(text_));
+namespace {
+
+struct Compiled {
+  std::string image, report;
+};
+
+Compiled compiled(const std::string& text, int compute_capability, cuda::Instructions instructions) {
+  Compiled made;
+  made.image = cuda::compile_kernels(text, compute_capability, &made.report, instructions);
+  return made;
+}
+
+/// All modules, side by side: the first in this thread.
+std::vector<Compiled> compiled(const std::vector<std::string>& texts, int compute_capability,
+                               cuda::Instructions instructions) {
+  std::vector<std::future<Compiled>> others;
+  for (std::size_t i = 1; i < texts.size(); ++i) {
+    others.push_back(std::async(std::launch::async, [&texts, i, compute_capability, instructions] {
+      return compiled(texts[i], compute_capability, instructions);
+    }));
+  }
+  std::vector<Compiled> made{compiled(texts.front(), compute_capability, instructions)};
+  for (std::future<Compiled>& other : others) made.push_back(other.get());
+  return made;
+}
+
+}  // namespace
+
+Images::Images(std::span<const std::byte> bytes) {
+  const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  try {
+    for (const nlohmann::json& module : nlohmann::json::from_cbor(first, first + bytes.size())) {
+      const auto& image = module.get_binary();
+      modules_.emplace_back(image.begin(), image.end());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail_environment("these stored kernels can't be used: ", error.what(), "; delete them and compile them anew");
+  }
+}
+
+std::vector<std::byte> Images::serialize() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const std::string& module : modules_)
+    list.push_back(nlohmann::json::binary(std::vector<std::uint8_t>(module.begin(), module.end())));
+  const std::vector<std::uint8_t> cbor = nlohmann::json::to_cbor(list);
+  const auto bytes = std::as_bytes(std::span(cbor));
   return {bytes.begin(), bytes.end()};
 }
 
 KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape,
-                             std::string source, bool may_spill)
-    : problem_(std::move(problem)),
-      direction_(direction),
-      shape_(shape),
-      source_(std::move(source)),
-      may_spill_(may_spill) {}
+                             bool may_spill)
+    : problem_(std::move(problem)), direction_(direction), shape_(shape), may_spill_(may_spill) {}
 
 BuildResult KernelsRecipe::build(const Target& target) const {
+  const std::vector<std::string> texts = attention_modules(problem_, direction_, shape_);
   std::string report;
-  auto image = std::make_shared<const Image>(
-      cuda::compile_kernels(source_, target.device.compute_capability, &report, shape_.instructions()));
+  std::vector<std::string> images;
+  for (Compiled& module : compiled(texts, target.device.compute_capability, shape_.instructions())) {
+    report += module.report;
+    images.push_back(std::move(module.image));
+  }
   if (serializes_products(report)) {
     return {nullptr, concat("tiles of ", shape_.queries, " by ", shape_.keys,
                             ": ptxas has warpgroups wait for each product of matrices")};
@@ -36,20 +84,20 @@ BuildResult KernelsRecipe::build(const Target& target) const {
     return {nullptr, concat("tiles of ", shape_.queries, " by ", shape_.keys, ": the kernels keep ", spilled,
                             " bytes of registers in memory")};
   }
-  return {std::move(image), ""};
+  return {std::make_shared<const Images>(std::move(images)), ""};
 }
 
 std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> bytes, const Target&) const {
-  return std::make_shared<const Image>(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  return std::make_shared<const Images>(bytes);
 }
 
 ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const {
-  const std::string& image = dynamic_cast<const Image&>(*artifact).text();
+  const std::vector<std::string>& modules = dynamic_cast<const Images&>(*artifact).modules();
   ExecutablePlan plan;
   if (direction_ == Direction::kForward)
-    plan.forward = forward_plan(problem_, shape_, image);
+    plan.forward = forward_plan(problem_, shape_, modules);
   else
-    plan.backward = backward_plan(problem_, shape_, image);
+    plan.backward = backward_plan(problem_, shape_, modules);
   plan.note = concat("kernels with tiles of ", shape_.queries, " queries by ", shape_.keys, " keys");
   return plan;
 }

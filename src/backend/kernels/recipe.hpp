@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,24 +16,25 @@ namespace scoremod::backend::kernels {
 /// shape.
 inline constexpr std::int64_t kHarmlessSpill = 64;
 
-/// Kernels as NVRTC compiled them.
-class Image final : public Artifact {
+/// Kernels as NVRTC compiled them, in one module or several.
+class Images final : public Artifact {
  public:
-  explicit Image(std::string text) : text_(std::move(text)) {}
+  explicit Images(std::vector<std::string> modules) : modules_(std::move(modules)) {}
+  /// Of serialize()'s bytes. Throws Error(kEnvironment) for others.
+  explicit Images(std::span<const std::byte> bytes);
   std::vector<std::byte> serialize() const override;
-  const std::string& text() const { return text_; }
+  const std::vector<std::string>& modules() const { return modules_; }
 
  private:
-  std::string text_;
+  std::vector<std::string> modules_;
 };
 
 /// One direction's kernels in one shape, as the planner builds, keeps and runs them.
 class KernelsRecipe final : public Recipe {
  public:
-  /// `source` is attention_source() of the others. A build whose kernels keep more than that in memory is refused
-  /// unless `may_spill`: a smaller shape is then the faster one.
-  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape, std::string source,
-                bool may_spill);
+  /// A build whose kernels keep more than that in memory is refused unless `may_spill`: a smaller shape is then the
+  /// faster one.
+  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape, bool may_spill);
 
   BuildResult build(const Target& target) const override;
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
@@ -42,7 +44,6 @@ class KernelsRecipe final : public Recipe {
   compiler::CompiledProblem problem_;
   Direction direction_;
   TileShape shape_;
-  std::string source_;
   bool may_spill_;
 };
 

@@ -4,7 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include "scoremod/error.hpp"
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/recipe.hpp"
+#include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "verification/trial_problem.hpp"
@@ -213,6 +218,33 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
   problem.dim_qk = 128;
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
   EXPECT_EQ(ids(nullptr, {Direction::kBackward, true, {0}}), std::vector<std::string>{"no_operand_gradient"});
+}
+
+TEST(KernelsBackend, HasEveryKernelOfACallInOneOfItsModules) {
+  const AttentionProblem problem = problem_of("value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512");
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    for (const kernels::TileShape& shape :
+         {kernels::tile_shape(problem, direction), kernels::hopper_shape(problem, direction)}) {
+      const std::vector<std::string> modules = kernels::attention_modules(compiled, direction, shape);
+      EXPECT_EQ(modules.size(), direction == Direction::kForward ? 1U : 2U);
+      for (const kernels::KernelLaunch& launch : kernels::DirectionKernels(compiled, direction, shape).launches()) {
+        const std::string definition = concat(") ", launch.kernel, "(");
+        EXPECT_TRUE(std::ranges::any_of(modules, [&](const std::string& text) {
+          return text.find(definition) != std::string::npos;
+        })) << launch.kernel;
+      }
+    }
+  }
+}
+
+TEST(KernelsBackend, ReadsBackWhatItStores) {
+  const kernels::Images images({std::string("\177ELF\0one", 8), "", "another"});
+  EXPECT_EQ(kernels::Images(images.serialize()).modules(), images.modules());
+  std::vector<std::byte> damaged = images.serialize();
+  damaged.resize(damaged.size() / 2);
+  EXPECT_THROW(kernels::Images{damaged}, Error);
+  EXPECT_THROW(kernels::Images{std::vector<std::byte>(40)}, Error);
 }
 
 TEST(KernelsBackend, ReadsFromTheCompilersReportThatProductsAreSerialized) {
