@@ -228,7 +228,8 @@ TEST(KernelsBackend, HasEveryKernelOfACallInOneOfItsModules) {
          {kernels::tile_shape(problem, direction), kernels::hopper_shape(problem, direction)}) {
       const std::vector<std::string> modules = kernels::attention_modules(compiled, direction, shape);
       EXPECT_EQ(modules.size(), direction == Direction::kForward ? 1U : 2U);
-      for (const kernels::KernelLaunch& launch : kernels::DirectionKernels(compiled, direction, shape).launches()) {
+      const kernels::DirectionKernels made(compiled, direction, shape);
+      for (const kernels::KernelLaunch& launch : made.launches()) {
         const std::string definition = concat(") ", launch.kernel, "(");
         EXPECT_TRUE(std::ranges::any_of(modules, [&](const std::string& text) {
           return text.find(definition) != std::string::npos;
