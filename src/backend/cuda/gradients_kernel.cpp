@@ -1,17 +1,20 @@
 #include "backend/cuda/gradients_kernel.hpp"
 
 #include "backend/cuda/gradient_text.hpp"
+#include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
 #include "problem/tensor_view.hpp"
 
+namespace scoremod::embedded {
+extern const std::string_view kGradientSums;
+}  // namespace scoremod::embedded
+
 namespace scoremod::backend::cuda {
 namespace {
 
-constexpr int kLanes = 32;
-constexpr int kWarps = kGradientThreads / kLanes;
-constexpr int kColumnsOfLane = static_cast<int>(kTileColumns) / kLanes;
+constexpr int kColumnsOfLane = static_cast<int>(kTileColumns) / 32;
 /// Beyond this many nodes the loop over a lane's columns is not unrolled: the code would leave the instruction cache.
 constexpr std::size_t kMaxUnrolledNodes = 300;
 /// Tables of at most this many entries are summed in shared memory first, up to a limit for all of them together.
@@ -26,6 +29,11 @@ bool is_column_sum(const GradientTarget& target) {
 }
 bool is_total(const GradientTarget& target) {
   return target.sum == GradientSum::kReduced && !is_row_sum(target) && !is_column_sum(target);
+}
+
+/// A part of the kernel's text with its holes filled.
+std::string piece(std::string_view name, std::initializer_list<Hole> holes) {
+  return fill(part(embedded::kGradientSums, name), holes);
 }
 
 class GradientKernel {
@@ -46,117 +54,108 @@ class GradientKernel {
   }
 
   GradientSource write() {
-    const std::string body = one_head();
     GradientSource out;
+    out.text = text();
     out.operands.assign(source_.operands().begin(), source_.operands().end());
-    std::string parameters;
-    for (const std::uint32_t operand : out.operands) {
-      parameters += concat(", const void* ", ProgramSource::operand_name(operand));
-    }
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (targets_[i].sum == GradientSum::kZero) continue;
-      out.outputs.push_back(i);
-      parameters += concat(", ", targets_[i].sum == GradientSum::kStored ? "void" : sum_type(targets_[i]), "* ",
-                           output_name(targets_[i]));
+      if (targets_[i].sum != GradientSum::kZero) out.outputs.push_back(i);
     }
-    out.text =
-        concat("extern \"C\" __global__ void __launch_bounds__(", kGradientThreads,
-               ") gradients(int offset_b, int offset_h, int offset_q, int offset_kv, const float* scores, "
-               "const float* products, const float* lse, const float* deltas, int b, int h0, int q0, "
-               "int rows, int k0, int first_key, int columns, int block_rows, int block_columns",
-               parameters, ") {\nconst int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n__shared__ float parts[",
-               kWarps, "][", kTileColumns, "];\n", open_tables(), body, close_tables(), "}\n");
     return out;
   }
 
  private:
-  std::string one_head() {
-    std::string text = "const int z = blockIdx.z, h = h0 + z;\n";
+  std::string text() {
+    const NodeId value = derivative_.value(), keep = derivative_.keep();
+    std::vector<NodeId> nodes{value};
+    if (keep != kNoNode) nodes.push_back(keep);
+    const std::string forward = source_.statements(nodes);
+    const std::string adjoints = source_.statements(adjoint_nodes());
+    return fill(embedded::kGradientSums,
+                {{"threads", kGradientThreads},
+                 {"tile_rows", kTileRows},
+                 {"tile_columns", kTileColumns},
+                 {"parameters", parameters()},
+                 {"open_tables", open_tables()},
+                 {"open_sums", open_sums()},
+                 {"heads", concat(problem_.heads_q, "LL")},
+                 {"seq_q", problem_.seq_q},
+                 {"open_rows", of_rows("open_row")},
+                 {"unrolled", derivative_.nodes().size() > kMaxUnrolledNodes ? 1 : kColumnsOfLane},
+                 {"forward", forward},
+                 {"keep", keep == kNoNode ? "true" : ProgramSource::variable(keep)},
+                 {"value", ProgramSource::variable(value)},
+                 {"adjoints", adjoints},
+                 {"contributions", contributions()},
+                 {"close_rows", of_rows("close_row")},
+                 {"close_sums", close_sums()},
+                 {"close_tables", close_tables()}});
+  }
+
+  std::string parameters() const {
+    std::string text;
+    for (const std::uint32_t operand : source_.operands())
+      text += concat(", const void* ", ProgramSource::operand_name(operand));
     for (const GradientTarget& target : targets_) {
-      if (is_total(target)) text += concat("float ", named("total", target), " = 0.0f;\n");
-      if (is_column_sum(target)) {
-        text += concat("float ", named("column", target), "[", kColumnsOfLane, "];\nfor (int i = 0; i < ",
-                       kColumnsOfLane, "; ++i) ", named("column", target), "[i] = 0.0f;\n");
-      }
-    }
-    for_each_table_root([&](std::size_t root, const std::string&) {
-      text += concat("Run run_", root, "[", kColumnsOfLane, "] = {};\n");
-    });
-    text += loop_over_rows();
-    for_each_table_root([&](std::size_t root, const std::string& table) {
-      text += concat("for (int i = 0; i < ", kColumnsOfLane, "; ++i) add_run(", table, ", run_", root,
-                     "[i].entry, run_", root, "[i].sum);\n");
-    });
-    for (const GradientTarget& target : targets_) {
-      if (is_total(target)) text += add_total(target);
-      if (is_column_sum(target)) text += add_columns(target);
+      if (target.sum == GradientSum::kZero) continue;
+      text += concat(", ", target.sum == GradientSum::kStored ? "void" : sum_type(target), "* ", output_name(target));
     }
     return text;
   }
 
-  /// What a row reads is loaded while the row before it is computed: otherwise the device waits for memory.
-  std::string load_ahead() const {
-    return concat(
-        "float next_scores[", kColumnsOfLane, "], next_products[", kColumnsOfLane,
-        "], next_lse = 0.0f, next_delta = 0.0f;\nconst auto load_row = [&](int r) {\nconst long long row = (b * ",
-        problem_.heads_q, "LL + h) * ", problem_.seq_q, " + q0 + r;\nnext_lse = lse[row];\n",
-        "next_delta = deltas[row];\n",
-        "const long long first = ((long long)z * block_rows + r) * block_columns;\n#pragma unroll\n",
-        "for (int j = 0; j < ", kColumnsOfLane, "; ++j) {\nconst int own_column = blockIdx.x * ", kTileColumns,
-        " + j * 32 + lane, column = own_column < columns ? own_column : columns - 1;\n",
-        "next_scores[j] = scores[first + column];\nnext_products[j] = products[first + column];\n}\n};\n",
-        "const int first_row = blockIdx.y * ", kTileRows, " + warp * ", kTileRows / kWarps,
-        ";\nif (first_row < rows) load_row(first_row);\n");
+  /// What the operands' adjoints are made of, and the indices that tables' are added at.
+  std::vector<NodeId> adjoint_nodes() const {
+    std::vector<NodeId> nodes;
+    for (const Root& root : derivative_.roots()) {
+      if (target_of(root) == nullptr) continue;
+      nodes.push_back(root.node);
+      for (const NodeId index : ir::indices_of(derivative_, root)) nodes.push_back(index);
+    }
+    return nodes;
   }
 
-  std::string loop_over_rows() {
-    std::string text =
-        concat(load_ahead(), "for (int i = 0; i < ", kTileRows / kWarps,
-               "; ++i) {\nconst int r = first_row + i;\nif (r >= rows) break;\nconst int q = q0 + r;\n",
-               "const float row_lse = next_lse, delta = next_delta;\nfloat row_scores[", kColumnsOfLane,
-               "], row_products[", kColumnsOfLane, "];\n#pragma unroll\nfor (int j = 0; j < ", kColumnsOfLane,
-               "; ++j) {\nrow_scores[j] = next_scores[j];\nrow_products[j] = next_products[j];\n}\nif (i + 1 < ",
-               kTileRows / kWarps, " && r + 1 < rows) load_row(r + 1);\n");
+  std::string open_sums() const {
+    std::string text;
     for (const GradientTarget& target : targets_) {
-      if (is_row_sum(target)) text += concat("float ", named("row", target), " = 0.0f;\n");
+      if (is_total(target)) text += piece("open_total", {{"sum", named("total", target)}});
+      if (is_column_sum(target)) text += piece("open_column", {{"sum", named("column", target)}});
     }
-    text += concat("#pragma unroll ", derivative_.nodes().size() > kMaxUnrolledNodes ? 1 : kColumnsOfLane,
-                   "\nfor (int j = 0; j < ", kColumnsOfLane, "; ++j) {\n", element(), "}\n");
+    for_each_table_root([&](std::size_t root, const std::string&) { text += piece("open_run", {{"run", run(root)}}); });
+    return text;
+  }
+
+  std::string close_sums() const {
+    std::string text;
+    for_each_table_root([&](std::size_t root, const std::string& table) {
+      text += piece("close_run", {{"table", table}, {"run", run(root)}});
+    });
+    for (const GradientTarget& target : targets_) {
+      const auto close = [&](const char* name, const char* sum) {
+        text += piece(name,
+                      {{"sum", named(sum, target)}, {"output", output_name(target)}, {"entry", reduced_entry(target)}});
+      };
+      if (is_total(target)) close("close_total", "total");
+      if (is_column_sum(target)) close("close_column", "column");
+    }
+    return text;
+  }
+
+  /// "open_row" or "close_row" of all sums of rows.
+  std::string of_rows(std::string_view name) const {
+    std::string text;
     for (const GradientTarget& target : targets_) {
       if (!is_row_sum(target)) continue;
       const std::string sum = named("row", target);
-      text += concat(sum, " = warp_sum(", sum, ");\nif (lane == 0) add_to(", output_name(target), ", ",
-                     reduced_entry(target), ", ", sum, ");\n");
+      text += name == "open_row"
+                  ? piece(name, {{"sum", sum}})
+                  : piece(name, {{"sum", sum}, {"output", output_name(target)}, {"entry", reduced_entry(target)}});
     }
-    return text + "}\n";
+    return text;
   }
 
-  /// One score. Lanes beyond the last column go along with it and contribute zero, so that warps stay whole.
-  std::string element() {
-    std::string text = concat("const int own_column = blockIdx.x * ", kTileColumns, " + j * 32 + lane;\n",
-                              "const bool inside = own_column < columns;\n",
-                              "const int column = inside ? own_column : columns - 1, kv = first_key + column;\n",
-                              "const float score = row_scores[j];\n");
-    const NodeId value = derivative_.value(), keep = derivative_.keep();
-    std::vector<NodeId> forward{value};
-    if (keep != kNoNode) forward.push_back(keep);
-    text += source_.statements(forward);
-    text += concat("const bool kept = inside", keep == kNoNode ? "" : " && " + ProgramSource::variable(keep), " && ",
-                   ProgramSource::variable(value), " != -float_of_bits(0x7f800000u)",
-                   " && row_lse != -float_of_bits(0x7f800000u);\n", "const float probability = expf(",
-                   ProgramSource::variable(value), " - row_lse);\n",
-                   "const float upstream = kept ? probability * (row_products[j] - delta) : 0.0f;\n");
-    std::vector<NodeId> adjoints;
-    for (const Root& root : derivative_.roots()) {
-      if (target_of(root) == nullptr) continue;
-      adjoints.push_back(root.node);
-      for (const NodeId index : ir::indices_of(derivative_, root)) adjoints.push_back(index);
-    }
-    text += source_.statements(adjoints);
+  std::string contributions() const {
+    std::string text;
     for (std::size_t i = 0; i < derivative_.roots().size(); ++i) {
-      if (const GradientTarget* target = target_of(derivative_.roots()[i])) {
-        text += contribution(*target, i);
-      }
+      if (const GradientTarget* target = target_of(derivative_.roots()[i])) text += contribution(*target, i);
     }
     return text;
   }
@@ -177,6 +176,8 @@ class GradientKernel {
     }
   }
 
+  static std::string run(std::size_t root) { return concat("run_", root); }
+
   /// Where a table's contributions go: to shared memory first, if it is small.
   std::string table_name(const GradientTarget& target) const {
     const bool shared = shared_tables_[static_cast<std::size_t>(&target - targets_.data())];
@@ -185,87 +186,70 @@ class GradientKernel {
 
   std::string contribution(const GradientTarget& target, std::size_t number) const {
     const Root& root = derivative_.roots()[number];
-    const std::string name = concat("contribution_", number);
-    std::string text = concat("const float ", name, " = kept ? ", ProgramSource::variable(root.node), " : 0.0f;\n");
+    const std::string name = concat("contribution_", number), output = output_name(target);
+    const std::string text = piece("contribution", {{"name", name}, {"adjoint", ProgramSource::variable(root.node)}});
     switch (target.sum) {
       case GradientSum::kZero: return "";
       case GradientSum::kStored:
-        return text + concat("if (inside && ", output_name(target), " != nullptr) store_",
-                             dtype_name(problem::spec_of(problem_, target.operand).dtype), "(", output_name(target),
-                             ", ", entry_offset(problem_, target.operand, own_indices(target)), ", ", name, ");\n");
-      case GradientSum::kBlock: return text + add_to_block(target, name);
-      case GradientSum::kReduced:
-        return text +
-               (is_row_sum(target)      ? named("row", target)
-                : is_column_sum(target) ? named("column", target) + "[j]"
-                                        : named("total", target)) +
-               " += " + name + ";\n";
-      case GradientSum::kTable: return text + add_to_table(target, number, name);
+        return text + piece("add_stored",
+                            {{"output", output},
+                             {"store", concat("store_", dtype_name(problem::spec_of(problem_, target.operand).dtype))},
+                             {"offset", entry_offset(problem_, target.operand, own_indices(target))},
+                             {"name", name}});
+      case GradientSum::kBlock:
+        // A launch is about one batch: only its heads can meet in an entry.
+        return text + piece(target.extents[1] == problem_.heads_q ? "add_to_own_entry" : "add_to_shared_entry",
+                            {{"output", output}, {"entry", block_entry(target, "kv - k0")}, {"name", name}});
+      case GradientSum::kReduced: return text + piece("add_to_sum", {{"sum", sum_of(target)}, {"name", name}});
+      case GradientSum::kTable:
+        return text + piece("add_to_table", {{"table", table_name(target)},
+                                             {"run", run(number)},
+                                             {"entry", table_entry(target, root)},
+                                             {"name", name}});
     }
     fail_bug("no such sum");
   }
 
-  std::string add_to_block(const GradientTarget& target, const std::string& value) const {
-    const std::string entry = block_entry(target, "kv - k0");
-    // A launch is about one batch: only its heads can meet in an entry.
-    if (target.extents[1] == problem_.heads_q) {
-      return concat("if (inside) ", output_name(target), "[", entry, "] += ", value, ";\n");
-    }
-    return concat("if (inside && ", value, " != 0.0f) add_to(", output_name(target), ", ", entry, ", ", value, ");\n");
+  /// The variable that a reduced target's contributions are summed in.
+  static std::string sum_of(const GradientTarget& target) {
+    if (is_row_sum(target)) return named("row", target);
+    return is_column_sum(target) ? named("column", target) + "[j]" : named("total", target);
   }
 
-  std::string add_to_table(const GradientTarget& target, std::size_t number, const std::string& value) const {
-    const Root& root = derivative_.roots()[number];
+  std::string table_entry(const GradientTarget& target, const Root& root) const {
     std::array<std::string, kAxisCount> indices;
     std::size_t d = 0;
     for (const NodeId index : ir::indices_of(derivative_, root)) {
       indices[d] = concat("clamp_index(", ProgramSource::variable(index), ", ", target.extents[d], ")");
       ++d;
     }
-    return concat("add_to_table(", table_name(target), ", run_", number, "[j], (int)(", entry_number(target, indices),
-                  "), ", value, ");\n");
-  }
-
-  static std::string add_total(const GradientTarget& target) {
-    const std::string total = named("total", target);
-    return concat(
-        "{\nconst float sum = warp_sum(", total,
-        ");\nif (lane == 0) parts[warp][0] = sum;\n__syncthreads();\nif (threadIdx.x == 0) {\nfloat all = 0.0f;\n",
-        "for (int i = 0; i < ", kWarps, "; ++i) all += parts[i][0];\nadd_to(", output_name(target), ", ",
-        reduced_entry(target), ", all);\n}\n__syncthreads();\n}\n");
-  }
-
-  static std::string add_columns(const GradientTarget& target) {
-    return concat("{\nfor (int i = 0; i < ", kColumnsOfLane,
-                  "; ++i) parts[warp][i * 32 + lane] = ", named("column", target),
-                  "[i];\n__syncthreads();\nconst int column = blockIdx.x * ", kTileColumns,
-                  " + threadIdx.x;\nif (threadIdx.x < ", kTileColumns, " && column < columns) {\n",
-                  "const int kv = first_key + column;\nfloat all = 0.0f;\nfor (int i = 0; i < ", kWarps,
-                  "; ++i) all += parts[i][threadIdx.x];\nadd_to(", output_name(target), ", ", reduced_entry(target),
-                  ", all);\n}\n__syncthreads();\n}\n");
+    return entry_number(target, indices);
   }
 
   std::string open_tables() const {
     std::string text;
-    for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (!shared_tables_[i]) continue;
-      const std::string table = named("table", targets_[i]);
-      const std::int64_t words = targets_[i].entries() * sum_words(targets_[i]);
-      text += concat("__shared__ ", sum_type(targets_[i]), " ", table, "[", words, "];\nfor (int i = threadIdx.x; i < ",
-                     words, "; i += ", kGradientThreads, ") ", table, "[i] = 0;\n");
-    }
+    for_each_shared_table([&](const GradientTarget& target, std::int64_t words) {
+      text +=
+          piece("open_table", {{"sum_type", sum_type(target)}, {"table", named("table", target)}, {"words", words}});
+    });
     return text.empty() ? "" : text + "__syncthreads();\n";
   }
 
   std::string close_tables() const {
     std::string text;
-    for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (!shared_tables_[i]) continue;
-      const std::string table = named("table", targets_[i]);
-      text += concat("for (int i = threadIdx.x; i < ", targets_[i].entries() * sum_words(targets_[i]),
-                     "; i += ", kGradientThreads, ") merge_word(", output_name(targets_[i]), ", ", table, ", i);\n");
-    }
+    for_each_shared_table([&](const GradientTarget& target, std::int64_t words) {
+      text +=
+          piece("close_table", {{"words", words}, {"output", output_name(target)}, {"table", named("table", target)}});
+    });
     return text.empty() ? "" : "__syncthreads();\n" + text;
+  }
+
+  /// body(target, how many words its sums take)
+  template <class Body>
+  void for_each_shared_table(const Body& body) const {
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (shared_tables_[i]) body(targets_[i], targets_[i].entries() * sum_words(targets_[i]));
+    }
   }
 
   const AttentionProblem& problem_;
