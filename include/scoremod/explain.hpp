@@ -46,6 +46,13 @@ struct MaskExplanation {
     std::string program;  ///< the lines that compute it, the last of them `keep = ...`
   };
   std::vector<Term> terms;
+  /// A small picture of batch 0 and head 0 without offsets: a row for each tile_q queries, a character for each tile_kv
+  /// keys. '#': every score is kept, '.': none, '+': some are, or the operands decide. No rows where all is kept.
+  struct Map {
+    std::int64_t tile_q = 0, tile_kv = 0;
+    std::vector<std::string> rows;
+  };
+  Map map;
 };
 
 /// One backend's answer.

@@ -30,10 +30,16 @@ class Explanation:
             where = f"over {', '.join(operand.axes)}" if operand.axes else "table" if operand.shape else "scalar"
             lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {operand.origin}, {operand.bytes} bytes")
         mask = self.compiled["mask"]
-        lines += ["", f"mask: {mask['kind']}", f"derivative:\n{self.compiled['derivative']}"]
+        lines += ["", f"mask: {mask['kind']}", *self._map(mask["map"]), f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
         lines.append(f"runs on: {self.backend or 'none of them'}, chosen among by {self.decided_by}")
         return "\n".join(lines)
+
+    @staticmethod
+    def _map(drawn):
+        if not drawn["rows"]:
+            return []
+        return [f"{drawn['tile_q']} x {drawn['tile_kv']} scores each; # all kept, . none, + some, or operands decide (batch 0, head 0):", *drawn["rows"]]
 
     @property
     def backend(self):

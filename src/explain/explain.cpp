@@ -9,6 +9,7 @@
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "compiler/work_estimate.hpp"
+#include "explain/mask_map.hpp"
 #include "ir/builder.hpp"
 #include "planner/plan_problem.hpp"
 
@@ -70,6 +71,7 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   for (const masks::MaskTerm& term : compiled.forward.mask.terms) {
     mask.terms.push_back({to_string(term.kind), text_of(compiled.forward.program, term.node)});
   }
+  mask.map = explaining::mask_map(compiled);
   return mask;
 }
 

@@ -25,6 +25,7 @@ Json mask_json(const MaskExplanation& mask) {
   }
   json["terms"] = Json::array();
   for (const auto& term : mask.terms) json["terms"].push_back({{"kind", term.kind}, {"program", term.program}});
+  json["map"] = {{"tile_q", mask.map.tile_q}, {"tile_kv", mask.map.tile_kv}, {"rows", mask.map.rows}};
   return json;
 }
 

@@ -106,6 +106,10 @@ class Writer {
     }
     out_ << "\n";
     for (const auto& term : mask.terms) out_ << "  and " << term.kind << ":\n" << indented(term.program);
+    if (mask.map.rows.empty()) return;
+    out_ << "  " << mask.map.tile_q << " x " << mask.map.tile_kv
+         << " scores each; # all kept, . none, + some, or operands decide (batch 0, head 0):\n";
+    for (const std::string& row : mask.map.rows) out_ << "    " << row << "\n";
   }
 
   void program(const char* name, const std::string& text) { out_ << name << "\n" << indented(text); }

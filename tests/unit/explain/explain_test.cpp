@@ -51,6 +51,28 @@ TEST(Explain, CountsWhatTheMaskKeeps) {
   EXPECT_TRUE(full.work.exact);
 }
 
+TEST(Explain, DrawsTheMask) {
+  const auto causal = explain(problem_with("value = score\nkeep = q_idx >= kv_idx"));
+  EXPECT_EQ(causal.mask.map.tile_q, 1);
+  ASSERT_EQ(causal.mask.map.rows.size(), 16u);
+  EXPECT_EQ(causal.mask.map.rows[0], "#.......................");
+  EXPECT_EQ(causal.mask.map.rows[15], "################........");
+  EXPECT_NE(to_text(causal).find("\n    ##......"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(to_json(causal))["mask"]["map"]["rows"][1], "##......................");
+
+  AttentionProblem large = problem_with("operand n: i32 [b]\nvalue = score\nkeep = kv_idx < n & kv_idx <= q_idx");
+  large.operands = {{"n", DType::kI32, {2}, {}}};
+  large.seq_q = 33;  // the last tile has one query
+  large.seq_kv = 64;
+  const MaskExplanation::Map map = explain(large).mask.map;
+  EXPECT_EQ(map.tile_q, 2);
+  ASSERT_EQ(map.rows.size(), 17u);
+  EXPECT_EQ(map.rows[0], "+...............................");
+  EXPECT_EQ(map.rows[16], "+++++++++++++++++...............");
+
+  EXPECT_TRUE(explain(problem_with("value = tanh(score)")).mask.map.rows.empty());
+}
+
 TEST(Explain, SaysWhenTheCountIsAnUpperBound) {
   AttentionProblem problem = problem_with("operand n: i32 [b]\nvalue = score\nkeep = kv_idx < n & kv_idx <= q_idx");
   problem.operands = {{"n", DType::kI32, {2}, {}}};
