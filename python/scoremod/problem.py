@@ -17,7 +17,7 @@ class OperandTensor(NamedTuple):
 
 
 def problem_json(
-    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, tensors=None
+    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, tensors=None, **fields
 ):
     """The text.
 
@@ -26,6 +26,7 @@ def problem_json(
     dtype: of query, key, value and output, as in OperandTensor.
     scale: a number; None for 1 / sqrt(dim_qk).
     tensors: for "q", "k", "v" or "o" that lie otherwise than `layout` says: {"batch", "head", "sequence", "dim"} -> stride in elements.
+    fields: others of docs/problem.md, by their names.
     """
     problem = {
         **sizes._asdict(),
@@ -37,6 +38,7 @@ def problem_json(
         "stats": stats,
         "deterministic": deterministic,
         "index_offsets": index_offsets,
+        **fields,
     }
     for name, strides in (tensors or {}).items():
         problem[name] = {"strides": strides}

@@ -19,7 +19,7 @@ def check_callable(name, function):
     """Raises InvalidArgumentError unless a "score_mod" or "mask_mod" is a function of the arguments that it is called with."""
     arguments = len(ARGUMENTS[name])
     if not callable(function):
-        found = f"an array of shape {function.shape}" if hasattr(function, "shape") else f"{function!r:.100}"
+        found = f"an array of shape {tuple(function.shape)}" if hasattr(function, "shape") else f"{function!r:.100}"
         raise InvalidArgumentError(f"{name}: expected a function, found {found}")
     try:
         signature = inspect.signature(function)

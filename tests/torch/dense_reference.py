@@ -53,8 +53,9 @@ def widened(tensors):
     return [tensor.double() for tensor in tensors]
 
 
-def assert_close(found, plain, truth, names=()):
-    """Lists of tensors: what is tested, the dense computation in the same dtype, and the one in float64."""
+def assert_close(found, plain, truth, names=(), rounded=None):
+    """Lists of tensors: what is tested, the dense computation in the same dtype, the one in float64, and that of inputs that are off by rounding:
+    where large terms cancel in a sum, it tells how far rounding them takes the sum."""
     assert len(found) == len(plain) == len(truth)
     for i, (x, p, t) in enumerate(zip(found, plain, truth)):
         name = names[i] if i < len(names) else f"output {i}"
@@ -67,6 +68,8 @@ def assert_close(found, plain, truth, names=()):
         ulp = torch.finfo(found[0].dtype).eps
         scale = t[finite].abs().max().item() if finite.any() else 0.0
         allowed = 2 * ((p - t)[finite].abs().max().item() if finite.any() else 0.0) + ROUNDING_BAND * ulp * terms**0.5 * scale
+        if rounded is not None and finite.any():
+            allowed += 2 * (rounded[i] - t)[finite].abs().max().item()
         error = (x - t)[finite].abs().max().item() if finite.any() else 0.0
         assert error <= allowed, f"{name}: {error} from float64, {allowed} allowed"
 
@@ -86,5 +89,7 @@ def check(fused, tensors, captured, modifiers, random, **options):
     found = results(with_modifiers(fused), [*tensors, *captured], weights)
     plain = results(with_modifiers(attention_and_lse), [*tensors, *captured], weights)
     truth = results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), widened(weights))
-    assert_close(found, plain, truth, NAMES)
+    off = [x.double() * (1 + torch.finfo(x.dtype).eps * torch.randn(x.shape, generator=random).to(x.device)) for x in (*tensors, *weights)]
+    rounded = results(with_modifiers(attention_and_lse), [*off[:3], *widened(captured)], off[3:])
+    assert_close(found, plain, truth, NAMES, rounded)
     return found

@@ -34,6 +34,13 @@ def test_support_gives_reasons():
     assert answers.get("cudnn", ("not built",))  # it takes no float32, wherever it is
 
 
+def test_the_page_has_a_map_of_the_mask():
+    q = torch.ones(1, 1, 64, 8)
+    page = str(explain(q, q, q, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx))
+    assert "2 x 2 scores each" in page and "\n##+" + 29 * "." + "\n" in page
+    assert "scores each" not in str(explain(q, q, q))
+
+
 def test_a_drawing_is_of_the_traced_functions(monkeypatch):
     """What scoremod.draw gets; tests/python/test_draw.py has what it draws."""
     drawn = []

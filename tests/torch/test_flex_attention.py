@@ -2,6 +2,7 @@
 
 import dense_reference as dense
 import modifiers
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import flex_attention as torch_flex
@@ -172,8 +173,6 @@ def test_wrong_arguments_are_refused(random):
         fused(q, k, v, causal, None)
     with pytest.raises(scoremod.InvalidArgumentError, match="scale: expected a number"):
         fused(q, k, v, None, None, scale=torch.ones(()))
-    with pytest.raises(scoremod.UnsupportedError, match="max_scores"):
-        flex_attention(q, k, v, enable_gqa=True, return_aux=torch_flex.AuxRequest(max_scores=True))
 
 
 def test_a_block_mask_of_blocks_alone_is_refused(random):
@@ -181,3 +180,25 @@ def test_a_block_mask_of_blocks_alone_is_refused(random):
     blocks = torch_flex.BlockMask.from_kv_blocks(torch.ones(1, 1, 2, dtype=torch.int32), torch.zeros(1, 1, 2, 1, dtype=torch.int32), seq_lengths=(256, 256))
     with pytest.raises(scoremod.UnsupportedError, match="of blocks alone"):
         flex_attention(q, q, q, block_mask=blocks)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"is_causal": True}, r"is_causal: expected no such argument, found one; give mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx"),
+        ({"attn_mask": None}, r"attn_mask: .* mask\[q_idx, kv_idx\]"),
+        ({"dropout": 0.1}, "dropout: .* give dropout_p="),
+        ({"mask_mod": torch.ones(19, 23) > 0}, r"mask_mod: expected a function, found a tensor of shape \(19, 23\); read it in one"),
+    ],
+)
+def test_what_other_functions_have_is_named_with_what_takes_its_place(options, message, random):
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        flex_attention(*tensors(random), enable_gqa=True, **options)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        flex_attention(*tensors(random), colour=1)
+
+
+def test_an_array_that_is_indexed_by_an_index_is_refused_with_what_to_do(random):
+    slopes = np.ones(4, np.float32)
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"index tensors \(torch.as_tensor\(array\)\)"):
+        fused(*tensors(random), lambda score, b, h, q_idx, kv_idx: score * slopes[h], None)

@@ -155,14 +155,18 @@ def test_no_mask_is_made_in_memory(seed, random, monkeypatch):
     assert masks and all(isinstance(mask, scoremod.torch.transformers.Mask) for mask in masks)
 
 
-def test_dropout_of_weights_is_refused_by_name(seed, random):
+def test_dropout_of_weights_while_training(seed, random):
     config, kind = models()["llama"]
-    config.attention_dropout = 0.1
+    config.attention_dropout = 0.5
     config._attn_implementation = "scoremod"
-    model = kind(config)
-    with pytest.raises(scoremod.UnsupportedError, match="dropout: expected no dropout of attention weights, found 0.1"):
-        model(**inputs("llama", random, False))
-    model.eval()(**inputs("llama", random, False))
+    torch.manual_seed(seed)
+    model, given = kind(config), inputs("llama", random, False)
+    torch.manual_seed(seed)
+    first = model.train()(**given).logits
+    assert not torch.equal(model(**given).logits, first)
+    torch.manual_seed(seed)
+    assert torch.equal(model(**given).logits, first)
+    assert torch.equal(model.eval()(**given).logits, model(**given).logits)
 
 
 def test_four_dimensional_masks_are_taken(seed, random):

@@ -21,6 +21,7 @@ from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
 from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
+from scoremod.torch.other_arguments import refuse_others
 from scoremod.torch.strides import taken
 from scoremod.torch.trace import trace_graph
 
@@ -46,6 +47,8 @@ def flex_attention(
     backends=None,
     deterministic=None,
     offsets=_NO_OFFSETS,
+    dropout_p=0.0,
+    **others,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
@@ -56,7 +59,7 @@ def flex_attention(
     block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew.
     scale: a number; 1 / sqrt(head dim) without it.
     return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
-    return_aux: torch's AuxRequest; of lse, not of max_scores.
+    return_aux: torch's AuxRequest: of lse, and of max_scores, each row's largest modified score, which has no gradient.
     kernel_options: options of torch's kernels, which mean nothing here.
     lengths: an integer tensor [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may
         be None. Indices beyond are masked.
@@ -66,34 +69,39 @@ def flex_attention(
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
     offsets: scoremod.Offsets that are added to the indices, so that a shard of a larger problem sees true positions.
 
+    dropout_p: the part of the weights that is dropped, from 0 to below 1; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's
+        CPU generator (torch.manual_seed).
+
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
     every captured float tensor. docs/torch.md says what the functions can be made of.
 
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
+    refuse_others(others, mask_mod)
     mask_mod = _mask_of(block_mask, mask_mod)
-    if return_aux is not None and return_aux.max_scores:
-        raise UnsupportedError("return_aux: expected lse alone, found max_scores, which scoremod doesn't compute")
     if return_lse and return_aux is not None:
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
     if lengths is not None:
         mask_mod = bounded(mask_mod, lengths, query.shape[0])
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
-    arguments = (query, key, value, score_mod, mask_mod, bool(enable_gqa), with_lse or sink is not None)
+    with_max = return_aux is not None and return_aux.max_scores
+    # On the host, where a call's numbers are: what the generator gives is the same on every device.
+    dropout = torch.randint(2**62, (2,), dtype=torch.int64, device="cpu") if dropout_p else None
+    arguments = (query, key, value, score_mod, mask_mod, dropout, bool(enable_gqa), with_lse or sink is not None)
     if torch.compiler.is_dynamo_compiling():
-        o, lse = call_in_graph(*arguments, (scale, backends, deterministic, *offsets))
+        o, lse, largest = call_in_graph(*arguments, (scale, backends, deterministic, *offsets, dropout_p, with_max))
     elif is_sharded(query):
         sharded = Sharded(query, key, value, offsets)
         functions = sharded.local(score_mod), sharded.local(mask_mod)
-        o, lse = _attend(*sharded.tensors, *functions, *arguments[5:], _options(scale, backends, deterministic, sharded.offsets))
-        o, lse = sharded.results(o, lse, sink)
+        options = _options(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
+        o, lse, largest = sharded.results(*_attend(*sharded.tensors, *functions, *arguments[5:], options), sink)
         sink = None
     else:
-        o, lse = _attend(*arguments, _options(scale, backends, deterministic, offsets))
+        o, lse, largest = _attend(*arguments, _options(scale, backends, deterministic, offsets, dropout_p, with_max))
     if sink is not None:
         o, lse = with_sink(o, lse, sink)
     if return_aux is not None:
-        return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
+        return o, AuxOutput(lse=lse if with_lse else None, max_scores=largest if with_max else None)
     return (o, lse) if return_lse else o
 
 
@@ -119,9 +127,9 @@ def _mask_of(block_mask, mask_mod):
     return block_mask.mask_mod
 
 
-def _options(scale, backends, deterministic, offsets):
+def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False):
     """The Call of everything but the program."""
-    if scale is None and backends is None and deterministic is None and offsets is _NO_OFFSETS:
+    if scale is None and backends is None and deterministic is None and offsets is _NO_OFFSETS and not dropout_p and not with_max:
         return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
     if scale is not None:
         if not isinstance(scale, numbers.Real):
@@ -135,20 +143,22 @@ def _options(scale, backends, deterministic, offsets):
     if any(offset < 0 for offset in offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
-    return Call(None, scale, tuple(backend_names(backends)), deterministic, offsets)
+    if not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p < 1:
+        raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, found {dropout_p!r:.100}")
+    return Call(None, scale, tuple(backend_names(backends)), deterministic, offsets, float(dropout_p), bool(with_max))
 
 
 # Of the defaults, which most calls have.
 _DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for deterministic in (False, True))
 
 
-def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
-    """(o, lse)."""
+def _attend(query, key, value, score_mod, mask_mod, dropout, enable_gqa, with_lse, options):
+    """(o, lse, largest scores)."""
     functions, captured = key_of(score_mod, mask_mod)
     if functions is None or not is_plain(query, key, value):
         query, key, value, extents = checked(query, key, value, enable_gqa, options)
         traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
-        return _by_operator(query, key, value, traced, sources, with_lse, options)
+        return _by_operator(query, key, value, traced, sources, dropout, with_lse, options)
     query, key, value = _autocast(query, key, value)
     kind = kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options)
     call = known(kind)
@@ -156,21 +166,21 @@ def _attend(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, option
         query, key, value, extents = checked(query, key, value, enable_gqa, options)
         traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
         if not is_kept:
-            return _by_operator(query, key, value, traced, sources, with_lse, options)
+            return _by_operator(query, key, value, traced, sources, dropout, with_lse, options)
         _, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
         call = EagerCall(query, key, value, captured, traced.sources, wanted, backward, with_lse, text)
         keep(kind, call)
-    return call(query, key, value, captured)
+    return call(query, key, value, captured, dropout)
 
 
-def attend_graph(body, query, key, value, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
+def attend_graph(body, query, key, value, dropout, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
-    scale, backends, deterministic, *offsets = options
-    options = _options(scale, backends, deterministic, offsets)
+    scale, backends, deterministic, *offsets, dropout_p, with_max = options
+    options = _options(scale, backends, deterministic, offsets, dropout_p, with_max)
     query, key, value, extents = checked(query, key, value, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
-    return _by_operator(query, key, value, KeptTrace(program, ()), sources, with_lse, options)
+    return _by_operator(query, key, value, KeptTrace(program, ()), sources, dropout if dropout_p else None, with_lse, options)
 
 
 class Part(NamedTuple):
@@ -218,11 +228,11 @@ def _arguments(query, key, value, traced, sources, options):
     return operands, wanted, backward, text
 
 
-def _by_operator(query, key, value, traced, sources, with_lse, options):
+def _by_operator(query, key, value, traced, sources, dropout, with_lse, options):
     operands, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (query, key, value, *operands)):
         raise UnsupportedError("flex_attention has derivatives in reverse mode only, found a tensor with a tangent of torch.autograd.forward_ad")
-    return attention(taken(query), taken(key), taken(value), operands, wanted, backward, with_lse, text)
+    return attention(taken(query), taken(key), taken(value), operands, dropout, wanted, backward, with_lse, text)
 
 
 def _autocast(*tensors):

@@ -1,76 +1,83 @@
 """The operators scoremod::attention_forward and scoremod::attention_backward, as PyTorch's transformations and compilers know them.
 
-forward:  q, k, v, operands -> o, and lse (float32 [batch, heads, seq_q]; empty unless with_lse or backward)
-backward: q, k, v, o, lse, d_o, operands -> dq, dk, dv, and the gradients of the operands in `wanted`
+forward:  q, k, v, operands, dropout -> o; lse (float32 [batch, heads, seq_q]; empty unless with_lse or backward); each row's largest score (likewise;
+          empty unless the call asks for it)
+backward: q, k, v, o, lse, d_o, operands, dropout -> dq, dk, dv, and the gradients of the operands in `wanted`
 
 Tensors are [batch, head, sequence, dim]; `call` is Call.text(). `backward` says that a backward may follow, which then is compiled, too.
+`dropout` is int64 [2] on the host: the seed and the offset of a call that drops weights.
 """
 
 import torch
 
 from scoremod.errors import UnsupportedError
 from scoremod.torch import execution
+from scoremod.torch.call import call_of
 from scoremod.torch.fold_batch import fold_backward, fold_forward
 from scoremod.torch.strides import empty_like, empty_output, lying_as, taken, taken_operand
 
 _library = torch.library.Library("scoremod", "DEF")
 _FORWARD, _BACKWARD = "scoremod::attention_forward", "scoremod::attention_backward"
 _library.define(
-    "attention_forward(Tensor q, Tensor k, Tensor v, Tensor[] operands, int[] wanted, bool backward, bool with_lse, str call) -> (Tensor, Tensor)"
+    "attention_forward(Tensor q, Tensor k, Tensor v, Tensor[] operands, Tensor? dropout, int[] wanted, bool backward, bool with_lse, str call) "
+    "-> (Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor d_o, Tensor[] operands, int[] wanted, str call) "
+    "attention_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor d_o, Tensor[] operands, Tensor? dropout, int[] wanted, str call) "
     "-> (Tensor, Tensor, Tensor, Tensor[])"
 )
 
 
-def _forward_outputs(q, k, v, backward, with_lse):
+def _forward_outputs(q, k, v, backward, with_lse, call):
     q, v = taken(q), taken(v)
-    rows = q.shape[:3] if backward or with_lse else (0,)
-    return empty_output(q, v), torch.empty(rows, dtype=torch.float32, device=q.device)
+    shapes = (q.shape[:3] if asked else (0,) for asked in (backward or with_lse, call_of(call).max_scores))
+    return empty_output(q, v), *(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes)
 
 
-def _forward(q, k, v, operands, wanted, backward, with_lse, call):
-    o, lse = _forward_outputs(q, k, v, backward, with_lse)
+def _forward(q, k, v, operands, dropout, wanted, backward, with_lse, call):
+    o, lse, largest = _forward_outputs(q, k, v, backward, with_lse, call)
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
-    execution.forward(taken(q), taken(k), taken(v), operands, o, lse if lse.dim() == 3 else None, call, wanted, backward)
-    return o, lse
+    filled = (each if each.dim() == 3 else None for each in (lse, largest))
+    execution.forward(taken(q), taken(k), taken(v), operands, o, *filled, dropout, call, wanted, backward)
+    return o, lse, largest
 
 
-def _forward_fake(q, k, v, operands, wanted, backward, with_lse, call):
-    return _forward_outputs(q, k, v, backward, with_lse)
+def _forward_fake(q, k, v, operands, dropout, wanted, backward, with_lse, call):
+    return _forward_outputs(q, k, v, backward, with_lse, call)
 
 
 def _backward_outputs(q, k, v, operands, wanted):
     return *(empty_like(taken(x)) for x in (q, k, v)), [empty_like(taken_operand(operands[i], True)) for i in wanted]
 
 
-def _backward(q, k, v, o, lse, d_o, operands, wanted, call):
+def _backward(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     dq, dk, dv, d_operands = _backward_outputs(q, k, v, operands, wanted)
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
     o = taken(o)
     execution.backward(
-        taken(q), taken(k), taken(v), o, lse.contiguous(), lying_as(d_o, o), operands, dq, dk, dv, d_operands, call, wanted
+        taken(q), taken(k), taken(v), o, lse.contiguous(), lying_as(d_o, o), operands, dropout, dq, dk, dv, d_operands, call, wanted
     )
     return dq, dk, dv, d_operands
 
 
-def _backward_fake(q, k, v, o, lse, d_o, operands, wanted, call):
+def _backward_fake(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     return _backward_outputs(q, k, v, operands, wanted)
 
 
 def _save(ctx, inputs, output):
-    q, k, v, operands, wanted, backward, with_lse, call = inputs
-    ctx.save_for_backward(q, k, v, *output, *operands)
+    q, k, v, operands, dropout, wanted, backward, with_lse, call = inputs
+    o, lse, largest = output
+    ctx.save_for_backward(q, k, v, o, lse, dropout, *operands)
+    ctx.mark_non_differentiable(largest)
     ctx.wanted, ctx.call, ctx.with_lse, ctx.count, ctx.runs = list(wanted), call, with_lse, len(operands), backward
     ctx.set_materialize_grads(False)
 
 
-def differentiate(ctx, d_o, d_lse):
+def differentiate(ctx, d_o, d_lse, d_largest=None):
     """The gradients of attention_forward's arguments. ctx: has what _save keeps."""
-    q, k, v, o, lse, *operands = ctx.saved_tensors
+    q, k, v, o, lse, dropout, *operands = ctx.saved_tensors
     # An empty list, whatever it would hold, is taken for one of tensors.
-    nothing = [None] * ctx.count, None if ctx.wanted else [], None, None, None
+    nothing = [None] * ctx.count, None, None if ctx.wanted else [], None, None, None
     if d_o is None and d_lse is None:
         return None, None, None, *nothing
     if not ctx.runs:
@@ -79,7 +86,7 @@ def differentiate(ctx, d_o, d_lse):
     d_o = torch.zeros_like(o) if d_o is None else d_o
     if d_lse is not None:
         v, o, d_o = with_lse_column(v, o, d_o, d_lse)
-    dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, ctx.wanted, ctx.call)
+    dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, dropout, ctx.wanted, ctx.call)
     by_number = dict(zip(ctx.wanted, gradients))
     return dq, dk, dv[..., :dim], [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
 
@@ -115,7 +122,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def forward(q, k, v, o, lse, d_o, wanted, call, *operands):
-        *gradients, d_operands = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, list(operands), wanted, call)
+        *gradients, d_operands = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, list(operands), None, wanted, call)
         return *gradients, *d_operands
 
     @staticmethod
@@ -127,11 +134,11 @@ class _Backward(torch.autograd.Function):
         _refuse_second(ctx)
 
 
-def _gradients(q, k, v, o, lse, d_o, operands, wanted, call):
+def _gradients(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     if torch._C._functorch.peek_interpreter_stack() is not None:
         dq, dk, dv, *d_operands = _Backward.apply(q, k, v, o, lse, d_o, wanted, call, *operands)
         return dq, dk, dv, d_operands
-    return torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, wanted, call)
+    return torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, dropout, wanted, call)
 
 
 class _Attention(torch.autograd.Function):
@@ -141,24 +148,26 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(q, k, v, wanted, backward, with_lse, call, *operands):
-        return torch.ops.scoremod.attention_forward(q, k, v, list(operands), wanted, backward, with_lse, call)
+        return torch.ops.scoremod.attention_forward(q, k, v, list(operands), None, wanted, backward, with_lse, call)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         q, k, v, wanted, backward, with_lse, call, *operands = inputs
-        _save(ctx, (q, k, v, operands, wanted, backward, with_lse, call), output)
+        _save(ctx, (q, k, v, operands, None, wanted, backward, with_lse, call), output)
 
     @staticmethod
-    def backward(ctx, d_o, d_lse):
+    def backward(ctx, d_o, d_lse, d_largest):
         dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
         return dq, dk, dv, None, None, None, None, *gradients
 
 
-def attention(q, k, v, operands, wanted, backward, with_lse, call):
-    """(o, lse), differentiable."""
+def attention(q, k, v, operands, dropout, wanted, backward, with_lse, call):
+    """(o, lse, each row's largest score), the first two differentiable."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
+        if dropout is not None:
+            raise UnsupportedError("dropout_p: expected 0 within torch.func's transformations, which scoremod would drop weights alike in")
         return _Attention.apply(q, k, v, wanted, backward, with_lse, call, *operands)
-    return torch.ops.scoremod.attention_forward(q, k, v, operands, wanted, backward, with_lse, call)
+    return torch.ops.scoremod.attention_forward(q, k, v, operands, dropout, wanted, backward, with_lse, call)
 
 
 def _fold_forward(info, in_dims, *arguments):

@@ -29,6 +29,8 @@ class Call(NamedTuple):
     backends: tuple = ()
     deterministic: bool = False
     offsets: Offsets = Offsets()
+    dropout: float = 0.0
+    max_scores: bool = False
 
     def text(self):
         return json.dumps(self)
@@ -37,11 +39,11 @@ class Call(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def call_of(text):
     """The Call that text() was made of."""
-    program, scale, backends, deterministic, offsets = json.loads(text)
+    program, scale, backends, deterministic, offsets, dropout, max_scores = json.loads(text)
     nodes, operands, value, keep = program
     nodes = tuple(Node(op, type, tuple(args), payload) for op, type, args, payload in nodes)
     operands = tuple(OperandDecl(type, tuple(axes), rank) for type, axes, rank in operands)
-    return Call(Program(nodes, operands, value, keep), scale, tuple(backends), deterministic, Offsets(*offsets))
+    return Call(Program(nodes, operands, value, keep), scale, tuple(backends), deterministic, Offsets(*offsets), dropout, max_scores)
 
 
 def check_places(query, key, value):

@@ -11,7 +11,7 @@ from torch._higher_order_ops import BaseHOP
 
 
 class _FlexAttention(BaseHOP):
-    """(body, *operands, **options) -> what the body returns, o and lse in the last two places.
+    """(body, *operands, **options) -> what the body returns, o, lse and the largest scores in the last three places.
 
     operands: the arguments of `body` in call_in_graph, and what the functions close over, in the order of the graph's inputs; among them the numbers
         that a dynamic graph has as inputs.
@@ -24,22 +24,22 @@ class _FlexAttention(BaseHOP):
         from scoremod.torch.api import attend_graph
 
         anchors = _anchors(body)
-        query, key, value = (operands[i] for i in anchors[5:])
+        query, key, value, dropout = (operands[i] for i in anchors[5:])
 
         def functions(*arguments):
             given = dict(zip(anchors, arguments))
             return body(*(given.get(i, operand) for i, operand in enumerate(operands)))
 
-        o, lse = attend_graph(functions, query, key, value, **options)
+        results = attend_graph(functions, query, key, value, dropout, **options)
         score, empty = operands[anchors[0]], [operands[i].new_empty(()) for i in anchors]
-        return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, o, lse
+        return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, *results
 
 
 def _anchors(body):
     """Which of the graph's inputs are the arguments of call_in_graph's body: those that its anchors are made of. Dynamo has its own order."""
     *_, output = body.graph.nodes
     inputs = [node for node in body.graph.nodes if node.op == "placeholder"]
-    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:10]]
+    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:11]]
 
 
 flex_attention_operator = _FlexAttention()
@@ -59,21 +59,22 @@ class _FlexAttentionVariable(BaseHOPVariable):
 _hop_name_to_variable_class[flex_attention_operator.__name__] = _FlexAttentionVariable
 
 
-def call_in_graph(query, key, value, score_mod, mask_mod, enable_gqa, with_lse, options):
-    """(o, lse), while Dynamo looks. options: scale, backends, deterministic, and the four offsets."""
+def call_in_graph(query, key, value, score_mod, mask_mod, dropout, enable_gqa, with_lse, options):
+    """(o, lse, largest scores), while Dynamo looks. options: scale, backends, deterministic, the four offsets, dropout_p, and whether the last are asked for."""
 
-    def body(score, b, h, q_idx, kv_idx, query, key, value):
-        anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value)]
+    def body(score, b, h, q_idx, kv_idx, query, key, value, dropout):
+        anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value, dropout)]
         modified = score + 0 if score_mod is None else score_mod(score, b, h, q_idx, kv_idx)
         keep = b >= 0 if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
         o = query.new_empty((*query.shape[:3], value.shape[3]))
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-        return (modified, keep, *anchors, o, lse)
+        return (modified, keep, *anchors, o, lse, query.new_empty(query.shape[:3], dtype=torch.float32))
 
     # One tensor that is given twice would be one input of the graph.
     query, key, value = (tensor.view_as(tensor) for tensor in (query, key, value))
     score = query.new_empty((), dtype=torch.float32)
     indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
     settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
-    *_, o, lse = flex_attention_operator(body, score, *indices, query, key, value, options=options, **settings)
-    return o, lse
+    dropout = torch.zeros((2,), dtype=torch.int64, device="cpu") if dropout is None else dropout
+    *_, o, lse, largest = flex_attention_operator(body, score, *indices, query, key, value, dropout, options=options, **settings)
+    return o, lse, largest

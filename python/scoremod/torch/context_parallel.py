@@ -63,7 +63,7 @@ def context_parallel_attention(
         offsets = Offsets(query=ring.rank * length, key=source * length)
         like_keys = key if way == "ring" else key.new_empty((1,)).expand(*key.shape[:2], ring.size * length, key.shape[3])
         like_values = value if way == "ring" else value.new_empty((1,)).expand(*value.shape[:2], ring.size * length, value.shape[3])
-        parts.append(part_of_call(query, like_keys, like_values, score_mod, mask_mod, enable_gqa, (scale, backends, deterministic, offsets)))
+        parts.append(part_of_call(query, like_keys, like_values, score_mod, mask_mod, enable_gqa, (scale, backends, deterministic, offsets, 0.0, False)))
     operands = [operand for part in parts for operand in part.operands]
     o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], query, key, value, *operands)
     if sink is not None:
@@ -125,7 +125,7 @@ class _Attention(torch.autograd.Function):
         given = list(_split(parts, operands))
         for number, (part, tensors) in enumerate(zip(parts, given)):
             wait = ring.start_moving(here) if number + 1 < len(parts) else None
-            o, part_lse = torch.ops.scoremod.attention_forward(q, *here, tensors, part.wanted, part.backward, True, part.text)
+            o, part_lse, _ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
             total, lse = _joined(total, lse, o.float(), part_lse)
             if wait is not None:
                 here = wait()
@@ -172,7 +172,7 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part):
     dim = v.shape[-1]
     if d_lse is not None:
         v, o, d_o = with_lse_column(v, o, d_o, d_lse)
-    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, part.wanted, part.text)
+    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, part.text)
     return dq, dk, dv[..., :dim], gradients
 
 

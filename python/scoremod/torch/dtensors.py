@@ -68,13 +68,13 @@ class Sharded:
         of_gradient = [Replicate() if placement.is_replicate() else Partial() for placement in self._placements]
         return value.full_tensor(grad_placements=of_gradient)
 
-    def results(self, o, lse, sink):
-        """(o, lse) as DTensors; of the softmax with a sink where there is one: a tensor [heads] of all heads, or one number."""
+    def results(self, o, lse, largest, sink):
+        """(o, lse, largest scores) as DTensors; of the softmax with a sink where there is one: a tensor [heads] of all heads, or one number."""
         if sink is not None:
             sink = self._whole(sink)
             heads = self.tensors[0].shape[1]
             o, lse = with_sink(o, lse, sink if sink.dim() == 0 else sink.narrow(0, self._heads_before, heads))
-        return self._sharded(o), None if lse is None else self._sharded(lse)
+        return self._sharded(o), *(None if each is None else self._sharded(each) for each in (lse, largest))
 
     def _sharded(self, tensor):
         from torch.distributed.tensor import DTensor

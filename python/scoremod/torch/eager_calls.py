@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from scoremod.environment import settings
 from scoremod.torch.attention_ops import differentiate
-from scoremod.torch.call import DTYPE_NAMES
+from scoremod.torch.call import DTYPE_NAMES, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
@@ -77,14 +77,14 @@ class EagerCall:
         self.wanted, self.text = list(wanted), text
         q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate(operands)]
-        self._has_lse = backward or with_lse
+        self._has_lse, self._with_max = backward or with_lse, call_of(text).max_scores
         self._compiled = compiled_problem(q, k, v, empty_output(q, v), given, text, wanted, backward, self._has_lse)
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
         self._like_query = q.shape == (*q.shape[:3], v.shape[3]) and list(q.stride()) == output_strides(q, v.shape[3])
         self._rows = q.shape[:3]
 
-    def __call__(self, query, key, value, captured):
-        """(o, lse); the second is None where nobody asked for it."""
+    def __call__(self, query, key, value, captured, dropout):
+        """(o, lse, largest scores); None for what nobody asked for. dropout: as in attention_ops."""
         if self._converted:
             captured = self._in_dtypes(captured)
         if self._direct is not None:
@@ -94,9 +94,9 @@ class EagerCall:
         if not self._taken:
             query, key, value = taken(query), taken(key), taken(value)
         if not self._backward:
-            return self.forward(query, key, value, operands)
-        results = _Differentiable.apply(self, query, key, value, *operands)
-        return results if self.with_lse else (results, None)
+            return self.forward(query, key, value, operands, dropout)
+        o, *rows = _Differentiable.apply(self, dropout, query, key, value, *operands)
+        return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None
 
     def _in_dtypes(self, captured):
         captured = list(captured)
@@ -107,21 +107,20 @@ class EagerCall:
     def _operand(self, tensor, source, wanted):
         return tensor if source is None else taken_operand(rebased(source, tensor).tensor(self._device), wanted)
 
-    def forward(self, q, k, v, operands):
+    def forward(self, q, k, v, operands, dropout):
         o = torch.empty_like(q) if self._like_query else empty_output(q, v)
-        if not self._has_lse:
-            self._compiled.forward.run(q, k, v, o, *operands)
-            return o, None
-        lse = torch.empty(self._rows, dtype=torch.float32, device=self._device)
-        self._compiled.forward.run(q, k, v, o, lse, *operands)
-        return o, lse
+        lse = torch.empty(self._rows, dtype=torch.float32, device=self._device) if self._has_lse else None
+        largest = torch.empty(self._rows, dtype=torch.float32, device=self._device) if self._with_max else None
+        rows = [each for each in (lse, largest) if each is not None]
+        self._compiled.forward.run(q, k, v, o, *rows, *operands, dropout=dropout)
+        return o, lse, largest
 
-    def backward(self, q, k, v, o, lse, d_o, operands):
+    def backward(self, q, k, v, o, lse, d_o, operands, dropout):
         """(dq, dk, dv, gradient of each operand or None)."""
         d_o = lying_as(d_o, o)
         gradients = [empty_like(x) for x in (q, k, v)]
         of_operands = [empty_like(operands[i]) for i in self.wanted]
-        self._compiled.backward.run(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands)
+        self._compiled.backward.run(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout)
         all_operands = [None] * len(operands)
         for i, gradient in zip(self.wanted, of_operands):
             all_operands[i] = gradient
@@ -136,19 +135,23 @@ class _Differentiable(torch.autograd.Function):
     """The forward of an EagerCall, whose backward is its own where that is nothing but a call, too."""
 
     @staticmethod
-    def forward(ctx, call, q, k, v, *operands):
-        o, lse = call.forward(q, k, v, operands)
-        ctx.save_for_backward(q, k, v, o, lse, *operands)
+    def forward(ctx, call, dropout, q, k, v, *operands):
+        o, lse, largest = call.forward(q, k, v, operands, dropout)
+        ctx.save_for_backward(q, k, v, o, lse, dropout, *operands)
         ctx.set_materialize_grads(False)
         ctx.eager, ctx.call, ctx.wanted, ctx.count, ctx.runs = call, call.text, call.wanted, len(operands), True
-        return (o, lse) if call.with_lse else o
+        if largest is not None:
+            ctx.mark_non_differentiable(largest)
+        ctx.lse_place = 0 if call.with_lse else None
+        return o, *([lse] if call.with_lse else []), *([] if largest is None else [largest])
 
     @staticmethod
-    def backward(ctx, d_o, d_lse=None):
+    def backward(ctx, d_o, *d_rows):
+        d_lse = None if ctx.lse_place is None else d_rows[ctx.lse_place]
         plain = d_o is not None and d_lse is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_plain(d_o)
         if plain and not torch._C._functorch.is_legacy_batchedtensor(d_o):  # of is_grads_batched
-            q, k, v, o, lse, *operands = ctx.saved_tensors
+            q, k, v, o, lse, dropout, *operands = ctx.saved_tensors
             if is_plain(q, k, v, o, lse, *operands):
-                return None, *ctx.eager.backward(q, k, v, o, lse, d_o, operands)
+                return None, None, *ctx.eager.backward(q, k, v, o, lse, d_o, operands, dropout)
         dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
-        return None, dq, dk, dv, *gradients
+        return None, None, dq, dk, dv, *gradients

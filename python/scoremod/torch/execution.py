@@ -14,16 +14,17 @@ _MAX_KEPT = 1024
 _kept = {}
 
 
-def forward(q, k, v, operands, o, lse, call, wanted, backward):
-    """Fills o, and lse unless it is None."""
+def forward(q, k, v, operands, o, lse, max_scores, dropout, call, wanted, backward):
+    """Fills o, and lse and max_scores unless they are None. dropout: int64 [2], the seed and the offset; None where nothing is dropped."""
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, backward, lse is not None)
-    compiled.forward.run(q, k, v, o, *(() if lse is None else (lse,)), *operands)
+    outputs = (each for each in (lse, max_scores) if each is not None)
+    compiled.forward.run(q, k, v, o, *outputs, *operands, dropout=dropout)
 
 
-def backward(q, k, v, o, lse, d_o, operands, dq, dk, dv, d_operands, call, wanted):
+def backward(q, k, v, o, lse, d_o, operands, dropout, dq, dk, dv, d_operands, call, wanted):
     """Fills dq, dk, dv and d_operands, which are those of the operands in `wanted`."""
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, True, True)
-    compiled.backward.run(q, k, v, o, lse, d_o, dq, dk, dv, *operands, *d_operands)
+    compiled.backward.run(q, k, v, o, lse, d_o, dq, dk, dv, *operands, *d_operands, dropout=dropout)
 
 
 class CompiledProblem:
@@ -33,7 +34,7 @@ class CompiledProblem:
         sizes = {"q": _bytes(q), "k": _bytes(k), "v": _bytes(v), "o": _bytes(o)}
         of_operands = [(i, _bytes(operand)) for i, operand in enumerate(operands)]
         lse = o.numel() // o.shape[-1] * _BYTES_OF_FLOAT
-        outputs = {"lse": lse} if stats else {}
+        outputs = ({"lse": lse} if stats else {}) | ({"max_logit": lse} if call.max_scores else {})
         workspace = attention.forward_workspace_bytes
         self.forward = Direction(attention, "forward", {**sizes, **outputs}, of_operands, [], workspace, call, q.device)
         self.backward = None
@@ -59,6 +60,8 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
         stats=stats,
         deterministic=call.deterministic,
         index_offsets=any(call.offsets),
+        dropout=call.dropout,
+        max_logit=call.max_scores,
         tensors={name: dict(zip(_STRIDE_NAMES, tensor.stride())) for name, tensor in (("q", q), ("k", k), ("v", v), ("o", o))},
     )
 

@@ -8,22 +8,21 @@ from scoremod.torch.call import call_of
 _TABLE_REMEDY = "index it before the attention, or write a loop"
 
 
-def fold_forward(operator, count, in_dims, q, k, v, operands, wanted, backward, with_lse, call):
+def fold_forward(operator, count, in_dims, q, k, v, operands, dropout, wanted, backward, with_lse, call):
     fold = _Fold(count, q, in_dims[0])
     given = fold.operands(call_of(call), operands, in_dims[3], [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[3], operands))])
     tensors = [fold.tensor(tensor, dim) for tensor, dim in zip((q, k, v), in_dims)]
-    o, lse = operator(*tensors, given, wanted, backward, with_lse, fold.text)
-    has_lse = backward or with_lse
-    return (fold.unfold(o), fold.unfold(lse) if has_lse else lse), (0, 0 if has_lse else None)
+    o, *rows = operator(*tensors, given, dropout, wanted, backward, with_lse, fold.text)
+    return (fold.unfold(o), *(fold.unfold(each) if each.dim() == 3 else each for each in rows)), (0, *(0 if each.dim() == 3 else None for each in rows))
 
 
-def fold_backward(operator, count, in_dims, q, k, v, o, lse, d_o, operands, wanted, call):
+def fold_backward(operator, count, in_dims, q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     fold = _Fold(count, q, in_dims[0])
     # Each of the mapped calls has its own gradient of an operand that they share.
     mapped = [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[6], operands))]
     given = fold.operands(call_of(call), operands, in_dims[6], mapped)
     tensors = [fold.tensor(tensor, dim) for tensor, dim in zip((q, k, v, o, lse, d_o), in_dims)]
-    dq, dk, dv, gradients = operator(*tensors, given, wanted, fold.text)
+    dq, dk, dv, gradients = operator(*tensors, given, dropout, wanted, fold.text)
     decls = call_of(call).program.operands
     unfolded = [fold.gradient(gradient, decls[i]) for i, gradient in zip(wanted, gradients)]
     return (fold.unfold(dq), fold.unfold(dk), fold.unfold(dv), unfolded), (0, 0, 0, [0] * len(unfolded))

@@ -33,8 +33,8 @@ class Direction:
         self._stream = _stream_of(device)
         self._blocks = []
 
-    def run(self, *tensors):
-        """Calls it with these tensors."""
+    def run(self, *tensors, dropout=None):
+        """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights."""
         try:
             block = self._blocks.pop()
         except IndexError:  # each thread in a call has its own
@@ -49,6 +49,9 @@ class Direction:
             words[block.workspace + 1] = self._workspace_bytes
         if self._stream is not None:
             words[block.stream] = self._stream()
+        if dropout is not None:
+            # The words hold what int64 does without a sign.
+            words[block.dropout], words[block.dropout + 1] = dropout.tolist()
         status = self._function(self._handle, block.arguments, block.message)
         if status or words[0]:
             self._raise(status, words)
@@ -80,6 +83,7 @@ class _Block:
         for axis, offset in call.offsets._asdict().items():
             setattr(options, f"{axis}_offset", offset)
         self.stream = (offsets["options"] + library.CallOptions.stream.offset) // _WORD
+        self.dropout = (offsets["options"] + library.CallOptions.dropout_seed.offset) // _WORD
 
         arguments = kind.from_buffer(self.words, offsets["arguments"])
         arguments.__init__(options=ctypes.pointer(options))

@@ -3,25 +3,24 @@
 import sys
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_restore_interpreter_stack
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 import scoremod
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.operand_reads import OperandReads
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
-from scoremod.torch.aten_ops import FILLS, PRODUCTS, RANDOM, RULES, SHARING, NoNode, Operands
+from scoremod.torch.aten_operands import NoNode, Operands
+from scoremod.torch.aten_ops import FILLS, PRODUCTS, RANDOM, RULES, SHARING
 from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, has_data, whole
+from scoremod.torch.trace_modes import Functions, Operations, map_tensors, tensors_in
 from scoremod.torch.values import Value, map_values, values_in
 from scoremod.user_functions import check_callable, name_of
 
 # Where frames are not the user's.
 _OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
-# What would read the number that a placeholder stands for.
-_READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
 _NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
-_HOW = "choose with torch.where, and compute with torch's functions"
+_HOW = "choose with torch.where, index tensors (torch.as_tensor(array)) and no arrays or lists, and compute with torch's functions"
 
 
 def trace(score_mod, mask_mod, extents, device):
@@ -93,7 +92,7 @@ class Tracer:
         """What a function of placeholders returns. name: for messages."""
         self._name = name
         with_gradients = torch.is_grad_enabled()
-        with temporarily_clear_interpreter_stack() as stack, torch.no_grad(), _Functions(self, stack, with_gradients), _Operations(self):
+        with temporarily_clear_interpreter_stack() as stack, torch.no_grad(), Functions(self, stack, with_gradients), Operations(self):
             return function()
 
     def result(self, name, result, type):
@@ -163,7 +162,7 @@ class Tracer:
 
     def operation(self, function, arguments, options):
         """What an operation of the function returns while it is traced."""
-        tensors = _tensors_in((arguments, options))
+        tensors = tensors_in((arguments, options))
         if not any(self.is_traced(tensor) for tensor in tensors):
             return self._uniform(function, arguments, options)
         name = function._schema.name.removeprefix("aten::")
@@ -173,7 +172,7 @@ class Tracer:
             self.refuse_number("its number is asked for")
         if RANDOM in function.tags:
             self._refuse(name, "makes random numbers, and a score function must be pure")
-        values, named = (_map_tensors(self.value_of, each) for each in (arguments, options))
+        values, named = (map_tensors(self.value_of, each) for each in (arguments, options))
         if name == "detach" and "score" in values[0].deps:
             self._refuse(name, "stops gradients, which the derived backward pass would not do")
         in_place = name.endswith("_") and not name.endswith("__")
@@ -300,13 +299,13 @@ class Tracer:
         literal = _literal(name, arguments, result)
         if literal is not None:
             self._values[id(result)] = (result, Value((), result.dtype, literal=literal))
-        self._made.update((id(tensor), tensor) for tensor in _tensors_in(result))
+        self._made.update((id(tensor), tensor) for tensor in tensors_in(result))
         return result
 
     def _check_pure(self, function, name, arguments, options):
         """Refuses what writes into a tensor that was there before."""
         for parameter, given in zip(function._schema.arguments, arguments):
-            if parameter.alias_info is not None and parameter.alias_info.is_write and any(id(each) not in self._made for each in _tensors_in(given)):
+            if parameter.alias_info is not None and parameter.alias_info.is_write and any(id(each) not in self._made for each in tensors_in(given)):
                 self._refuse(name, "writes into a captured tensor")
 
     def _meta(self, function, values, named, name):
@@ -356,77 +355,6 @@ def _literal(name, arguments, result):
 def _may_wrap(base, dtype):
     """Whether integers of a dtype come out of an operation otherwise than 32-bit ones: narrow ones wrap earlier, 64-bit products later."""
     return dtype in (torch.int8, torch.int16, torch.uint8) or (dtype == torch.int64 and base in PRODUCTS)
-
-
-class _Operations(TorchDispatchMode):
-    def __init__(self, tracer):
-        super().__init__()
-        self._tracer = tracer
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        return self._tracer.operation(function, arguments, options or {})
-
-
-class _Functions(TorchFunctionMode):
-    """What is called above autograd: tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; numbers aren't to be
-    read; and what has captured tensors alone is computed with the history of gradients, and in the transformations, that they have."""
-
-    def __init__(self, tracer, stack, with_gradients):
-        super().__init__()
-        self._tracer, self._stack, self._with_gradients = tracer, stack, with_gradients
-
-    def __torch_function__(self, function, types, arguments=(), options=None):
-        options = options or {}
-        tensors = _tensors_in((arguments, options))
-        if not any(self._tracer.is_traced(tensor) for tensor in tensors):
-            self._tracer.read_numbers |= getattr(function, "__name__", "") in _READERS
-            with torch.set_grad_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
-                return function(*arguments, **options)
-        name = getattr(function, "__name__", "")
-        if function is torch.Tensor.__getitem__:
-            indexed, index = arguments
-            index = _expanded(index if isinstance(index, tuple) else (index,), indexed.dim())
-            if index is not None and any(self._tracer.is_traced(each) for each in index):
-                return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
-        elif name in _READERS and self._tracer.is_traced(arguments[0]):
-            self._tracer.refuse_number(name)
-        if self._stack:
-            arguments, options = (_map_tensors(self._plain, each) for each in (arguments, options))
-        return function(*arguments, **options)
-
-    def _plain(self, tensor):
-        return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
-
-
-def _expanded(index, rank):
-    """Index entries, one for each dimension; None for what has others than numbers, tensors, ":" and "..."."""
-    if Ellipsis in [each for each in index if not isinstance(each, torch.Tensor)]:
-        at = next(i for i, each in enumerate(index) if each is Ellipsis)
-        index = (*index[:at], *[slice(None)] * (rank - len(index) + 1), *index[at + 1 :])
-    plain = all(isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool) or each == slice(None) for each in index)
-    return index if plain and len(index) <= rank else None
-
-
-def _index_tensor(each):
-    if isinstance(each, slice):
-        return None
-    return torch.full((), each, dtype=torch.int64) if isinstance(each, int) else each
-
-
-def _tensors_in(arguments):
-    found = []
-    _map_tensors(found.append, arguments)
-    return found
-
-
-def _map_tensors(function, arguments):
-    if isinstance(arguments, torch.Tensor):
-        return function(arguments)
-    if isinstance(arguments, (list, tuple)):
-        return type(arguments)(_map_tensors(function, each) for each in arguments)
-    if isinstance(arguments, dict):
-        return {name: _map_tensors(function, each) for name, each in arguments.items()}
-    return arguments
 
 
 def _line():

@@ -72,14 +72,7 @@ def _shifted(mask_function, q_offset, kv_offset):
 def attention(
     module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, s_aux=None, position_bias=None, is_causal=None, **options
 ):
-    """(output [batch, sequence, head, dim], None), as layers of transformers call it with tensors [batch, head, sequence, dim].
-
-    Raises UnsupportedError for dropout of attention weights.
-    """
-    if dropout:
-        raise UnsupportedError(
-            f"dropout: expected no dropout of attention weights, found {dropout}; set the model's attention dropout to 0, or use model.eval()"
-        )
+    """(output [batch, sequence, head, dim], None), as layers of transformers call it with tensors [batch, head, sequence, dim]."""
     mask_mod, bias = _mask_of(module, query, key, attention_mask, is_causal)
 
     def score_mod(score, b, h, q_idx, kv_idx):
@@ -92,8 +85,9 @@ def attention(
         return score
 
     changes = softcap is not None or position_bias is not None or bias is not None
+    sink = None if s_aux is None else s_aux.reshape(-1)
     o = flex_attention(
-        query, key, value, score_mod if changes else None, mask_mod=mask_mod, scale=scaling, enable_gqa=True, sink=None if s_aux is None else s_aux.reshape(-1)
+        query, key, value, score_mod if changes else None, mask_mod=mask_mod, scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0
     )
     return o.transpose(1, 2).contiguous(), None
 

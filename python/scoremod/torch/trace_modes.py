@@ -1,0 +1,84 @@
+"""How a tracer sees what a user's function calls: PyTorch's modes, while the function runs."""
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_restore_interpreter_stack
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# What would read the number that a placeholder stands for.
+_READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
+
+
+class Operations(TorchDispatchMode):
+    """What is called below autograd goes to the tracer."""
+
+    def __init__(self, tracer):
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        return self._tracer.operation(function, arguments, options or {})
+
+
+class Functions(TorchFunctionMode):
+    """What is called above autograd: tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; numbers aren't to be
+    read; and what has captured tensors alone is computed with the history of gradients, and in the transformations, that they have."""
+
+    def __init__(self, tracer, stack, with_gradients):
+        super().__init__()
+        self._tracer, self._stack, self._with_gradients = tracer, stack, with_gradients
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        options = options or {}
+        tensors = tensors_in((arguments, options))
+        if not any(self._tracer.is_traced(tensor) for tensor in tensors):
+            self._tracer.read_numbers |= getattr(function, "__name__", "") in _READERS
+            with torch.set_grad_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
+                return function(*arguments, **options)
+        name = getattr(function, "__name__", "")
+        if function is torch.Tensor.__getitem__:
+            indexed, index = arguments
+            index = _expanded(index if isinstance(index, tuple) else (index,), indexed.dim())
+            if index is not None and any(self._tracer.is_traced(each) for each in index):
+                return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
+        elif name in _READERS and self._tracer.is_traced(arguments[0]):
+            self._tracer.refuse_number(name)
+        if self._stack:
+            arguments, options = (map_tensors(self._plain, each) for each in (arguments, options))
+        return function(*arguments, **options)
+
+    def _plain(self, tensor):
+        return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
+
+
+def _expanded(index, rank):
+    """Index entries, one for each dimension; None for what has others than numbers, tensors, ":" and "..."."""
+    if Ellipsis in [each for each in index if not isinstance(each, torch.Tensor)]:
+        at = next(i for i, each in enumerate(index) if each is Ellipsis)
+        index = (*index[:at], *[slice(None)] * (rank - len(index) + 1), *index[at + 1 :])
+    plain = all(isinstance(each, (int, torch.Tensor)) and not isinstance(each, bool) or each == slice(None) for each in index)
+    return index if plain and len(index) <= rank else None
+
+
+def _index_tensor(each):
+    if isinstance(each, slice):
+        return None
+    return torch.full((), each, dtype=torch.int64) if isinstance(each, int) else each
+
+
+def tensors_in(arguments):
+    """The tensors in the arguments of an operation."""
+    found = []
+    map_tensors(found.append, arguments)
+    return found
+
+
+def map_tensors(function, arguments):
+    """Arguments of an operation, with function(tensor) for each tensor in them."""
+    if isinstance(arguments, torch.Tensor):
+        return function(arguments)
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments)(map_tensors(function, each) for each in arguments)
+    if isinstance(arguments, dict):
+        return {name: map_tensors(function, each) for name, each in arguments.items()}
+    return arguments
