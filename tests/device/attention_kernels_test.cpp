@@ -40,7 +40,7 @@ class Plans {
     const auto shape_of = [&](Direction direction) {
       const bool hopper = family == Family::kHopper &&
                           hopper_objections(problem_, direction, cuda::current_compute_capability()).empty();
-      return hopper ? hopper_shape(problem_, direction) : tile_shape(problem_, direction);
+      return hopper ? hopper_shapes(problem_, direction).front() : tile_shape(problem_, direction);
     };
     const auto image = [&](Direction direction, const TileShape& shape) {
       return std::vector{cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};

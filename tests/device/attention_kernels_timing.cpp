@@ -219,7 +219,7 @@ std::vector<TimedShape> timed_shapes() {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       all.push_back({&timed, direction, tile_shape(problem, direction)});
       if (hopper_objections(problem, direction, kHopper).empty())
-        all.push_back({&timed, direction, hopper_shape(problem, direction)});
+        all.push_back({&timed, direction, hopper_shapes(problem, direction).front()});
     }
     // Every shape where nothing else takes time.
     if (&timed >= kTimed + 2) continue;

@@ -3,14 +3,16 @@
 #
 #   usage: tools/device/attention_kernels.sh BINARY OUTPUT.json
 #
-# BINARY is build/release/bin/scoremod_device_tests, which may have been built on another machine. The tests run in several processes at
-# once while others compile the kernels that are timed; then the times are measured by one process alone, with PyTorch's beside them
-# where it is installed. One test runs under compute-sanitizer beside the others. The exit code is 0 when every test passed.
+# BINARY is build/release/bin/scoremod_device_tests, which may have been built on another machine. The tests, of both families of kernels
+# where the GPU runs both, run in several processes at once while others compile the kernels that are timed; then the times are measured by
+# one process alone, with PyTorch's beside them where it is installed. One case runs under compute-sanitizer beside the others. The exit
+# code is 0 when every test passed.
 set -euo pipefail
 
-(($# == 2)) || { sed -n '2,9p' "$0" >&2; exit 2; }
+(($# == 2)) || { sed -n '2,10p' "$0" >&2; exit 2; }
 binary=$(realpath "$1") output=$2
-shards=${SCOREMOD_SHARDS:-10}
+shards=${SCOREMOD_SHARDS:-10} case=${SCOREMOD_SANITIZER_CASE:-3} seconds=${SCOREMOD_TEST_SECONDS:-150}
+tests=${SCOREMOD_TESTS:-*AttentionKernels.*} times=${SCOREMOD_TIMES:-*AttentionKernelTimes*}
 export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-1}
 
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -24,21 +26,22 @@ status=0
 start=$SECONDS
 pids=()
 for ((shard = 0; shard < shards; ++shard)); do
-  GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard SCOREMOD_DEVICE_RESULTS=$work/$shard.jsonl timeout "${SCOREMOD_TEST_SECONDS:-60}" \
-    "$binary" --gtest_brief=1 --gtest_filter='*AttentionKernels.*' >"$work/$shard.log" 2>&1 &
+  GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard SCOREMOD_DEVICE_RESULTS=$work/$shard.jsonl timeout "$seconds" \
+    "$binary" --gtest_brief=1 --gtest_filter="$tests" >"$work/$shard.log" 2>&1 &
   pids+=($!)
 done
 for ((shard = 0; shard < 6; ++shard)); do
-  GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=$shard SCOREMOD_DEVICE_TIMES=build timeout 60 "$binary" --gtest_brief=1 \
-    --gtest_filter='*AttentionKernelTimes*' >"$work/build.$shard.log" 2>&1 &
+  GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=$shard SCOREMOD_DEVICE_TIMES=build timeout "$seconds" "$binary" --gtest_brief=1 \
+    --gtest_filter="$times" >"$work/build.$shard.log" 2>&1 &
   pids+=($!)
 done
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     {
       verdict=clean
-      timeout "${SCOREMOD_TEST_SECONDS:-60}" compute-sanitizer --tool $tool --error-exitcode 99 "$binary" --gtest_brief=1 \
-        --gtest_filter="Cases/AttentionKernels.AreRight/${SCOREMOD_SANITIZER_CASE:-3}" >"$work/$tool.log" 2>&1 || verdict="not clean ($?)"
+      timeout "$seconds" compute-sanitizer --tool $tool --error-exitcode 99 "$binary" --gtest_brief=1 \
+        --gtest_filter="Cases/AttentionKernels.AreRight/$((2 * case)):Cases/AttentionKernels.AreRight/$((2 * case + 1))" \
+        >"$work/$tool.log" 2>&1 || verdict="not clean ($?)"
       ! grep -q 'PASSED.* 0 tests' "$work/$tool.log" || verdict='no test ran'
       echo "{\"kind\": \"$tool\", \"verdict\": \"$verdict\"}" >"$work/$tool.jsonl"
       [[ $verdict == clean ]] || tail -n 25 "$work/$tool.log" | cut -c1-200
@@ -53,8 +56,8 @@ echo "tests: status $status after $((SECONDS - start)) s, $(cat "$work"/*.jsonl 
 ((status == 0)) || grep -hv -e '^\[=*\]' -e '^Running main' -e '^Note:' "$work"/*.log | cut -c1-260 | head -n 90 || true
 
 start=$SECONDS
-SCOREMOD_DEVICE_TIMES=1 SCOREMOD_DEVICE_RESULTS=$work/times.jsonl timeout 60 "$binary" --gtest_brief=1 \
-  --gtest_filter='*AttentionKernelTimes*' || status=1
+SCOREMOD_DEVICE_TIMES=1 SCOREMOD_DEVICE_RESULTS=$work/times.jsonl timeout "$seconds" "$binary" --gtest_brief=1 \
+  --gtest_filter="$times" || status=1
 echo "times after $((SECONDS - start)) s"
 timeout 40 "${PYTHON:-python3}" "$here/torch_attention_times.py" | tee "$work/torch.jsonl" || true
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "base/fail.hpp"
 
@@ -24,8 +25,8 @@ struct Direct {
 };
 constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
 constexpr Direct kHopperForward{0.79, 0.077, 0.29, 1.06, 1.06, 0.006, 1},
-    kHopperBackward{3.24, 0.2, 0.45, 1, 1.1, 0.016, 2};
-/// Tiles of 16 rows a warp read each matrix for half as many products.
+    kHopperBackward{2.5, 0.37, 0.26, 2.4, 1, 0.016, 2};
+/// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
 /// Of the kernel that finds the states of tiles, for all scores, beside the mask's own statements.
 constexpr double kStates = 0.9, kStatesLaunch = 0.004;
@@ -99,7 +100,8 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  if (shape.row_tiles == 1 && !hopper) products *= kSmallTiles;
+  const bool small = hopper ? shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
+  if (small) products *= kSmallTiles;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
   const double program =
       direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;

@@ -108,6 +108,9 @@ void DirectionKernels::add_hopper_launches(Direction direction) {
                        hopper_backward_queries_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
   launches_.push_back({"hopper_backward_keys", key_tiles_ * p.batch * p.heads_kv, shape_.threads(),
                        hopper_backward_keys_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
+  if (!shape_.split_keys) return;
+  launches_.push_back(launches_.back());
+  launches_.back().kernel = "hopper_backward_values";
 }
 
 ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,

@@ -13,9 +13,8 @@ namespace {
 constexpr int kCapability = 90;
 /// Tiles begin where the exchange of a row's words does.
 constexpr std::size_t kAlignment = 1024, kBarrierBytes = 8;
-/// The backward keeps sums of this many dims in registers, and makes rows' deltas from o: with few rows or keys, o's
-/// rounding would be much of the error.
-constexpr std::int64_t kMostBackwardDims = 128, kFewRows = 64;
+/// The backward makes rows' deltas from o: with few rows or keys, o's rounding would be much of the error.
+constexpr std::int64_t kFewRows = 64;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// tile_bytes() of hopper_tiles.cuh.
@@ -25,7 +24,7 @@ std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
 
 }  // namespace
 
-TileShape hopper_shape(const AttentionProblem& problem, Direction direction) {
+std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   TileShape shape;
   shape.family = Family::kHopper;
@@ -41,12 +40,26 @@ TileShape hopper_shape(const AttentionProblem& problem, Direction direction) {
     } else if (widest > 128) {
       shape.keys = 96;
     }
-  } else {
-    shape.step = shape.part = 64;
-    shape.key_step = widest <= 64 ? 128 : 64;
-    shape.key_stages = widest <= 64 ? 3 : 4;
+    TileShape smaller = shape;
+    smaller.warps = 8;
+    smaller.queries = 128;
+    smaller.keys = shape.keys > 64 ? 64 : 32;
+    return {shape, smaller};
   }
-  return shape;
+  const bool wide = widest > 128;
+  const Program& program = problem.program;
+  const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
+  shape.key_step = widest <= 64 ? 128 : wide ? 32 : 64;
+  shape.step = shape.part = widest <= 64 && !score_is_value ? 64 : shape.key_step;
+  shape.stages = wide ? 2 : 3;
+  shape.key_stages = widest <= 64 ? 3 : wide ? 2 : 4;
+  // The sums of both would not fit into the registers.
+  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  if (wide) return {shape};
+  TileShape smaller = shape;
+  smaller.key_step /= 2;
+  smaller.step = smaller.part = shape.step / 2;
+  return {shape, smaller};
 }
 
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
@@ -58,11 +71,6 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
                                                  compute_capability / 10, ".", compute_capability % 10)));
   }
   const bool backward = direction == Direction::kBackward;
-  if (backward && std::max(problem.dim_qk, problem.dim_v) > kMostBackwardDims) {
-    reasons.push_back(unsupported(
-        Rule::kHeadDim, concat("hopper kernels: expected head dims of at most ", kMostBackwardDims,
-                               " in a backward, found ", problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
-  }
   if (backward && std::min(problem.seq_q, problem.seq_kv) <= kFewRows) {
     reasons.push_back(unsupported(Rule::kEngineRefused, concat("hopper kernels: expected more than ", kFewRows,
                                                                " queries and keys in a backward, found ", problem.seq_q,

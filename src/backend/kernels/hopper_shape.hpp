@@ -13,8 +13,9 @@ namespace scoremod::backend::kernels {
 /// Rows that one copy to shared memory brings.
 inline constexpr int kHopperBoxRows = 32;
 
-/// The shape of Hopper kernels that was fastest on an H200, whatever the lengths.
-TileShape hopper_shape(const AttentionProblem& problem, Direction direction);
+/// The shapes of Hopper kernels to build, whatever the lengths: the one that was fastest on an H200, and one that takes
+/// fewer registers, for programs with which the other's products are serialized.
+std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction);
 
 /// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty
 /// where there are.

@@ -79,7 +79,7 @@ class KernelsBackend final : public Backend {
     const std::vector<UnsupportedReason> against =
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
     reasons.insert(reasons.end(), against.begin(), against.end());
-    if (against.empty()) add({kernels::hopper_shape(problem.problem, task.direction)});
+    if (against.empty()) add(kernels::hopper_shapes(problem.problem, task.direction));
     add(shapes_of(problem.problem, task.direction));
     return candidates;
   }

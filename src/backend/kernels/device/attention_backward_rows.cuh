@@ -10,6 +10,11 @@ SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int
   return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
 }
 
+struct alignas(16) Word {
+  unsigned long long halves[2];
+};
+SCOREMOD_FUNCTION void copy_word(Half* to, const Half* from) { *(Word*)to = *(const Word*)from; }
+
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
@@ -19,8 +24,19 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const Rows o = rows_of(call.o, head / call.heads_q, head % call.heads_q);
   const Rows d_o = rows_of(call.d_o, head / call.heads_q, head % call.heads_q);
   float sum = 0.0f;
-  for (int d = lane; d < kDimV; d += 32)
-    sum = multiply_add(float_of(o.data[q * o.row + d * o.dim]), float_of(d_o.data[q * d_o.row + d * d_o.dim]), sum);
+  if (o.aligned && d_o.aligned) {
+    // Sixteen bytes of each.
+    if (lane < kDimV / 8) {
+      alignas(16) Half o_word[8], d_o_word[8];
+      copy_word(o_word, o.data + q * o.row + lane * 8);
+      copy_word(d_o_word, d_o.data + q * d_o.row + lane * 8);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum = multiply_add(float_of(o_word[i]), float_of(d_o_word[i]), sum);
+    }
+  } else {
+    for (int d = lane; d < kDimV; d += 32)
+      sum = multiply_add(float_of(o.data[q * o.row + d * o.dim]), float_of(d_o.data[q * d_o.row + d * d_o.dim]), sum);
+  }
   for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
   if (lane != 0) return;
   const float lse = call.lse[row];

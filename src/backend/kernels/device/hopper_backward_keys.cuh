@@ -65,81 +65,120 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
   } while (steps.next(call, b));
 }
 
+// A group's 64 keys: their sums, and what is made of the step that the ring is at.
 template <bool kDk, bool kDv>
-SCOREMOD_FUNCTION void consume_queries(const Arguments& p, const KeyTiles& tiles, Sums<1, padded(kDimQk)>& dk,
-                                       Sums<1, padded(kDimV)>& dv, int b, int head_kv, int key_tile) {
-  const AttentionArguments& call = p.call;
-  const int first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
+struct KeyGroup {
+  const Arguments& p;
+  const KeyTiles& tiles;
+  int b, first_key;
+  unsigned k, v, q, d_o;
   QuerySteps steps;
-  steps.begin(call, b, head_kv, key_tile);
-  if (!steps.next(call, b)) return;
-  const int group_bytes = group_number() * 64 * 128;
-  const unsigned k = moved_by(tile_view(tiles.k, kKeys), group_bytes),
-                 v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
-  const unsigned q = tile_view(tiles.q, kStep), d_o = tile_view(tiles.d_o, kStep);
   Ring<kStages> ring;
   Sums<1, kStep> scores, products;
   unsigned weights[kStep / 16][4], gradients[kStep / 16][4];
-  const auto ask_scores = [&] {
-    wait_for(tiles.full + ring.stage, ring.phase);
+  Sums<1, padded(kDimQk)> dk;
+  Sums<1, padded(kDimV)> dv;
+
+  SCOREMOD_MEMBER KeyGroup(const Arguments& arguments, const KeyTiles& key_tiles) : p(arguments), tiles(key_tiles) {
+    dk.clear();
+    dv.clear();
+  }
+  // Walks over the queries; dk and dv are complete then.
+  SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
+    b = batch;
+    first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
+    steps.begin(p.call, b, head_kv, key_tile);
+    if (!steps.next(p.call, b)) return;
+    const int group_bytes = group_number() * 64 * 128;
+    k = moved_by(tile_view(tiles.k, kKeys), group_bytes);
+    v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
+    q = tile_view(tiles.q, kStep);
+    d_o = tile_view(tiles.d_o, kStep);
+    wait_for(tiles.own_full, 0);
+    take_steps();
+    pin_sums();
+  }
+
+  SCOREMOD_MEMBER void take_steps() {
+    begin_turns();
+    wait_for(tiles.full, 0);
+    ask_scores();
+    ask_products();
+    wait_for_products<0>();
+    differentiate_step();
+    while (steps.next(p.call, b)) {
+      const int last = ring.stage;
+      ring.advance();
+      wait_for(tiles.full + ring.stage, ring.phase);
+      await_turn();
+      ask_dv(last);
+      ask_dk(last);
+      ask_scores();
+      // The registers of the weights and gradients are free before more products are asked for.
+      wait_for_products<1>();
+      pin_sums();
+      leave(tiles.empty + last);
+      ask_products();
+      pass_turn();
+      wait_for_products<0>();
+      differentiate_step();
+    }
+    ask_dv(ring.stage);
+    ask_dk(ring.stage);
+    wait_for_products<0>();
+  }
+
+  SCOREMOD_MEMBER void ask_scores() {
     begin_products();
     ask_product_of_rows<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
     end_products();
-  };
-  const auto ask_other_products = [&] {
+  }
+  SCOREMOD_MEMBER void ask_products() {
+    if (!kDk) return;
     begin_products();
-    if (kDk) ask_product_of_rows<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
+    ask_product_of_rows<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
     end_products();
-  };
-  const auto differentiate_step = [&] {
+  }
+  SCOREMOD_MEMBER void ask_dv(int stage) {
+    if (!kDv) return;
+    pin(weights);
+    pin(dv.at[0]);
+    begin_products();
+    ask_product<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
+    end_products();
+  }
+  SCOREMOD_MEMBER void ask_dk(int stage) {
+    if (!kDk) return;
+    pin(gradients);
+    pin(dk.at[0]);
+    begin_products();
+    ask_product<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
+    end_products();
+  }
+  SCOREMOD_MEMBER void pin_sums() {
+    if (kDv) pin(dv.at[0]);
+    if (kDk) pin(dk.at[0]);
+  }
+
+  SCOREMOD_MEMBER bool partial() const { return steps.walk.partial || steps.first_query() + kStep > p.call.seq_q; }
+  SCOREMOD_MEMBER const float* terms() const { return tiles.terms + ring.stage * kStep * 2; }
+  SCOREMOD_MEMBER void round() {
+    if (kDv) round_to_halves<kStep>(weights, scores);
+    if (kDk) round_to_halves<kStep>(gradients, products);
+  }
+  SCOREMOD_MEMBER void differentiate_step() {
     pin(scores.at[0]);
     if (kDk) pin(products.at[0]);
-    const float* const terms = tiles.terms + ring.stage * kStep * 2;
     // Fewer registers meet after both ways where these are halves already.
-    if (steps.walk.partial || steps.first_query() + kStep > call.seq_q) {
-      differentiate_part<true>(p, scores, products, terms, b, steps.h, steps.first_query(), first_key);
-      if (kDv) round_to_halves<kStep>(weights, scores);
-      if (kDk) round_to_halves<kStep>(gradients, products);
+    if (partial()) {
+      differentiate_part<true>(p, scores, products, terms(), b, steps.h, steps.first_query(), first_key);
+      round();
     } else {
-      differentiate_part<false>(p, scores, products, terms, b, steps.h, steps.first_query(), first_key);
-      if (kDv) round_to_halves<kStep>(weights, scores);
-      if (kDk) round_to_halves<kStep>(gradients, products);
+      differentiate_part<false>(p, scores, products, terms(), b, steps.h, steps.first_query(), first_key);
+      round();
     }
-  };
-  const auto ask_sums = [&](int stage) {
-    if (kDv) pin(weights);
-    if (kDk) pin(gradients);
-    if (kDv) pin(dv.at[0]);
-    if (kDk) pin(dk.at[0]);
-    begin_products();
-    if (kDv) ask_product<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
-    if (kDk) ask_product<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
-    end_products();
-  };
-  wait_for(tiles.own_full, 0);
-  ask_scores();
-  ask_other_products();
-  wait_for_products<0>();
-  differentiate_step();
-  while (steps.next(call, b)) {
-    const int last = ring.stage;
-    ring.advance();
-    ask_sums(last);
-    ask_scores();
-    // The registers of the weights and gradients are free before more products are asked for.
-    wait_for_products<1>();
-    if (kDv) pin(dv.at[0]);
-    if (kDk) pin(dk.at[0]);
-    leave(tiles.empty + last);
-    ask_other_products();
-    wait_for_products<0>();
-    differentiate_step();
   }
-  ask_sums(ring.stage);
-  wait_for_products<0>();
-  if (kDv) pin(dv.at[0]);
-  if (kDk) pin(dk.at[0]);
-}
+};
 
 // What a block writes.
 struct KeyPlace {
@@ -166,16 +205,13 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
     produce_queries(all, tiles, place.b, place.head_kv, place.key_tile);
   } else {
     take_registers<kConsumerRegisters>();
-    Sums<1, padded(kDimQk)> dk;
-    Sums<1, padded(kDimV)> dv;
-    dk.clear();
-    dv.clear();
+    KeyGroup<kDk, kDv> keys(all.rest, tiles);
     {
       const KeyPlace place(call);
-      consume_queries<kDk, kDv>(all.rest, tiles, dk, dv, place.b, place.head_kv, place.key_tile);
+      keys.run(place.b, place.head_kv, place.key_tile);
     }
     const KeyPlace place(call);
-    store_keys<kDk, kDv>(all.rest, dk, dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
+    store_keys<kDk, kDv>(all.rest, keys.dk, keys.dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
   }
 }
 

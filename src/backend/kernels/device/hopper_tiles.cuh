@@ -61,6 +61,7 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
 
 // One arrival for each warp of consumers.
 SCOREMOD_FUNCTION void leave(Barrier* empty) {
+  warp_barrier();
   if (threadIdx.x % 32 == 0) arrive(empty);
 }
 
