@@ -15,4 +15,13 @@ std::vector<bool> keep_nodes(const Program& program) {
   return needed;
 }
 
+bool keep_reads_operands(const Program& program) {
+  const std::vector<bool> of_keep = keep_nodes(program);
+  for (NodeId node = 0; node < of_keep.size(); ++node) {
+    const Op op = program.nodes()[node].op;
+    if (of_keep[node] && (op == Op::kOperand || op == Op::kGather)) return true;
+  }
+  return false;
+}
+
 }  // namespace scoremod::analysis

@@ -26,6 +26,7 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
   text += emulated_entry();
   std::set<std::string> names;
   for (const KernelLaunch& launch : launches) names.insert(launch.kernel);
+  if (text.find(" attention_tile_states(") != std::string::npos) names.insert("attention_tile_states");
   for (const std::string& name : names) text += concat("SCOREMOD_RUN(", name, ")\n");
   return text + "  return false;\n}\n";
 }
@@ -36,12 +37,15 @@ EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLau
     : launches_(launches), library_(with_entry(std::move(text), launches, fault), kOptimization) {}
 
 void EmulatedLaunches::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
+  for (const KernelLaunch& launch : launches_) run_one(launch, argument, seed);
+}
+
+void EmulatedLaunches::run_one(const KernelLaunch& launch, const backend::kernels::ArgumentBytes& argument,
+                               unsigned seed) const {
   using Run = bool (*)(const char*, const void*, long long, int, std::size_t, unsigned, std::uint16_t (*)(float, bool));
   const auto run_kernel = library_.function<Run>("run_kernel");
-  for (const KernelLaunch& launch : launches_) {
-    if (!run_kernel(launch.kernel, argument.data(), launch.blocks, launch.threads, launch.shared_bytes, seed, encode))
-      fail_bug("no kernel ", launch.kernel);
-  }
+  if (!run_kernel(launch.kernel, argument.data(), launch.blocks, launch.threads, launch.shared_bytes, seed, encode))
+    fail_bug("no kernel ", launch.kernel);
 }
 
 EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
@@ -49,7 +53,9 @@ EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backe
                                  const std::pair<std::string, std::string>& fault)
     : kernels_(problem, direction, shape),
       launches_(backend::kernels::attention_source(problem, direction, shape, emulated_primitives()),
-                kernels_.launches(), fault) {}
+                kernels_.launches(), fault) {
+  launches_.find_states(kernels_);
+}
 
 EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& problem,
                                                const std::vector<backend::kernels::OperandTarget>& targets,
@@ -57,6 +63,8 @@ EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& 
                                                const std::pair<std::string, std::string>& fault)
     : kernels_(problem, targets, shape),
       launches_(backend::kernels::operand_source(problem, targets, shape, emulated_primitives()), kernels_.launches(),
-                fault) {}
+                fault) {
+  launches_.find_states(kernels_);
+}
 
 }  // namespace scoremod::test

@@ -24,10 +24,22 @@ class EmulatedLaunches {
   EmulatedLaunches(std::string text, const std::vector<backend::kernels::KernelLaunch>& launches, const Fault& fault);
 
   void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
+  /// What a plan does once: gives the kernels their tiles' states, where these are the same in every call.
+  template <class Kernels>
+  void find_states(Kernels& kernels) {
+    if (!kernels.states_launch()) return;
+    states_.resize(kernels.states_bytes());
+    kernels.set_states(states_.data());
+    run_one(*kernels.states_launch(), kernels.states_arguments(), 1);
+  }
 
  private:
+  void run_one(const backend::kernels::KernelLaunch& launch, const backend::kernels::ArgumentBytes& argument,
+               unsigned seed) const;
+
   const std::vector<backend::kernels::KernelLaunch>& launches_;
   HostLibrary library_;
+  std::vector<unsigned char> states_;
 };
 
 /// One direction's attention kernels on the host, thread by thread: what they compute, and that they meet, wait and

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "backend/cuda/context.hpp"
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/direction_kernels.hpp"
@@ -31,6 +33,7 @@ class LoadedKernels {
       if (launch.shared_bytes > kFreeSharedBytes) cuda::KernelModule::allow_shared_memory(kernel, launch.shared_bytes);
       loaded_.push_back(kernel);
     }
+    find_states();
   }
 
   std::size_t workspace_bytes() const { return cuda::with_room_to_align(kernels_.workspace_bytes()); }
@@ -60,10 +63,36 @@ class LoadedKernels {
     fail_bug("no module has the kernel ", name);
   }
 
+  /// Once, where they are the same in every call.
+  void find_states() {
+    const std::optional<KernelLaunch>& launch = kernels_.states_launch();
+    if (!launch) return;
+    states_.emplace(kernels_.states_bytes());
+    kernels_.set_states(states_->data());
+    const ArgumentBytes argument = kernels_.states_arguments();
+    cuda::KernelModule::launch(find(launch->kernel), {launch->blocks, 1, 1}, launch->threads, launch->shared_bytes,
+                               launch->parameter(argument), nullptr);
+    cuda::cuda_memory().wait(nullptr);
+  }
+
+  /// Of the device, for as long as the plan lives.
+  class DeviceBytes {
+   public:
+    explicit DeviceBytes(std::size_t bytes) : data_(cuda::cuda_memory().allocate(bytes)) {}
+    ~DeviceBytes() { cuda::cuda_memory().release(data_); }
+    DeviceBytes(const DeviceBytes&) = delete;
+    DeviceBytes& operator=(const DeviceBytes&) = delete;
+    void* data() const { return data_; }
+
+   private:
+    void* data_;
+  };
+
   std::uint64_t context_ = 0;  ///< that the kernels were loaded in
   Kernels kernels_;
   std::vector<std::unique_ptr<cuda::KernelModule>> modules_;
   std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
+  std::optional<DeviceBytes> states_;
 };
 
 template <class Plan, class Tensors, class Kernels>

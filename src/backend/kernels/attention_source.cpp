@@ -4,6 +4,7 @@
 #include <array>
 
 #include "analysis/dependence.hpp"
+#include "analysis/keep_nodes.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
@@ -210,6 +211,7 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   if (dependence.score) return knowledge;
   knowledge.varies_with_batch = dependence.on(Axis::kBatch);
   knowledge.varies_with_head = dependence.on(Axis::kHead);
+  knowledge.same_in_every_call = !problem.problem.index_offsets && !analysis::keep_reads_operands(program);
   return knowledge;
 }
 

@@ -21,6 +21,8 @@ struct MaskKnowledge {
   Kind kind = Kind::kBand;
   /// Of kList: the axes whose indices the states differ along.
   bool varies_with_batch = false, varies_with_head = false;
+  /// Of kList: the states are the same in every call, because the mask reads nothing that a call binds.
+  bool same_in_every_call = false;
 };
 MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction);
 

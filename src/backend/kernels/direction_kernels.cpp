@@ -76,7 +76,11 @@ void DirectionKernels::add_launches(Direction direction) {
     const std::int64_t tiles =
         query_tiles_ * key_tiles_ * (mask_.varies_with_batch ? p.batch : 1) * (mask_.varies_with_head ? p.heads_q : 1);
     states_bytes_ = static_cast<std::size_t>(tiles);
-    launches_.push_back({"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
+    const KernelLaunch launch{"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0};
+    if (mask_.same_in_every_call)
+      states_launch_ = launch;
+    else
+      launches_.push_back(launch);
   }
   if (shape_.family == Family::kHopper) return add_hopper_launches(direction);
   if (direction == Direction::kForward) {
@@ -120,7 +124,7 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   call.query_tiles = static_cast<int>(query_tiles_);
   call.key_tiles = static_cast<int>(key_tiles_);
   call.rows = reinterpret_cast<float*>(workspace);
-  call.states = reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
+  call.states = states_launch_ ? states_ : reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
   return bytes;
 }
 

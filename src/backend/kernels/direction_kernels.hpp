@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,7 +39,14 @@ class DirectionKernels {
   const TileShape& shape() const { return shape_; }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
   /// Of a workspace that is aligned to 16 bytes.
-  std::size_t workspace_bytes() const { return states_bytes_ + rows_bytes_; }
+  std::size_t workspace_bytes() const { return (states_launch_ ? 0 : states_bytes_) + rows_bytes_; }
+
+  /// Where the states of tiles are the same in every call, the launch that finds them, once for all; it is then not
+  /// among launches(). Its states_bytes() go where set_states() says, which calls' arguments() are given from then on.
+  const std::optional<KernelLaunch>& states_launch() const { return states_launch_; }
+  std::size_t states_bytes() const { return states_bytes_; }
+  void set_states(void* states) { states_ = static_cast<unsigned char*>(states); }
+  ArgumentBytes states_arguments() const { return common_arguments({}, {}, nullptr); }
 
   ArgumentBytes arguments(const ForwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
   ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
@@ -57,6 +65,8 @@ class DirectionKernels {
   std::int64_t query_tiles_ = 0, key_tiles_ = 0;
   std::size_t rows_bytes_ = 0, states_bytes_ = 0;
   std::vector<KernelLaunch> launches_;
+  std::optional<KernelLaunch> states_launch_;
+  unsigned char* states_ = nullptr;
 };
 
 }  // namespace scoremod::backend::kernels

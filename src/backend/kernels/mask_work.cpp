@@ -32,15 +32,6 @@ Usual usual(MaskKind kind) {
   }
 }
 
-bool reads_operands(const Program& program) {
-  const std::vector<bool> of_keep = analysis::keep_nodes(program);
-  for (NodeId node = 0; node < of_keep.size(); ++node) {
-    const Op op = program.nodes()[node].op;
-    if (of_keep[node] && (op == Op::kOperand || op == Op::kGather)) return true;
-  }
-  return false;
-}
-
 /// Counts the tiles of one head.
 class TileCount {
  public:
@@ -114,7 +105,7 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
     most = std::max(most, row.full + row.mixed);
   }
   const bool uneven = most > kEven * (full + mixed);
-  if (!reads_operands(program)) return {full + mixed, mixed, uneven};
+  if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven};
   const Usual of_kind = usual(kind);
   return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven};
 }

@@ -23,6 +23,11 @@ class OperandKernels {
   const AttentionProblem& problem() const { return backward_.problem(); }
   const TileShape& shape() const { return backward_.shape(); }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
+  /// As of DirectionKernels.
+  const std::optional<KernelLaunch>& states_launch() const { return backward_.states_launch(); }
+  std::size_t states_bytes() const { return backward_.states_bytes(); }
+  void set_states(void* states) { backward_.set_states(states); }
+  ArgumentBytes states_arguments() const { return backward_.states_arguments(); }
   /// Of a workspace that is aligned to 16 bytes.
   std::size_t workspace_bytes() const { return workspace_bytes_; }
 

@@ -26,6 +26,10 @@ using cuda::OperandSizes;
 using cuda::part;
 using cuda::ProgramSource;
 
+/// A larger program's contributions are a function that is called, and one with more than the second number is written
+/// down once: NVRTC would take many seconds.
+constexpr std::size_t kMostInlinedNodes = 60, kMostTwiceNodes = 24;
+
 constexpr std::array<const char*, kAxisCount> kIndexNames{"b", "h", "q", "kv"};
 
 std::optional<OperandSum> sum_of(const AttentionProblem& problem, const compiler::OperandReduction& reduction) {
@@ -68,7 +72,8 @@ class OperandText {
     return fill(text, {{"row_targets", rows},
                        {"key_targets", keys},
                        {"targets", rows + keys + count(OperandSum::kElement)},
-                       {"linkage", linkage(derivative_)},
+                       {"linkage", is_large(kMostInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
+                       {"always_masked", is_large(kMostTwiceNodes) ? "true" : "false"},
                        {"forward_statements", forward},
                        {"value", ProgramSource::variable(derivative_.value())},
                        {"keep", keep_variable(derivative_)},
@@ -100,6 +105,8 @@ class OperandText {
   }
 
  private:
+  bool is_large(std::size_t most) const { return derivative_.nodes().size() > most; }
+
   std::size_t count(OperandSum sum) const {
     return static_cast<std::size_t>(std::ranges::count(targets_, sum, &OperandTarget::sum));
   }

@@ -172,7 +172,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
     add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
     add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV),
                                k_tile + kKeyStep * row_length(kDimQk));
-    if (partial)
+    if (kAlwaysMasked || partial)
       add_gains<true>(p, sums, scores, products, terms, b, h, first_query, first_key);
     else
       add_gains<false>(p, sums, scores, products, terms, b, h, first_query, first_key);
@@ -244,8 +244,9 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
           const float score = scores.at[0][n][e] * call.scale;
           const float product = dropped(call, products.at[0][n][e], stay.at(n, e));
           const Gains gains =
-              partial ? gains_of<true>(p, score, product, terms[2 * query], terms[2 * query + 1], b, h, q, kv)
-                      : gains_of<false>(p, score, product, terms[2 * query], terms[2 * query + 1], b, h, q, kv);
+              kAlwaysMasked || partial
+                  ? gains_of<true>(p, score, product, terms[2 * query], terms[2 * query + 1], b, h, q, kv)
+                  : gains_of<false>(p, score, product, terms[2 * query], terms[2 * query + 1], b, h, q, kv);
           if (!gains.kept) continue;
 #pragma unroll
           for (int t = 0; t < kKeyTargets; ++t) sums[e / 2][t] += gains.of_element[t];

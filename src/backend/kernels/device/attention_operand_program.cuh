@@ -8,6 +8,8 @@
 
 constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
 constexpr int kTargets = /*{targets}*/ 3 /*{}*/;
+// One text of a large program for all tiles: with its mask, which keeps all of a tile that is full.
+constexpr bool kAlwaysMasked = /*{always_masked}*/ false /*{}*/;
 constexpr bool kStores = kTargets > kRowTargets + kKeyTargets;
 // No array has no elements.
 constexpr int kMostRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMostKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
@@ -45,19 +47,14 @@ template <bool kMasked>
     return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};
   };
   gains.weight = weight;
-  if (kRowTargets > 0) {
-    const Contributions of_weight = contributions(weight), of_product = contributions(weight * product);
+  const Contributions of_weight = contributions(weight);
 #pragma unroll
-    for (int t = 0; t < kRowTargets; ++t) {
-      gains.of_weight[t] = of_weight.of[t];
-      gains.of_product[t] = of_product.of[t];
-    }
+  for (int t = 0; t < kRowTargets; ++t) {
+    gains.of_weight[t] = of_weight.of[t];
+    gains.of_product[t] = of_weight.of[t] * product;
   }
-  if (kTargets > kRowTargets) {
-    const Contributions all = contributions(weight * (product - delta));
 #pragma unroll
-    for (int t = kRowTargets; t < kTargets; ++t) gains.of_element[t - kRowTargets] = all.of[t];
-  }
+  for (int t = kRowTargets; t < kTargets; ++t) gains.of_element[t - kRowTargets] = of_weight.of[t] * (product - delta);
   return gains;
 }
 

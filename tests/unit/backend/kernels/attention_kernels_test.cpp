@@ -97,6 +97,27 @@ TEST(AttentionKernelFields, AreRight) {
   }
 }
 
+/// Where nothing that a call binds decides the mask, its tiles' states are found once.
+TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
+  checking::CheckCase test = case_of(11);
+  const auto kernels = [&] {
+    const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+    return DirectionKernels(compiled, Direction::kForward, tile_shape(test.problem, Direction::kForward));
+  };
+  EXPECT_FALSE(kernels().states_launch()) << "a call's offsets move the mask";
+  test.problem.index_offsets = false;
+  ASSERT_TRUE(kernels().states_launch()) << test.name;
+  EXPECT_EQ(kernels().launches().size(), 1U);
+  EXPECT_EQ(kernels().workspace_bytes(), 0U);
+  const ProblemInputs inputs = random_inputs(test.problem);
+  expect_right(check_of(test, inputs));
+  const Fault empty{"!some ? kEmptyTile", "!all ? kEmptyTile"};
+  EXPECT_FALSE(check_of(test, inputs, empty).passed()) << "tiles that are called empty wrongly";
+  test = case_of(10);
+  test.problem.index_offsets = false;
+  EXPECT_FALSE(kernels().states_launch()) << "operands decide";
+}
+
 double error_of(const CheckReport& report, const std::string& name) {
   return std::ranges::find(report.outputs, name, &OutputCheck::name)->l2.error;
 }
