@@ -50,8 +50,10 @@ class Emulated {
 };
 
 /// Without gradients of operands: these are other kernels'.
-checking::CheckCase case_of(std::size_t number) {
-  checking::CheckCase test = test::attention_kernels_cases(true)[number];
+checking::CheckCase case_of(const std::string& name) {
+  std::vector<checking::CheckCase> cases = test::attention_kernels_cases(true);
+  checking::CheckCase test = std::move(
+      cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   return test;
 }
@@ -71,27 +73,29 @@ void expect_right(const CheckReport& report) {
     for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
 }
 
-class AttentionKernels : public ::testing::TestWithParam<int> {};
+class AttentionKernels : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AttentionKernels, AreRight) {
-  const checking::CheckCase test = case_of(static_cast<std::size_t>(GetParam()));
+  const checking::CheckCase test = case_of(GetParam());
   SCOPED_TRACE(test.name);
   expect_right(check_of(test, random_inputs(test.problem)));
 }
 
 TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
-  const checking::CheckCase test = case_of(static_cast<std::size_t>(GetParam()));
+  const checking::CheckCase test = case_of(GetParam());
   SCOPED_TRACE(test.name);
   expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
 }
-// A band, one with offsets, one query, a listed mask by batch, a mask by the score, infinite values, wide heads,
-// unaligned rows, dropout with one query.
-INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels, ::testing::Values(2, 3, 7, 10, 12, 13, 14, 18, 23));
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
+                         ::testing::Values("causal", "causal with offsets", "one query", "documents",
+                                           "mask by the score", "infinite values", "wide heads", "unaligned rows",
+                                           "dropout with one query"));
 
 /// A learned sink, dropout and the largest score; and those with odd offsets.
 TEST(AttentionKernelFields, AreRight) {
-  for (const std::size_t number : {21, 22}) {
-    const checking::CheckCase test = case_of(number);
+  for (const char* const name :
+       {"a learned sink, dropout and the largest score", "a sink of 0, dropout with odd offsets, scores as they are"}) {
+    const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
     expect_right(check_of(test, random_inputs(test.problem)));
   }
@@ -99,7 +103,7 @@ TEST(AttentionKernelFields, AreRight) {
 
 /// Where nothing that a call binds decides the mask, its tiles' states are found once.
 TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
-  checking::CheckCase test = case_of(11);
+  checking::CheckCase test = case_of("mask by head");
   const auto kernels = [&] {
     const compiler::CompiledProblem compiled = compiler::compile(test.problem);
     return DirectionKernels(compiled, Direction::kForward, tile_shape(test.problem, Direction::kForward));
@@ -113,7 +117,7 @@ TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   expect_right(check_of(test, inputs));
   const Fault empty{"!some ? kEmptyTile", "!all ? kEmptyTile"};
   EXPECT_FALSE(check_of(test, inputs, empty).passed()) << "tiles that are called empty wrongly";
-  test = case_of(10);
+  test = case_of("documents");
   test.problem.index_offsets = false;
   EXPECT_FALSE(kernels().states_launch()) << "operands decide";
 }
@@ -141,7 +145,7 @@ TEST(AttentionKernelDeltas, LeaveNothingWhereOneKeyIsSummedOver) {
 
 /// The checks above would see it: each of these faults makes them fail.
 TEST(AttentionKernelFaults, AreSeen) {
-  const checking::CheckCase documents = case_of(10);
+  const checking::CheckCase documents = case_of("documents");
   const ProblemInputs inputs = random_inputs(documents.problem);
   const Fault full{"? kFullTile : kPartialTile);", "? kFullTile : kFullTile);"};
   EXPECT_FALSE(check_of(documents, inputs, full).passed()) << "tiles that are called full wrongly";
@@ -157,7 +161,7 @@ struct FieldFault {
 class AttentionKernelFieldFaults : public ::testing::TestWithParam<FieldFault> {};
 
 TEST_P(AttentionKernelFieldFaults, AreSeen) {
-  const checking::CheckCase test = case_of(21);
+  const checking::CheckCase test = case_of("a learned sink, dropout and the largest score");
   EXPECT_FALSE(check_of(test, random_inputs(test.problem), GetParam().forward, GetParam().backward).passed());
 }
 const FieldFault kFieldFaults[] = {
