@@ -178,6 +178,35 @@ std::string text_of_kernels(Direction direction, Family family) {
   return concat(embedded::kAttentionBackwardRows, text_of_queries(family), text_of_keys(family));
 }
 
+/// All texts that do not follow from a problem.
+std::uint64_t revision_of_texts() {
+  static const std::uint64_t revision = [] {
+    const std::string all = concat(
+        embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
+        embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionTiles,
+        embedded::kAttentionDropout, embedded::kAttentionProgram, embedded::kAttentionTileStates,
+        embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
+        embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
+        embedded::kAttentionBackwardKeys, embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward,
+        embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys);
+    return fnv1a(std::as_bytes(std::span(all)));
+  }();
+  return revision;
+}
+
+/// What text_before() and the kernels' texts follow from.
+void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled, Direction direction,
+                 const TileShape& shape) {
+  const bool hopper = shape.family == Family::kHopper;
+  out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
+  out.boolean(hopper).text(settings(compiled, shape, mask_knowledge(compiled, direction)));
+  const std::vector<std::int64_t> columns =
+      hopper ? hopper_product_columns(compiled.problem, direction, shape) : std::vector<std::int64_t>{};
+  out.list(columns.size());
+  for (const std::int64_t count : columns) out.integer(count);
+  out.text(sink_function(compiled.problem));
+}
+
 }  // namespace
 
 const char* linkage(const Program& program) {
@@ -244,12 +273,19 @@ std::vector<std::string> attention_modules(const compiler::CompiledProblem& comp
           concat(before, text_of_keys(shape.family))};
 }
 
-Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
-  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
   CanonicalWriter out;
-  out.text(text_before(compiled, direction, shape, mask, embedded::kAttentionPrimitives));
-  out.text(embedded::kAttentionProgram);
-  out.text(text_of_kernels(direction, shape.family)).text(embedded::kAttentionTileStates);
+  write_frame(out, compiled, direction, shape);
+  out.text(direction == Direction::kForward ? forward_function(compiled.problem, compiled.forward.program)
+                                            : backward_function(compiled.problem, compiled.backward->program));
+  const bool lists = mask_knowledge(compiled, direction).kind == MaskKnowledge::Kind::kList;
+  out.text(lists ? mask_function(compiled.problem, program_of(compiled, direction)) : "");
+  return out.written();
+}
+
+Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+  CanonicalWriter out;
+  write_frame(out, compiled, direction, shape);
   write_structure(out, program_of(compiled, direction));
   write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
   for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)

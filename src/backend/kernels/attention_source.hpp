@@ -36,6 +36,11 @@ std::string attention_source(const compiler::CompiledProblem& problem, Direction
 std::vector<std::string> attention_modules(const compiler::CompiledProblem& problem, Direction direction,
                                            const TileShape& shape);
 
+/// What attention_source() follows from, in a fiftieth of its size: equal for two problems exactly where their texts
+/// are. The texts that are the same for all stand there as their FNV-1a, which another version of the library has
+/// another one of.
+Bytes key_of_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);
+
 /// The same with everything that depends on the values of the program's constants left out: it is equal for two
 /// problems of one structure (write_structure()), and for no two whose kernels do something else.
 Bytes structure_of_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);

@@ -22,7 +22,7 @@ using compiler::CompiledProblem;
 using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
-constexpr int kRevision = 2;
+constexpr int kRevision = 3;
 
 /// The shapes of portable kernels to build, the better first: the last is taken whatever becomes of it.
 std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
@@ -92,7 +92,7 @@ class KernelsBackend final : public Backend {
     image.text("attention kernels")
         .integer(kRevision)
         .integer(target.device.compute_capability)
-        .text(kernels::attention_source(problem, task.direction, shape));
+        .bytes(kernels::key_of_source(problem, task.direction, shape));
     CanonicalWriter structure;
     structure.text("attention kernels").integer(kRevision).integer(target.device.compute_capability);
     structure.bytes(kernels::structure_of_source(problem, task.direction, shape));

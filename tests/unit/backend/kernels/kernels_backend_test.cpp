@@ -1,6 +1,8 @@
 #include "backend/kernels/kernels_backend.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -237,6 +239,49 @@ TEST(KernelsBackend, HasEveryKernelOfACallInOneOfItsModules) {
       }
     }
   }
+}
+
+TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
+  std::vector<compiler::CompiledProblem> compiled;
+  for (const char* program : {"value = score", kCausal, "value = tanh(score)",
+                              "value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512",
+                              "value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 12",
+                              "value = score\nkeep = q_idx // 9 == kv_idx // 9", "value = score\nkeep = score > 0.5",
+                              "operand x: f32 [h]\nvalue = score * x", "operand x: f32 [b, h]\nvalue = score * x",
+                              "operand x: i32 [b, kv_idx]\nvalue = score\nkeep = x == q_idx"}) {
+    compiled.push_back(compiler::compile(problem_of(program)));
+    AttentionProblem other = problem_of(program);
+    other.seq_kv = 999;
+    for (OperandSpec& operand : other.operands) operand.shape.clear();
+    for (std::size_t i = 0; i < other.operands.size(); ++i)
+      other.operands[i] = problem::default_spec(other, other.program.operands()[i]);
+    compiled.push_back(compiler::compile(other));
+    other.dtype = DType::kF16;
+    other.dim_v = 64;
+    compiled.push_back(compiler::compile(other));
+    other.sink = Sink::kOffByOne;
+    compiled.push_back(compiler::compile(other));
+    other.sink = Sink::kNone;
+    other.dropout = 0.25F;
+    compiled.push_back(compiler::compile(other));
+  }
+  std::map<std::string, Bytes> key_of;
+  std::map<Bytes, std::string> text_of;
+  std::size_t equal = 0;
+  for (const compiler::CompiledProblem& one : compiled) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      for (const kernels::TileShape& shape :
+           {kernels::tile_shape(one.problem, direction), kernels::hopper_shapes(one.problem, direction).front()}) {
+        const std::string text = kernels::attention_source(one, direction, shape);
+        const Bytes key = kernels::key_of_source(one, direction, shape);
+        EXPECT_LT(key.size(), text.size() / 10);
+        EXPECT_EQ(key_of.emplace(text, key).first->second, key) << text;
+        equal += text_of.emplace(key, text).second ? 0 : 1;
+        EXPECT_EQ(text_of.at(key), text);
+      }
+    }
+  }
+  EXPECT_GT(equal, 20U);  // other lengths, and windows of another length
 }
 
 TEST(KernelsBackend, ReadsBackWhatItStores) {
