@@ -36,6 +36,9 @@ enum class FillKind : std::uint8_t {
   kUniform,   ///< in [low, high); integers in [low, high]
   kSegments,  ///< i32: ids that start at 0 and grow along the last sequence axis, about `high` of them, of uneven
               ///< lengths
+  kOffsets,   ///< i32 [batch + 1] of ragged tensors: at most `low` tokens in a sequence and `high` in all; some are
+              ///< empty
+  kBlocks,    ///< i32 page tables: blocks from 0 to `high` - 1, each once as long as there are enough
 };
 
 struct Fill {
@@ -60,9 +63,9 @@ struct RandomInputOptions {
 /// How a tensor is filled by default. The ranges are chosen so that every ready-made modifier and mask matters:
 /// q and k are normal with the deviation that gives scaled scores a deviation of 4; v and d_o are standard normal;
 /// float operands are uniform in [0.25, 1.75), positive so that quotients, roots and logarithms of them are
-/// well-conditioned; i32 operands with a sequence axis are segment ids, i32 tables hold 0 to 3, other i32 operands are
-/// lengths in [0, seq_kv]; bool operands are true three times in four. Throws Error(kInvalidArgument) for a name that
-/// is no tensor of the problem.
+/// well-conditioned; i32 operands with a sequence axis are segment ids, i32 tables hold 0 to 3 (offsets and page tables
+/// what they must), other i32 operands are lengths in [0, seq_kv]; bool operands are true three times in four. Throws
+/// Error(kInvalidArgument) for a name that is no tensor of the problem.
 SCOREMOD_API Fill default_fill(const AttentionProblem& problem, const std::string& tensor);
 
 /// Inputs for a valid problem, the same for the same problem and options on every machine and standard library. A

@@ -13,17 +13,18 @@
 
 namespace scoremod {
 
-/// The order of a tensor's dimensions in memory, outermost first: batch, sequence, heads, head dim.
-enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD };
-/// "BSHD", "SBHD" or "BHSD".
+/// The order of a tensor's dimensions in memory, outermost first: batch, sequence, heads, head dim. T stands for the
+/// tokens of a ragged tensor: the sequences of all batches, one after the other.
+enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD, kTHD };
+/// "BSHD", "SBHD", "BHSD" or "THD".
 SCOREMOD_API const char* to_string(Layout layout);
 /// The inverse of to_string; empty when the name is not one of them.
 SCOREMOD_API std::optional<Layout> parse_layout(std::string_view name);
 
 /// Distances between neighbours along each dimension, in elements; none is negative. The dimensions nest: sorted by
 /// stride, each stride is larger than what the inner dimensions span, so that no two elements share memory. One
-/// exception: a tensor that is only read (q, k and v of a problem without backward) may have stride 0 along batch and
-/// head, which repeats it there. The stride of a dimension of size 1 has no meaning.
+/// exception: a tensor that is only read (d_o; q, k and v where no gradient has their strides) may have stride 0 along
+/// batch and head, which repeats it there. The stride of a dimension of size 1 has no meaning.
 struct Strides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -33,7 +34,8 @@ struct Strides {
   bool operator==(const Strides&) const = default;
 };
 
-/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given.
+/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given. A ragged
+/// tensor has layout THD and no strides, and no other tensor has it.
 struct TensorLayout {
   Layout layout = Layout::kBSHD;
   std::optional<Strides> strides;
@@ -67,6 +69,17 @@ struct SequenceLengths {
   bool operator==(const SequenceLengths&) const = default;
 };
 
+/// Where keys and values lie that are kept in blocks of a pool, as in a cache that grows: k is [blocks, block_size,
+/// heads_kv, dim_qk] and v [blocks, block_size, heads_kv, dim_v], each in its own layout, where B stands for blocks and
+/// S for a position in one. Position j of a sequence is in the block that its page table names at j / block_size.
+struct PagedKeys {
+  std::int64_t block_size = 0;
+  std::int64_t blocks = 0;
+  std::int64_t blocks_per_sequence = 0;  ///< at least seq_kv / block_size, rounded up
+
+  bool operator==(const PagedKeys&) const = default;
+};
+
 /// What the softmax's sum has beside the keys' terms: exp(sink), which no value goes with.
 enum class Sink : std::uint8_t {
   kNone,
@@ -93,10 +106,22 @@ struct AttentionProblem {
   std::int64_t seq_kv = 1;
   std::int64_t dim_qk = 64;
   std::int64_t dim_v = 64;
-  DType dtype = DType::kF32;  ///< of q, k, v, o and their gradients: f32, f16 or bf16
+  /// Ragged tensors. With tokens_q, q, o and their gradients are [tokens_q, heads_q, dim] (layout THD), the LSE
+  /// [tokens_q, heads_q], and sequence b has the tokens from offsets_q[b] up to offsets_q[b + 1], which calls bind as
+  /// operand 'offsets_q', i32 [batch + 1]. seq_q is then the most that a sequence may have. Programs see the position
+  /// in the sequence. tokens_kv does so for k, v and their gradients, with 'offsets_kv' and seq_kv. On the host, calls
+  /// check that offsets begin at 0, do not descend, end at the tokens, and leave no sequence more than seq_q or seq_kv.
+  std::optional<std::int64_t> tokens_q, tokens_kv;
+  /// Forward only, and with lengths of keys. Calls bind the page tables as operands 'page_table_k' and 'page_table_v',
+  /// i32 [batch, blocks_per_sequence], which may be the same memory. What a table holds for blocks at or after its
+  /// sequence's length is not looked at; on the host, calls check that the rest is from 0 to blocks - 1.
+  std::optional<PagedKeys> paged;
+  DType dtype = DType::kF32;     ///< of q, k, v and their gradients: f32, f16 or bf16
+  std::optional<DType> dtype_o;  ///< of o and d_o, where it is not dtype
 
-  /// Each gradient lies as its tensor does: dq as q, dk as k, dv as v, and the upstream d_o as o.
   TensorLayout q, k, v, o;
+  /// The upstream gradient d_o lies as o does, dq as q, dk as k and dv as v, unless it has a layout of its own.
+  std::optional<TensorLayout> d_o, dq, dk, dv;
 
   /// The factor of Q K^T; 1 / sqrt(dim_qk) when absent. A call may override it without a rebuild.
   std::optional<float> scale;
@@ -116,16 +141,16 @@ struct AttentionProblem {
   float dropout = 0;
 
   Program program;
-  /// One for each operand of the program, in any order. Those that `lengths` and `sink` bring may be left out.
+  /// One for each operand of the program, in any order. Those that other fields bring may be left out.
   std::vector<OperandSpec> operands;
 
   /// Whether backward() will be called; a problem without it needs no derivative.
   bool backward = false;
   /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores,
-  /// f32 [batch, heads_q, seq_q], dense.
+  /// f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] with tokens_q.
   bool stats = false;
-  /// Whether forward() writes the largest modified score of each row's kept keys: f32 [batch, heads_q, seq_q], dense;
-  /// -inf for a row without one. A sink is no score.
+  /// Whether forward() writes the largest modified score of each row's kept keys: f32, of the LSE's shape; -inf for a
+  /// row without one. A sink is no score.
   bool max_logit = false;
   /// Whether calls may pass IndexOffsets other than zero. The cudnn backend then builds kernels that take them, which
   /// skip no tiles outside a band, and refuses them otherwise; the host's backends take them always.

@@ -17,17 +17,22 @@ struct TensorInfo {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one per dimension
-  /// The dimensions of `shape`: "BSHD", "SBHD" or "BHSD" for q, k, v and o, "BHS" for lse; for an operand the axes that
-  /// it varies along ("h, kv_idx"), or "table".
+  /// The dimensions of `shape`: "BSHD", "SBHD", "BHSD" or "THD" for q, k, v and o, where B and S are the blocks of a
+  /// pool and the positions in one if k and v are paged; "BHS" or "TH" for lse; for an operand the axes that it varies
+  /// along ("h, kv_idx"), or "table".
   std::string dimensions;
   std::size_t bytes = 0;      ///< from the first element to the end of the last
-  bool has_gradient = false;  ///< whether backward() writes a gradient with this shape and these strides
+  bool has_gradient = false;  ///< whether backward() writes its gradient
 
   bool operator==(const TensorInfo&) const = default;
 };
 
 /// The tensors of a problem: q, k, v, o (shapes in the order of their layout, also where explicit strides are given),
-/// lse, then the operands in the order of the program's declarations. d_o is as o. Throws what validate() throws.
+/// lse, then the operands in the order of the program's declarations, whose gradients have their shapes and strides.
+/// Throws what validate() throws.
 SCOREMOD_API std::vector<TensorInfo> tensors_of(const AttentionProblem& problem);
+
+/// d_o, dq, dk and dv, which lie as o, q, k and v unless the problem says otherwise; also of problems without backward.
+SCOREMOD_API std::vector<TensorInfo> gradients_of(const AttentionProblem& problem);
 
 }  // namespace scoremod

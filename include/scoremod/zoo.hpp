@@ -154,6 +154,9 @@ struct Sizes {
   /// Whether the problem has `lengths`: what is aligned with a sequence's end is then aligned with each batch's own.
   bool lengths_q = false;
   bool lengths_kv = false;
+  /// Likewise whether it has `tokens_q` and `tokens_kv`; lengths go before the ends that offsets say.
+  bool offsets_q = false;
+  bool offsets_kv = false;
 };
 
 /// An operand of a made modifier, with the shape it has for the given sizes.

@@ -1,7 +1,6 @@
 """Attention over NumPy arrays."""
 
 import ctypes
-import dataclasses
 import json
 import weakref
 from typing import NamedTuple
@@ -125,18 +124,18 @@ class Attention:
     def forward(
         self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, scale=None, offsets=Offsets(), dropout=DropoutState()
     ):
-        """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q], the natural log of each row's
+        """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q] ([tokens_q, heads_q] with "tokens_q"), the natural log of each row's
         sum of exp of the modified scores, which backward needs. With return_max_logit each row's largest modified score comes last, likewise
-        float32 [batch, heads_q, seq_q]; the problem must have "max_logit": True.
+        float32 of that shape; the problem must have "max_logit": True.
 
-        operands: name -> array, one for each operand of the program, and for "lengths" and a learned "sink" (docs/problem.md).
+        operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/problem.md).
         scale: takes the place of the problem's.
         dropout: a DropoutState(seed, offset), which decides what a problem with "dropout" drops.
         """
         call = _Call(self._tensors, scale, offsets, dropout)
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
         args.operands, args.operand_count = call.operands(self._operands, operands)
-        o = call.output(args, "o", "o", np.asarray(q).dtype)
+        o = call.output(args, "o", "o", self._output_dtype(np.asarray(q).dtype))
         lse = call.output(args, "lse", "lse", np.float32) if return_lse or self._problem["stats"] else None
         max_logit = None
         if self._problem["max_logit"]:
@@ -158,10 +157,15 @@ class Attention:
         call = _Call(self._tensors, scale, offsets, dropout)
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
         args.operands, args.operand_count = call.operands(self._operands, operands)
-        made = {role: call.output(args, f"d{role}", role, np.asarray(q).dtype) for role in "qkv"}
+        made = {role: call.output(args, f"d{role}", f"d{role}", np.asarray(q).dtype) for role in "qkv"}
         gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands)
         library.call("scoremod_attention_backward", self._handle, args)
         return Gradients(made["q"], made["k"], made["v"], gradients)
+
+    def _output_dtype(self, dtype):
+        """That of o where q has this one. NumPy has no bfloat16 of its own: its bits are uint16."""
+        name = self._problem.get("dtype_o", self._problem["dtype"])
+        return dtype if name == self._problem["dtype"] else np.dtype({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[name])
 
     def _workspace_bytes(self, direction):
         size = ctypes.c_size_t()
@@ -189,8 +193,7 @@ class _Call:
     def args(self, kind, **arrays):
         args = kind(options=ctypes.pointer(self._options))
         for name, array in arrays.items():
-            spec = self._tensors["o" if name == "d_o" else name]
-            setattr(args, name, self._input(dataclasses.replace(spec, name=name), array))
+            setattr(args, name, self._input(self._tensors[name], array))
         return args
 
     def output(self, args, name, role, dtype):

@@ -107,16 +107,24 @@ def dense_strides(shape):
 
 
 def tensor_specs(problem):
-    """The TensorSpec of q, k, v, o and lse, from a problem as scoremod_attention_problem gives it."""
+    """The TensorSpec of q, k, v, o, lse and the gradients d_o, dq, dk and dv, from a problem as scoremod_attention_problem gives it."""
     batch, heads_q, heads_kv = problem["batch"], problem["heads_q"], problem["heads_kv"]
     seq_q, seq_kv, dim_qk, dim_v = problem["seq_q"], problem["seq_kv"], problem["dim_qk"], problem["dim_v"]
-    specs = {
-        "q": _spec("q", problem, batch=batch, sequence=seq_q, head=heads_q, dim=dim_qk),
-        "k": _spec("k", problem, batch=batch, sequence=seq_kv, head=heads_kv, dim=dim_qk),
-        "v": _spec("v", problem, batch=batch, sequence=seq_kv, head=heads_kv, dim=dim_v),
-        "o": _spec("o", problem, batch=batch, sequence=seq_q, head=heads_q, dim=dim_v),
+    queries = {"batch": batch, "sequence": seq_q, "token": problem.get("tokens_q")}
+    keys = {"batch": batch, "sequence": seq_kv, "token": problem.get("tokens_kv")}
+    if "paged" in problem:
+        keys = {"batch": problem["paged"]["blocks"], "sequence": problem["paged"]["block_size"]}
+    sizes = {
+        "q": {**queries, "head": heads_q, "dim": dim_qk},
+        "k": {**keys, "head": heads_kv, "dim": dim_qk},
+        "v": {**keys, "head": heads_kv, "dim": dim_v},
+        "o": {**queries, "head": heads_q, "dim": dim_v},
     }
-    rows = (batch, heads_q, seq_q)
+    specs = {name: _spec(name, name, problem, of_tensor) for name, of_tensor in sizes.items()}
+    for name, of_tensor in sizes.items():
+        gradient = "d_o" if name == "o" else f"d{name}"
+        specs[gradient] = _spec(gradient, gradient if gradient in problem else name, problem, of_tensor)
+    rows = (problem["tokens_q"], heads_q) if "tokens_q" in problem else (batch, heads_q, seq_q)
     specs["lse"] = TensorSpec("lse", "f32", rows, dense_strides(rows))
     return specs
 
@@ -133,13 +141,14 @@ def operand_specs(problem):
     return specs
 
 
-_LAYOUT_AXES = {"B": "batch", "S": "sequence", "H": "head", "D": "dim"}
+_LAYOUT_AXES = {"B": "batch", "S": "sequence", "T": "token", "H": "head", "D": "dim"}
 
 
-def _spec(name, problem, **sizes):
-    layout = problem[name] if isinstance(problem[name], str) else problem[name]["layout"]
-    axes = [_LAYOUT_AXES[letter] for letter in layout]
+def _spec(name, place, problem, sizes):
+    """place: the field that says where the tensor lies."""
+    lies = problem[place]
+    axes = [_LAYOUT_AXES[letter] for letter in (lies if isinstance(lies, str) else lies["layout"])]
     shape = tuple(sizes[axis] for axis in axes)
-    if isinstance(problem[name], str):
-        return TensorSpec(name, problem["dtype"], shape, dense_strides(shape))
-    return TensorSpec(name, problem["dtype"], shape, tuple(problem[name]["strides"][axis] for axis in axes))
+    dtype = problem.get("dtype_o", problem["dtype"]) if name in ("o", "d_o") else problem["dtype"]
+    strides = dense_strides(shape) if isinstance(lies, str) else tuple(lies["strides"][axis] for axis in axes)
+    return TensorSpec(name, dtype, shape, strides)

@@ -69,6 +69,16 @@ constexpr std::array kRules{
              "leave 'dropout' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kMaxLogit, "max_logit", "The engine does not write the largest score of each row.",
              "leave 'max_logit' out, or use the kernels or the cpu backend"},
+    RuleInfo{Rule::kRagged, "ragged", "The engine takes no sequences that lie one after the other without padding.",
+             "pad the tensors and give lengths, or use the cpu backend"},
+    RuleInfo{Rule::kPaged, "paged", "The engine reads no keys and values from the blocks of a pool.",
+             "gather k and v, or use the cpu backend"},
+    RuleInfo{Rule::kGradientLayout, "gradient_layout",
+             "The engine writes gradients as their tensors lie, and reads d_o "
+             "as it writes o.",
+             "leave the layouts of gradients out, or use the kernels or the cpu backend"},
+    RuleInfo{Rule::kOutputDtype, "output_dtype", "The engine writes o in the dtype of q, k and v alone.",
+             "leave 'dtype_o' out, or use the cpu backend"},
 };
 
 }  // namespace
@@ -80,6 +90,17 @@ const RuleInfo& info(Rule rule) {
     if (row.rule == rule) return row;
   }
   fail_bug("a rule without a row in the table of unsupported reasons");
+}
+
+void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons) {
+  const auto object = [&](Rule rule, const auto&... text) { reasons.push_back(unsupported(rule, concat(text...))); };
+  if (problem.tokens_q) object(Rule::kRagged, "expected dense queries, found ragged ones (tokens_q)");
+  if (problem.tokens_kv) object(Rule::kRagged, "expected dense keys, found ragged ones (tokens_kv)");
+  if (problem.paged) object(Rule::kPaged, "expected dense keys and values, found paged ones");
+  if (problem.dtype_o && *problem.dtype_o != problem.dtype) {
+    object(Rule::kOutputDtype, "expected o of the dtype of q, ", to_string(problem.dtype), ", found ",
+           to_string(*problem.dtype_o));
+  }
 }
 
 UnsupportedReason unsupported(Rule rule, std::string text, std::string remedy) {

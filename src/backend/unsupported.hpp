@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "scoremod/attention.hpp"
 
@@ -32,6 +33,10 @@ enum class Rule : std::uint8_t {
   kSink,
   kDropout,
   kMaxLogit,
+  kRagged,
+  kPaged,
+  kGradientLayout,
+  kOutputDtype,
 };
 
 struct RuleInfo {
@@ -44,6 +49,9 @@ struct RuleInfo {
 /// Every rule, in the order of the enum.
 std::span<const RuleInfo> unsupported_rules();
 const RuleInfo& info(Rule rule);
+
+/// Adds the reasons of an engine whose tensors are all dense and of one dtype: ragged, paged, dtype_o.
+void object_to_places(const AttentionProblem& problem, std::vector<UnsupportedReason>& reasons);
 
 /// A reason by this rule. `text` says what was expected and what was found; the remedy is the rule's unless another is
 /// given.

@@ -34,12 +34,12 @@ CheckMemory::CheckMemory(const Completed& completed, const ProblemInputs& inputs
     : q(buffer_for(tensor_of("q", completed.problem, TensorRole::kQ), seed, space)),
       k(buffer_for(tensor_of("k", completed.problem, TensorRole::kK), seed, space)),
       v(buffer_for(tensor_of("v", completed.problem, TensorRole::kV), seed, space)),
-      d_o(buffer_for(tensor_of("d_o", completed.problem, TensorRole::kO), seed, space)),
+      d_o(buffer_for(tensor_of("d_o", completed.problem, TensorRole::kDO), seed, space)),
       o(buffer_for(tensor_of("o", completed.problem, TensorRole::kO), seed, space)),
       lse(buffer_for(lse_tensor(completed.problem), seed, space)),
-      dq(buffer_for(tensor_of("dq", completed.problem, TensorRole::kQ), seed, space)),
-      dk(buffer_for(tensor_of("dk", completed.problem, TensorRole::kK), seed, space)),
-      dv(buffer_for(tensor_of("dv", completed.problem, TensorRole::kV), seed, space)),
+      dq(buffer_for(tensor_of("dq", completed.problem, TensorRole::kDQ), seed, space)),
+      dk(buffer_for(tensor_of("dk", completed.problem, TensorRole::kDK), seed, space)),
+      dv(buffer_for(tensor_of("dv", completed.problem, TensorRole::kDV), seed, space)),
       with_gradient(problem::operands_with_gradient(completed.problem)) {
   if (completed.problem.max_logit) {
     StridedTensor tensor = lse_tensor(completed.problem);

@@ -90,21 +90,45 @@ Results<Real> evaluate(const compiler::CompiledProblem& compiled, const referenc
   return results;
 }
 
-std::vector<OutputCheck> compare_all(const CheckMemory& memory, const Results<double>& oracle,
-                                     const Results<float>& plain, const RoundingBand& band, bool with_backward) {
+/// An output's values in the dense order of its memory, from those of the problem's batches, heads and positions.
+template <class Real>
+std::vector<Real> in_memory_order(const StridedTensor& memory, const StridedTensor& placed,
+                                  const std::vector<Real>& values) {
+  if (placed.rows.empty()) return values;
+  std::vector<Real> at_offsets(memory.bytes() / size_of(memory.dtype)), ordered;
+  placed.for_each_offset([&](std::int64_t number, std::int64_t offset) {
+    at_offsets[static_cast<std::size_t>(offset)] = values[static_cast<std::size_t>(number)];
+  });
+  memory.for_each_offset(
+      [&](std::int64_t, std::int64_t offset) { ordered.push_back(at_offsets[static_cast<std::size_t>(offset)]); });
+  return ordered;
+}
+
+std::vector<OutputCheck> compare_all(const CheckMemory& memory, const AttentionProblem& problem,
+                                     std::span<const void* const> operands, const Results<double>& oracle,
+                                     const Results<float>& plain, const RoundingBand& band) {
+  using problem::TensorRole;
   std::vector<OutputCheck> checks;
   const auto compare = [&](const GuardedBuffer& buffer, const std::vector<double>& t, const std::vector<float>& p,
                            const std::vector<double>& b) {
     checks.push_back(verification::compare_output(buffer.tensor(), {buffer.values(), t, p, b}));
   };
-  compare(memory.o, oracle.forward.o, plain.forward.o, band.forward.o);
-  compare(memory.lse, oracle.forward.lse, plain.forward.lse, band.forward.lse);
-  if (memory.max_logit)
-    compare(*memory.max_logit, oracle.forward.max_logit, plain.forward.max_logit, band.forward.max_logit);
-  if (!with_backward) return checks;
-  compare(memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
-  compare(memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);
-  compare(memory.dv, oracle.backward.dv, plain.backward.dv, band.backward.dv);
+  const auto compare_rows = [&](TensorRole role, const GuardedBuffer& buffer, const std::vector<double>& t,
+                                const std::vector<float>& p, const std::vector<double>& b) {
+    const StridedTensor placed = problem::placed_tensor(problem, role, operands);
+    compare(buffer, in_memory_order(buffer.tensor(), placed, t), in_memory_order(buffer.tensor(), placed, p),
+            in_memory_order(buffer.tensor(), placed, b));
+  };
+  compare_rows(TensorRole::kO, memory.o, oracle.forward.o, plain.forward.o, band.forward.o);
+  compare_rows(TensorRole::kLse, memory.lse, oracle.forward.lse, plain.forward.lse, band.forward.lse);
+  if (memory.max_logit) {
+    compare_rows(TensorRole::kLse, *memory.max_logit, oracle.forward.max_logit, plain.forward.max_logit,
+                 band.forward.max_logit);
+  }
+  if (!problem.backward) return checks;
+  compare_rows(TensorRole::kDQ, memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
+  compare_rows(TensorRole::kDK, memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);
+  compare_rows(TensorRole::kDV, memory.dv, oracle.backward.dv, plain.backward.dv, band.backward.dv);
   for (const std::uint32_t i : memory.with_gradient) {
     compare(memory.d_operands[i], oracle.backward.d_operands[i], plain.backward.d_operands[i],
             band.backward.d_operands[i]);
@@ -156,7 +180,7 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   auto band = std::async(std::launch::async, [&] { return rounding_band(compiled, tensors, parameters, sources); });
   const auto oracle = evaluate<double>(compiled, tensors, parameters, progress("computing the oracle", 0.1, 0.4));
   const auto plain = evaluate<float>(compiled, tensors, parameters, progress("computing the tolerance", 0.5, 0.45));
-  report.outputs = compare_all(memory, oracle, plain, band.get(), problem.backward);
+  report.outputs = compare_all(memory, problem, tensors.operands, oracle, plain, band.get());
   progress("done", 1, 0)(1);
   return report;
 }

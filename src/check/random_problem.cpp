@@ -117,6 +117,57 @@ void choose_fields(Chooser& choose, const RandomProblemOptions& options, CheckCa
   problem.max_logit = choose.chance(options.max_logit_probability);
 }
 
+void choose_ragged(Chooser& choose, AttentionProblem& problem) {
+  const bool of_queries = choose.chance(0.7), of_keys = !of_queries || choose.chance(0.6);
+  if (of_queries) {
+    problem.tokens_q = choose.between(1, problem.batch * problem.seq_q);
+    problem.q = problem.o = {Layout::kTHD, {}};
+  }
+  if (of_keys) {
+    problem.tokens_kv = choose.between(1, problem.batch * problem.seq_kv);
+    problem.k = problem.v = {Layout::kTHD, {}};
+  }
+}
+
+void choose_paged(Chooser& choose, std::int64_t row_alignment, AttentionProblem& problem) {
+  problem.backward = false;
+  problem.lengths.kv = true;
+  PagedKeys& paged = problem.paged.emplace();
+  paged.block_size = choose.one_of(std::array<std::int64_t, 5>{1, 3, 16, 64, 128});
+  paged.blocks_per_sequence = (problem.seq_kv + paged.block_size - 1) / paged.block_size + choose.between(0, 2);
+  paged.blocks = choose.between(1, problem.batch * paged.blocks_per_sequence + 3);
+  for (const auto& [tensor, role] : {std::pair{&problem.k, TensorRole::kK}, std::pair{&problem.v, TensorRole::kV}}) {
+    if (tensor->strides)
+      tensor->strides = random_strides(choose, row_alignment, problem::memory_shape_of(problem, role));
+  }
+}
+
+/// Where tensors lie in ways that not every engine has.
+void choose_places(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
+  // Offsets and tables are of whole sequences.
+  if (!problem.index_offsets) {
+    if (choose.chance(options.ragged_probability)) {
+      choose_ragged(choose, problem);
+    } else if (choose.chance(options.paged_probability)) {
+      choose_paged(choose, options.row_alignment, problem);
+    }
+  }
+  if (choose.chance(options.output_dtype_probability))
+    problem.dtype_o = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
+  if (!problem.backward || !choose.chance(options.gradient_layout_probability)) return;
+  const auto own = [&](std::optional<TensorLayout>& gradient, TensorRole role) {
+    const bool is_ragged = problem::layout_of(problem, role).layout == Layout::kTHD;
+    if (is_ragged || choose.chance(0.4)) return;
+    gradient = TensorLayout{choose.one_of(std::array{Layout::kBSHD, Layout::kSBHD, Layout::kBHSD}), {}};
+    if (choose.chance(0.4))
+      gradient->strides = random_strides(choose, options.row_alignment, problem::shape_of(problem, role));
+  };
+  own(problem.d_o, TensorRole::kDO);
+  own(problem.dq, TensorRole::kDQ);
+  own(problem.dk, TensorRole::kDK);
+  own(problem.dv, TensorRole::kDV);
+}
+
 }  // namespace
 
 CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options) {
@@ -155,7 +206,10 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
     out.fills.push_back({kRowWeight, {FillKind::kUniform, 0, 2}});
   }
   // Where rows are of a class, engines without these fields are to run them, and a sink would hide how low they are.
-  if (program_options.rows == RowClass::kAny) choose_fields(choose, options, out);
+  if (program_options.rows == RowClass::kAny) {
+    choose_fields(choose, options, out);
+    choose_places(choose, options, problem);
+  }
   return out;
 }
 

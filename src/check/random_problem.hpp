@@ -27,6 +27,11 @@ struct RandomProblemOptions {
   double sink_probability = 0;
   double dropout_probability = 0;
   double max_logit_probability = 0;
+  /// How often sequences lie one after the other, keys in blocks (then without backward), and so on.
+  double ragged_probability = 0;
+  double paged_probability = 0;
+  double gradient_layout_probability = 0;
+  double output_dtype_probability = 0;
 };
 
 /// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,

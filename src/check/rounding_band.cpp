@@ -101,9 +101,10 @@ class Band {
         scale_(parameters.scale),
         smallest_weight_(smallest_weight(problem_)),
         store_(unit_roundoff(problem_.dtype)),
-        q_(reference::load_dense<double>(problem_, TensorRole::kQ, inputs.q)),
-        k_(reference::load_dense<double>(problem_, TensorRole::kK, inputs.k)),
-        v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v)),
+        store_o_(unit_roundoff(problem::dtype_of(problem_, TensorRole::kO))),
+        q_(reference::load_dense<double>(problem_, TensorRole::kQ, inputs.q, inputs.operands)),
+        k_(reference::load_dense<double>(problem_, TensorRole::kK, inputs.k, inputs.operands)),
+        v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v, inputs.operands)),
         operands_(reference::view_operands(problem_, inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
         offsets_(parameters.offsets),
@@ -118,7 +119,7 @@ class Band {
         o_move_(o_.size()),
         o_magnitude_(o_.size()) {
     if (inputs.d_o == nullptr || !compiled.backward) return;
-    d_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.d_o);
+    d_o_ = reference::load_dense<double>(problem_, TensorRole::kDO, inputs.d_o, inputs.operands);
     derivative_program_ = compiled.backward->program;
     derivative_.emplace(derivative_program_, operands_, parameters.offsets);
     derivative_error_.emplace(derivative_program_, function_error_);
@@ -292,7 +293,7 @@ class Band {
     }
     // Weights may be divided by their sum only in the end.
     for (std::size_t d = 0; d < o_.size(); ++d) {
-      const double move = std::sqrt(o_move_[d]) + (row_.weight + store_) * std::abs(o_[d]);
+      const double move = std::sqrt(o_move_[d]) + (row_.weight + store_o_) * std::abs(o_[d]);
       o_move_[d] = unless_overflow(o_magnitude_[d] * std::exp(log_sum_), move);
     }
   }
@@ -304,7 +305,7 @@ class Band {
     double delta_square = 0;
     for (std::size_t d = 0; d < o_.size(); ++d) {
       delta.add(d_o[d] * o_[d]);
-      delta_square += square(store_ * d_o[d] * o_[d]);
+      delta_square += square(store_o_ * d_o[d] * o_[d]);
     }
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       Key& key = keys_[static_cast<std::size_t>(j)];
@@ -443,7 +444,8 @@ class Band {
   const AttentionProblem& problem_;
   const double scale_;
   const double smallest_weight_;
-  const double store_;  ///< of q, k, v, o and their gradients
+  const double store_;    ///< of q, k, v and their gradients
+  const double store_o_;  ///< of o and d_o
   const std::vector<double> q_, k_, v_;
   std::vector<double> d_o_;
   const std::vector<reference::OperandView> operands_;

@@ -12,8 +12,8 @@ using problem::TensorRole;
 
 double score_deviation(const AttentionProblem& problem, const reference::InputTensors& inputs,
                        const backend::CallParameters& parameters) {
-  const auto q = reference::load_dense<double>(problem, TensorRole::kQ, inputs.q);
-  const auto k = reference::load_dense<double>(problem, TensorRole::kK, inputs.k);
+  const auto q = reference::load_dense<double>(problem, TensorRole::kQ, inputs.q, inputs.operands);
+  const auto k = reference::load_dense<double>(problem, TensorRole::kK, inputs.k, inputs.operands);
   const auto operands = reference::view_operands(problem, inputs.operands);
   reference::Interpreter<double> program(problem.program, operands, parameters.offsets);
   double squares = 0;

@@ -23,6 +23,10 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   options.sink_probability = 0.15;
   options.dropout_probability = 0.15;
   options.max_logit_probability = 0.15;
+  options.ragged_probability = 0.08;
+  options.paged_probability = 0.05;
+  options.gradient_layout_probability = 0.15;
+  options.output_dtype_probability = 0.05;
   return options;
 }
 

@@ -38,7 +38,9 @@ struct Step {
 };
 
 bool wants_backward(const AttentionProblem& problem) { return problem.backward; }
-bool has_lengths(const AttentionProblem& problem) { return problem.lengths.q || problem.lengths.kv; }
+bool has_lengths(const AttentionProblem& problem) {
+  return problem.lengths.q || problem.lengths.kv || problem.tokens_q || problem.tokens_kv;
+}
 
 void nothing(CompiledProblem&) {}
 

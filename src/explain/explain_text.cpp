@@ -80,14 +80,19 @@ class Writer {
   void problem() {
     // Every member by name: a new one does not compile until it is said here, or seen to be said elsewhere, as the
     // tensors and the program are below.
-    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, lengths, sink,
-                 dropout, program, operands, backward, stats, max_logit, index_offsets, deterministic] =
-        explanation_.problem;
+    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, q,
+                 k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, program, operands, backward, stats, max_logit,
+                 index_offsets, deterministic] = explanation_.problem;
     row("problem") << "batch " << batch << ", heads " << heads_q;
     if (heads_kv != heads_q) out_ << " over " << heads_kv;
     out_ << ", " << seq_q << " queries x " << seq_kv << " keys, dim " << dim_qk;
     if (dim_v != dim_qk) out_ << " / " << dim_v;
-    out_ << ", " << to_string(dtype) << ", scale " << explanation_.problem.effective_scale()
+    if (tokens_q) out_ << ", " << *tokens_q << " tokens of queries";
+    if (tokens_kv) out_ << ", " << *tokens_kv << " tokens of keys";
+    if (paged) out_ << ", keys in " << paged->blocks << " blocks of " << paged->block_size;
+    out_ << ", " << to_string(dtype) << (dtype_o ? concat(", o ", to_string(*dtype_o)) : std::string()) << ", scale "
+         << explanation_.problem.effective_scale()
+         << (d_o || dq || dk || dv ? ", gradients in layouts of their own" : "")
          << (lengths.q ? ", lengths of queries" : "") << (lengths.kv ? ", lengths of keys" : "")
          << (sink == Sink::kNone ? std::string() : std::string(", sink ") + to_string(sink))
          << (dropout > 0 ? concat(", dropout ", dropout) : std::string()) << (backward ? ", backward" : "")

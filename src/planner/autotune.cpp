@@ -36,9 +36,9 @@ class TimedCall {
     parameters_.scale = problem.effective_scale();
     if (!problem.backward) return;
     d_o_ = upload(inputs_.d_o);
-    dq_ = room(TensorRole::kQ);
-    dk_ = room(TensorRole::kK);
-    dv_ = room(TensorRole::kV);
+    dq_ = room(TensorRole::kDQ);
+    dk_ = room(TensorRole::kDK);
+    dv_ = room(TensorRole::kDV);
   }
 
   void run(const backend::ForwardPlan& plan, std::span<std::byte> workspace) const {

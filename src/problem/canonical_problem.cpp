@@ -23,6 +23,7 @@ struct Writer {
   void write(const Layout& layout) { out.text(to_string(layout)); }
   void write(const Sink& sink) { out.text(to_string(sink)); }
   void write(const SequenceLengths& lengths) { visit_members(lengths, *this); }
+  void write(const PagedKeys& paged) { visit_members(paged, *this); }
   void write(const Program& program) { out.text(program.to_string()); }
   void write(const TensorLayout& tensor) { visit_members(tensor, *this); }
   void write(const Strides& strides) { visit_members(strides, *this); }

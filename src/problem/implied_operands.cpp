@@ -9,13 +9,6 @@
 namespace scoremod::problem {
 namespace {
 
-std::optional<std::uint32_t> number_of(const Program& program, const std::string& name) {
-  const std::vector<OperandDecl>& decls = program.operands();
-  const auto found = std::ranges::find(decls, name, &OperandDecl::name);
-  if (found == decls.end()) return std::nullopt;
-  return static_cast<std::uint32_t>(found - decls.begin());
-}
-
 bool reads(const Program& program, std::uint32_t operand) {
   return std::ranges::any_of(program.nodes(), [&](const Node& node) {
     return (node.op == Op::kOperand || node.op == Op::kGather) && node.payload == operand;
@@ -45,11 +38,51 @@ Program with_declarations(const Program& program, const std::vector<OperandDecl>
   return builder.finish(ids[program.value()], keep_of(program, ids));
 }
 
+/// How many tokens of a ragged tensor a batch has: offsets[b + 1] - offsets[b].
+NodeId tokens_of_batch(ir::Builder& builder, std::uint32_t offsets) {
+  const NodeId batch = builder.leaf(Op::kBatchIdx);
+  const NodeId next = builder.make(Op::kAdd, {batch, builder.constant(std::int32_t{1})});
+  return builder.make(Op::kSub,
+                      {builder.gather(offsets, std::span(&next, 1)), builder.gather(offsets, std::span(&batch, 1))});
+}
+
+/// The declaration as a message says it.
+std::string type_of(const OperandDecl& decl) {
+  if (decl.is_table()) return concat("a table of i32 with rank ", decl.table_rank);
+  return decl.type == Type::kF32 ? "f32 [h]" : "i32 [b]";
+}
+
+const char* field_of(const std::string& operand) {
+  if (operand == kSinkOperand) return "sink is";
+  if (operand == kOffsetsOfQueries || operand == kOffsetsOfKeys) return "offsets are";
+  return operand == kPagesOfKeys || operand == kPagesOfValues ? "page tables are" : "lengths are";
+}
+
 }  // namespace
+
+std::optional<std::uint32_t> operand_number(const Program& program, const std::string& name) {
+  const std::vector<OperandDecl>& decls = program.operands();
+  const auto found = std::ranges::find(decls, name, &OperandDecl::name);
+  if (found == decls.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - decls.begin());
+}
+
+std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name) {
+  const bool of_queries = name == kOffsetsOfQueries;
+  if ((of_queries && problem.tokens_q) || (name == kOffsetsOfKeys && problem.tokens_kv)) return {problem.batch + 1};
+  const bool is_page_table = name == kPagesOfKeys || name == kPagesOfValues;
+  if (is_page_table && problem.paged) return {problem.batch, problem.paged->blocks_per_sequence};
+  return {};
+}
 
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem) {
   constexpr std::array<bool, kAxisCount> kByBatch{true, false, false, false}, kByHead{false, true, false, false};
   std::vector<OperandDecl> decls;
+  if (problem.tokens_q) decls.push_back({kOffsetsOfQueries, Type::kI32, {}, 1});
+  if (problem.tokens_kv) decls.push_back({kOffsetsOfKeys, Type::kI32, {}, 1});
+  for (const char* name : {kPagesOfKeys, kPagesOfValues}) {
+    if (problem.paged) decls.push_back({name, Type::kI32, {}, 2});
+  }
   if (problem.lengths.q) decls.push_back({kLengthsOfQueries, Type::kI32, kByBatch, 0});
   if (problem.lengths.kv) decls.push_back({kLengthsOfKeys, Type::kI32, kByBatch, 0});
   if (problem.sink == Sink::kLearned) decls.push_back({kSinkOperand, Type::kF32, kByHead, 0});
@@ -58,12 +91,12 @@ std::vector<OperandDecl> implied_operands(const AttentionProblem& problem) {
 
 void check_implied_operands(const AttentionProblem& problem) {
   for (const OperandDecl& implied : implied_operands(problem)) {
-    const auto declared = number_of(problem.program, implied.name);
+    const auto declared = operand_number(problem.program, implied.name);
     if (!declared) continue;
     const bool is_sink = implied.name == kSinkOperand;
     if (problem.program.operands()[*declared] != implied) {
-      fail_argument("program: expected operand '", implied.name, "' to be ", is_sink ? "f32 [h]" : "i32 [b]",
-                    ", since the problem's ", is_sink ? "sink is" : "lengths are",
+      fail_argument("program: expected operand '", implied.name, "' to be ", type_of(implied), ", since the problem's ",
+                    field_of(implied.name),
                     " bound by that name; found another declaration; rename the program's operand");
     }
     if (is_sink && reads(problem.program, *declared)) {
@@ -79,16 +112,18 @@ AttentionProblem with_implied_operands(AttentionProblem problem) {
   for (const OperandDecl& decl : missing) {
     if (std::ranges::find(problem.operands, decl.name, &OperandSpec::name) == problem.operands.end()) {
       problem.operands.push_back(default_spec(problem, decl));
+      if (decl.is_table()) problem.operands.back().shape = implied_table_shape(problem, decl.name);
     }
   }
-  std::erase_if(missing, [&](const OperandDecl& decl) { return number_of(problem.program, decl.name).has_value(); });
+  std::erase_if(missing,
+                [&](const OperandDecl& decl) { return operand_number(problem.program, decl.name).has_value(); });
   if (!missing.empty()) problem.program = with_declarations(problem.program, missing);
   return problem;
 }
 
 std::optional<std::uint32_t> sink_operand(const AttentionProblem& problem) {
   if (problem.sink != Sink::kLearned) return std::nullopt;
-  const auto number = number_of(problem.program, kSinkOperand);
+  const auto number = operand_number(problem.program, kSinkOperand);
   if (!number) fail_bug("a problem with a learned sink whose program does not declare it");
   return number;
 }
@@ -98,11 +133,15 @@ AttentionProblem with_lengths_in_mask(AttentionProblem problem) {
   const std::vector<NodeId> ids = copy_program(problem.program, builder);
   NodeId keep = keep_of(problem.program, ids);
   const auto bound = [&](Op index, const char* lengths) {
-    const auto operand = number_of(problem.program, lengths);
+    const auto operand = operand_number(problem.program, lengths);
     if (!operand) fail_bug("a problem with lengths whose program does not declare ", lengths);
-    const NodeId below = builder.make(Op::kLt, {builder.leaf(index), builder.operand(*operand)});
+    const bool is_table = problem.program.operands()[*operand].is_table();
+    const NodeId length = is_table ? tokens_of_batch(builder, *operand) : builder.operand(*operand);
+    const NodeId below = builder.make(Op::kLt, {builder.leaf(index), length});
     keep = keep == kNoNode ? below : builder.make(Op::kAnd, {keep, below});
   };
+  if (problem.tokens_q) bound(Op::kQueryIdx, kOffsetsOfQueries);
+  if (problem.tokens_kv) bound(Op::kKeyIdx, kOffsetsOfKeys);
   if (problem.lengths.q) bound(Op::kQueryIdx, kLengthsOfQueries);
   if (problem.lengths.kv) bound(Op::kKeyIdx, kLengthsOfKeys);
   problem.program = builder.finish(ids[problem.program.value()], keep);

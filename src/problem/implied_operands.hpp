@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "scoremod/problem.hpp"
@@ -11,10 +12,17 @@ namespace scoremod::problem {
 /// Names under which calls bind what a problem's fields bring.
 inline constexpr const char* kLengthsOfQueries = "lengths_q";
 inline constexpr const char* kLengthsOfKeys = "lengths_kv";
+inline constexpr const char* kOffsetsOfQueries = "offsets_q";
+inline constexpr const char* kOffsetsOfKeys = "offsets_kv";
+inline constexpr const char* kPagesOfKeys = "page_table_k";
+inline constexpr const char* kPagesOfValues = "page_table_v";
 inline constexpr const char* kSinkOperand = "sink";
 
 /// The operands that a problem's fields bring, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
+
+/// The shape that a problem's fields give a table of this name, which only they can know; empty for all others.
+std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name);
 
 /// Throws Error(kInvalidArgument) where the program declares an operand of such a name as something else.
 void check_implied_operands(const AttentionProblem& problem);
@@ -26,8 +34,12 @@ AttentionProblem with_implied_operands(AttentionProblem problem);
 /// The number of the operand that holds a learned sink; empty without one. The problem has its implied operands.
 std::optional<std::uint32_t> sink_operand(const AttentionProblem& problem);
 
+/// The number of the operand of this name; empty where the program declares none.
+std::optional<std::uint32_t> operand_number(const Program& program, const std::string& name);
+
 /// The problem with its lengths in the program's mask, and no longer beside it: a key is kept where the global indices
-/// are below the lengths, too. The problem has its implied operands.
+/// are below the lengths, too, and below those that the offsets of ragged tensors leave. The problem has its implied
+/// operands.
 AttentionProblem with_lengths_in_mask(AttentionProblem problem);
 
 }  // namespace scoremod::problem

@@ -48,8 +48,9 @@ struct InputTensor {
 
 InputTensor find_tensor(const AttentionProblem& problem, ProblemInputs& inputs, const std::string& name) {
   const std::vector<TensorInfo> tensors = tensors_of(problem);
+  if (name == "d_o") return {gradients_of(problem).front(), &inputs.d_o};
   const std::pair<const char*, std::vector<std::byte>*> roles[] = {
-      {"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}, {"d_o", &inputs.d_o}};
+      {"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}};
   for (std::size_t i = 0; i < std::size(roles); ++i) {
     if (name == roles[i].first) return {tensors[i], roles[i].second};
   }

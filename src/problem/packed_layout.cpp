@@ -36,7 +36,7 @@ std::optional<PackedLayout> parse_packed_layout(std::string_view name) {
 
 TensorLayout part_of(const PackedLayout& packed, const AttentionProblem& problem, TensorRole role,
                      const std::string& field) {
-  const TensorShape shape = shape_of(problem, role);
+  const TensorShape shape = memory_shape_of(problem, role);
   const TensorShape q = shape_of(problem, TensorRole::kQ), k = shape_of(problem, TensorRole::kK),
                     v = shape_of(problem, TensorRole::kV);
   if (!same(k, v) || (packed.parts == 3 && !same(q, k))) {

@@ -22,14 +22,14 @@ struct InputTensor {
 };
 
 InputTensor role_tensor(const AttentionProblem& problem, const char* name, TensorRole role) {
-  const TensorShape shape = shape_of(problem, role);
-  return {name, problem.dtype, shape.batch * shape.heads * shape.sequence * shape.dim, shape.dim};
+  const TensorShape shape = memory_shape_of(problem, role);
+  return {name, dtype_of(problem, role), shape.batch * shape.heads * shape.sequence * shape.dim, shape.dim};
 }
 
 std::vector<InputTensor> input_tensors(const AttentionProblem& problem) {
   std::vector<InputTensor> tensors{role_tensor(problem, "q", TensorRole::kQ), role_tensor(problem, "k", TensorRole::kK),
                                    role_tensor(problem, "v", TensorRole::kV),
-                                   role_tensor(problem, "d_o", TensorRole::kO)};
+                                   role_tensor(problem, "d_o", TensorRole::kDO)};
   for (const OperandSpec& spec : with_implied_operands(problem).operands) {
     std::int64_t elements = 1;
     for (const std::int64_t size : spec.shape) elements *= size;

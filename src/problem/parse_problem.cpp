@@ -34,7 +34,7 @@ Layout parse_layout_field(const Json& value, const std::string& path) {
   const std::string& name = as_string(value, path);
   const auto layout = parse_layout(name);
   if (layout) return *layout;
-  std::vector<std::string> known{"BSHD", "SBHD", "BHSD"};
+  std::vector<std::string> known{"BSHD", "SBHD", "BHSD", "THD"};
   const bool is_packed = parse_packed_layout(name).has_value();
   if (is_packed) {
     fail_argument(path, ": expected one of ", name_list(known), ", found the packed layout ", describe(value),
@@ -87,6 +87,15 @@ TensorLayout parse_tensor_layout(const Json* value, const std::string& path, Lay
   return tensor;
 }
 
+PagedKeys parse_paged(const Json& value, const std::string& path) {
+  const Fields fields(value, path, member_names<PagedKeys>());
+  PagedKeys paged;
+  visit_members(paged, [&](const char* name, std::int64_t& count) {
+    count = as_integer(fields.require(name, "a number of keys or blocks"), fields.path_of(name));
+  });
+  return paged;
+}
+
 SequenceLengths parse_lengths(const Json& value, const std::string& path) {
   const Fields fields(value, path, member_names<SequenceLengths>());
   SequenceLengths lengths;
@@ -106,6 +115,7 @@ std::vector<OperandSpec> default_specs(const AttentionProblem& problem, const st
   for (const OperandDecl& decl : decls) {
     const auto found = std::ranges::find(known, decl.name, &OperandSpec::name);
     specs.push_back(found == known.end() ? default_spec(problem, decl) : *found);
+    if (decl.is_table() && specs.back().shape.empty()) specs.back().shape = implied_table_shape(problem, decl.name);
   }
   return specs;
 }
@@ -174,6 +184,18 @@ class ProblemReader {
     if (const Json* value = file_.find(name))
       dtype = parse_dtype_field(*value, name, std::span(kDTypes).first(kFloats));
   }
+  void operator()(const char* name, std::optional<std::int64_t>& number) const {
+    if (const Json* value = file_.find(name)) number = as_integer(*value, name);
+  }
+  void operator()(const char* name, std::optional<DType>& dtype) const {
+    if (file_.find(name) != nullptr) (*this)(name, dtype.emplace());
+  }
+  void operator()(const char* name, std::optional<PagedKeys>& paged) const {
+    if (const Json* value = file_.find(name)) paged = parse_paged(*value, name);
+  }
+  void operator()(const char* name, std::optional<TensorLayout>& gradient) const {
+    if (file_.find(name) != nullptr) (*this)(name, gradient.emplace());
+  }
   void operator()(const char* name, TensorLayout& tensor) const {
     const Json* value = file_.find(name);
     const auto own = packed_layout_of(value);
@@ -182,7 +204,7 @@ class ProblemReader {
     const auto role = packed ? part_role(name, *packed) : std::nullopt;
     if (!role) {
       if (own) parse_layout_field(*value, name);  // refuses it
-      tensor = parse_tensor_layout(value, name, layout_);
+      tensor = parse_tensor_layout(value, name, fallback_layout(name));
       return;
     }
     validate_sizes(problem_);
@@ -216,11 +238,21 @@ class ProblemReader {
   }
 
  private:
-  /// The tensor of this name, if it is one of a packed layout's.
+  /// The layout of a tensor, or of its gradient, where a file does not say it.
+  Layout fallback_layout(std::string_view name) const {
+    if (name == "dq") return problem_.q.layout;
+    if (name == "dk") return problem_.k.layout;
+    if (name == "dv") return problem_.v.layout;
+    if (name == "d_o") return problem_.o.layout;
+    const auto& tokens = name == "k" || name == "v" ? problem_.tokens_kv : problem_.tokens_q;
+    return tokens ? Layout::kTHD : layout_;
+  }
+
+  /// The tensor of this name, or the one whose gradient it is, if it is one of a packed layout's.
   static std::optional<TensorRole> part_role(std::string_view name, const PackedLayout& packed) {
-    if (name == "q" && packed.parts == 3) return TensorRole::kQ;
-    if (name == "k") return TensorRole::kK;
-    if (name == "v") return TensorRole::kV;
+    if ((name == "q" || name == "dq") && packed.parts == 3) return TensorRole::kQ;
+    if (name == "k" || name == "dk") return TensorRole::kK;
+    if (name == "v" || name == "dv") return TensorRole::kV;
     return std::nullopt;
   }
 

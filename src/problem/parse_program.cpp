@@ -77,8 +77,14 @@ zoo::Modifier parse_modifier(const Json& value, const std::string& path, zoo::Ki
 
 ParsedProgram parse_modifiers(const Json& value, const std::string& path, const AttentionProblem& problem) {
   const Fields fields(value, path, {"score_mod", "mask_mod"});
-  const zoo::Sizes sizes{problem.batch,  problem.heads_q,   problem.seq_q,
-                         problem.seq_kv, problem.lengths.q, problem.lengths.kv};
+  const zoo::Sizes sizes{problem.batch,
+                         problem.heads_q,
+                         problem.seq_q,
+                         problem.seq_kv,
+                         problem.lengths.q,
+                         problem.lengths.kv,
+                         problem.tokens_q.has_value(),
+                         problem.tokens_kv.has_value()};
   std::vector<zoo::Modifier> modifiers;
   for (const zoo::Kind kind : {zoo::Kind::kScoreMod, zoo::Kind::kMaskMod}) {
     const std::string list_path = fields.path_of(to_string(kind));

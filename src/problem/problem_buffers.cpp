@@ -29,12 +29,15 @@ BackwardArgs backward_args(const InputBuffers& inputs, const OutputBuffers& outp
 
 ProblemBuffers::ProblemBuffers(const AttentionProblem& problem, InputBuffers inputs) : inputs_(std::move(inputs)) {
   constexpr std::size_t kV = 2, kO = 3, kLse = 4;
-  const std::vector<TensorInfo> tensors = tensors_of(problem);
+  const std::vector<TensorInfo> tensors = tensors_of(problem), gradients = gradients_of(problem);
   outputs_.push_back(output("o", tensors[kO]));
   if (problem.stats || problem.backward) outputs_.push_back(output("lse", tensors[kLse]));
   if (problem.max_logit) outputs_.push_back(output("max_logit", tensors[kLse]));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].has_gradient) outputs_.push_back(output((i <= kV ? "d" : "d_") + tensors[i].name, tensors[i]));
+    if (!tensors[i].has_gradient) continue;
+    // After d_o, in the same order.
+    outputs_.push_back(i <= kV ? output(gradients[i + 1].name, gradients[i + 1])
+                               : output("d_" + tensors[i].name, tensors[i]));
   }
 }
 

@@ -18,8 +18,9 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
 /// and of the fields of problem files.
 template <MaybeConst<AttentionProblem> Problem, class Visitor>
 void visit_members(Problem& problem, Visitor&& visit) {
-  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale, lengths, sink, dropout,
-         program, operands, backward, stats, max_logit, index_offsets, deterministic] = problem;
+  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, q, k, v, o,
+         d_o, dq, dk, dv, scale, lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
+         deterministic] = problem;
   visit("batch", batch);
   visit("heads_q", heads_q);
   visit("heads_kv", heads_kv);
@@ -27,11 +28,19 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("seq_kv", seq_kv);
   visit("dim_qk", dim_qk);
   visit("dim_v", dim_v);
+  visit("tokens_q", tokens_q);
+  visit("tokens_kv", tokens_kv);
+  visit("paged", paged);
   visit("dtype", dtype);
+  visit("dtype_o", dtype_o);
   visit("q", q);
   visit("k", k);
   visit("v", v);
   visit("o", o);
+  visit("d_o", d_o);
+  visit("dq", dq);
+  visit("dk", dk);
+  visit("dv", dv);
   visit("scale", scale);
   visit("lengths", lengths);
   visit("sink", sink);
@@ -57,6 +66,14 @@ void visit_members(Lengths& lengths, Visitor&& visit) {
   auto& [q, kv] = lengths;
   visit("q", q);
   visit("kv", kv);
+}
+
+template <MaybeConst<PagedKeys> Paged, class Visitor>
+void visit_members(Paged& paged, Visitor&& visit) {
+  auto& [block_size, blocks, blocks_per_sequence] = paged;
+  visit("block_size", block_size);
+  visit("blocks", blocks);
+  visit("blocks_per_sequence", blocks_per_sequence);
 }
 
 template <MaybeConst<Strides> Distances, class Visitor>

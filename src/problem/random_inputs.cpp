@@ -67,6 +67,13 @@ bool has_sequence_axis(const OperandDecl& decl) {
 }
 
 Fill operand_fill(const AttentionProblem& problem, const OperandDecl& decl) {
+  const auto tokens = [](std::int64_t longest, std::int64_t count) {
+    return Fill{FillKind::kOffsets, static_cast<double>(longest), static_cast<double>(count)};
+  };
+  if (decl.name == problem::kOffsetsOfQueries && problem.tokens_q) return tokens(problem.seq_q, *problem.tokens_q);
+  if (decl.name == problem::kOffsetsOfKeys && problem.tokens_kv) return tokens(problem.seq_kv, *problem.tokens_kv);
+  const bool is_page_table = decl.name == problem::kPagesOfKeys || decl.name == problem::kPagesOfValues;
+  if (is_page_table && problem.paged) return {FillKind::kBlocks, 0, static_cast<double>(problem.paged->blocks)};
   switch (decl.type) {
     case Type::kF32: return {FillKind::kUniform, 0.25, 1.75};
     case Type::kBool: return {FillKind::kUniform, 0, 4};
@@ -90,6 +97,44 @@ std::vector<std::int32_t> segment_ids(Source& source, std::int64_t size, double 
   return ids;
 }
 
+/// Offsets of as many sequences as fit, of at most `longest` tokens each and `tokens` in all. Uneven, and some empty.
+std::vector<std::int64_t> sequence_offsets(Source& source, std::int64_t sequences, std::int64_t longest,
+                                           std::int64_t tokens) {
+  std::vector<std::int64_t> offsets{0};
+  for (std::int64_t left = sequences; left-- > 0;) {
+    const std::int64_t rest = tokens - offsets.back();
+    // What the others cannot take is this one's.
+    const std::int64_t least = std::max<std::int64_t>(rest - left * longest, 0), most = std::min(rest, longest);
+    const bool is_empty = least == 0 && source.unit() < 0.2;
+    offsets.push_back(offsets.back() + (is_empty ? 0
+                                        : left == 0
+                                            ? rest
+                                            : source.integer(static_cast<double>(least), static_cast<double>(most))));
+  }
+  return offsets;
+}
+
+void fill_offsets(Source& source, const StridedTensor& tensor, const Fill& fill, std::vector<std::byte>& bytes) {
+  const std::vector<std::int64_t> offsets = sequence_offsets(
+      source, tensor.shape[0] - 1, static_cast<std::int64_t>(fill.low), static_cast<std::int64_t>(fill.high));
+  tensor.for_each_offset([&](std::int64_t number, std::int64_t offset) {
+    store_element(bytes.data(), tensor.dtype, offset, offsets[static_cast<std::size_t>(number)]);
+  });
+}
+
+/// Each block once, in any order; again from the start where there are fewer than wanted.
+void fill_blocks(Source& source, const StridedTensor& tensor, const Fill& fill, std::vector<std::byte>& bytes) {
+  const auto blocks = static_cast<std::int64_t>(fill.high);
+  std::vector<std::int32_t> order;
+  for (std::int64_t i = 0; i < std::min(blocks, tensor.elements()); ++i)
+    order.push_back(static_cast<std::int32_t>(blocks > tensor.elements() ? blocks - 1 - i : i));
+  for (std::size_t i = order.size(); i-- > 1;)
+    std::swap(order[i], order[static_cast<std::size_t>(source.integer(0, static_cast<double>(i)))]);
+  tensor.for_each_offset([&](std::int64_t number, std::int64_t offset) {
+    store_element(bytes.data(), tensor.dtype, offset, order[static_cast<std::size_t>(number) % order.size()]);
+  });
+}
+
 /// What a default never is: numbers that the tensor cannot hold, or no numbers at all.
 void check_override(const StridedTensor& tensor, const Fill& fill) {
   const auto refuse = [&](const auto&... expected) {
@@ -98,6 +143,10 @@ void check_override(const StridedTensor& tensor, const Fill& fill) {
   };
   if (!std::isfinite(fill.low) || !std::isfinite(fill.high)) refuse("finite numbers");
   switch (fill.kind) {
+    case FillKind::kOffsets:
+    case FillKind::kBlocks:
+      fail_argument("the fill of '", tensor.name, "': expected kNormal, kUniform or kSegments; ",
+                    "offsets and blocks are drawn where the problem has them");
     case FillKind::kNormal:
       if (!is_floating(tensor.dtype)) refuse("a tensor of floats for kNormal");
       if (fill.high < 0) refuse("a standard deviation of at least 0 in high");
@@ -139,6 +188,10 @@ std::vector<std::byte> fill_tensor(const StridedTensor& tensor, const Fill& fill
   Source source(seed, tensor.name);
   if (fill.kind == FillKind::kSegments) {
     fill_segments(source, tensor, fill.high, bytes);
+  } else if (fill.kind == FillKind::kOffsets) {
+    fill_offsets(source, tensor, fill, bytes);
+  } else if (fill.kind == FillKind::kBlocks) {
+    fill_blocks(source, tensor, fill, bytes);
   } else {
     tensor.for_each_offset([&](std::int64_t, std::int64_t offset) {
       store_element(bytes.data(), tensor.dtype, offset, draw(source, tensor.dtype, fill));
@@ -189,7 +242,7 @@ ProblemInputs random_inputs(const AttentionProblem& given, const RandomInputOpti
   inputs.q = make(problem::tensor_of("q", problem, TensorRole::kQ));
   inputs.k = make(problem::tensor_of("k", problem, TensorRole::kK));
   inputs.v = make(problem::tensor_of("v", problem, TensorRole::kV));
-  inputs.d_o = make(problem::tensor_of("d_o", problem, TensorRole::kO));
+  inputs.d_o = make(problem::tensor_of("d_o", problem, TensorRole::kDO));
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
     const OperandSpec& spec = problem::spec_of(problem, i);
     inputs.operands.push_back({spec.name, make(problem::tensor_of(spec.name, spec))});

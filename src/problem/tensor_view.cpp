@@ -12,12 +12,13 @@ const char* to_string(Layout layout) {
     case Layout::kBSHD: return "BSHD";
     case Layout::kSBHD: return "SBHD";
     case Layout::kBHSD: return "BHSD";
+    case Layout::kTHD: return "THD";
   }
   fail_argument("expected a Layout, found the value ", static_cast<int>(layout));
 }
 
 std::optional<Layout> parse_layout(std::string_view name) {
-  for (const Layout layout : {Layout::kBSHD, Layout::kSBHD, Layout::kBHSD}) {
+  for (const Layout layout : {Layout::kBSHD, Layout::kSBHD, Layout::kBHSD, Layout::kTHD}) {
     if (name == to_string(layout)) return layout;
   }
   return std::nullopt;
@@ -48,19 +49,10 @@ float AttentionProblem::effective_scale() const {
 namespace scoremod::problem {
 namespace {
 
-const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role) {
-  switch (role) {
-    case TensorRole::kQ: return problem.q;
-    case TensorRole::kK: return problem.k;
-    case TensorRole::kV: return problem.v;
-    case TensorRole::kO: return problem.o;
-  }
-  fail_bug("tensor role ", static_cast<int>(role));
-}
-
 Strides dense_strides(const TensorShape& shape, Layout layout) {
   switch (layout) {
-    case Layout::kBSHD: return {shape.sequence * shape.heads * shape.dim, shape.dim, shape.heads * shape.dim, 1};
+    case Layout::kBSHD:
+    case Layout::kTHD: return {shape.sequence * shape.heads * shape.dim, shape.dim, shape.heads * shape.dim, 1};
     case Layout::kSBHD: return {shape.heads * shape.dim, shape.dim, shape.batch * shape.heads * shape.dim, 1};
     case Layout::kBHSD: return {shape.heads * shape.sequence * shape.dim, shape.sequence * shape.dim, shape.dim, 1};
   }
@@ -75,31 +67,86 @@ const char* to_string(TensorRole role) {
     case TensorRole::kK: return "k";
     case TensorRole::kV: return "v";
     case TensorRole::kO: return "o";
+    case TensorRole::kDO: return "d_o";
+    case TensorRole::kDQ: return "dq";
+    case TensorRole::kDK: return "dk";
+    case TensorRole::kDV: return "dv";
+    case TensorRole::kLse: return "lse";
   }
   fail_bug("tensor role ", static_cast<int>(role));
 }
 
-TensorShape shape_of(const AttentionProblem& problem, TensorRole role) {
+TensorRole primal_of(TensorRole role) {
   switch (role) {
+    case TensorRole::kDO: return TensorRole::kO;
+    case TensorRole::kDQ: return TensorRole::kQ;
+    case TensorRole::kDK: return TensorRole::kK;
+    case TensorRole::kDV: return TensorRole::kV;
+    default: return role;
+  }
+}
+
+bool is_query_like(TensorRole role) {
+  const TensorRole primal = primal_of(role);
+  return primal != TensorRole::kK && primal != TensorRole::kV;
+}
+
+TensorShape shape_of(const AttentionProblem& problem, TensorRole role) {
+  switch (primal_of(role)) {
     case TensorRole::kQ: return {problem.batch, problem.heads_q, problem.seq_q, problem.dim_qk};
     case TensorRole::kK: return {problem.batch, problem.heads_kv, problem.seq_kv, problem.dim_qk};
     case TensorRole::kV: return {problem.batch, problem.heads_kv, problem.seq_kv, problem.dim_v};
     case TensorRole::kO: return {problem.batch, problem.heads_q, problem.seq_q, problem.dim_v};
+    case TensorRole::kLse: return {problem.batch, problem.heads_q, problem.seq_q, 1};
+    default: fail_bug("tensor role ", static_cast<int>(role));
+  }
+}
+
+TensorShape memory_shape_of(const AttentionProblem& problem, TensorRole role) {
+  TensorShape shape = shape_of(problem, role);
+  const auto& tokens = is_query_like(role) ? problem.tokens_q : problem.tokens_kv;
+  if (tokens) {
+    shape.batch = 1;
+    shape.sequence = *tokens;
+  } else if (problem.paged && !is_query_like(role)) {
+    shape.batch = problem.paged->blocks;
+    shape.sequence = problem.paged->block_size;
+  }
+  return shape;
+}
+
+const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role) {
+  static const TensorLayout kRows{Layout::kBHSD, {}}, kTokens{Layout::kTHD, {}};
+  switch (role) {
+    case TensorRole::kQ: return problem.q;
+    case TensorRole::kK: return problem.k;
+    case TensorRole::kV: return problem.v;
+    case TensorRole::kO: return problem.o;
+    case TensorRole::kDO: return problem.d_o ? *problem.d_o : problem.o;
+    case TensorRole::kDQ: return problem.dq ? *problem.dq : problem.q;
+    case TensorRole::kDK: return problem.dk ? *problem.dk : problem.k;
+    case TensorRole::kDV: return problem.dv ? *problem.dv : problem.v;
+    case TensorRole::kLse: return problem.tokens_q ? kTokens : kRows;
   }
   fail_bug("tensor role ", static_cast<int>(role));
 }
 
+DType dtype_of(const AttentionProblem& problem, TensorRole role) {
+  if (role == TensorRole::kLse) return DType::kF32;
+  return primal_of(role) == TensorRole::kO ? problem.dtype_o.value_or(problem.dtype) : problem.dtype;
+}
+
 Strides strides_of(const AttentionProblem& problem, TensorRole role) {
   const TensorLayout& layout = layout_of(problem, role);
-  return layout.strides ? *layout.strides : dense_strides(shape_of(problem, role), layout.layout);
+  return layout.strides ? *layout.strides : dense_strides(memory_shape_of(problem, role), layout.layout);
 }
 
 std::size_t bytes_of(const AttentionProblem& problem, TensorRole role) {
-  const TensorShape shape = shape_of(problem, role);
+  const TensorShape shape = memory_shape_of(problem, role);
   const Strides strides = strides_of(problem, role);
   const std::array sizes{shape.batch, shape.heads, shape.sequence, shape.dim};
   const std::array steps{strides.batch, strides.head, strides.sequence, strides.dim};
-  const auto bytes = extent_bytes(sizes, steps, size_of(problem.dtype));
+  const auto bytes = extent_bytes(sizes, steps, size_of(dtype_of(problem, role)));
   if (!bytes) fail_bug("bytes of ", to_string(role), " asked of a problem that was not validated");
   return *bytes;
 }

@@ -8,17 +8,27 @@
 
 namespace scoremod::problem {
 
-/// The four tensors that every problem has; gradients lie as their tensors do.
-enum class TensorRole : std::uint8_t { kQ, kK, kV, kO };
+/// The four tensors that every problem has, their gradients, and the LSE, which max_logit lies as.
+enum class TensorRole : std::uint8_t { kQ, kK, kV, kO, kDO, kDQ, kDK, kDV, kLse };
 const char* to_string(TensorRole role);
 
-/// Logical sizes of a tensor, in the order batch, heads, sequence, dim.
+/// Whether a tensor has a row for each query, and not for each key.
+bool is_query_like(TensorRole role);
+/// The tensor whose gradient this is, or itself.
+TensorRole primal_of(TensorRole role);
+
+/// Sizes of a tensor, in the order batch, heads, sequence, dim.
 struct TensorShape {
   std::int64_t batch = 0, heads = 0, sequence = 0, dim = 0;
 };
 
+/// What programs see; the LSE's dim is 1.
 TensorShape shape_of(const AttentionProblem& problem, TensorRole role);
-/// The explicit strides, or those of the layout.
+/// What is in memory: where tensors are ragged or paged, one batch of all tokens, or the pool's blocks.
+TensorShape memory_shape_of(const AttentionProblem& problem, TensorRole role);
+const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role);
+DType dtype_of(const AttentionProblem& problem, TensorRole role);
+/// The explicit strides, or those of the layout, in memory.
 Strides strides_of(const AttentionProblem& problem, TensorRole role);
 /// Bytes from the first element to the end of the last. The problem must be valid.
 std::size_t bytes_of(const AttentionProblem& problem, TensorRole role);

@@ -3,17 +3,24 @@
 #include "base/fail.hpp"
 #include "ir/op_table.hpp"
 #include "problem/implied_operands.hpp"
-#include "problem/tensor_view.hpp"
+#include "problem/strided_tensor.hpp"
 
 namespace scoremod {
 namespace problem {
 namespace {
 
-TensorInfo role_info(const AttentionProblem& problem, TensorRole role, const TensorLayout& layout) {
-  const TensorShape shape = shape_of(problem, role);
+TensorInfo role_info(const AttentionProblem& problem, TensorRole role) {
+  const TensorShape shape = memory_shape_of(problem, role);
   const Strides strides = strides_of(problem, role);
-  TensorInfo info{to_string(role), problem.dtype, {}, {}, to_string(layout.layout), bytes_of(problem, role), false};
-  info.has_gradient = problem.backward && role != TensorRole::kO;
+  TensorInfo info{to_string(role),
+                  dtype_of(problem, role),
+                  {},
+                  {},
+                  to_string(layout_of(problem, role).layout),
+                  bytes_of(problem, role),
+                  false};
+  const bool is_input = role == TensorRole::kQ || role == TensorRole::kK || role == TensorRole::kV;
+  info.has_gradient = problem.backward && is_input;
   const auto add = [&](std::int64_t size, std::int64_t stride) {
     info.shape.push_back(size);
     info.strides.push_back(stride);
@@ -21,21 +28,15 @@ TensorInfo role_info(const AttentionProblem& problem, TensorRole role, const Ten
   for (const char dimension : info.dimensions) {
     if (dimension == 'B') add(shape.batch, strides.batch);
     if (dimension == 'H') add(shape.heads, strides.head);
-    if (dimension == 'S') add(shape.sequence, strides.sequence);
+    if (dimension == 'S' || dimension == 'T') add(shape.sequence, strides.sequence);
     if (dimension == 'D') add(shape.dim, strides.dim);
   }
   return info;
 }
 
 TensorInfo lse_info(const AttentionProblem& problem) {
-  const std::int64_t rows = problem.batch * problem.heads_q * problem.seq_q;
-  return {"lse",
-          DType::kF32,
-          {problem.batch, problem.heads_q, problem.seq_q},
-          {problem.heads_q * problem.seq_q, problem.seq_q, 1},
-          "BHS",
-          static_cast<std::size_t>(rows) * sizeof(float),
-          false};
+  const StridedTensor lse = lse_tensor(problem);
+  return {"lse", lse.dtype, lse.shape, lse.strides, problem.tokens_q ? "TH" : "BHS", lse.bytes(), false};
 }
 
 std::string dimensions_of(const OperandDecl& decl) {
@@ -67,14 +68,23 @@ std::vector<TensorInfo> tensors_of(const AttentionProblem& given) {
   using problem::TensorRole;
   validate(given);
   const AttentionProblem problem = problem::with_implied_operands(given);
-  std::vector<TensorInfo> tensors{problem::role_info(problem, TensorRole::kQ, problem.q),
-                                  problem::role_info(problem, TensorRole::kK, problem.k),
-                                  problem::role_info(problem, TensorRole::kV, problem.v),
-                                  problem::role_info(problem, TensorRole::kO, problem.o), problem::lse_info(problem)};
+  std::vector<TensorInfo> tensors;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
+    tensors.push_back(problem::role_info(problem, role));
+  tensors.push_back(problem::lse_info(problem));
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
     tensors.push_back(problem::operand_info(problem, i));
   }
   return tensors;
+}
+
+std::vector<TensorInfo> gradients_of(const AttentionProblem& problem) {
+  using problem::TensorRole;
+  validate(problem);
+  std::vector<TensorInfo> gradients;
+  for (const TensorRole role : {TensorRole::kDO, TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV})
+    gradients.push_back(problem::role_info(problem, role));
+  return gradients;
 }
 
 }  // namespace scoremod

@@ -49,11 +49,11 @@ struct JsonWriter {
     else
       json[name] = members(tensor);
   }
-  void operator()(const char* name, const std::optional<float>& number) const {
-    if (number) json[name] = *number;
-  }
-  void operator()(const char* name, const std::optional<Strides>& strides) const {
-    if (strides) json[name] = members(*strides);
+  void operator()(const char* name, const PagedKeys& paged) const { json[name] = members(paged); }
+  void operator()(const char* name, const Strides& strides) const { json[name] = members(strides); }
+  template <class T>
+  void operator()(const char* name, const std::optional<T>& value) const {
+    if (value) (*this)(name, *value);
   }
   void operator()(const char* name, const std::vector<std::int64_t>& numbers) const {
     // A shape may be empty and is said; strides are empty where the tensor is dense.

@@ -36,9 +36,9 @@ const char* name_of(const std::string& field, Enum value) {
   }
 }
 
-void check_dtype(const AttentionProblem& problem) {
-  if (problem.dtype == DType::kF32 || problem.dtype == DType::kF16 || problem.dtype == DType::kBF16) return;
-  fail_argument("dtype: expected f32, f16 or bf16 (of q, k, v and o), found ", name_of("dtype", problem.dtype));
+void check_dtype(const char* field, const char* tensors, DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16) return;
+  fail_argument(field, ": expected f32, f16 or bf16 (of ", tensors, "), found ", name_of(field, dtype));
 }
 
 void check_scale(const AttentionProblem& problem) {
@@ -101,21 +101,52 @@ void check_strides(const StridedTensor& tensor, std::span<const std::int64_t> st
                 text_of(strides), "; correct the strides or copy the tensor");
 }
 
-void check_tensor(const AttentionProblem& problem, TensorRole role, const TensorLayout& layout) {
+/// What is written with a tensor's strides; empty where they are only read.
+std::string written_with(const AttentionProblem& problem, TensorRole role) {
+  const auto gradient = [&](const std::optional<TensorLayout>& own, const char* name) {
+    return problem.backward && !own ? name : "";
+  };
+  switch (role) {
+    case TensorRole::kQ: return gradient(problem.dq, "dq");
+    case TensorRole::kK: return gradient(problem.dk, "dk");
+    case TensorRole::kV: return gradient(problem.dv, "dv");
+    case TensorRole::kDO: return "";
+    default: return to_string(role);
+  }
+}
+
+/// Ragged tensors have the one layout that has no batches, and no others do.
+void check_layout(const AttentionProblem& problem, TensorRole role, const TensorLayout& layout) {
   const std::string field = to_string(role);
-  const TensorShape shape = shape_of(problem, role);
+  const char* name = name_of(field + ".layout", layout.layout);
+  const bool of_queries = is_query_like(role);
+  const char* tokens = of_queries ? "tokens_q" : "tokens_kv";
+  const bool is_ragged = of_queries ? problem.tokens_q.has_value() : problem.tokens_kv.has_value();
+  if (is_ragged && layout.layout != Layout::kTHD) {
+    fail_argument(field, ".layout: expected THD, since ", tokens, " makes the tensor ragged; found ", name,
+                  "; give it layout THD, or leave ", tokens, " out");
+  }
+  if (!is_ragged && layout.layout == Layout::kTHD) {
+    fail_argument(field, ".layout: expected BSHD, SBHD or BHSD of a tensor that is not ragged, found THD; give ",
+                  tokens, ", the number of its tokens");
+  }
+  if (is_ragged && layout.strides) {
+    fail_argument(field, ".strides: expected none of a ragged tensor, which is dense in [tokens, heads, dim]; ",
+                  "found strides; copy the tensor and leave them out");
+  }
+}
+
+void check_tensor(const AttentionProblem& problem, TensorRole role) {
+  const TensorLayout& layout = layout_of(problem, role);
+  check_layout(problem, role, layout);
+  const std::string field = to_string(role);
+  const TensorShape shape = memory_shape_of(problem, role);
   const std::array sizes{shape.batch, shape.heads, shape.sequence, shape.dim};
   const std::array<std::string, 4> names{field + ".strides.batch", field + ".strides.head", field + ".strides.sequence",
                                          field + ".strides.dim"};
-  std::string written;
-  if (role == TensorRole::kO) written = "o";
-  if (role != TensorRole::kO && problem.backward) written = "d" + field;
-  const StridedTensor tensor{field, sizes, names, size_of(problem.dtype), written};
+  const StridedTensor tensor{field, sizes, names, size_of(dtype_of(problem, role)), written_with(problem, role)};
   check_dense_bytes(tensor);
-  if (!layout.strides) {
-    name_of(field + ".layout", layout.layout);
-    return;
-  }
+  if (!layout.strides) return;
   const Strides& given = *layout.strides;
   const std::array strides{given.batch, given.head, given.sequence, given.dim};
   // A broadcast sequence or head dim has no use, and its strides could not be handed to a matrix product.
@@ -161,7 +192,10 @@ void check_operand_shape(const AttentionProblem& problem, const std::string& fie
                     text_of(spec.shape));
     }
     for (std::size_t i = 0; i < spec.shape.size(); ++i) validate_size(concat(field, ".shape[", i, "]"), spec.shape[i]);
-    return;
+    const std::vector<std::int64_t> implied = implied_table_shape(problem, decl.name);
+    if (implied.empty() || implied == spec.shape) return;
+    fail_argument(field, ".shape: expected ", text_of(implied), ", which the problem's fields give operand '",
+                  decl.name, "'; found ", text_of(spec.shape));
   }
   const std::vector<std::int64_t> expected = default_spec(problem, decl).shape;
   if (spec.shape == expected) return;
@@ -219,13 +253,17 @@ void check_operands(const AttentionProblem& problem) {
 
 void validate(const AttentionProblem& problem) {
   problem::validate_sizes(problem);
-  problem::check_dtype(problem);
+  problem::check_dtype("dtype", problem.dtype_o ? "q, k and v" : "q, k, v and o", problem.dtype);
+  if (problem.dtype_o) problem::check_dtype("dtype_o", "o", *problem.dtype_o);
   problem::check_scale(problem);
   problem::check_dropout(problem);
-  problem::check_tensor(problem, problem::TensorRole::kQ, problem.q);
-  problem::check_tensor(problem, problem::TensorRole::kK, problem.k);
-  problem::check_tensor(problem, problem::TensorRole::kV, problem.v);
-  problem::check_tensor(problem, problem::TensorRole::kO, problem.o);
+  using problem::TensorRole;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
+    problem::check_tensor(problem, role);
+  if (problem.d_o) problem::check_tensor(problem, TensorRole::kDO);
+  if (problem.dq) problem::check_tensor(problem, TensorRole::kDQ);
+  if (problem.dk) problem::check_tensor(problem, TensorRole::kDK);
+  if (problem.dv) problem::check_tensor(problem, TensorRole::kDV);
   problem::check_lse(problem);
   if (ir::is_derivative(problem.program)) {
     fail_argument(

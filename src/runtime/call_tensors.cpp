@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/element.hpp"
 #include "base/fail.hpp"
 #include "masks/mask_class.hpp"
-#include "problem/implied_operands.hpp"
-#include "problem/row_addressing.hpp"
+#include "problem/tensor_view.hpp"
 #include "runtime/buffer_check.hpp"
+#include "runtime/operand_data.hpp"
 #include "runtime/workspace.hpp"
 
 namespace scoremod::runtime {
@@ -21,10 +20,9 @@ constexpr std::size_t kTensorsOfACall = 10;
 
 TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole role, const void* data,
                  std::size_t bytes, bool written) {
-  const problem::RowAddressing rows(problem, role);
-  const problem::TensorShape& shape = rows.shape();
-  const Strides& strides = rows.strides();
-  const std::size_t size = size_of(problem.dtype);
+  const problem::TensorShape shape = problem::memory_shape_of(problem, role);
+  const Strides strides = problem::strides_of(problem, role);
+  const std::size_t size = size_of(problem::dtype_of(problem, role));
   return {name,
           data,
           bytes,
@@ -36,26 +34,12 @@ TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole r
           {strides.batch, strides.head, strides.sequence, strides.dim}};
 }
 
-TensorUse input(const char* name, const AttentionProblem& problem, TensorRole role, const ConstBuffer& buffer) {
-  return use_of(name, problem, role, buffer.data, buffer.bytes, false);
+TensorUse input(const AttentionProblem& problem, TensorRole role, const ConstBuffer& buffer) {
+  return use_of(problem::to_string(role), problem, role, buffer.data, buffer.bytes, false);
 }
 
-TensorUse output(const char* name, const AttentionProblem& problem, TensorRole role, const Buffer& buffer) {
-  return use_of(name, problem, role, buffer.data, buffer.bytes, true);
-}
-
-/// The LSE, or what lies as it does.
-TensorUse rows_use(const char* name, const AttentionProblem& problem, const void* data, std::size_t bytes,
-                   bool written) {
-  return {name,
-          data,
-          bytes,
-          written,
-          sizeof(float),
-          alignof(float),
-          3,
-          {problem.batch, problem.heads_q, problem.seq_q},
-          {problem.heads_q * problem.seq_q, problem.seq_q, 1}};
+TensorUse output(const AttentionProblem& problem, TensorRole role, const Buffer& buffer) {
+  return use_of(problem::to_string(role), problem, role, buffer.data, buffer.bytes, true);
 }
 
 TensorUse operand_use(const OperandSpec& spec, const void* data, std::size_t bytes, bool written) {
@@ -139,6 +123,20 @@ void check_offset(const char* axis, std::int32_t offset, std::int64_t size) {
   }
 }
 
+/// What offsets and page tables say is said of whole sequences, by the call's own batches.
+void check_no_offsets(const AttentionProblem& problem, const IndexOffsets& offsets) {
+  const auto require_none = [](const char* axis, std::int32_t offset, const char* field) {
+    if (offset == 0) return;
+    fail_argument("offsets.", axis, ": expected 0 in a problem with ", field, ", found ", offset,
+                  "; give each call the whole of its own sequences");
+  };
+  if (problem.tokens_q) require_none("batch", offsets.batch, "tokens_q");
+  if (problem.tokens_q) require_none("query", offsets.query, "tokens_q");
+  if (problem.tokens_kv) require_none("batch", offsets.batch, "tokens_kv");
+  if (problem.tokens_kv) require_none("key", offsets.key, "tokens_kv");
+  if (problem.paged) require_none("key", offsets.key, "paged");
+}
+
 backend::CallParameters check_options(const AttentionProblem& problem, const CallOptions& options) {
   const float scale = options.scale.value_or(problem.effective_scale());
   if (!std::isfinite(scale)) fail_argument("expected a finite scale, found ", scale);
@@ -146,31 +144,8 @@ backend::CallParameters check_options(const AttentionProblem& problem, const Cal
   check_offset("head", options.offsets.head, problem.heads_q);
   check_offset("query", options.offsets.query, problem.seq_q);
   check_offset("key", options.offsets.key, problem.seq_kv);
+  check_no_offsets(problem, options.offsets);
   return {scale, options.offsets, options.stream, options.dropout_seed, options.dropout_offset};
-}
-
-/// Lengths that the host can read are within their sequences. A shard's may be beyond: they are the whole sequence's.
-void check_lengths(const AttentionProblem& problem, const char* name, std::int64_t size, bool is_shard,
-                   std::span<const void* const> operands) {
-  const auto number = static_cast<std::uint32_t>(operand_number(problem, name, "one"));
-  const OperandSpec& spec = problem::spec_of(problem, number);
-  const std::int64_t stride = problem::strides_of(spec)[0];
-  for (std::int64_t b = 0; b < problem.batch; ++b) {
-    const auto length = load_element<std::int64_t>(operands[number], spec.dtype, b * stride);
-    if (length >= 0 && (length <= size || is_shard)) continue;
-    fail_argument("operand '", name, "': expected lengths from 0 to ", size, ", the size of the sequence, found ",
-                  length, " of batch ", b);
-  }
-}
-
-/// Of checked buffers, before anything is written. In a device's memory they are not read: the mask compares with them
-/// and nothing more.
-void check_lengths(const AttentionProblem& problem, const CallOptions& options, std::span<const void* const> operands,
-                   const backend::MemorySpace& memory) {
-  if (memory.kind() != MemoryKind::kHost) return;
-  const bool is_shard = problem.index_offsets || options.offsets != IndexOffsets{};
-  if (problem.lengths.q) check_lengths(problem, problem::kLengthsOfQueries, problem.seq_q, is_shard, operands);
-  if (problem.lengths.kv) check_lengths(problem, problem::kLengthsOfKeys, problem.seq_kv, is_shard, operands);
 }
 
 /// An absent workspace is fine: the runtime then allocates one.
@@ -194,16 +169,16 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
                        std::size_t workspace_bytes, const backend::MemorySpace& memory) {
   std::vector<TensorUse> uses;
   uses.reserve(kTensorsOfACall + args.operands.size());
-  uses.push_back(input("q", problem, TensorRole::kQ, args.q));
-  uses.push_back(input("k", problem, TensorRole::kK, args.k));
-  uses.push_back(input("v", problem, TensorRole::kV, args.v));
+  uses.push_back(input(problem, TensorRole::kQ, args.q));
+  uses.push_back(input(problem, TensorRole::kK, args.k));
+  uses.push_back(input(problem, TensorRole::kV, args.v));
   ForwardCall call;
   call.operands = bind_operands(problem, args.operands, uses);
-  uses.push_back(output("o", problem, TensorRole::kO, args.o));
+  uses.push_back(output(problem, TensorRole::kO, args.o));
   const bool with_lse = problem.stats || args.lse.data != nullptr || args.lse.bytes != 0;
-  if (with_lse) uses.push_back(rows_use("lse", problem, args.lse.data, args.lse.bytes, true));
+  if (with_lse) uses.push_back(use_of("lse", problem, TensorRole::kLse, args.lse.data, args.lse.bytes, true));
   if (problem.max_logit) {
-    uses.push_back(rows_use("max_logit", problem, args.max_logit.data, args.max_logit.bytes, true));
+    uses.push_back(use_of("max_logit", problem, TensorRole::kLse, args.max_logit.data, args.max_logit.bytes, true));
   } else if (args.max_logit.data != nullptr || args.max_logit.bytes != 0) {
     fail_argument("'max_logit' is given, which the problem does not ask for: expected its field max_logit to be set ",
                   "before it is compiled; set it, or leave the buffer out");
@@ -211,7 +186,7 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
-  check_lengths(problem, args.options, call.operands, memory);
+  check_operand_data(problem, args.options, call.operands, memory);
   call.tensors = {args.q.data,
                   args.k.data,
                   args.v.data,
@@ -226,22 +201,22 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
                         std::size_t workspace_bytes, const backend::MemorySpace& memory) {
   std::vector<TensorUse> uses;
   uses.reserve(kTensorsOfACall + args.operands.size() + args.d_operands.size());
-  uses.push_back(input("q", problem, TensorRole::kQ, args.q));
-  uses.push_back(input("k", problem, TensorRole::kK, args.k));
-  uses.push_back(input("v", problem, TensorRole::kV, args.v));
-  uses.push_back(input("o", problem, TensorRole::kO, args.o));
-  uses.push_back(rows_use("lse", problem, args.lse.data, args.lse.bytes, false));
-  uses.push_back(input("d_o", problem, TensorRole::kO, args.d_o));
+  uses.push_back(input(problem, TensorRole::kQ, args.q));
+  uses.push_back(input(problem, TensorRole::kK, args.k));
+  uses.push_back(input(problem, TensorRole::kV, args.v));
+  uses.push_back(input(problem, TensorRole::kO, args.o));
+  uses.push_back(use_of("lse", problem, TensorRole::kLse, args.lse.data, args.lse.bytes, false));
+  uses.push_back(input(problem, TensorRole::kDO, args.d_o));
   BackwardCall call;
   call.operands = bind_operands(problem, args.operands, uses);
-  uses.push_back(output("dq", problem, TensorRole::kQ, args.dq));
-  uses.push_back(output("dk", problem, TensorRole::kK, args.dk));
-  uses.push_back(output("dv", problem, TensorRole::kV, args.dv));
+  uses.push_back(output(problem, TensorRole::kDQ, args.dq));
+  uses.push_back(output(problem, TensorRole::kDK, args.dk));
+  uses.push_back(output(problem, TensorRole::kDV, args.dv));
   call.d_operands = bind_gradients(problem, args.d_operands, uses);
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
-  check_lengths(problem, args.options, call.operands, memory);
+  check_operand_data(problem, args.options, call.operands, memory);
   call.tensors = {args.q.data,    args.k.data,   args.v.data,  args.o.data,  static_cast<const float*>(args.lse.data),
                   args.d_o.data,  call.operands, args.dq.data, args.dk.data, args.dv.data,
                   call.d_operands};

@@ -167,7 +167,7 @@ class Search {
   void set_first_dimension(Goal goal, double key, double query, double deviation) {
     const StridedTensor k = tensor_of("k", problem_, TensorRole::kK);
     const StridedTensor q = tensor_of("q", problem_, TensorRole::kQ);
-    const StridedTensor d_o = tensor_of("d_o", problem_, TensorRole::kO);
+    const StridedTensor d_o = tensor_of("d_o", problem_, TensorRole::kDO);
     k.for_each_offset([&](std::int64_t number, std::int64_t offset) {
       if (number % problem_.dim_qk == 0) store_element(inputs_.k.data(), k.dtype, offset, key);
     });

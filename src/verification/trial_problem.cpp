@@ -114,6 +114,10 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   pack_as(small.k, TensorRole::kK);
   pack_as(small.v, TensorRole::kV);
   pack_as(small.o, TensorRole::kO);
+  if (small.d_o) pack_as(*small.d_o, TensorRole::kDO);
+  if (small.dq) pack_as(*small.dq, TensorRole::kDQ);
+  if (small.dk) pack_as(*small.dk, TensorRole::kDK);
+  if (small.dv) pack_as(*small.dv, TensorRole::kDV);
   shrink_operands(small);
 }
 

@@ -54,9 +54,9 @@ class TrialRun {
 
   std::vector<OutputError> backward(const backend::BackwardPlan& plan, std::span<const std::uint32_t> gradients,
                                     bool attention) const {
-    const OwnedMemory dq = unwritten(problem::bytes_of(problem_, TensorRole::kQ));
-    const OwnedMemory dk = unwritten(problem::bytes_of(problem_, TensorRole::kK));
-    const OwnedMemory dv = unwritten(problem::bytes_of(problem_, TensorRole::kV));
+    const OwnedMemory dq = unwritten(problem::bytes_of(problem_, TensorRole::kDQ));
+    const OwnedMemory dk = unwritten(problem::bytes_of(problem_, TensorRole::kDK));
+    const OwnedMemory dv = unwritten(problem::bytes_of(problem_, TensorRole::kDV));
     std::vector<OwnedMemory> d_operands;
     std::vector<void*> wanted(problem_.program.operands().size());
     for (const std::uint32_t operand : gradients) {
@@ -71,9 +71,9 @@ class TrialRun {
     const std::span<const RowClass> all = std::span(classes).first(1);
     std::vector<OutputError> errors;
     if (attention) {
-      errors = {judge("dq", dq, TensorRole::kQ, truth.dq, plain.dq, classes),
-                judge("dk", dk, TensorRole::kK, truth.dk, plain.dk, all),
-                judge("dv", dv, TensorRole::kV, truth.dv, plain.dv, all)};
+      errors = {judge("dq", dq, TensorRole::kDQ, truth.dq, plain.dq, classes),
+                judge("dk", dk, TensorRole::kDK, truth.dk, plain.dk, all),
+                judge("dv", dv, TensorRole::kDV, truth.dv, plain.dv, all)};
     }
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const std::uint32_t operand = gradients[i];

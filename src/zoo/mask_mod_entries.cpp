@@ -24,7 +24,7 @@ Recipe causal_bottom_right_recipe() {
   return {{"causal_bottom_right",
            Kind::kMaskMod,
            "keeps kv <= q + (seq_kv - seq_q) (bottom-right: the last query sees the last key), of each batch's lengths "
-           "where the problem has them",
+           "or offsets where the problem has them",
            {},
            {}},
           [](const Arguments&, const Sizes& sizes, Modifier& made) {
@@ -34,6 +34,11 @@ Recipe causal_bottom_right_recipe() {
             };
             if (sizes.lengths_q) need("lengths_q", sizes.seq_q);
             if (sizes.lengths_kv) need("lengths_kv", sizes.seq_kv);
+            const auto need_offsets = [&](const char* name, std::int64_t size) {
+              made.operands.push_back({name, DType::kI32, {sizes.batch + 1}, 0, static_cast<double>(size)});
+            };
+            if (sizes.offsets_q && !sizes.lengths_q) need_offsets("offsets_q", sizes.seq_q);
+            if (sizes.offsets_kv && !sizes.lengths_kv) need_offsets("offsets_kv", sizes.seq_kv);
           }};
 }
 

@@ -21,6 +21,28 @@ void require_sequences(std::int64_t seq_q, std::int64_t seq_kv) {
   }
 }
 
+/// How long the sequence of a batch is: its length, or what its offsets leave, or the size.
+class SequenceEnd {
+ public:
+  SequenceEnd(bool has_length, const char* length, bool has_offsets, const char* offsets, std::int64_t size)
+      : has_length_(has_length),
+        has_offsets_(has_offsets),
+        length_(length, {Axis::kBatch}),
+        offsets_(offsets),
+        size_(static_cast<std::int32_t>(size)) {}
+
+  Int of(Int batch) const {
+    if (has_length_) return Int(length_);
+    return has_offsets_ ? offsets_(batch + 1) - offsets_(batch) : Int(size_);
+  }
+
+ private:
+  bool has_length_, has_offsets_;
+  Operand<Int> length_;
+  Table<Int, 1> offsets_;
+  std::int32_t size_;
+};
+
 }  // namespace
 
 MaskMod causal() {
@@ -34,14 +56,12 @@ MaskMod causal_bottom_right(std::int64_t seq_q, std::int64_t seq_kv) {
 }
 
 MaskMod causal_bottom_right(const Sizes& sizes) {
-  if (!sizes.lengths_q && !sizes.lengths_kv) return causal_bottom_right(sizes.seq_q, sizes.seq_kv);
+  if (!sizes.lengths_q && !sizes.lengths_kv && !sizes.offsets_q && !sizes.offsets_kv)
+    return causal_bottom_right(sizes.seq_q, sizes.seq_kv);
   require_sequences(sizes.seq_q, sizes.seq_kv);
-  const Operand<Int> length_q("lengths_q", {Axis::kBatch}), length_kv("lengths_kv", {Axis::kBatch});
-  return [sizes, length_q, length_kv](Index i) {
-    const Int end_q = sizes.lengths_q ? Int(length_q) : Int(static_cast<std::int32_t>(sizes.seq_q));
-    const Int end_kv = sizes.lengths_kv ? Int(length_kv) : Int(static_cast<std::int32_t>(sizes.seq_kv));
-    return i.kv - i.q <= end_kv - end_q;
-  };
+  const SequenceEnd end_q(sizes.lengths_q, "lengths_q", sizes.offsets_q, "offsets_q", sizes.seq_q);
+  const SequenceEnd end_kv(sizes.lengths_kv, "lengths_kv", sizes.offsets_kv, "offsets_kv", sizes.seq_kv);
+  return [end_q, end_kv](Index i) { return i.kv - i.q <= end_kv.of(i.b) - end_q.of(i.b); };
 }
 
 MaskMod sliding_window(int window) {

@@ -16,7 +16,9 @@ FULL = {
     "batch": 2, "heads_q": 4, "heads_kv": 2, "seq_q": 5, "seq_kv": 7, "dim_qk": 8, "dim_v": 6,
     "dtype": "bf16", "layout": "SBHD", "q": "BHSD",
     "k": {"layout": "BSHD", "strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
-    "v": {"layout": "SBHD"}, "o": {},
+    "v": {"layout": "SBHD"}, "o": {}, "dtype_o": "f32",
+    "d_o": "BHSD", "dq": {"layout": "BSHD"}, "dk": "SBHD",
+    "dv": {"strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
     "scale": 0.25, "lengths": {"kv": True}, "sink": "learned", "dropout": 0.125, "max_logit": True,
     "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "table rel: f32 rank 2",
                 "value = score + slopes + rel[h, q_idx]", "keep = doc == b"],
@@ -46,8 +48,11 @@ def changed(base, path, value):
     return out
 
 
+RAGGED = {**LONE, "batch": 2, "seq_q": 8, "seq_kv": 9, "tokens_q": 11, "tokens_kv": 12, "q": "THD", "backward": True}
+PAGED = {**LONE, "seq_kv": 9, "lengths": {"kv": True}, "paged": {"block_size": 4, "blocks": 7, "blocks_per_sequence": 3}}
+
 GOOD = {
-    "full": FULL, "zoo": ZOO, "lone": LONE,
+    "full": FULL, "zoo": ZOO, "lone": LONE, "ragged": RAGGED, "paged": PAGED,
     "program_text": {**LONE, "program": "value = tanh(score)"},
     "integer_scale": {**LONE, "scale": 1},
     "zero_stride_of_one": {**LONE, "q": {"strides": {"batch": 0, "head": 0, "sequence": 0, "dim": 0}}},

@@ -45,17 +45,43 @@ std::vector<Option> single_options() {
           {"dropout", [](AttentionProblem& p) { p.dropout = 0.25F; }},
           {"max_logit", [](AttentionProblem& p) { p.max_logit = true; }},
           {"index_offsets", [](AttentionProblem& p) { p.index_offsets = true; }},
-          {"deterministic", [](AttentionProblem& p) { p.deterministic = true; }}};
+          {"deterministic", [](AttentionProblem& p) { p.deterministic = true; }},
+          {"ragged",
+           [](AttentionProblem& p) {
+             p.tokens_q = 61;
+             p.tokens_kv = 101;
+             p.q.layout = p.k.layout = p.v.layout = p.o.layout = Layout::kTHD;
+           }},
+          {"paged",
+           [](AttentionProblem& p) {
+             p.backward = false;
+             p.lengths.kv = true;
+             p.paged = PagedKeys{16, 13, 6};
+           }},
+          {"gradient layouts",
+           [](AttentionProblem& p) {
+             p.d_o = p.dk = TensorLayout{Layout::kBHSD, {}};
+             p.dq = p.dv = TensorLayout{Layout::kSBHD, {}};
+           }},
+          {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }}};
 }
 
-/// Each alone, then each pair that may stand together: one sink.
+/// Whether two options may stand together: one sink; keys are ragged or paged; what is paged has no gradients, and
+/// ragged tensors lie in one way.
+bool are_compatible(const std::string& first, const std::string& second) {
+  if (first.starts_with("sink") && second.starts_with("sink")) return false;
+  if (first == "ragged") return second != "paged" && second != "gradient layouts";
+  return first != "paged" || second != "gradient layouts";
+}
+
+/// Each alone, then each pair that may stand together.
 std::vector<Option> options() {
   const std::vector<Option> single = single_options();
   std::vector<Option> all{{"none", [](AttentionProblem&) {}}};
   all.insert(all.end(), single.begin(), single.end());
   for (std::size_t i = 0; i < single.size(); ++i) {
     for (std::size_t j = i + 1; j < single.size(); ++j) {
-      if (single[i].name.starts_with("sink") && single[j].name.starts_with("sink")) continue;
+      if (!are_compatible(single[i].name, single[j].name)) continue;
       all.push_back({single[i].name + " + " + single[j].name, [first = single[i].set, second = single[j].set](auto& p) {
                        first(p);
                        second(p);
@@ -90,7 +116,9 @@ checking::CheckCase make_case(const Option& option, const Modifier& modifier) {
   problem.backward = problem.stats = true;
   option.set(problem);
   checking::CheckCase made = checking::zoo_case(modifier.names, problem, DType::kBF16);
-  if (problem.index_offsets) made.call.offsets = {0, 0, 4, 8};
+  // Sequences that offsets or tables place are whole.
+  if (problem.index_offsets)
+    made.call.offsets = {0, 1, problem.tokens_q ? 0 : 4, problem.tokens_kv || problem.paged ? 0 : 8};
   made.call.dropout_seed = 12345;
   made.seed = 7;
   return made;
@@ -136,6 +164,7 @@ Cell cell_of(const backend::Backend& backend, const Option& option, const Modifi
   if (backend.memory().kind() != MemoryKind::kHost) {
     const compiler::CompiledProblem problem = compiler::compile(made.problem);
     const std::string forward = ids(backend, problem, backend::Direction::kForward);
+    if (!made.problem.backward) return {forward, ""};
     const std::string backward = ids(backend, problem, backend::Direction::kBackward);
     return {forward == backward ? forward : forward + " / " + backward, ""};
   }
@@ -149,8 +178,8 @@ Cell cell_of(const backend::Backend& backend, const Option& option, const Modifi
   for (const OutputCheck& output : report.outputs) {
     if (!(output.l2.scale > 0)) return {"nothing", output.name + " is zero"};
   }
-  return {number(worst(report, true)) + " / " + number(worst(report, false)),
-          report.passed() ? "" : test::describe(report)};
+  const std::string backward = made.problem.backward ? " / " + number(worst(report, false)) : "";
+  return {number(worst(report, true)) + backward, report.passed() ? "" : test::describe(report)};
 }
 
 std::vector<const backend::Backend*> judged() {
@@ -167,7 +196,8 @@ std::string introduction() {
          "each\n"
          "other option that may stand with it. A cell is the largest error over its tolerance of the forward's "
          "outputs, then\n"
-         "of the backward's (at most 1 is right: `scoremod/check.hpp`), or the ids of what refuses it\n"
+         "of the backward's, where there is one (at most 1 is right: `scoremod/check.hpp`), or the ids of what refuses "
+         "it\n"
          "([unsupported_reasons.md](unsupported_reasons.md)). For engines of devices `device` stands where the engine "
          "has\n"
          "no objection of its own and a run on the device decides, which `scoremod check --suite` makes there.\n"

@@ -27,6 +27,8 @@ TEST_P(RandomProblems, ConformToTheOracle) {
     options.one_query_probability = 0.1;
     options.lengths_probability = options.sink_probability = 0.2;
     options.dropout_probability = options.max_logit_probability = 0.2;
+    options.ragged_probability = options.paged_probability = 0.2;
+    options.gradient_layout_probability = options.output_dtype_probability = 0.2;
     checking::CheckCase made = checking::random_problem(random, options);
     made.seed = seed;
     made.name =

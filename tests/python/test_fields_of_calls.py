@@ -75,3 +75,48 @@ def test_a_largest_score_that_was_not_asked_for():
 def test_fields_that_make_no_sense(field, value):
     with pytest.raises(scoremod.InvalidArgumentError, match=field):
         scoremod.Attention({**PROBLEM, field: value})
+
+
+def test_sequences_one_after_the_other_and_gradients_that_lie_otherwise():
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((7, 2, 4)).astype(np.float32) for _ in range(3))
+    offsets = np.array([0, 3, 3, 7], np.int32)
+    problem = {"batch": 3, "heads_q": 2, "seq_q": 4, "dim_qk": 4, "tokens_q": 7, "tokens_kv": 7, "dtype_o": "f16", "backward": True}
+    places = {"offsets_q": offsets, "offsets_kv": offsets}
+    attention = scoremod.Attention(problem, backend="cpu")
+    o, lse = attention.forward(q, k, v, places, return_lse=True)
+    assert o.dtype == np.float16 and o.shape == (7, 2, 4) and lse.shape == (7, 2)
+    for first, end in ((0, 3), (3, 7)):
+        alone = scoremod.attention(q[None, first:end], k[None, first:end], v[None, first:end])
+        np.testing.assert_allclose(o[first:end], alone[0], rtol=2e-3, atol=2e-3)
+    gradients = attention.backward(q, k, v, o, lse, np.ones_like(o), places)
+    assert gradients.dq.shape == (7, 2, 4) and np.abs(gradients.dk).max() > 0
+
+    q, k, v = (rng.standard_normal((2, 3, 2, 4)).astype(np.float32) for _ in range(3))
+    plain = {"batch": 2, "heads_q": 2, "seq_q": 3, "dim_qk": 4, "backward": True}
+    other = {**plain, "d_o": "BHSD", "dq": "BHSD", "dk": "SBHD"}
+    found = []
+    for each in (plain, other):
+        attention = scoremod.Attention(each, backend="cpu")
+        o, lse = attention.forward(q, k, v, return_lse=True)
+        d_o = v if each is plain else np.ascontiguousarray(v.transpose(0, 2, 1, 3))
+        found.append(attention.backward(q, k, v, o, lse, d_o))
+    np.testing.assert_array_equal(found[1].dq.transpose(0, 2, 1, 3), found[0].dq)
+    np.testing.assert_array_equal(found[1].dk.transpose(1, 0, 2, 3), found[0].dk)
+    np.testing.assert_array_equal(found[1].dv, found[0].dv)
+
+
+def test_keys_in_blocks_of_a_pool():
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((2, 1, 2, 4)).astype(np.float32)
+    k, v = (rng.standard_normal((6, 2, 2, 4)).astype(np.float32) for _ in range(2))
+    problem = {
+        "batch": 2, "heads_q": 2, "seq_q": 1, "seq_kv": 4, "dim_qk": 4, "lengths": {"kv": True},
+        "paged": {"block_size": 2, "blocks": 6, "blocks_per_sequence": 2},
+    }
+    table, lengths = np.array([[5, 1], [3, -1]], np.int32), np.array([4, 2], np.int32)
+    o = scoremod.Attention(problem, backend="cpu").forward(q, k, v, {"page_table_k": table, "page_table_v": table, "lengths_kv": lengths})
+    for b, n in enumerate(lengths):
+        blocks = table[b, : n // 2]
+        alone = scoremod.attention(q[b : b + 1], k[blocks].reshape(1, n, 2, 4), v[blocks].reshape(1, n, 2, 4))
+        np.testing.assert_allclose(o[b], alone[0], rtol=1e-5, atol=1e-6)

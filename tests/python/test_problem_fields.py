@@ -15,11 +15,20 @@ OF_FILES = {"$schema", "description", "inputs", "seed"}
 FIELDS = set(json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]) - OF_FILES
 # One layout for all four; `scoremod.attention` copies what lies otherwise, and XLA gives dense arrays.
 BY_LAYOUT = {"q", "k", "v", "o"}
+# Where tensors lie and end in ways that arrays of NumPy and JAX do not.
+PLACES = {"tokens_q", "tokens_kv", "paged", "dtype_o", "d_o", "dq", "dk", "dv"}
 
 
 def test_the_schema_has_what_the_library_understands():
     """The library writes every field of its problem; `layout` is a file's shorthand for q, k, v and o."""
-    understood = set(scoremod.Attention({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 1, "scale": 1.0}).problem)
+    smallest = {"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 1}
+    gradients = dict.fromkeys(("d_o", "dq", "dk", "dv"), "THD")
+    # What a problem leaves out it does not have; keys are ragged or in blocks.
+    given = (
+        {**smallest, **gradients, "tokens_q": 1, "tokens_kv": 1, "dtype_o": "f32", "scale": 1.0},
+        {**smallest, "lengths": {"kv": True}, "paged": {"block_size": 1, "blocks": 1, "blocks_per_sequence": 1}},
+    )
+    understood = {field for problem in given for field in scoremod.Attention(problem).problem}
     assert understood == FIELDS - {"layout"}
 
 
@@ -39,7 +48,7 @@ def test_one_call_decides_about_each(monkeypatch):
     scoremod.attention(q, q, q, scale=1.0)
     assert bound["scale"] == 1.0
     # It has no backward and no shards; the scale and the LSE are asked of the call. Lengths are a mask_mod.
-    assert set(written) | BY_LAYOUT | {"lengths", "sink", "dropout", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
+    assert set(written) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
 
 
 def test_jax_decides_about_each(monkeypatch):
@@ -54,4 +63,4 @@ def test_jax_decides_about_each(monkeypatch):
     problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
     # Shards see true positions by operands that hold their offsets; the scale is asked of the call. Lengths are a
     # mask_mod that captures them.
-    assert problems and all(set(each) | BY_LAYOUT | {"lengths", "sink", "dropout", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)
+    assert problems and all(set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "scoremod/problem.hpp"
 
@@ -14,6 +15,9 @@ namespace scoremod::backend::cpu {
 inline std::size_t round_up(std::size_t count, std::size_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
+
+/// A call's operands, in the order of the declarations.
+using Operands = std::span<const void* const>;
 
 /// The sizes and addressing of a problem in the form that the tiled path works with.
 struct AttentionShape {
@@ -32,21 +36,41 @@ struct AttentionShape {
         q(p, problem::TensorRole::kQ),
         k(p, problem::TensorRole::kK),
         v(p, problem::TensorRole::kV),
-        o(p, problem::TensorRole::kO) {}
+        o(p, problem::TensorRole::kO),
+        d_o(p, problem::TensorRole::kDO),
+        dq(p, problem::TensorRole::kDQ),
+        dk(p, problem::TensorRole::kDK),
+        dv(p, problem::TensorRole::kDV),
+        lse(p, problem::TensorRole::kLse) {}
 
-  /// The rows of one batch and head of a tensor that lies as q, k, v or o does.
-  RowSource rows(const void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h) const {
-    const std::int64_t offset = tensor.row(b, h, 0) * static_cast<std::int64_t>(size_of(dtype));
-    return {static_cast<const std::byte*>(data) + offset, dtype, tensor.row_step(), tensor.element_step(),
+  /// The rows of one batch and head of a tensor, in a call with these operands.
+  static RowSource rows(const void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h,
+                        Operands operands) {
+    const problem::HeadRows rows = tensor.rows(b, h, operands);
+    const std::int64_t offset = rows.first * static_cast<std::int64_t>(size_of(tensor.dtype()));
+    return {static_cast<const std::byte*>(data) + offset, tensor.dtype(), rows.row_step, tensor.element_step(),
+            static_cast<std::size_t>(tensor.shape().dim), rows.table};
+  }
+  /// The same of a tensor that is written, which is never paged.
+  static RowTarget rows(void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h,
+                        Operands operands) {
+    const problem::HeadRows rows = tensor.rows(b, h, operands);
+    const std::int64_t offset = rows.first * static_cast<std::int64_t>(size_of(tensor.dtype()));
+    return {static_cast<std::byte*>(data) + offset, tensor.dtype(), rows.row_step, tensor.element_step(),
             static_cast<std::size_t>(tensor.shape().dim)};
   }
-  RowTarget rows(void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h) const {
-    const std::int64_t offset = tensor.row(b, h, 0) * static_cast<std::int64_t>(size_of(dtype));
-    return {static_cast<std::byte*>(data) + offset, dtype, tensor.row_step(), tensor.element_step(),
-            static_cast<std::size_t>(tensor.shape().dim)};
+
+  /// The place of a query row in the LSE.
+  std::int64_t lse_row(std::int64_t b, std::int64_t h, std::int64_t q_idx, Operands operands) const {
+    return lse.rows(b, h, operands).row(q_idx);
+  }
+  /// Rows of the LSE.
+  std::int64_t lse_rows() const {
+    const problem::TensorShape& shape = lse.memory_shape();
+    return shape.batch * shape.heads * shape.sequence;
   }
 
-  /// The place of a query row in the dense [batch, heads_q, seq_q] LSE.
+  /// The place of a query row in what is kept densely as [batch, heads_q, seq_q].
   std::int64_t query_row(std::int64_t b, std::int64_t h, std::int64_t q_idx) const {
     return (b * heads_q + h) * seq_q + q_idx;
   }
@@ -54,8 +78,8 @@ struct AttentionShape {
   std::int64_t batch, heads_q, heads_kv, group, seq_q, seq_kv;
   std::size_t dim_qk, dim_v;
   std::size_t padded_qk, padded_v;  ///< multiples of kColumnAlignment: the row strides of packed tiles
-  DType dtype;
-  problem::RowAddressing q, k, v, o;
+  DType dtype;                      ///< of q, k, v and their gradients
+  problem::RowAddressing q, k, v, o, d_o, dq, dk, dv, lse;
 };
 
 }  // namespace scoremod::backend::cpu

@@ -56,29 +56,32 @@ class Worker {
     head_kv_ = pair % shape_.heads_kv;
     tile_ = unit_ % call_.tiles;
     first_key_ = tile_ * static_cast<std::int64_t>(call_.keys);
-    end_key_ = std::min(first_key_ + static_cast<std::int64_t>(call_.keys), shape_.seq_kv);
+    const std::int64_t keys = shape_.k.positions(batch_, operands()), queries = shape_.q.positions(batch_, operands());
+    end_key_ = std::max(first_key_, std::min(first_key_ + static_cast<std::int64_t>(call_.keys), keys));
     begin_unit();
     std::int64_t block = 0;
     for (std::int64_t query = 0; query < shape_.seq_q; query += kBlockRows, ++block) {
-      const auto rows = static_cast<std::size_t>(std::min<std::int64_t>(kBlockRows, shape_.seq_q - query));
+      // Blocks after the sequence's end have no rows, and are passed like the others: units wait for each other's.
+      const auto rows = static_cast<std::size_t>(std::clamp<std::int64_t>(queries - query, 0, kBlockRows));
       for (std::int64_t g = 0; g < shape_.group; ++g) {
         if (!run_block({batch_, head_kv_ * shape_.group + g, query, first_key_, rows, columns()}, block)) return false;
       }
       call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
     }
-    store_rows(dk_, shape_.padded_qk, shape_.rows(call_.tensors.dk, shape_.k, batch_, head_kv_));
-    store_rows(dv_, shape_.padded_v, shape_.rows(call_.tensors.dv, shape_.v, batch_, head_kv_));
+    store_rows(dk_, shape_.padded_qk, AttentionShape::rows(call_.tensors.dk, shape_.dk, batch_, head_kv_, operands()));
+    store_rows(dv_, shape_.padded_v, AttentionShape::rows(call_.tensors.dv, shape_.dv, batch_, head_kv_, operands()));
     if (!call_.finished.wait(unit_, call_.cancelled)) return false;
     operand_gradients_.commit_unit(batch_, head_kv_, first_key_, columns());
     call_.finished.raise(unit_ + 1);
     return true;
   }
 
+  Operands operands() const { return call_.tensors.operands; }
   std::size_t columns() const { return static_cast<std::size_t>(end_key_ - first_key_); }
 
   void begin_unit() {
-    const RowSource k = shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv_);
-    const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv_);
+    const RowSource k = AttentionShape::rows(call_.tensors.k, shape_.k, batch_, head_kv_, operands());
+    const RowSource v = AttentionShape::rows(call_.tensors.v, shape_.v, batch_, head_kv_, operands());
     k_finite_ = k_.pack(k, first_key_, columns());
     pack_rows(v, first_key_, columns(), 1, v_, shape_.padded_v);
     transpose_to_panels(v_, columns(), shape_.dim_v, shape_.padded_v, v_panels_);
@@ -91,7 +94,8 @@ class Worker {
   bool run_block(const GradientTile& tile, std::int64_t block) {
     begin_head(tile.head);
     const IndexSpan queries{tile.query, tile.query + static_cast<std::int64_t>(tile.rows)};
-    const std::span<const NeededKeys> needed = mask_.needed(queries, {first_key_, end_key_});
+    const bool empty = tile.rows == 0 || tile.columns == 0;
+    const auto needed = empty ? std::span<const NeededKeys>() : mask_.needed(queries, {first_key_, end_key_});
     const bool any = !needed.empty();
     if (any) compute_block(tile, needed);
     const bool chained = tile_ > 0 || (call_.heads_share_rows && unit_ > 0);
@@ -113,9 +117,9 @@ class Worker {
   void compute_block(const GradientTile& tile, std::span<const NeededKeys> needed) {
     program_.begin_rows(tile.query, tile.rows);
     operand_gradients_.begin_block();
-    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_);
-    const RowSource o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_);
-    const RowSource d_o = shape_.rows(call_.tensors.d_o, shape_.o, batch_, head_);
+    const RowSource q = AttentionShape::rows(call_.tensors.q, shape_.q, batch_, head_, operands());
+    const RowSource o = AttentionShape::rows(call_.tensors.o, shape_.o, batch_, head_, operands());
+    const RowSource d_o = AttentionShape::rows(call_.tensors.d_o, shape_.d_o, batch_, head_, operands());
     const bool q_finite = pack_rows(q, tile.query, tile.rows, call_.parameters.scale, q_, shape_.padded_qk);
     pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
     const bool d_o_finite = pack_rows(d_o, tile.query, tile.rows, 1, d_o_, shape_.padded_v);
@@ -154,8 +158,9 @@ class Worker {
     const std::int64_t query = tile.query + static_cast<std::int64_t>(row);
     program_.evaluate_row(row, column, count, scores, masked);
     const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
-    const std::int64_t lse_at = shape_.query_row(batch_, tile.head, query);
-    const float remainder = call_.lse_remainders != nullptr ? call_.lse_remainders[lse_at] : 0;
+    const std::int64_t lse_at = shape_.lse_row(batch_, tile.head, query, operands());
+    const float remainder =
+        call_.lse_remainders != nullptr ? call_.lse_remainders[shape_.query_row(batch_, tile.head, query)] : 0;
     probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count,
                   {call_.tensors.lse[lse_at], remainder}, p);
     if (drops_) drop(tile, row, column, count);
@@ -213,7 +218,7 @@ class Worker {
 
   /// Adds the block's part to dq; the first tile of keys writes, and the last one leaves the result.
   void add_dq(const GradientTile& tile, bool any) const {
-    const RowTarget dq = shape_.rows(call_.tensors.dq, shape_.q, batch_, tile.head);
+    const RowTarget dq = AttentionShape::rows(call_.tensors.dq, shape_.dq, batch_, tile.head, operands());
     const float scale = call_.parameters.scale;
     const bool first = tile_ == 0, last = tile_ + 1 == call_.tiles;
     if (!any) std::fill_n(dq_, first ? tile.rows * shape_.padded_qk : 0, 0.0f);

@@ -53,25 +53,33 @@ class Worker {
  private:
   bool makes_output() const { return call_.remainders == nullptr; }
 
+  Operands operands() const { return call_.tensors.operands; }
+  /// Of the unit's batch and head, and of what lies as the LSE does.
+  problem::HeadRows lse_rows() const { return shape_.lse.rows(batch_, head_, operands()); }
+
   bool makes_max_logit() const { return makes_output() && call_.compiled.problem.max_logit; }
   bool drops() const { return makes_output() && call_.compiled.problem.dropout > 0; }
 
   /// Whether one of these rows of the unit is wanted.
   bool any_wanted(std::size_t row, std::size_t count) const {
     if (makes_output()) return true;
-    const float* lse = call_.lse + shape_.query_row(batch_, head_, first_);
-    return std::any_of(lse + row, lse + row + count, leaves_remainder);
+    const problem::HeadRows lse = lse_rows();
+    for (std::size_t r = row; r < row + count; ++r) {
+      if (leaves_remainder(call_.lse[lse.row(first_ + static_cast<std::int64_t>(r))])) return true;
+    }
+    return false;
   }
 
   void run_unit(std::int64_t batch_head, std::int64_t first) {
     batch_ = batch_head / shape_.heads_q;
     head_ = batch_head % shape_.heads_q;
     first_ = first;
-    rows_ = static_cast<std::size_t>(
-        std::min<std::int64_t>(static_cast<std::int64_t>(call_.queries), shape_.seq_q - first));
+    const std::int64_t end = shape_.q.positions(batch_, operands());
+    if (first >= end) return;
+    rows_ = static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(call_.queries), end - first));
     if (!makes_output()) std::fill_n(call_.remainders + shape_.query_row(batch_, head_, first_), rows_, 0.0f);
     if (!any_wanted(0, rows_)) return;
-    const RowSource q = shape_.rows(call_.tensors.q, shape_.q, batch_, head_);
+    const RowSource q = AttentionShape::rows(call_.tensors.q, shape_.q, batch_, head_, operands());
     pack_rows(q, first_, rows_, call_.parameters.scale, q_, shape_.padded_qk);
     if (makes_output()) std::fill_n(output_, rows_ * shape_.padded_v, 0.0f);
     std::fill_n(largest_, rows_, -kInfinity);
@@ -82,8 +90,9 @@ class Worker {
 
     mask_.begin_head(batch_, head_);
     const IndexSpan queries{first_, first_ + static_cast<std::int64_t>(rows_)};
-    for (std::int64_t key = 0; key < shape_.seq_kv; key += static_cast<std::int64_t>(call_.keys)) {
-      const IndexSpan tile{key, std::min(key + static_cast<std::int64_t>(call_.keys), shape_.seq_kv)};
+    const std::int64_t end_key = shape_.k.positions(batch_, operands());
+    for (std::int64_t key = 0; key < end_key; key += static_cast<std::int64_t>(call_.keys)) {
+      const IndexSpan tile{key, std::min(key + static_cast<std::int64_t>(call_.keys), end_key)};
       if (mask_.any(queries, tile)) run_tile(tile);
     }
     if (makes_max_logit()) store_max_logit();
@@ -99,9 +108,9 @@ class Worker {
     const auto count = static_cast<std::size_t>(tile.last - tile.first);
     first_key_ = tile.first;
     const std::int64_t head_kv = head_ / shape_.group;
-    k_.pack(shape_.rows(call_.tensors.k, shape_.k, batch_, head_kv), tile.first, count);
+    k_.pack(AttentionShape::rows(call_.tensors.k, shape_.k, batch_, head_kv, operands()), tile.first, count);
     if (makes_output()) {
-      const RowSource v = shape_.rows(call_.tensors.v, shape_.v, batch_, head_kv);
+      const RowSource v = AttentionShape::rows(call_.tensors.v, shape_.v, batch_, head_kv, operands());
       v_finite_ = pack_rows(v, tile.first, count, 1, v_, shape_.padded_v);
     }
     program_.begin_columns(tile.first, count);
@@ -193,29 +202,32 @@ class Worker {
   }
 
   void store_max_logit() const {
-    std::copy_n(max_logit_, rows_, call_.tensors.max_logit + shape_.query_row(batch_, head_, first_));
+    const problem::HeadRows rows = lse_rows();
+    for (std::size_t r = 0; r < rows_; ++r)
+      call_.tensors.max_logit[rows.row(first_ + static_cast<std::int64_t>(r))] = max_logit_[r];
   }
 
   void store() {
     const auto share = static_cast<float>(dropout_.factor());
-    const RowTarget o = shape_.rows(call_.tensors.o, shape_.o, batch_, head_);
+    const RowTarget o = AttentionShape::rows(call_.tensors.o, shape_.o, batch_, head_, operands());
+    const problem::HeadRows lse = lse_rows();
     for (std::size_t r = 0; r < rows_; ++r) {
       const std::int64_t query = first_ + static_cast<std::int64_t>(r);
       // A kept key's weight is at least that of the largest score, 1.
       const bool any_kept = sum_[r] != 0;
       store_row(output_ + r * shape_.padded_v, any_kept ? share / sum_[r] : 0.0f, o, query);
       if (call_.tensors.lse == nullptr) continue;
-      call_.tensors.lse[shape_.query_row(batch_, head_, query)] =
-          any_kept ? largest_[r] + std::log(sum_[r]) : -kInfinity;
+      call_.tensors.lse[lse.row(query)] = any_kept ? largest_[r] + std::log(sum_[r]) : -kInfinity;
     }
   }
 
   void store_remainders() const {
-    const std::int64_t first = shape_.query_row(batch_, head_, first_);
+    float* remainders = call_.remainders + shape_.query_row(batch_, head_, first_);
+    const problem::HeadRows lse = lse_rows();
     for (std::size_t r = 0; r < rows_; ++r) {
       if (sum_[r] == 0) continue;
-      const auto row = first + static_cast<std::int64_t>(r);
-      call_.remainders[row] = lse_remainder(call_.lse[row], largest_[r], sum_[r]);
+      const float rounded = call_.lse[lse.row(first_ + static_cast<std::int64_t>(r))];
+      remainders[r] = lse_remainder(rounded, largest_[r], sum_[r]);
     }
   }
 

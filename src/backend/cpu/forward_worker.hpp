@@ -26,7 +26,7 @@ struct ForwardCall {
   std::span<const OperandView> operands;
   std::size_t queries;          ///< of a unit
   std::size_t keys;             ///< of a tile
-  const float* lse = nullptr;   ///< [batch, heads_q, seq_q], read with `remainders`
+  const float* lse = nullptr;   ///< as the problem has it, read with `remainders`
   float* remainders = nullptr;  ///< [batch, heads_q, seq_q]
   std::atomic<std::int64_t> next_unit{0};
 };

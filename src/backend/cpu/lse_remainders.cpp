@@ -37,8 +37,7 @@ LseRemainders::LseRemainders(const compiler::CompiledProblem& compiled, const ma
 bool LseRemainders::make(const BackwardTensors& tensors, const CallParameters& parameters,
                          std::span<const OperandView> operands, std::span<std::byte> workspace,
                          std::size_t worker_stride, float* remainders) const {
-  const std::int64_t rows = shape_.batch * shape_.heads_q * shape_.seq_q;
-  if (std::none_of(tensors.lse, tensors.lse + rows, leaves_remainder)) return false;
+  if (std::none_of(tensors.lse, tensors.lse + shape_.lse_rows(), leaves_remainder)) return false;
   const ForwardTensors inputs{tensors.q, tensors.k, tensors.v, tensors.operands};
   ForwardCall call = make_call(inputs, parameters, operands, tensors.lse, remainders);
   run_workers(threads_, [&](int worker) {

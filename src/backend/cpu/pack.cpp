@@ -72,7 +72,7 @@ HWY_INLINE std::uint32_t copy_contiguous(const T* from, std::size_t count, float
 }
 
 std::uint32_t copy_row(const RowSource& source, std::int64_t row, float scale, float* out) {
-  const std::int64_t offset = row * source.row_stride;
+  const std::int64_t offset = source.offset(row);
   if (source.dim_stride == 1 && source.dtype == DType::kF32) {
     return copy_contiguous(static_cast<const float*>(source.data) + offset, source.dims, scale, out, load_f32);
   }
@@ -95,7 +95,7 @@ std::uint32_t copy_row(const RowSource& source, std::int64_t row, float scale, f
 HWY_INLINE void prefetch_row(const RowSource& source, std::int64_t row) {
   if (source.dim_stride != 1) return;
   const auto size = static_cast<std::int64_t>(size_of(source.dtype));
-  const auto* bytes = static_cast<const std::uint8_t*>(source.data) + row * source.row_stride * size;
+  const auto* bytes = static_cast<const std::uint8_t*>(source.data) + source.offset(row) * size;
   constexpr std::int64_t kCacheLine = 64;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(source.dims) * size; i += kCacheLine) hwy::Prefetch(bytes + i);
 }

@@ -5,6 +5,8 @@
 
 #include "scoremod/dtype.hpp"
 
+#include "problem/row_addressing.hpp"
+
 namespace scoremod::backend::cpu {
 
 /// Rows of one (batch, head) of a tensor of dtype f32, f16 or bf16. Strides are in elements.
@@ -14,6 +16,13 @@ struct RowSource {
   std::int64_t row_stride = 0;
   std::int64_t dim_stride = 1;
   std::size_t dims = 0;
+  problem::BlockTable table = {};  ///< of a paged tensor
+
+  /// From element 0 of row 0 (of block 0, in a paged tensor) to that of a row.
+  std::int64_t offset(std::int64_t row) const {
+    if (table.blocks == nullptr) return row * row_stride;
+    return table.block_row(row) + table.within(row) * row_stride;
+  }
 };
 
 /// The destination of converted rows.

@@ -22,12 +22,17 @@ class HeadGradient {
       : shape_(shape), tensors_(tensors), remainders_(remainders), o_(shape.padded_v), d_o_(shape.padded_v) {}
 
   double of(std::int64_t b, std::int64_t h, float sink) {
-    const RowSource o = shape_.rows(tensors_.o, shape_.o, b, h), d_o = shape_.rows(tensors_.d_o, shape_.o, b, h);
+    const Operands operands = tensors_.operands;
+    const RowSource o = AttentionShape::rows(tensors_.o, shape_.o, b, h, operands);
+    const RowSource d_o = AttentionShape::rows(tensors_.d_o, shape_.d_o, b, h, operands);
+    const problem::HeadRows lse = shape_.lse.rows(b, h, operands);
     double sum = 0;
-    for (std::int64_t i = 0; i < shape_.seq_q; ++i) {
+    const std::int64_t end = shape_.q.positions(b, operands);
+    for (std::int64_t i = 0; i < end; ++i) {
       const auto row = shape_.query_row(b, h, i);
       const double remainder = remainders_ == nullptr ? 0 : static_cast<double>(remainders_[row]);
-      const double weight = std::exp(static_cast<double>(sink) - static_cast<double>(tensors_.lse[row]) - remainder);
+      const double weight =
+          std::exp(static_cast<double>(sink) - static_cast<double>(tensors_.lse[lse.row(i)]) - remainder);
       pack_rows(o, i, 1, 1, o_.data(), shape_.padded_v);
       pack_rows(d_o, i, 1, 1, d_o_.data(), shape_.padded_v);
       sum -= weight * static_cast<double>(dot(o_.data(), d_o_.data(), shape_.dim_v));

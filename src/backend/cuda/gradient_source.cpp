@@ -18,7 +18,7 @@ namespace {
 std::string wide(std::int64_t value) { return concat(value, "LL"); }
 
 std::string delta_kernel(const AttentionProblem& problem) {
-  const problem::RowAddressing o(problem, problem::TensorRole::kO);
+  const problem::RowAddressing o(problem, problem::TensorRole::kO), d_o(problem, problem::TensorRole::kDO);
   const std::int64_t rows_of_batch = problem.heads_q * problem.seq_q;
   const std::string batch = concat("row / ", wide(rows_of_batch));
   const std::string head = concat("row / ", wide(problem.seq_q), " % ", wide(problem.heads_q));
@@ -26,6 +26,8 @@ std::string delta_kernel(const AttentionProblem& problem) {
   return fill(embedded::kRowDeltas, {{"rows_of_block", wide(kGradientThreads / 32)},
                                      {"rows", wide(problem.batch * rows_of_batch)},
                                      {"first", o.row_expression(batch, head, position)},
+                                     {"upstream", d_o.row_expression(batch, head, position)},
+                                     {"upstream_stride", wide(d_o.element_step())},
                                      {"dim", problem.dim_v},
                                      {"load", concat("load_", dtype_name(problem.dtype))},
                                      {"dim_stride", wide(o.element_step())}});

@@ -192,7 +192,7 @@ class GeneratedOperandGradients final : public OperandGradients {
   void multiply(const Call& call, const BlasStream& blas, std::int64_t b, std::int64_t first_head,
                 std::int64_t end_head, KeyRange queries, KeyRange keys) const {
     const Rows q(problem_, TensorRole::kQ), k(problem_, TensorRole::kK), v(problem_, TensorRole::kV),
-        o(problem_, TensorRole::kO);
+        d_o(problem_, TensorRole::kDO);
     const std::int64_t group = problem_.heads_q / problem_.heads_kv;
     for_each_stack(group, first_head, end_head, [&](std::int64_t h, std::int64_t end) {
       RowProducts product;
@@ -216,7 +216,7 @@ class GeneratedOperandGradients final : public OperandGradients {
         blas.multiply(product);
       };
       run(q, call.tensors.q, k, call.tensors.k, problem_.dim_qk, call.parameters.scale, layout_.scores);
-      run(o, call.tensors.d_o, v, call.tensors.v, problem_.dim_v, 1, layout_.products);
+      run(d_o, call.tensors.d_o, v, call.tensors.v, problem_.dim_v, 1, layout_.products);
     });
   }
 
@@ -298,6 +298,7 @@ std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compi
   std::vector<UnsupportedReason> reasons;
   const AttentionProblem& p = problem.problem;
   if (!problem.backward) fail_bug("the problem was compiled without a derivative");
+  object_to_places(p, reasons);
   if (problem.backward->program.nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
     reasons.push_back(
         unsupported(Rule::kOperandGradientSize,
@@ -306,7 +307,7 @@ std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compi
                            p.program.operands().size())));
   }
   if (p.dropout > 0) reasons.push_back(unsupported(Rule::kDropout, concat("expected no dropout, found ", p.dropout)));
-  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO}) {
     std::string reason = stride_reason(p, role);
     if (!reason.empty()) reasons.push_back(unsupported(Rule::kOperandGradientStride, std::move(reason)));
   }

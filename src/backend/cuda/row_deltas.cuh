@@ -8,10 +8,12 @@ extern "C" __global__ void row_deltas(const void* o, const void* d_o, float* del
   if (row >= /*{rows}*/ 64LL /*{}*/) return;
   const long long first =
       /*{first}*/ (row / 32LL) * 512LL + (row / 16LL % 2LL) * 256LL + (row % 16LL) * 16LL /*{}*/;
+  const long long upstream =
+      /*{upstream}*/ (row / 32LL) * 512LL + (row / 16LL % 2LL) * 256LL + (row % 16LL) * 16LL /*{}*/;
   float sum = 0.0f;
   for (int d = threadIdx.x % 32; d < /*{dim}*/ 16 /*{}*/; d += 32)
     sum += /*{load}*/ load_f32 /*{}*/ (o, first + d * /*{dim_stride}*/ 1LL /*{}*/) *
-           /*{load}*/ load_f32 /*{}*/ (d_o, first + d * /*{dim_stride}*/ 1LL /*{}*/);
+           /*{load}*/ load_f32 /*{}*/ (d_o, upstream + d * /*{upstream_stride}*/ 1LL /*{}*/);
   sum = warp_sum(sum);
   if (threadIdx.x % 32 == 0) deltas[row] = sum;
 }

@@ -58,10 +58,16 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
                                                   std::optional<int> compute_capability) {
   // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
   // its operands are judged by the patterns that they need, and the other members that are not looked at here are run.
-  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
-                                deterministic] = problem;
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, program,
+                                operands, backward, stats, max_logit, index_offsets, deterministic] = problem;
   Reasons reasons;
+  object_to_places(problem, reasons);
+  if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {
+    reasons.push_back(unsupported(Rule::kGradientLayout,
+                                  "gradients have layouts of their own: cuDNN's graphs are built with those of q, k, "
+                                  "v and o"));
+  }
   if (sink != Sink::kNone) {
     reasons.push_back(unsupported(Rule::kSink, concat("the softmax has a sink (", to_string(sink),
                                                       "): cuDNN's graphs with score functions are built without")));

@@ -62,7 +62,8 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
 
 void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
   using problem::TensorRole;
-  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO})
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO,
+                                TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV})
     out.boolean(tensor_argument(problem, role, nullptr).aligned != 0);
   out.boolean(problem.heads_q != problem.heads_kv).boolean(problem.index_offsets);
 }

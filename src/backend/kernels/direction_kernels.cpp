@@ -24,10 +24,11 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + til
 
 std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compiler::CompiledProblem& compiled) {
   // Every member is named: one that is added does not compile until it is run or refused here.
-  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
-                                deterministic] = compiled.problem;
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, program,
+                                operands, backward, stats, max_logit, index_offsets, deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
+  object_to_places(compiled.problem, reasons);
   if (dtype == DType::kF32)
     reasons.push_back(unsupported(Rule::kDtype, "expected q, k and v in f16 or bf16, found f32"));
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {
@@ -151,10 +152,10 @@ ArgumentBytes DirectionKernels::arguments(const BackwardTensors& tensors, const 
   call.k = tensor_argument(p, TensorRole::kK, tensors.k);
   call.v = tensor_argument(p, TensorRole::kV, tensors.v);
   call.o = tensor_argument(p, TensorRole::kO, tensors.o);
-  call.d_o = tensor_argument(p, TensorRole::kO, tensors.d_o);
-  call.dq = tensor_argument(p, TensorRole::kQ, tensors.dq);
-  call.dk = tensor_argument(p, TensorRole::kK, tensors.dk);
-  call.dv = tensor_argument(p, TensorRole::kV, tensors.dv);
+  call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o);
+  call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq);
+  call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk);
+  call.dv = tensor_argument(p, TensorRole::kDV, tensors.dv);
   call.lse = const_cast<float*>(tensors.lse);
   return bytes;
 }

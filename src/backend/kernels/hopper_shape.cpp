@@ -77,10 +77,14 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
                                                                " and ", problem.seq_kv)));
   }
   using problem::TensorRole;
-  static constexpr std::array<const char*, 4> kNames{"q", "k", "v", "o"};
-  static constexpr std::array kRoles{TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO};
+  // What tensor maps read: no rows that are the same memory either.
+  static constexpr std::array<const char*, 4> kNames{"q", "k", "v", "d_o"};
+  static constexpr std::array kRoles{TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kDO};
   for (std::size_t i = 0; i < (backward ? 4 : 3); ++i) {
-    if (tensor_argument(problem, kRoles[i], nullptr).aligned != 0) continue;
+    const device::TensorArgument tensor = tensor_argument(problem, kRoles[i], nullptr);
+    const problem::TensorShape rows = problem::shape_of(problem, kRoles[i]);
+    const bool repeats = backward && ((rows.batch > 1 && tensor.batch == 0) || (rows.heads > 1 && tensor.head == 0));
+    if (tensor.aligned != 0 && !repeats) continue;
     reasons.push_back(unsupported(
         Rule::kCopyAlignment,
         concat(

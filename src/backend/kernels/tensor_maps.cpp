@@ -53,7 +53,7 @@ void write_tensor_maps(const AttentionProblem& problem, ArgumentBytes& arguments
   write(0, TensorRole::kQ, call.q);
   write(1, TensorRole::kK, call.k);
   write(2, TensorRole::kV, call.v);
-  write(3, TensorRole::kO, call.d_o);
+  write(3, TensorRole::kDO, call.d_o);
 }
 
 }  // namespace scoremod::backend::kernels

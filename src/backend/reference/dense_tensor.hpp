@@ -10,27 +10,29 @@
 
 namespace scoremod::backend::reference {
 
-/// Reads a tensor into dense order.
+/// Reads a tensor into dense order; zero where a ragged or paged one has no row.
 template <class Real>
 std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* data) {
-  std::vector<Real> values;
-  values.reserve(static_cast<std::size_t>(tensor.elements()));
-  tensor.for_each_offset(
-      [&](std::int64_t, std::int64_t offset) { values.push_back(load_element<Real>(data, tensor.dtype, offset)); });
+  std::vector<Real> values(static_cast<std::size_t>(tensor.elements()));
+  tensor.for_each_offset([&](std::int64_t number, std::int64_t offset) {
+    values[static_cast<std::size_t>(number)] = load_element<Real>(data, tensor.dtype, offset);
+  });
   return values;
 }
 
-/// The same of q, k, v or o, in the order batch, heads, sequence, dim.
+/// The same of q, k, v, o or a gradient, in the order batch, heads, sequence, dim. `operands` are the call's, in the
+/// order of the declarations; dense tensors need none.
 template <class Real>
-std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRole role, const void* data) {
-  return load_dense<Real>(problem::tensor_of(problem::to_string(role), problem, role), data);
+std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRole role, const void* data,
+                             std::span<const void* const> operands = {}) {
+  return load_dense<Real>(problem::placed_tensor(problem, role, operands), data);
 }
 
-/// Writes a dense tensor where the problem says that it lies, rounded to its dtype.
+/// Writes a dense tensor where the problem says that it lies, rounded to its dtype. Rows without memory are left out.
 template <class Real>
-void store_dense(const AttentionProblem& problem, problem::TensorRole role, const std::vector<Real>& values,
-                 void* data) {
-  const auto tensor = problem::tensor_of(problem::to_string(role), problem, role);
+void store_dense(const AttentionProblem& problem, problem::TensorRole role, const std::vector<Real>& values, void* data,
+                 std::span<const void* const> operands = {}) {
+  const auto tensor = problem::placed_tensor(problem, role, operands);
   tensor.for_each_offset([&](std::int64_t number, std::int64_t offset) {
     store_element(data, tensor.dtype, offset, values[static_cast<std::size_t>(number)]);
   });

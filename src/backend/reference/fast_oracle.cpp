@@ -59,9 +59,9 @@ struct Task {
       : compiled(compiled_problem),
         problem(compiled.problem),
         parameters(call),
-        q(load_dense<double>(problem, TensorRole::kQ, inputs.q)),
-        k(load_dense<double>(problem, TensorRole::kK, inputs.k)),
-        v(load_dense<double>(problem, TensorRole::kV, inputs.v)),
+        q(load_dense<double>(problem, TensorRole::kQ, inputs.q, inputs.operands)),
+        k(load_dense<double>(problem, TensorRole::kK, inputs.k, inputs.operands)),
+        v(load_dense<double>(problem, TensorRole::kV, inputs.v, inputs.operands)),
         operands(view_operands(problem, inputs.operands)) {}
 
   std::size_t query_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
@@ -377,7 +377,7 @@ BackwardResult<double> fast_backward(const compiler::CompiledProblem& compiled, 
   if (!compiled.backward) fail_bug("the problem was compiled without a derivative");
   Task task(compiled, inputs, parameters);
   task.derivative = compiled.backward->program;
-  task.d_o = load_dense<double>(task.problem, TensorRole::kO, inputs.d_o);
+  task.d_o = load_dense<double>(task.problem, TensorRole::kDO, inputs.d_o, inputs.operands);
   task.backward.dq.resize(task.q.size());
   task.backward.dk.resize(task.k.size());
   task.backward.dv.resize(task.v.size());

@@ -64,9 +64,9 @@ class SoftmaxRows {
   SoftmaxRows(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
       : problem(compiled.problem),
         scale(static_cast<Real>(parameters.scale)),
-        q(load_dense<Real>(problem, TensorRole::kQ, inputs.q)),
-        k(load_dense<Real>(problem, TensorRole::kK, inputs.k)),
-        v(load_dense<Real>(problem, TensorRole::kV, inputs.v)),
+        q(load_dense<Real>(problem, TensorRole::kQ, inputs.q, inputs.operands)),
+        k(load_dense<Real>(problem, TensorRole::kK, inputs.k, inputs.operands)),
+        v(load_dense<Real>(problem, TensorRole::kV, inputs.v, inputs.operands)),
         operands(view_operands(problem, inputs.operands)),
         // The user's own program: what the passes made of it is not to be trusted here.
         program_(problem.program, operands, parameters.offsets),
@@ -123,7 +123,8 @@ class SoftmaxRows {
       if (!row.kept[at] || row.share[at] == 0) continue;
       add_scaled(o, as_stored(row.weight[at] * row.share[at], problem.dtype), v_row(b, h, j), problem.dim_v);
     }
-    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = as_stored(o[d], problem.dtype);
+    const DType stored = problem::dtype_of(problem, TensorRole::kO);
+    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = as_stored(o[d], stored);
   }
 
   const AttentionProblem& problem;
@@ -170,7 +171,7 @@ class Backward {
   Backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
       : softmax_(compiled, inputs, parameters),
         problem_(softmax_.problem),
-        d_o_(load_dense<Real>(problem_, TensorRole::kO, inputs.d_o)),
+        d_o_(load_dense<Real>(problem_, TensorRole::kDO, inputs.d_o, inputs.operands)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         derivative_program_(derivative_of(compiled)),
         derivative_(derivative_program_, softmax_.operands, parameters.offsets) {

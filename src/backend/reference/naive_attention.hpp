@@ -35,7 +35,8 @@ void for_each_row(const AttentionProblem& problem, const Progress& progress, con
   }
 }
 
-/// Dense tensors: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch, heads_q, seq_q].
+/// Dense tensors, also where memory is ragged or paged: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch,
+/// heads_q, seq_q].
 template <class Real>
 struct ForwardResult {
   std::vector<Real> o, lse, max_logit;

@@ -19,12 +19,12 @@ class ReferenceForward final : public ForwardPlan {
   void execute(const ForwardTensors& tensors, const CallParameters& parameters, std::span<std::byte>) const override {
     const reference::InputTensors inputs{tensors.q, tensors.k, tensors.v, nullptr, tensors.operands};
     const auto result = reference::forward<double>(compiled_, inputs, parameters);
-    reference::store_dense(compiled_.problem, TensorRole::kO, result.o, tensors.o);
-    const auto store = [](const std::vector<double>& rows, float* out) {
-      for (std::size_t i = 0; out != nullptr && i < rows.size(); ++i) out[i] = static_cast<float>(rows[i]);
+    const auto store = [&](TensorRole role, const std::vector<double>& values, void* out) {
+      if (out != nullptr) reference::store_dense(compiled_.problem, role, values, out, tensors.operands);
     };
-    store(result.lse, tensors.lse);
-    store(result.max_logit, tensors.max_logit);
+    store(TensorRole::kO, result.o, tensors.o);
+    store(TensorRole::kLse, result.lse, tensors.lse);
+    store(TensorRole::kLse, result.max_logit, tensors.max_logit);
   }
 
  private:
@@ -42,9 +42,9 @@ class ReferenceBackward final : public BackwardPlan {
     const AttentionProblem& problem = compiled_.problem;
     const reference::InputTensors inputs{tensors.q, tensors.k, tensors.v, tensors.d_o, tensors.operands};
     const auto result = reference::backward<double>(compiled_, inputs, parameters);
-    reference::store_dense(problem, TensorRole::kQ, result.dq, tensors.dq);
-    reference::store_dense(problem, TensorRole::kK, result.dk, tensors.dk);
-    reference::store_dense(problem, TensorRole::kV, result.dv, tensors.dv);
+    reference::store_dense(problem, TensorRole::kDQ, result.dq, tensors.dq, tensors.operands);
+    reference::store_dense(problem, TensorRole::kDK, result.dk, tensors.dk, tensors.operands);
+    reference::store_dense(problem, TensorRole::kDV, result.dv, tensors.dv, tensors.operands);
     const auto operands = reference::view_operands(problem, tensors.operands);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (tensors.d_operands[i] == nullptr) continue;
@@ -76,9 +76,10 @@ class ReferenceBackend final : public Backend {
   std::vector<UnsupportedReason> objections(const CompiledProblem& compiled, const Task&,
                                             const Target*) const override {
     // Every member is named: one that is added does not compile until it is run or refused here.
-    [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, dtype, q, k, v, o, scale,
-                                  lengths, sink, dropout, program, operands, backward, stats, max_logit, index_offsets,
-                                  deterministic] = compiled.problem;
+    [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                  dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, program,
+                                  operands, backward, stats, max_logit, index_offsets, deterministic] =
+        compiled.problem;
     return {};
   }
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,

@@ -48,7 +48,7 @@ TEST(SuiteCases, AreValidAndWhatGpuBackendsAllow) {
     SCOPED_TRACE(one.name);
     const AttentionProblem& problem = one.problem;
     ASSERT_NO_THROW(validate(problem));
-    EXPECT_TRUE(problem.backward);
+    EXPECT_TRUE(problem.backward || problem.paged);
     EXPECT_TRUE(problem.dtype == DType::kF16 || problem.dtype == DType::kBF16);
     EXPECT_LE(problem.dim_qk, 256);
     for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
@@ -63,6 +63,7 @@ TEST(SuiteCases, AreValidAndWhatGpuBackendsAllow) {
 TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   bool one_query = false, odd = false, half_tile = false, grouped = false, one_head = false, value_dim = false;
   bool lengths_q = false, lengths_kv = false, off_by_one = false, learned = false, dropout = false, max_logit = false;
+  bool ragged_q = false, ragged_kv = false, paged = false, gradient_layouts = false, output_dtype = false;
   bool negative_scale = false, offsets = false, table = false, scalar = false, low = false;
   std::set<DType> operand_dtypes;
   std::set<Layout> layouts;
@@ -82,6 +83,11 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
     learned |= p.sink == Sink::kLearned;
     dropout |= p.dropout > 0;
     max_logit |= p.max_logit;
+    ragged_q |= p.tokens_q.has_value();
+    ragged_kv |= p.tokens_kv.has_value();
+    paged |= p.paged.has_value();
+    gradient_layouts |= p.d_o || p.dq || p.dk || p.dv;
+    output_dtype |= p.dtype_o.has_value();
     low |= p.program.to_string().find(" + -2") != std::string::npos;
     layouts.insert(p.q.layout);
     for (const OperandDecl& decl : p.program.operands()) {
@@ -92,9 +98,10 @@ TEST(SuiteCases, CoverWhatGoesWrongOnDevices) {
   }
   EXPECT_TRUE(one_query && odd && half_tile && grouped && one_head && value_dim);
   EXPECT_TRUE(lengths_q && lengths_kv && off_by_one && learned && dropout && max_logit);
+  EXPECT_TRUE(ragged_q && ragged_kv && paged && gradient_layouts && output_dtype);
   EXPECT_TRUE(negative_scale && offsets && table && scalar && low);
   EXPECT_EQ(operand_dtypes.size(), 5U);
-  EXPECT_EQ(layouts.size(), 3U);
+  EXPECT_EQ(layouts.size(), 4U);
 }
 
 /// Backends have been wrong where the LSE's exponential leaves float32, in rows that only data empties, and with one

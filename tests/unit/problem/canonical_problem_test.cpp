@@ -30,7 +30,18 @@ const std::vector<Change>& changes() {
       {"seq_kv", [](auto& p) { p.seq_kv = 2; }},
       {"dim_qk", [](auto& p) { p.dim_qk = 2; }},
       {"dim_v", [](auto& p) { p.dim_v = 2; }},
+      {"tokens_q", [](auto& p) { p.tokens_q = 1; }},
+      {"tokens_kv", [](auto& p) { p.tokens_kv = 1; }},
+      {"paged",
+       [](auto& p) {
+         p.paged = PagedKeys{1, 2, 3};
+       }},
+      {"paged",
+       [](auto& p) {
+         p.paged = PagedKeys{1, 3, 2};
+       }},
       {"dtype", [](auto& p) { p.dtype = DType::kF16; }},
+      {"dtype_o", [](auto& p) { p.dtype_o = DType::kF16; }},
       {"q", [](auto& p) { p.q.layout = Layout::kSBHD; }},
       {"k", [](auto& p) { p.k.layout = Layout::kBHSD; }},
       {"v",
@@ -42,6 +53,10 @@ const std::vector<Change>& changes() {
          p.v.strides = Strides{1, 2, 4, 3};
        }},
       {"o", [](auto& p) { p.o.strides = Strides{}; }},
+      {"d_o", [](auto& p) { p.d_o = p.o; }},
+      {"dq", [](auto& p) { p.dq = p.q; }},
+      {"dk", [](auto& p) { p.dk = p.k; }},
+      {"dv", [](auto& p) { p.dv = p.v; }},
       {"scale", [](auto& p) { p.scale = 0.125f; }},
       {"scale", [](auto& p) { p.scale = 0.25f; }},
       {"lengths", [](auto& p) { p.lengths.q = true; }},

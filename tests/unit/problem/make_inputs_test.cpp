@@ -66,7 +66,7 @@ TEST(MakeInputs, FilesAreReadByTheCaller) {
     seen = entry.path + " for " + tensor.name + " of " + to_string(tensor.dtype);
     return std::vector<std::byte>(std::size_t{2} * 3 * 2 * 2, std::byte{0});
   });
-  EXPECT_EQ(seen, "some.npy for o of bf16");
+  EXPECT_EQ(seen, "some.npy for d_o of bf16");
   EXPECT_EQ(inputs.d_o, std::vector<std::byte>(problem::bytes_of(problem, problem::TensorRole::kO), std::byte{0}));
   EXPECT_NE(test::refusal([&] { make_inputs(problem, entries); }).find("some.npy"), std::string::npos);
   const auto too_few = [](const InputSpec&, const TensorInfo&) { return std::vector<std::byte>(2); };

@@ -17,9 +17,12 @@ const char* const kFull = R"({
   "description": "every field",
   "batch": 2, "heads_q": 4, "heads_kv": 2, "seq_q": 5, "seq_kv": 7, "dim_qk": 8, "dim_v": 6,
   "dtype": "bf16",
+  "dtype_o": "f32",
+  "d_o": "BHSD",
   "layout": "SBHD",
   "q": "BHSD",
   "k": {"layout": "BSHD", "strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
+  "dv": {"strides": {"batch": 1000, "head": 10, "sequence": 100, "dim": 1}},
   "scale": 0.25,
   "lengths": {"kv": true},
   "sink": "learned",
@@ -59,6 +62,33 @@ std::string refusal(const std::string& text) {
   return test::refusal([&] { parse_problem_file(text); });
 }
 
+/// What is ragged has layout THD without saying so.
+TEST(ParseProblem, ReadsWhereSequencesLie) {
+  const AttentionProblem ragged = parse_problem(
+      R"({"batch": 2, "heads_q": 1, "seq_q": 8, "seq_kv": 9, "dim_qk": 4, "layout": "BHSD", "tokens_q": 11,
+          "backward": true})");
+  EXPECT_EQ(ragged.tokens_q, 11);
+  EXPECT_EQ(ragged.tokens_kv, std::nullopt);
+  EXPECT_EQ(ragged.q.layout, Layout::kTHD);
+  EXPECT_EQ(ragged.o.layout, Layout::kTHD);
+  EXPECT_EQ(ragged.k.layout, Layout::kBHSD);
+  EXPECT_EQ(parse_problem(to_json(ragged)), ragged);
+  const AttentionProblem paged = parse_problem(
+      R"({"batch": 2, "heads_q": 1, "seq_q": 1, "seq_kv": 9, "dim_qk": 4, "lengths": {"kv": true},
+          "paged": {"block_size": 4, "blocks": 7, "blocks_per_sequence": 3}})");
+  EXPECT_EQ(paged.paged, (PagedKeys{4, 7, 3}));
+  EXPECT_EQ(parse_problem(to_json(paged)), paged);
+}
+
+/// Gradients of packed tensors are packed by the same names.
+TEST(ParseProblem, GradientsMayBePacked) {
+  const AttentionProblem problem = parse_problem(
+      R"({"batch": 2, "heads_q": 3, "seq_q": 8, "dim_qk": 4, "dq": "BS3HD", "dk": "BS3HD", "dv": "BS3HD",
+          "backward": true})");
+  EXPECT_EQ(problem.q.strides, std::nullopt);
+  EXPECT_EQ(problem.dq, (TensorLayout{Layout::kBSHD, Strides{288, 4, 36, 1}}));
+}
+
 TEST(ParseProblem, ReadsEveryField) {
   const ProblemFile file = parse_problem_file(kFull);
   const AttentionProblem& problem = file.problem;
@@ -74,6 +104,10 @@ TEST(ParseProblem, ReadsEveryField) {
   EXPECT_EQ(problem.k, (TensorLayout{Layout::kBSHD, Strides{1000, 10, 100, 1}}));
   EXPECT_EQ(problem.v, (TensorLayout{Layout::kSBHD, std::nullopt}));
   EXPECT_EQ(problem.o, (TensorLayout{Layout::kSBHD, std::nullopt}));
+  EXPECT_EQ(problem.dtype_o, DType::kF32);
+  EXPECT_EQ(problem.d_o, (TensorLayout{Layout::kBHSD, std::nullopt}));
+  EXPECT_EQ(problem.dq, std::nullopt);
+  EXPECT_EQ(problem.dv, (TensorLayout{Layout::kSBHD, Strides{1000, 10, 100, 1}}));  // v's layout
   EXPECT_EQ(problem.scale, 0.25f);
   EXPECT_EQ(problem.lengths, (SequenceLengths{false, true}));
   EXPECT_EQ(problem.sink, Sink::kLearned);
@@ -142,7 +176,7 @@ TEST(ParseProblem, PackedLayoutsAreOfTensorsOfOneShape) {
   EXPECT_NE(refused(R"("layout": "BS3HD", "seq_kv": 6)").find("layout: expected q, k and v of one shape"),
             std::string::npos);
   EXPECT_NE(refused(R"("k": "BS2HD", "dim_v": 6)").find("k: expected k and v of one shape"), std::string::npos);
-  EXPECT_NE(refused(R"("o": "BS3HD")").find("o: expected one of 'BSHD', 'SBHD' and 'BHSD', found the packed"),
+  EXPECT_NE(refused(R"("o": "BS3HD")").find("o: expected one of 'BSHD', 'SBHD', 'BHSD' and 'THD', found the packed"),
             std::string::npos);
   EXPECT_NE(refused(R"("q": "BS2HD")").find("q: expected one of"), std::string::npos);
   EXPECT_NE(refused(R"("k": {"layout": "BS3HD"})").find("k.layout: expected one of"), std::string::npos);
@@ -273,7 +307,9 @@ const std::vector<BadFile>& bad_files() {
       {"dtype_of_integers",
        replaced("\"dtype\": \"bf16\"", "\"dtype\": \"i32\""),
        {"dtype: expected one of 'f32', 'f16' and 'bf16', found"}},
-      {"layout_unknown", replaced("SBHD", "BDHS"), {"layout: expected one of 'BSHD', 'SBHD' and 'BHSD'", "\"BDHS\""}},
+      {"layout_unknown",
+       replaced("SBHD", "BDHS"),
+       {"layout: expected one of 'BSHD', 'SBHD', 'BHSD' and 'THD'", "\"BDHS\""}},
       {"tensor_layout_unknown",
        replaced("\"layout\": \"BSHD\"", "\"layout\": \"bshd\""),
        {"k.layout: expected one of"}},

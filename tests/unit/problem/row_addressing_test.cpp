@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "problem/implied_operands.hpp"
+
 namespace scoremod::problem {
 namespace {
 
@@ -55,6 +57,40 @@ TEST(RowAddressing, TheExpressionIsTheRow) {
   problem.o.strides = Strides{1000, 9, 150, 1};
   EXPECT_EQ(RowAddressing(problem, TensorRole::kO).row_expression("b", "h % 2", "q0 + r"),
             "(b) * 1000LL + (h % 2) * 9LL + (q0 + r) * 150LL");
+}
+
+TEST(RowAddressing, RaggedRowsBeginWhereTheOffsetsSay) {
+  AttentionProblem problem = problem_of(Layout::kBSHD);
+  problem.tokens_q = 7;
+  problem.q.layout = problem.o.layout = Layout::kTHD;
+  problem = with_implied_operands(problem);
+  const std::int32_t offsets[] = {0, 4, 7};
+  const void* operands[] = {offsets};
+  const RowAddressing rows(problem, TensorRole::kQ), lse(problem, TensorRole::kLse);
+  EXPECT_FALSE(rows.is_dense());
+  EXPECT_EQ(rows.positions(0, operands), 4);
+  EXPECT_EQ(rows.positions(1, operands), 3);
+  EXPECT_EQ(rows.rows(1, 2, operands).row(1), (5 * 6 + 2) * 7);
+  EXPECT_EQ(lse.rows(1, 2, operands).row(1), 5 * 6 + 2);
+  EXPECT_TRUE(RowAddressing(problem, TensorRole::kK).is_dense());
+}
+
+TEST(RowAddressing, PagedRowsLieInTheBlocksOfTheTable) {
+  AttentionProblem problem = problem_of(Layout::kBHSD);
+  problem.lengths.kv = true;
+  problem.paged = PagedKeys{2, 9, 3};
+  problem = with_implied_operands(problem);
+  const std::int32_t keys[] = {8, 1, 3, 0, 5, 2}, values[] = {7, 6, 4, 0, 0, 0}, lengths[] = {5, 3};
+  std::vector<const void*> operands;
+  for (const OperandDecl& decl : problem.program.operands()) {
+    operands.push_back(decl.name == kPagesOfKeys ? keys : decl.name == kPagesOfValues ? values : lengths);
+  }
+  const RowAddressing k(problem, TensorRole::kK), v(problem, TensorRole::kV);
+  EXPECT_EQ(k.positions(1, operands), 3);
+  // Of a pool [9, 3 heads, 2, 7]: position 2 of batch 1 is the first of block 5.
+  EXPECT_EQ(k.rows(1, 2, operands).row(2), (5 * 3 + 2) * 2 * 7);
+  EXPECT_EQ(k.rows(0, 1, operands).row(3), ((1 * 3 + 1) * 2 + 1) * 7);
+  EXPECT_EQ(v.rows(0, 1, operands).row(0), (7 * 3 + 1) * 2 * 8);
 }
 
 }  // namespace

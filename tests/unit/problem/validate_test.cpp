@@ -54,6 +54,71 @@ Strides q_strides() { return {5 * 4 * 8, 8, 4 * 8, 1}; }
 
 const std::vector<Mistake>& mistakes() {
   static const std::vector<Mistake> kTable{
+      {"thd_without_tokens",
+       [](auto& p) { p.q.layout = Layout::kTHD; },
+       {"q.layout: expected BSHD, SBHD or BHSD of a tensor that is not ragged, found THD", "give tokens_q"}},
+      {"ragged_in_a_dense_layout",
+       [](auto& p) { p.tokens_kv = 9; },
+       {"k.layout: expected THD, since tokens_kv makes the tensor ragged; found BSHD"}},
+      {"ragged_with_strides",
+       [](auto& p) {
+         p.tokens_q = 9;
+         p.q = p.o = {Layout::kTHD, q_strides()};
+       },
+       {"q.strides: expected none of a ragged tensor"}},
+      {"too_many_tokens",
+       [](auto& p) { p.tokens_q = 11; },
+       {"tokens_q: expected at most 10 tokens, batch * seq_q", "found 11"}},
+      {"paged_with_backward",
+       [](auto& p) {
+         p.paged = PagedKeys{4, 8, 2};
+         p.lengths.kv = true;
+       },
+       {"paged: expected a problem without backward"}},
+      {"paged_without_lengths",
+       [](auto& p) {
+         p.backward = false;
+         p.paged = PagedKeys{4, 8, 2};
+       },
+       {"paged: expected lengths of keys beside it", "set lengths.kv"}},
+      {"paged_and_ragged_keys",
+       [](auto& p) {
+         p.paged = PagedKeys{4, 8, 2};
+         p.tokens_kv = 9;
+       },
+       {"paged: expected no tokens_kv beside it, found 9"}},
+      {"too_few_blocks",
+       [](auto& p) {
+         p.backward = false;
+         p.lengths.kv = true;
+         p.paged = PagedKeys{4, 8, 1};
+       },
+       {"paged.blocks_per_sequence: expected blocks for seq_kv (7) keys, at least 2; found 1 of 4 keys each"}},
+      {"block_size_zero",
+       [](auto& p) {
+         p.paged = PagedKeys{0, 8, 1};
+       },
+       {"paged.block_size: expected a size from 1", "found 0"}},
+      {"output_of_integers",
+       [](auto& p) { p.dtype_o = DType::kI32; },
+       {"dtype_o: expected f32, f16 or bf16 (of o), found i32"}},
+      {"gradient_that_overlaps",
+       [](auto& p) {
+         p.dq = TensorLayout{Layout::kBSHD, Strides{160, 8, 31, 1}};
+       },
+       {"dq.strides: expected elements that do not overlap"}},
+      {"gradient_that_broadcasts",
+       [](auto& p) {
+         p.dv = TensorLayout{Layout::kBSHD, Strides{0, 6, 12, 1}};
+       },
+       {"dv.strides.batch: expected a stride of at least 1", "dv is written with these strides"}},
+      {"offsets_of_another_shape",
+       [](auto& p) {
+         p.tokens_q = 9;
+         p.q = p.o = {Layout::kTHD, {}};
+         p.operands.push_back({"offsets_q", DType::kI32, {2}, {}});
+       },
+       {"operands[5].shape: expected [3], which the problem's fields give operand 'offsets_q'; found [2]"}},
       {"batch_zero", [](auto& p) { p.batch = 0; }, {"batch: expected a size from 1 to 1073741824", "found 0"}},
       {"heads_q_negative", [](auto& p) { p.heads_q = -4; }, {"heads_q: expected a size", "found -4"}},
       {"heads_kv_zero", [](auto& p) { p.heads_kv = 0; }, {"heads_kv: expected a size", "found 0"}},
@@ -299,6 +364,15 @@ TEST(Problem, EffectiveScaleIsTheGivenOneOrThatOfTheHeadDim) {
   EXPECT_EQ(problem.effective_scale(), 0.125f);
   problem.scale = 0.5f;
   EXPECT_EQ(problem.effective_scale(), 0.5f);
+}
+
+/// With a gradient that lies otherwise, the tensor itself is only read.
+TEST(Validate, ATensorWhoseGradientLiesOtherwiseMayBroadcast) {
+  AttentionProblem problem = valid_problem();
+  problem.q.strides = Strides{0, 8, 4 * 8, 1};
+  EXPECT_NE(refusal(problem), "");
+  problem.dq = TensorLayout{};
+  EXPECT_NO_THROW(validate(problem));
 }
 
 }  // namespace
