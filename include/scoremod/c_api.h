@@ -33,7 +33,9 @@ enum {
   SCOREMOD_INVALID_ARGUMENT = 1, /* the caller's mistake */
   SCOREMOD_UNSUPPORTED = 2,      /* a valid request that no backend can run; the message holds each backend's reasons */
   SCOREMOD_ENVIRONMENT = 3,      /* the machine: memory, files, drivers; the system's own text is kept */
-  SCOREMOD_BUG = 4               /* an invariant of scoremod itself broke; please report it */
+  SCOREMOD_BUG = 4,              /* an invariant of scoremod itself broke; please report it */
+  SCOREMOD_FULL = 5,             /* of replies alone: the queue held as many requests as it may, and refuses */
+  SCOREMOD_SHUT_DOWN = 6         /* of replies alone: the queue was shut down before the request began */
 };
 
 /* A compiled problem. Immutable. */
@@ -104,10 +106,10 @@ typedef struct scoremod_forward_args {
   const scoremod_operand* operands;
   size_t operand_count;
   scoremod_buffer o;
-  scoremod_buffer lse;                  /* f32 [batch, heads_q, seq_q]; needed when the problem has stats */
+  scoremod_buffer lse;                  /* f32 [batch, heads_q, seq_q], or [tokens_q, heads_q]; needed with stats */
   scoremod_buffer workspace;            /* {NULL, 0}: scoremod allocates it for the call */
   const scoremod_call_options* options; /* NULL: the defaults */
-  scoremod_buffer max_logit;            /* f32 [batch, heads_q, seq_q]; for problems with max_logit alone */
+  scoremod_buffer max_logit;            /* as the lse; for problems with max_logit alone */
 } scoremod_forward_args;
 
 typedef struct scoremod_backward_args {
@@ -125,7 +127,8 @@ typedef struct scoremod_backward_args {
 /* The library's version, such as "0.1.0". */
 SCOREMOD_C_API const char* scoremod_version(void);
 
-/* "ok", "invalid argument", "unsupported", "environment" or "bug"; "unknown status" for any other number. */
+/* "ok", "invalid argument", "unsupported", "environment", "bug", "full" or "shut down"; "unknown status" for any other
+ * number. */
 SCOREMOD_C_API const char* scoremod_status_name(scoremod_status status);
 
 /* Frees a text that scoremod gave to the caller. NULL is fine. */
@@ -182,6 +185,40 @@ SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const 
  * --json` (docs/cli.md); the caller frees it. That no backend runs the problem is no error here. */
 SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
                                                 char** explanation_json, char** message);
+
+/* Runs requests in threads of its own, in the order in which they come, each with a workspace of the queue's: for one
+ * device, that of the first request. */
+typedef struct scoremod_request_queue scoremod_request_queue;
+
+typedef struct scoremod_request_queue_options {
+  size_t struct_size;
+  size_t capacity;          /* requests that may wait to begin; 0: 64 */
+  int32_t refuse_when_full; /* not 0: one more is answered with SCOREMOD_FULL; 0: submitting it blocks */
+  int32_t threads;          /* requests that run at the same time; 0: 1 */
+} scoremod_request_queue_options;
+
+/* Called exactly once for each request, by a thread of the queue or by the one that submits or shuts down, and never
+ * under a lock; on a device only once the work is done. message lives during the call and is "" with SCOREMOD_OK. */
+typedef void (*scoremod_reply)(void* user, scoremod_status status, const char* message);
+
+/* `options` may be NULL. */
+SCOREMOD_C_API scoremod_status scoremod_request_queue_create(const scoremod_request_queue_options* options,
+                                                             scoremod_request_queue** queue, char** message);
+/* Shuts it down and waits for the requests that run. Not in a reply. NULL is fine. */
+SCOREMOD_C_API void scoremod_request_queue_destroy(scoremod_request_queue* queue);
+/* Answers all requests that wait, and all that come later, with SCOREMOD_SHUT_DOWN, and waits for those that run. */
+SCOREMOD_C_API scoremod_status scoremod_request_queue_shut_down(scoremod_request_queue* queue, char** message);
+
+/* Submit a call. Unless the status is SCOREMOD_OK there is no reply, and with it there is one. The tensors must live
+ * until then; the structs, names and the attention need not. args->workspace must be {NULL, 0}. */
+SCOREMOD_C_API scoremod_status scoremod_request_queue_submit_forward(scoremod_request_queue* queue,
+                                                                     const scoremod_attention* attention,
+                                                                     const scoremod_forward_args* args,
+                                                                     scoremod_reply reply, void* user, char** message);
+SCOREMOD_C_API scoremod_status scoremod_request_queue_submit_backward(scoremod_request_queue* queue,
+                                                                      const scoremod_attention* attention,
+                                                                      const scoremod_backward_args* args,
+                                                                      scoremod_reply reply, void* user, char** message);
 
 /* Compiled attentions are kept in memory, plans of device backends in memory and in files for the next process:
  * docs/cache.md. These functions look at all of them and empty them. They are safe beside calls, and beside other

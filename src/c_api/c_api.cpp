@@ -9,16 +9,14 @@
 #include "scoremod/attention_cache.hpp"
 #include "scoremod/error.hpp"
 #include "scoremod/explain.hpp"
+#include "scoremod/request_queue.hpp"
 
 #include "base/fail.hpp"
 #include "base/version.hpp"
+#include "c_api/attention_handle.hpp"
 #include "c_api/convert.hpp"
 #include "c_api/guard.hpp"
 #include "explain/reason_json.hpp"
-
-struct scoremod_attention {
-  std::shared_ptr<const scoremod::Attention> attention;
-};
 
 using scoremod::c_api::convert;
 using scoremod::c_api::give;
@@ -37,6 +35,8 @@ const char* scoremod_status_name(scoremod_status status) {
     case SCOREMOD_UNSUPPORTED: return to_string(ErrorCode::kUnsupported);
     case SCOREMOD_ENVIRONMENT: return to_string(ErrorCode::kEnvironment);
     case SCOREMOD_BUG: return to_string(ErrorCode::kBug);
+    case SCOREMOD_FULL: return to_string(scoremod::ReplyStatus::kFull);
+    case SCOREMOD_SHUT_DOWN: return to_string(scoremod::ReplyStatus::kShutDown);
     default: return "unknown status";
   }
 }

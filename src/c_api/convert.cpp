@@ -21,6 +21,7 @@ static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, dropout_offs
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, max_logit) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_request_queue_options, threads) == 20);
 
 /// No caller's struct is larger; a larger struct_size is memory that was never set.
 constexpr std::size_t kMaxStructSize = 4096;
@@ -122,6 +123,16 @@ SupportLevel support_level_of(const scoremod_compile_options* given) {
   const std::int32_t level = read_struct(given, "scoremod_compile_options").support_level;
   if (level != 0 && level != 1) fail_argument("options.support_level: expected 0 or 1, found ", level);
   return level == 0 ? SupportLevel::kVerified : SupportLevel::kStatic;
+}
+
+RequestQueueOptions convert(const scoremod_request_queue_options* given) {
+  RequestQueueOptions made;
+  if (given == nullptr) return made;
+  const scoremod_request_queue_options options = read_struct(given, "scoremod_request_queue_options");
+  if (options.capacity != 0) made.capacity = options.capacity;
+  if (options.threads != 0) made.threads = options.threads;
+  made.refuse_when_full = options.refuse_when_full != 0;
+  return made;
 }
 
 ForwardCall convert(const scoremod_forward_args* given) {

@@ -2,6 +2,7 @@
 
 #include "scoremod/attention.hpp"
 #include "scoremod/c_api.h"
+#include "scoremod/request_queue.hpp"
 
 namespace scoremod::c_api {
 
@@ -21,6 +22,7 @@ struct BackwardCall {
 
 /// Null gives the defaults.
 CompileOptions convert(const scoremod_compile_options* options);
+RequestQueueOptions convert(const scoremod_request_queue_options* options);
 SupportLevel support_level_of(const scoremod_compile_options* options);
 /// Null is refused.
 ForwardCall convert(const scoremod_forward_args* args);

@@ -68,6 +68,7 @@ PUBLIC_HEADERS = {
     "staging.hpp": "runtime",
     "call_timer.hpp": "runtime",
     "attention_cache.hpp": "runtime",
+    "request_queue.hpp": "runtime",
     "compile_ahead.hpp": "runtime",
     "output_check.hpp": "verification",
     "check.hpp": "check",

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+
+#include "scoremod/attention.hpp"
+#include "scoremod/export.hpp"
+
+namespace scoremod {
+
+/// What came of a request: the four kinds of Error, and what a queue itself may answer.
+enum class ReplyStatus : std::uint8_t {
+  kDone,  ///< the work is done, on a device too, and the outputs may be read
+  kInvalidArgument,
+  kUnsupported,
+  kEnvironment,  ///< out of memory and a device that is not there among them
+  kBug,
+  kFull,      ///< the queue held as many requests as it may, and refuses
+  kShutDown,  ///< the queue was shut down before the request began
+};
+/// "done", "full", "shut down", or the name of the error's kind.
+SCOREMOD_API const char* to_string(ReplyStatus status);
+
+struct Reply {
+  ReplyStatus status = ReplyStatus::kDone;
+  std::string message;  ///< empty when done
+
+  bool operator==(const Reply&) const = default;
+};
+
+struct RequestQueueOptions {
+  /// Requests that may wait to begin, at least 1.
+  std::size_t capacity = 64;
+  /// What submit() does where so many wait: blocks until one has begun, or has the request answered with kFull.
+  bool refuse_when_full = false;
+  /// Requests that run at the same time, each in a thread of the queue and with a workspace of its own; at least 1. On
+  /// the host one call uses all cores by itself.
+  int threads = 1;
+};
+
+/// Runs calls of compiled attentions in threads of its own, in the order in which they were submitted. Each request
+/// gets exactly one reply, whatever becomes of it, and on a device only once its work is done. A queue belongs to one
+/// device: the first request's; one for another device is answered with kInvalidArgument.
+///
+/// The queue owns the workspaces, and no two calls that run at the same time share one. A request's buffers must live
+/// until its reply; its attention is kept by the queue. Requests of several threads may come at the same time.
+class SCOREMOD_API RequestQueue {
+ public:
+  /// Called once, by a thread of the queue or by the one that submits or shuts down, and never while the queue holds a
+  /// lock: it may submit further requests (where the queue refuses when it is full, or has room). What it throws is
+  /// dropped.
+  using Callback = std::function<void(const Reply&)>;
+
+  /// Throws Error(kInvalidArgument) for a capacity or a number of threads below 1.
+  explicit RequestQueue(const RequestQueueOptions& options = {});
+  /// Shuts down. Not in a callback.
+  ~RequestQueue();
+  RequestQueue(const RequestQueue&) = delete;
+  RequestQueue& operator=(const RequestQueue&) = delete;
+
+  /// Calls forward() or backward() of an attention with these arguments.
+  std::future<Reply> submit(std::shared_ptr<const Attention> attention, ForwardArgs args);
+  std::future<Reply> submit(std::shared_ptr<const Attention> attention, BackwardArgs args);
+  void submit(std::shared_ptr<const Attention> attention, ForwardArgs args, Callback callback);
+  void submit(std::shared_ptr<const Attention> attention, BackwardArgs args, Callback callback);
+
+  /// Answers all requests that wait, and all that come later, with kShutDown, and returns once those that run have been
+  /// answered; in a callback it does not wait for these. May be called again.
+  void shut_down();
+  /// Requests that wait to begin.
+  std::size_t waiting() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace scoremod

@@ -1,0 +1,151 @@
+#include "runtime/request_threads.hpp"
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "scoremod/error.hpp"
+
+#include "base/fail.hpp"
+
+namespace scoremod::runtime {
+namespace {
+
+ReplyStatus status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return ReplyStatus::kInvalidArgument;
+    case ErrorCode::kUnsupported: return ReplyStatus::kUnsupported;
+    case ErrorCode::kEnvironment: return ReplyStatus::kEnvironment;
+    case ErrorCode::kBug: return ReplyStatus::kBug;
+  }
+  return ReplyStatus::kBug;
+}
+
+/// What a callback throws has nowhere to go.
+void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept {
+  try {
+    if (callback) callback(reply);
+  } catch (...) {
+  }
+}
+
+Reply shut_down_reply() { return {ReplyStatus::kShutDown, "the queue was shut down before the request began"}; }
+
+}  // namespace
+
+Reply reply_of_current_exception() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const Error& error) {
+      return {status_of(error.code()), error.what()};
+    } catch (const std::bad_alloc&) {
+      return {ReplyStatus::kEnvironment,
+              "out of memory: the system refused an allocation; use a smaller problem or free memory"};
+    } catch (const std::exception& error) {
+      return {ReplyStatus::kBug, concat("internal error, please report it: unexpected exception: ", error.what())};
+    } catch (...) {
+      return {ReplyStatus::kBug, "internal error, please report it: an exception of no known type"};
+    }
+  } catch (...) {
+    return {ReplyStatus::kEnvironment, {}};  // no memory for the text itself
+  }
+}
+
+RequestThreads::RequestThreads(const RequestQueueOptions& options)
+    : capacity_(options.capacity), refuse_when_full_(options.refuse_when_full) {
+  if (options.capacity < 1) fail_argument("expected a capacity of at least 1 request, found 0");
+  if (options.threads < 1) fail_argument("expected at least 1 thread, found ", options.threads);
+  const auto count = static_cast<std::size_t>(options.threads);
+  threads_.reserve(count);
+  try {
+    for (std::size_t worker = 0; worker < count; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+  } catch (const std::system_error& error) {
+    shut_down();
+    for (std::thread& thread : threads_) thread.join();
+    fail_environment("the system refused a thread of a request queue: ", error.what(), "; ask for fewer");
+  }
+}
+
+RequestThreads::~RequestThreads() {
+  shut_down();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void RequestThreads::submit(Work work, RequestQueue::Callback callback) {
+  std::unique_lock lock(mutex_);
+  const auto has_room = [&] { return is_shut_down_ || jobs_.size() < capacity_; };
+  if (!refuse_when_full_) room_came_.wait(lock, has_room);
+  if (is_shut_down_) {
+    lock.unlock();
+    return answer(callback, shut_down_reply());
+  }
+  if (!has_room()) {
+    lock.unlock();
+    return answer(callback, {ReplyStatus::kFull, concat("the queue is full: ", capacity_,
+                                                        " requests wait to begin; submit it again later")});
+  }
+  Job job{std::move(work), std::move(callback)};
+  try {
+    jobs_.push_back(std::move(job));
+  } catch (...) {  // nothing was moved
+    lock.unlock();
+    return answer(job.callback, reply_of_current_exception());
+  }
+  lock.unlock();
+  job_came_.notify_one();
+}
+
+void RequestThreads::serve(std::size_t worker) {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    job_came_.wait(lock, [&] { return is_shut_down_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    ++running_;
+    lock.unlock();
+    room_came_.notify_one();
+    Reply reply;
+    try {
+      job.work(worker);
+    } catch (...) {
+      reply = reply_of_current_exception();
+    }
+    job.work = nullptr;  // what it holds is let go before the reply
+    answer(job.callback, reply);
+    job.callback = nullptr;
+    lock.lock();
+    --running_;
+    lock.unlock();
+    became_idle_.notify_all();
+  }
+}
+
+void RequestThreads::shut_down() {
+  std::deque<Job> unbegun;
+  {
+    const std::lock_guard lock(mutex_);
+    is_shut_down_ = true;
+    unbegun.swap(jobs_);
+  }
+  job_came_.notify_all();
+  room_came_.notify_all();
+  for (const Job& job : unbegun) answer(job.callback, shut_down_reply());
+  if (is_own_thread()) return;  // one of those that run is the caller
+  std::unique_lock lock(mutex_);
+  became_idle_.wait(lock, [&] { return running_ == 0; });
+}
+
+std::size_t RequestThreads::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return jobs_.size();
+}
+
+bool RequestThreads::is_own_thread() const {
+  return std::ranges::any_of(threads_,
+                             [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); });
+}
+
+}  // namespace scoremod::runtime

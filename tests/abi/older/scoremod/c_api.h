@@ -1,0 +1,232 @@
+/* scoremod's C interface: plain C99, for C and for every language that calls C. docs/c_api.md is a walk through it.
+ *
+ * Rules that hold for every function here:
+ * - A function that can fail returns a scoremod_status. Unless that is SCOREMOD_OK, nothing that it would have created
+ *   exists; with SCOREMOD_INVALID_ARGUMENT and SCOREMOD_UNSUPPORTED, no tensor has been written either.
+ * - Its last argument, char** message, may be NULL. Otherwise *message becomes NULL on success and, on failure, a
+ *   NUL-terminated UTF-8 text that says what was expected, what was found and what to do. The caller owns it and frees
+ *   it with scoremod_text_free. It stays NULL when there is no memory for it.
+ * - NULL where something is needed is SCOREMOD_INVALID_ARGUMENT. No C++ exception leaves the library.
+ * - Texts that are passed in are read during the call only. Several threads may call at once, with the same attention
+ *   too, as long as each call has its own outputs and workspace; destroying an attention must be the last use of it.
+ * - A struct with struct_size grows only at its end. The caller sets struct_size to sizeof the struct, fields that the
+ *   caller's header did not have count as zero, and zero always means the default.
+ */
+#ifndef SCOREMOD_C_API_H
+#define SCOREMOD_C_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* NOLINTBEGIN(readability-identifier-naming,modernize-use-using,modernize-deprecated-headers): these are C's names */
+
+#define SCOREMOD_C_API __attribute__((visibility("default")))
+
+/* What came of a call; the numbers never change. */
+typedef int32_t scoremod_status;
+enum {
+  SCOREMOD_OK = 0,
+  SCOREMOD_INVALID_ARGUMENT = 1, /* the caller's mistake */
+  SCOREMOD_UNSUPPORTED = 2,      /* a valid request that no backend can run; the message holds each backend's reasons */
+  SCOREMOD_ENVIRONMENT = 3,      /* the machine: memory, files, drivers; the system's own text is kept */
+  SCOREMOD_BUG = 4               /* an invariant of scoremod itself broke; please report it */
+};
+
+/* A compiled problem. Immutable. */
+typedef struct scoremod_attention scoremod_attention;
+
+/* Memory that a call reads, and memory that it writes; bytes must cover the tensor. */
+typedef struct scoremod_const_buffer {
+  const void* data;
+  size_t bytes;
+} scoremod_const_buffer;
+
+typedef struct scoremod_buffer {
+  void* data;
+  size_t bytes;
+} scoremod_buffer;
+
+/* A tensor that the program reads, by the name under which the program declares it. */
+typedef struct scoremod_operand {
+  const char* name;
+  scoremod_const_buffer buffer;
+} scoremod_operand;
+
+/* Where the gradient of a float operand goes: dtype, shape and strides are the operand's. Overwritten, not added to. */
+typedef struct scoremod_operand_gradient {
+  const char* name;
+  scoremod_buffer buffer;
+} scoremod_operand_gradient;
+
+typedef struct scoremod_compile_options {
+  size_t struct_size;
+  const char* backend; /* "cudnn", "kernels", "cpu", "reference"; NULL or "": a choice among `backends` */
+  const char* const* disabled_passes; /* names of compiler passes to leave out */
+  size_t disabled_pass_count;
+  int32_t threads;    /* CPU threads; 0: one for each core */
+  int32_t has_device; /* not 0: `device` takes the place of the calling thread's current CUDA device */
+  int32_t device;     /* its ordinal; the host is device 0 */
+  /* Where the calls' tensors will lie: "host" or "cuda"; NULL or "": in the named backend's memory, or on the host. */
+  const char* memory;
+  /* Whom to choose from: names alone, the first that supports the problem; names with a '-' before them are left out.
+   * None: what SCOREMOD_BACKENDS says, else the one that is predicted to be the fastest. */
+  const char* const* backends;
+  size_t backend_count;
+  size_t max_workspace;  /* bytes of device memory that a call may need; 0: SCOREMOD_MAX_WORKSPACE, or 8 GiB */
+  int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
+  int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
+} scoremod_compile_options;
+
+/* What may differ from call to call without a new attention. */
+typedef struct scoremod_call_options {
+  size_t struct_size;
+  void* stream;      /* a device backend's stream; the CPU ignores it */
+  int32_t has_scale; /* not 0: `scale` takes the place of the problem's */
+  float scale;
+  /* Added to the local indices, so that a shard of a larger problem sees true positions. */
+  int32_t batch_offset;
+  int32_t head_offset;
+  int32_t query_offset;
+  int32_t key_offset;
+  /* Which weights a problem with dropout drops; a backward is given those of its forward. */
+  uint64_t dropout_seed;
+  uint64_t dropout_offset;
+} scoremod_call_options;
+
+/* Shapes, dtypes and strides of all tensors are those of the problem. */
+typedef struct scoremod_forward_args {
+  size_t struct_size;
+  scoremod_const_buffer q, k, v;
+  const scoremod_operand* operands;
+  size_t operand_count;
+  scoremod_buffer o;
+  scoremod_buffer lse;                  /* f32 [batch, heads_q, seq_q]; needed when the problem has stats */
+  scoremod_buffer workspace;            /* {NULL, 0}: scoremod allocates it for the call */
+  const scoremod_call_options* options; /* NULL: the defaults */
+  scoremod_buffer max_logit;            /* f32 [batch, heads_q, seq_q]; for problems with max_logit alone */
+} scoremod_forward_args;
+
+typedef struct scoremod_backward_args {
+  size_t struct_size;
+  scoremod_const_buffer q, k, v, o, lse, d_o;
+  const scoremod_operand* operands;
+  size_t operand_count;
+  scoremod_buffer dq, dk, dv;
+  const scoremod_operand_gradient* d_operands; /* those wanted */
+  size_t d_operand_count;
+  scoremod_buffer workspace;
+  const scoremod_call_options* options;
+} scoremod_backward_args;
+
+/* The library's version, such as "0.1.0". */
+SCOREMOD_C_API const char* scoremod_version(void);
+
+/* "ok", "invalid argument", "unsupported", "environment" or "bug"; "unknown status" for any other number. */
+SCOREMOD_C_API const char* scoremod_status_name(scoremod_status status);
+
+/* Frees a text that scoremod gave to the caller. NULL is fine. */
+SCOREMOD_C_API void scoremod_text_free(char* text);
+
+/* Compiles the problem that `problem_json` describes (docs/problem.md) and sets *attention, which the caller destroys
+ * with scoremod_attention_destroy. `options` may be NULL. */
+SCOREMOD_C_API scoremod_status scoremod_attention_create(const char* problem_json,
+                                                         const scoremod_compile_options* options,
+                                                         scoremod_attention** attention, char** message);
+/* NULL is fine. */
+SCOREMOD_C_API void scoremod_attention_destroy(scoremod_attention* attention);
+
+/* The same as scoremod_attention_create, but shares what is compiled: equal problems with equal options on one device
+ * are compiled once, and kept for the process as docs/cache.md says. The caller destroys *attention all the same. */
+SCOREMOD_C_API scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_compile_options* options,
+                                                      scoremod_attention** attention, char** message);
+
+/* Sets *problem_json to the problem as it was understood, every default filled in; the caller frees it. */
+SCOREMOD_C_API scoremod_status scoremod_attention_problem(const scoremod_attention* attention, char** problem_json,
+                                                          char** message);
+
+/* Sets *backend to the name of the backend that runs it. The text lives as long as the attention. */
+SCOREMOD_C_API scoremod_status scoremod_attention_backend(const scoremod_attention* attention, const char** backend,
+                                                          char** message);
+
+/* Sets *backend to the name of the backend that runs the backward, or to "" for a problem without one.
+ * SCOREMOD_UNSUPPORTED, with every reason, where the problem wants a backward and none runs it. */
+SCOREMOD_C_API scoremod_status scoremod_attention_backward_backend(const scoremod_attention* attention,
+                                                                   const char** backend, char** message);
+
+/* Bytes of scratch that each call needs, aligned to 64; 0 for the backward of a problem without one. */
+SCOREMOD_C_API scoremod_status scoremod_attention_forward_workspace_bytes(const scoremod_attention* attention,
+                                                                          size_t* bytes, char** message);
+SCOREMOD_C_API scoremod_status scoremod_attention_backward_workspace_bytes(const scoremod_attention* attention,
+                                                                           size_t* bytes, char** message);
+
+/* Computes o, and lse when it is given. */
+SCOREMOD_C_API scoremod_status scoremod_attention_forward(const scoremod_attention* attention,
+                                                          const scoremod_forward_args* args, char** message);
+/* Computes dq, dk, dv and the operand gradients. The problem must have "backward": true. */
+SCOREMOD_C_API scoremod_status scoremod_attention_backward(const scoremod_attention* attention,
+                                                           const scoremod_backward_args* args, char** message);
+
+/* Asks every backend whether it can run the problem: by what options->support_level says. *answers_json becomes
+ * [{"backend": "cpu", "supported": true, "forward_supported": true, "reasons": [], "refusals": [], "notes": [],
+ *   "memory": "host"}, ...] in the order of preference; the caller frees it. "reasons" are texts, and "refusals" the
+ * same as {"id", "direction", "text", "remedy"}: docs/unsupported_reasons.md has the ids. */
+SCOREMOD_C_API scoremod_status scoremod_support(const char* problem_json, const scoremod_compile_options* options,
+                                                char** answers_json, char** message);
+
+/* What the compiler makes of the problem, and why: the mask's class, the program before and after the passes, its
+ * derivative, FLOPs, and every backend's answer with its workspace. *explanation_json is the JSON of `scoremod explain
+ * --json` (docs/cli.md); the caller frees it. That no backend runs the problem is no error here. */
+SCOREMOD_C_API scoremod_status scoremod_explain(const char* problem_json, const scoremod_compile_options* options,
+                                                char** explanation_json, char** message);
+
+/* Compiled attentions are kept in memory, plans of device backends in memory and in files for the next process:
+ * docs/cache.md. These functions look at all of them and empty them. They are safe beside calls, and beside other
+ * processes that use the files. */
+
+/* Sets *statistics_json to counts and limits; the caller frees it:
+ * {"attentions": {"hits", "misses", "waits", "failures", "evictions", "entries", "limit"},
+ *  "compiled": {"problems", "forwards", "backwards"},
+ *  "plans": {"hits", "misses", "waits", "builds", "refusals", "failures", "evictions", "entries", "bytes",
+ *            "limits": {"plans", "bytes"}},
+ *  "store": {"hits", "misses", "rejected", "writes", "failed_writes", "directory", "limit_bytes"},
+ *  "builds": {"count", "milliseconds"}, "loads": {...}, "trials": {...}} */
+SCOREMOD_C_API scoremod_status scoremod_cache_statistics(char** statistics_json, char** message);
+
+/* Limits of the plans in memory, for each backend; 0 keeps none. What is over them is dropped at once. An attention
+ * keeps the plans that it uses. */
+SCOREMOD_C_API scoremod_status scoremod_plan_cache_set_limits(size_t plans, size_t bytes, char** message);
+/* How many compiled attentions scoremod_attention_get keeps; 0 keeps none. What is over it is dropped at once. */
+SCOREMOD_C_API scoremod_status scoremod_attention_cache_set_limit(size_t attentions, char** message);
+/* Drops all of them from memory; whoever holds one keeps it. */
+SCOREMOD_C_API scoremod_status scoremod_attention_cache_clear(char** message);
+
+/* Drops every plan, and every refusal, from memory. Files stay. */
+SCOREMOD_C_API scoremod_status scoremod_plan_cache_clear(char** message);
+
+/* Uses this folder for files from now on, and none when it is "". */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_set_directory(const char* directory, char** message);
+/* Bytes that the files may take; beyond it the least recently used are deleted. */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_set_limit(uint64_t bytes, char** message);
+
+/* Sets *files_json to [{"name", "bytes", "last_used", "damage", "kind", "library", "engine", "architecture", "label"},
+ * ...], the last used first; the caller frees it. `verify` not 0 reads the files in full, so that every damage is
+ * found. */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_files(int32_t verify, char** files_json, char** message);
+
+/* Each deletes files: the least recently used until the rest takes at most max_bytes, those that are damaged, all.
+ * *deletion_json, which may not be wanted, becomes {"files": 3, "bytes": 251904}; the caller frees it. */
+SCOREMOD_C_API scoremod_status scoremod_plan_store_prune(uint64_t max_bytes, char** deletion_json, char** message);
+SCOREMOD_C_API scoremod_status scoremod_plan_store_remove_damaged(char** deletion_json, char** message);
+SCOREMOD_C_API scoremod_status scoremod_plan_store_clear(char** deletion_json, char** message);
+
+/* NOLINTEND(readability-identifier-naming,modernize-use-using,modernize-deprecated-headers) */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
