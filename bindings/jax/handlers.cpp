@@ -35,14 +35,13 @@ struct Place {
   void* stream = nullptr;
 };
 
-CallOptions options_of(const Place& place, const ffi::Dictionary& attributes) {
-  CallOptions options;
+/// Beside what the call's buffers have said.
+void set_options(const Place& place, const ffi::Dictionary& attributes, CallOptions& options) {
   options.stream = place.stream;
-  if (!attributes.contains("scale")) return options;
+  if (!attributes.contains("scale")) return;
   const auto scale = attributes.get<float>("scale");
   if (!scale) throw Error(ErrorCode::kBug, scale.error().message());
   options.scale = *scale;
-  return options;
 }
 
 ffi::Error run_forward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
@@ -50,7 +49,7 @@ ffi::Error run_forward(const Place& place, const AttentionState& state, const ff
   return guarded([&] {
     const Attention& attention = state.on(place.device);
     ForwardCall call = forward_call(attention, state.tensors(), arguments, results);
-    call.args.options = options_of(place, attributes);
+    set_options(place, attributes, call.args.options);
     attention.forward(call.args, call.workspace);
   });
 }
@@ -62,7 +61,7 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   return guarded([&] {
     const Attention& attention = state.on(place.device);
     BackwardCall call = backward_call(attention, state.tensors(), arguments, results, *wanted);
-    call.args.options = options_of(place, attributes);
+    set_options(place, attributes, call.args.options);
     attention.backward(call.args, call.workspace);
   });
 }

@@ -59,5 +59,23 @@ def is_finite(builder, x):
     return builder.op("lt", builder.op("abs", x), builder.constant(np.inf, "f32"))
 
 
+def cosh(builder, x):
+    """exp(|x| / 2)^2 / 2 and its reciprocal's half: no overflow before the result's."""
+    scale = builder.constant(0.5, "f32")
+    root = builder.op("exp", builder.op("mul", builder.op("abs", x), scale))
+    large = builder.op("mul", builder.op("mul", scale, root), root)
+    return builder.op("add", large, builder.op("div", builder.op("div", scale, root), root))
+
+
+def sinh(builder, x):
+    """2 sinh(x / 2) cosh(x / 2), of which the first is exact near 0 by expm1."""
+    scale = builder.constant(0.5, "f32")
+    half = builder.op("mul", x, scale)
+    negated = builder.op("neg", half)
+    difference = builder.op("sub", builder.op("expm1", half), builder.op("expm1", negated))
+    total = builder.op("add", builder.op("exp", half), builder.op("exp", negated))
+    return builder.op("mul", builder.op("mul", scale, difference), total)
+
+
 def log2(builder, x):
     return builder.op("div", builder.op("log", x), builder.constant(np.log(2), "f32"))

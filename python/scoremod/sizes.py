@@ -22,8 +22,9 @@ class Sizes(NamedTuple):
         return dict(zip(AXES, (self.batch, self.heads_q, self.seq_q, self.seq_kv)))
 
 
-def sizes_of(layout, q, k, v):
-    """The Sizes of arrays (or shapes) in a layout. Raises InvalidArgumentError that names what doesn't fit."""
+def sizes_of(layout, q, k, v, *, may_be_empty=False):
+    """The Sizes of arrays (or shapes) in a layout. Raises InvalidArgumentError that names what doesn't fit. may_be_empty: takes 0 for all but the
+    head dims."""
     if layout not in LAYOUTS:
         raise InvalidArgumentError(f"layout: expected one of {', '.join(LAYOUTS)}, found {layout!r}")
     shapes = {"query": tuple(q.shape), "key": tuple(k.shape), "value": tuple(v.shape)}
@@ -43,9 +44,10 @@ def sizes_of(layout, q, k, v):
                 f"{second}: expected the {what} of {first}, {size[first][letter]}, found {size[second][letter]} in shape "
                 f"{shapes[second]} ({layout})"
             )
-    if 0 in shapes["query"] or 0 in shapes["key"] or 0 in shapes["value"]:
+    empty = [letter for name in shapes for letter in layout if size[name][letter] == 0]
+    if empty and (not may_be_empty or "D" in empty):
         raise InvalidArgumentError(f"expected arrays that are not empty, found shapes {', '.join(map(str, shapes.values()))}")
-    if size["query"]["H"] % size["key"]["H"]:
+    if size["query"]["H"] % max(size["key"]["H"], 1) or (size["query"]["H"] > 0) != (size["key"]["H"] > 0):
         raise InvalidArgumentError(
             f"query: expected a number of heads that is a multiple of key's {size['key']['H']}, found {size['query']['H']}"
         )

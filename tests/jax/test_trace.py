@@ -270,7 +270,7 @@ def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
         ({"value": (B + 1, S, H, D)}, "value: expected the batch of query"),
         ({"query": (B, S, H, D + 1)}, "key: expected the head dim of query"),
         ({"layout": "HDSB"}, "layout: expected one of BSHD"),
-        ({"query": (0, S, H, D), "key": (0, S, H, D), "value": (0, S, H, D)}, "not empty"),
+        ({"query": (B, S, H, 0), "key": (B, S, H, 0)}, "not empty"),
         ({"dtype": jnp.int32}, "expected query, key and value of one dtype"),
         ({"score_mod": lambda *_: 1}, "found int32; convert it"),
         ({"score_mod": lambda *_: (1.0, 2.0)}, "expected it to return one scalar"),

@@ -9,10 +9,12 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.call import Call, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
+from scoremod.jax.dropout import call_numbers, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.lengths_and_sinks import bounded, with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
+from scoremod.jax.sequences import Ragged, gathered
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.sizes import sizes_of
@@ -28,8 +30,14 @@ def flex_attention(
     scale=None,
     layout="BSHD",
     lengths=None,
+    q_offsets=None,
+    kv_offsets=None,
+    page_table=None,
     sink=None,
+    dropout_rate=0.0,
+    dropout_key=None,
     return_lse=False,
+    return_max_logit=False,
     deterministic=False,
     backend=None,
     backends=None,
@@ -45,9 +53,21 @@ def flex_attention(
     scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
     lengths: an integer array [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which
         either may be None. Indices beyond are masked on every backend.
+    q_offsets: an integer array [batch + 1], for sequences one after the other: query [tokens, heads, dim], key and value [tokens_kv, heads_kv,
+        dim] with layout="THD", and sequence b from q_offsets[b] up to q_offsets[b + 1]. Each attends to itself alone; the functions see its
+        number as b and the positions in it. Tokens in no sequence get output 0. The LSE is [tokens, heads].
+    kv_offsets: likewise for the keys; q_offsets without it.
+    page_table: an integer array [batch, blocks of a sequence], or a pair for key and value, whose B is then the blocks of a pool and S the
+        positions in one: position j of a sequence is in block page_table[b, j // block size]. Needs lengths of the keys; what the table holds
+        beyond them may be anything. The keys are gathered by XLA before the attention.
     sink: a float array [heads], or a number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The
         LSE counts it; a query without any key has LSE sink. Applied to the output and the LSE of any backend.
+    dropout_rate: the probability in [0, 1), a number, with which each weight is left out of the output; what is left is multiplied by
+        1 / (1 - dropout_rate), and the LSE is that of all. On CPUs, and neither under jax.vmap nor as XLA operations.
+    dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other.
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
+    return_max_logit: also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no
+        gradient, and a sink is none of them.
     deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
     backend: the one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
@@ -65,26 +85,49 @@ def flex_attention(
     if unknown:
         _refuse_keywords(unknown)
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
-    sizes = sizes_of(layout, query, key, value)
+    if page_table is not None:
+        if q_offsets is not None or kv_offsets is not None:
+            raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
+        key, value = gathered(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
+    ragged = None
+    if q_offsets is not None or kv_offsets is not None:
+        ragged = Ragged(query, key, value, q_offsets, kv_offsets, layout)
+        query, key, value = (array[None] for array in (query, key, value))
+        layout = "BSHD"
+    sizes = sizes_of(layout, query, key, value, may_be_empty=True)
     if lengths is not None:
-        mask_mod = bounded(mask_mod, lengths, sizes.batch)
+        mask_mod = bounded(mask_mod, lengths, sizes.batch if ragged is None else ragged.batch)
+    if ragged is not None:
+        score_mod, mask_mod = ragged.score_mod(score_mod), ragged.mask_mod(mask_mod)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    rate = checked_rate(dropout_rate)
+    numbers = [call_numbers(dropout_key)] if rate else []
     with_lse = bool(return_lse) or sink is not None
-    result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, deterministic, backend, backends, fallback)
-    if sink is None:
-        return result
-    o, lse = with_sink(*result, sink, layout)
-    return (o, lse) if return_lse else o
+    options = CallOptions(bool(deterministic), rate, bool(return_max_logit))
+    if 0 in sizes:
+        result = _of_nothing(query, sizes, with_lse, options.max_logit)
+    else:
+        functions = (score_mod, mask_mod)
+        result = _attention(query, key, value, *functions, scale, layout, with_lse, options, numbers, backend, backends, fallback)
+    o, *rows = result if isinstance(result, tuple) else (result,)
+    largest = rows.pop() if return_max_logit else None
+    lse = rows[0] if with_lse else None
+    if sink is not None:
+        o, lse = with_sink(o, lse, sink, layout)
+    if ragged is not None:
+        o, lse, largest = o[0], *(each if each is None else each[0].T for each in (lse, largest))
+    results = [o, *[lse] * bool(return_lse), *[largest] * bool(return_max_logit)]
+    return o if len(results) == 1 else tuple(results)
 
 
-def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, deterministic, backend, backends, fallback):
-    """The output, or (output, lse), of checked arguments; called by flex_attention, to whose caller warnings point."""
+def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, numbers, backend, backends, fallback):
+    """The output, or (output, lse, largest scores) as far as they are wanted, of checked arguments; called by flex_attention, to whose caller warnings point."""
     if backend != XLA or backends is not None:
         chosen_among = selected(backend, backends)
         try:
             dtype_of(query, key, value)
-            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, chosen_among)
+            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, chosen_among)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:  # otherwise what is refused raises where XLA compiles it, and nothing is compiled before
@@ -94,14 +137,25 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
                 raise
         else:
             warn_of_finite_masks(traced.call.program, traced.sources, memory, 3)
-            operands = [source.array() for source in traced.sources]
+            operands = [source.array() for source in traced.sources] + numbers
             if explicit_axes(query):
                 return attend_on_shards(traced.call, query, key, value, operands, with_lse=with_lse)
             query, key, value, *operands = vary_alike([query, key, value, *operands])
             return attend(traced.call, query, key, value, tuple(operands), with_lse=with_lse)
+    if options.dropout:
+        raise UnsupportedError(
+            'dropout_rate: expected a backend of scoremod, found backend="xla" (or fallback="xla" of a call that no other runs), which has no dropout'
+        )
     dtype_of(query, key, value, on_xla=True)
-    o, lse = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
-    return (o, lse) if with_lse else o
+    o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
+    return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
+
+
+def _of_nothing(query, sizes, with_lse, max_logit):
+    """What _attention() gives where there are no queries or no keys: each row has no key."""
+    o = jnp.zeros((*query.shape[:-1], sizes.dim_v), query.dtype)
+    rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.promote_types(query.dtype, jnp.float32))
+    return (o, *[rows] * (with_lse + max_logit))
 
 
 # Arguments of other attention functions -> what takes their place here.
@@ -109,7 +163,8 @@ _ELSEWHERE = {
     "block_mask": "give mask_mod alone: the compiler finds out itself which tiles need no work",
     "enable_gqa": "leave it out: key and value may always have fewer heads than query",
     "kernel_options": "leave it out: what runs is chosen by predicted times",
-    "return_aux": "give return_lse=True",
+    "return_aux": "give return_lse=True, return_max_logit=True",
+    "dropout_p": "give dropout_rate= and dropout_key=",
     "is_causal": "give mask_mod=scoremod.jax.zoo.causal()",
     "query_seq_lengths": "give lengths=(query_seq_lengths, key_value_seq_lengths)",
     "key_value_seq_lengths": "give lengths=key_value_seq_lengths",
@@ -125,6 +180,14 @@ def _refuse_keywords(unknown):
     raise TypeError(f"flex_attention() got an unexpected keyword argument {next(iter(unknown))!r}")
 
 
+class CallOptions(NamedTuple):
+    """What a call asks for beside its functions."""
+
+    deterministic: bool = False
+    dropout: float = 0.0
+    max_logit: bool = False
+
+
 class TracedCall(NamedTuple):
     call: Call
     sources: list  # what makes each operand's array
@@ -132,13 +195,13 @@ class TracedCall(NamedTuple):
     problem: str  # of the forward, as JSON
 
 
-def trace_call(query, key, value, score_mod, mask_mod, scale, layout, deterministic, backends):
+def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, backends):
     """What flex_attention's arguments are traced to. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
     check_known(sizes)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
-    call = Call(program, layout, number, backends, bool(deterministic))
+    call = Call(program, layout, number, backends, *options)
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
     return TracedCall(call, sources, operands, problem)

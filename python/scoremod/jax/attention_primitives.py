@@ -1,7 +1,9 @@
 """The JAX primitives: one attention forward, one backward. XLA runs them through libscoremod_jax.so.
 
-forward:  q, k, v, *operands -> o, and lse if with_lse
+forward:  q, k, v, *operands -> o, and lse if with_lse, and each row's largest score if call.max_logit
 backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
+
+After the operands come the numbers of a call with dropout (scoremod.jax.dropout).
 
 Each comes twice: as the one that functions call, which jax.vmap and the partitioner of a mesh take apart, and as the call of one device that
 is left of it.
@@ -35,7 +37,7 @@ device_backward_p = Primitive("scoremod_attention_backward_on_device")
 
 
 def forward(call, q, k, v, operands, *, with_lse, wanted=None):
-    """[o] or [o, lse]: lse is float32 [batch, heads, seq_q].
+    """[o] or [o, lse], and the largest scores if call.max_logit: they and lse are float32 [batch, heads, seq_q].
 
     wanted: what backward() will be called with, so that both are directions of one compiled problem; None where it won't be."""
     return forward_p.bind(q, k, v, *operands, call=call, with_lse=with_lse, wanted=wanted)
@@ -48,8 +50,8 @@ def backward(call, q, k, v, o, lse, d_o, operands, *, wanted):
 def _forward_avals(q, k, v, *operands, call, with_lse, wanted):
     sizes = sizes_of(call.layout, q, k, v)
     o = type_like(q, (*q.shape[:-1], sizes.dim_v), q.dtype)
-    lse = type_like(q, (sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
-    return [o, lse] if with_lse else [o]
+    rows = type_like(q, (sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
+    return [o] + [rows] * (with_lse + call.max_logit)
 
 
 def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
@@ -58,17 +60,29 @@ def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
 
 def _lower_forward(platform, context, *arguments, call, with_lse, wanted):
     q, k, v, *operands = context.avals_in
+    operands = _operands(call, operands)
     problem = problem_text(call, q, k, v, operands, backward=wanted is not None, stats=with_lse, wanted=wanted)
     return _lower(ffi.FORWARD, platform, context, arguments, call, problem)
 
 
 def _lower_backward(platform, context, *arguments, call, wanted):
     q, k, v, _, _, _, *operands = context.avals_in
-    problem = problem_text(call, q, k, v, operands, backward=True, stats=True, wanted=wanted)
+    operands = _operands(call, operands)
+    problem = problem_text(call._replace(max_logit=False), q, k, v, operands, backward=True, stats=True, wanted=wanted)
     return _lower(ffi.BACKWARD, platform, context, arguments, call, problem, wanted=np.asarray(wanted, np.int64))
 
 
+def _operands(call, arrays):
+    """Those of the arrays that the program's operands are."""
+    return arrays[: len(call.program.operands)]
+
+
 def _lower(target, platform, context, arguments, call, problem, **attributes):
+    if call.dropout and platform != "cpu":
+        raise UnsupportedError(
+            "dropout_rate: expected a call on a CPU, found one on CUDA, where the numbers that a key is made to lie in the device's memory and no "
+            "engine reads them there; leave dropout out, or drop elements of the output"
+        )
     ffi.register()
     device = device_of(platform)
     if device is not None:
@@ -103,7 +117,7 @@ _partitioned_backward = partitioned(
 
 
 def _take_apart_forward(*arrays, call, with_lse, wanted):
-    return _partitioned_forward(call, Option(with_lse, wanted), *arrays)
+    return _partitioned_forward(call, Option(with_lse, wanted, call.max_logit), *arrays)
 
 
 def _take_apart_backward(*arrays, call, wanted):

@@ -1,5 +1,6 @@
 """One attention call as a plain value, and its problem as JSON."""
 
+import json
 import numbers
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ class Call(NamedTuple):
     scale: float | None
     backends: tuple  # who may run it: scoremod.Attention's `backends`
     deterministic: bool
+    dropout: float = 0.0  # the last array of the call is then its numbers (scoremod.jax.dropout)
+    max_logit: bool = False  # whether the forward's last result is each row's largest score
 
     def axis(self, letter):
         """The position of a dimension of q, k, v or o."""
@@ -78,12 +81,12 @@ def split_scale(scale):
 
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. `wanted`: the numbers
-    of the operands whose gradients may be asked for; None for all."""
+    of the operands whose gradients may be asked for; None for all. max_logit is the forward's alone."""
     described = [
         OperandTensor(_DTYPE_NAMES[np.dtype(operand.dtype)], tuple(operand.shape), wanted is None or i in wanted)
         for i, operand in enumerate(operands)
     ]
-    return problem_json(
+    text = problem_json(
         sizes_of(call.layout, q, k, v),
         call.program,
         described,
@@ -93,3 +96,5 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         stats=stats,
         deterministic=call.deterministic,
     )
+    fields = {name: value for name, value in (("dropout", call.dropout), ("max_logit", call.max_logit)) if value}
+    return json.dumps(json.loads(text) | fields) if fields else text

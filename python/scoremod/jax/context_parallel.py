@@ -91,7 +91,7 @@ def context_parallel_attention(
     dtype_of(query, key, value, on_xla=True)
     functions = (deal.at_positions(score_mod, shard, 3), deal.at_positions(mask_mod, shard, 2))
     query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
-    o, lse = xla_attention(query, key, value, *functions, scale=scale, layout=layout)
+    o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout)
     return (o, lse) if return_lse else o
 
 

@@ -13,13 +13,18 @@ from scoremod.jax.reverse_mode import reverse_mode_only
 
 
 def attend(call, q, k, v, operands, *, with_lse):
-    """The output, or (output, lse) if with_lse, all differentiable; operands are arrays, one for each operand of call.program."""
-    compute = attention_and_lse if with_lse else attention
+    """The output, or (output, lse) if with_lse, all differentiable, and the largest scores at the end if call.max_logit, which are taken for
+    constants. operands are arrays, one for each operand of call.program, then the numbers of a call with dropout."""
+    compute = attention_lse_and_max if call.max_logit else attention_and_lse if with_lse else attention
     if jax.sharding.get_abstract_mesh().manual_axes:
         # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.
         compute = _JITTED[compute]
     q, k, v, *operands = reverse_mode_only("flex_attention", q, k, v, *operands)
-    return compute(call, q, k, v, tuple(operands))
+    results = compute(call, q, k, v, tuple(operands))
+    if not call.max_logit:
+        return results
+    o, lse, largest = results
+    return (o, *[lse] * bool(with_lse), jax.lax.stop_gradient(largest))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -31,6 +36,12 @@ def attention(call, q, k, v, operands):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention_and_lse(call, q, k, v, operands):
     """(output, lse), both differentiable."""
+    return tuple(forward(call, q, k, v, operands, with_lse=True))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention_lse_and_max(call, q, k, v, operands):
+    """(output, lse, largest scores), of which the first two are differentiable."""
     return tuple(forward(call, q, k, v, operands, with_lse=True))
 
 
@@ -47,18 +58,18 @@ def _run_forward(call, q, k, v, operands):
         i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
     )
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
-    o, lse = named_results(*forward(call, q, k, v, operands, with_lse=True, wanted=wanted))
-    return o, lse, (q, k, v, operands, o, lse, _Wanted(wanted))
+    results = forward(call, q, k, v, operands, with_lse=True, wanted=wanted)
+    o, lse = named_results(*results[:2])
+    return (o, lse, *results[2:]), (q, k, v, operands, o, lse, _Wanted(wanted))
 
 
 def _forward_rule(call, q, k, v, operands):
-    o, _, kept = _run_forward(call, q, k, v, operands)
-    return o, kept
+    results, kept = _run_forward(call, q, k, v, operands)
+    return results[0], kept
 
 
 def _forward_rule_with_lse(call, q, k, v, operands):
-    o, lse, kept = _run_forward(call, q, k, v, operands)
-    return (o, lse), kept
+    return _run_forward(call, q, k, v, operands)
 
 
 def _backward_rule(call, kept, d_o):
@@ -66,7 +77,7 @@ def _backward_rule(call, kept, d_o):
 
 
 def _backward_rule_with_lse(call, kept, upstream):
-    d_o, d_lse = upstream
+    d_o, d_lse, *_ = upstream
     return _gradients(call, kept, _instantiate(d_o), None if isinstance(d_lse, SymbolicZero) else d_lse)
 
 
@@ -104,4 +115,5 @@ def with_lse_column(call, v, o, d_o, d_lse):
 
 attention.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 attention_and_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)
-_JITTED = {compute: jax.jit(compute, static_argnums=0) for compute in (attention, attention_and_lse)}
+attention_lse_and_max.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)
+_JITTED = {compute: jax.jit(compute, static_argnums=0) for compute in (attention, attention_and_lse, attention_lse_and_max)}

@@ -5,7 +5,7 @@ import json
 import scoremod
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
-from scoremod.jax.api import trace_call
+from scoremod.jax.api import CallOptions, trace_call
 from scoremod.jax.call import dtype_of
 from scoremod.jax.selection import XLA, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
@@ -17,7 +17,7 @@ def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, lay
     chosen_among = selected(backend, backends)
     sizes_of(layout, query, key, value)
     dtype_of(query, key, value)
-    traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, False, chosen_among)
+    traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among)
     problem = json.loads(traced.problem) | {"backward": True}
     if traced.call.scale is not None:
         problem["scale"] = traced.call.scale

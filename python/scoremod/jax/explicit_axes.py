@@ -20,17 +20,17 @@ def attend_on_shards(call, q, k, v, operands, *, with_lse):
 
     def on_shard(q, k, v, *operands):
         k, v = shards.own_head("k", k), shards.own_head("v", v)
-        shard_call, order, offsets = shards.with_global_indices(q)
-        q, k, v, *operands = vary_alike([q, k, v, *(([*operands, *offsets])[number] for number in order)])
+        shard_call, _, operands = shards.own_call(q, list(operands))
+        q, k, v, *operands = vary_alike([q, k, v, *operands])
         return attend(shard_call, q, k, v, tuple(operands), with_lse=with_lse)
 
-    ins, outs = ([shards.sharding(letters) for letters in each] for each in letters_of(call, FORWARD_TENSORS, forward_results(Option(with_lse, None))))
+    ins, outs = ([shards.sharding(letters) for letters in each] for each in letters_of(call, FORWARD_TENSORS, forward_results(Option(with_lse, None, call.max_logit))))
     specs = tuple(each.spec for each in outs)
     run = jax.shard_map(
         on_shard,
         mesh=mesh,
         in_specs=tuple(each.spec for each in ins),
-        out_specs=specs if with_lse else specs[0],
+        out_specs=specs if len(specs) > 1 else specs[0],
         axis_names=set(mesh.explicit_axes),
     )
     return run(*map(jax.sharding.reshard, [q, k, v, *operands], ins))

@@ -2,12 +2,14 @@
 
 import jax.numpy as jnp
 
+from scoremod.errors import UnsupportedError
 from scoremod.folded_program import folded
 
 _TABLE_REMEDY = "use jax.lax.map, or index it before the attention"
 
 
 def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
+    _refuse_dropout(call)
     fold = _Fold(call, arguments, dims)
     operands = fold.operands(arguments[3:], dims[3:], mapped=[dim is not None for dim in dims[3:]])
     qkv = [fold.tensor(array, dim) for array, dim in zip(arguments[:3], dims)]
@@ -16,6 +18,7 @@ def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
 
 
 def batch_backward(primitive, arguments, dims, *, call, wanted):
+    _refuse_dropout(call)
     fold = _Fold(call, arguments, dims)
     # Each of the mapped calls has its own gradient of an operand that they share.
     mapped = [dim is not None or i in wanted for i, dim in enumerate(dims[6:])]
@@ -36,6 +39,15 @@ def batch_backward(primitive, arguments, dims, *, call, wanted):
             # Every batch of one mapped call read the same entry.
             unfolded.append(fold.unfold(gradient.astype(jnp.float32), 0).sum(axis=1).astype(gradient.dtype))
     return unfolded, axes
+
+
+def _refuse_dropout(call):
+    """The mapped calls would be batches of one, and drop others than each does by itself."""
+    if call.dropout:
+        raise UnsupportedError(
+            "dropout_rate: expected a call that jax.vmap does not map, found one that it does: what is dropped depends on the batch's number; use "
+            "jax.lax.map, or give the attention all batches"
+        )
 
 
 class _Fold:

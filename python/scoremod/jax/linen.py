@@ -9,6 +9,7 @@ A function given at the call takes the place of the module's; it may capture par
             return MultiHeadAttention(num_heads=8)(x, score_mod=zoo.alibi(slopes), mask_mod=zoo.causal())
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,23 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
+from scoremod.jax.named_masks import SequenceDescriptor as SequenceDescriptor
+from scoremod.jax.named_masks import biased, named_mask
+from scoremod.jax.zoo import all_of
+from scoremod.sizes import sizes_of
 
 ScoreMod = Callable | None
 
 
 class DotProductAttention(nn.Module):
-    """flex_attention as a module without parameters: the fields are its arguments; deterministic_gradients is its `deterministic`.
+    """flex_attention as a module: the fields are its arguments; deterministic_gradients is its `deterministic`. It has a parameter with
+    softmax_type="learnable" alone.
+
+    attn_mask_type: "no_mask", "padding", "causal", "causal_bottom_right" and these with padding ("padding_causal"), beside mask_mod.
+    window_size: (left, right), how many positions before and after its own a query sees, inclusive; -1 for no bound.
+    softmax_type: "vanilla"; "off_by_one", one more in each sum; "learnable", a parameter softmax_offset [heads], whose exp is in each sum.
+    attention_dropout: the probability with which a weight is left out in calls with deterministic=False, by the rng `dropout_rng_name`.
+    bias_type: "no_bias", "pre_scale_bias" or "post_scale_bias": where the call's bias is added, before score_mod.
 
     Called with query, key and value; or with query and a packed key and value [batch, seq, 2, heads, dim]; or with all three packed
     [batch, seq, 3, heads, dim]. Packed arrays are of layout "BSHD"; in "SBHD" their first two dimensions change places.
@@ -37,33 +49,66 @@ class DotProductAttention(nn.Module):
     backends: Any = None
     fallback: str | None = None
     deterministic: Any = None  # refused: it would be taken for Flax's own
+    attn_mask_type: str = "no_mask"
+    window_size: Any = None
+    softmax_type: str = "vanilla"
+    attention_dropout: float = 0.0
+    dropout_rng_name: str = "dropout"
+    bias_type: str = "no_bias"
+    param_dtype: Any = jnp.float32
 
     def __post_init__(self):
         _refuse_deterministic(self.deterministic)
         super().__post_init__()
 
-    def __call__(self, query, key=None, value=None, *, score_mod=None, mask_mod=None):
+    @nn.compact
+    def __call__(
+        self, query, key=None, value=None, *, score_mod=None, mask_mod=None, bias=None, sequence_descriptor=None, deterministic=True
+    ):
+        """bias: [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat. sequence_descriptor: a SequenceDescriptor. deterministic: whether
+        there is no dropout."""
         query, key, value = _unpacked(self.layout, query, key, value)
+        sizes = sizes_of(self.layout, query, key, value)
+        scale = 1 / math.sqrt(sizes.dim_qk) if self.scale is None else self.scale
+        score_mod = biased(self.score_mod if score_mod is None else score_mod, bias, self.bias_type, scale)
+        named, lengths = named_mask(self.attn_mask_type, self.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)
+        mask_mod = self.mask_mod if mask_mod is None else mask_mod
+        masks = [mask for mask in (named, mask_mod) if mask is not None]
+        dropout = {}
+        if self.attention_dropout and not deterministic:
+            dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng(self.dropout_rng_name)}
         return flex_attention(
             query,
             key,
             value,
-            self.score_mod if score_mod is None else score_mod,
-            self.mask_mod if mask_mod is None else mask_mod,
+            score_mod,
+            all_of(*masks) if len(masks) == 2 else masks[0] if masks else None,
             scale=self.scale,
             layout=self.layout,
+            lengths=lengths,
+            sink=self._sink(sizes.heads_q),
+            **dropout,
             deterministic=self.deterministic_gradients,
             backend=self.backend,
             backends=self.backends,
             fallback=self.fallback,
         )
 
+    def _sink(self, heads):
+        if self.softmax_type == "vanilla":
+            return None
+        if self.softmax_type == "off_by_one":
+            return 0.0
+        if self.softmax_type == "learnable":
+            return self.param("softmax_offset", nn.initializers.zeros, (heads,), self.param_dtype)
+        raise InvalidArgumentError(f'softmax_type: expected "vanilla", "off_by_one" or "learnable", found {self.softmax_type!r}')
+
 
 def _refuse_deterministic(value):
     if value is not None:
         raise InvalidArgumentError(
-            f"deterministic: expected no such field, found {value!r}: in Flax it says whether dropout is off, and there is no dropout here; leave "
-            "it out. For gradients that are the same bits each time, which it once asked for here, set deterministic_gradients"
+            f"deterministic: expected no such field, found {value!r}: whether dropout is off is said at each call. For gradients that are the same "
+            "bits each time, which it once asked for here, set deterministic_gradients"
         )
 
 
@@ -86,6 +131,7 @@ class MultiHeadAttention(nn.Module):
 
     num_kv_heads: fewer heads of key and value; num_heads without it. head_dim: features / num_heads without it.
     scale: of the scores; 1 / sqrt(head_dim) without it.
+    attn_mask_type, window_size, softmax_type, attention_dropout, dropout_rng_name, bias_type: DotProductAttention's.
     dtype: of the computation; the inputs' without it. param_dtype: of the parameters.
     """
 
@@ -105,14 +151,22 @@ class MultiHeadAttention(nn.Module):
     backends: Any = None
     fallback: str | None = None
     deterministic: Any = None  # refused: it would be taken for Flax's own
+    attn_mask_type: str = "no_mask"
+    window_size: Any = None
+    softmax_type: str = "vanilla"
+    attention_dropout: float = 0.0
+    dropout_rng_name: str = "dropout"
+    bias_type: str = "no_bias"
 
     def __post_init__(self):
         _refuse_deterministic(self.deterministic)
         super().__post_init__()
 
     @nn.compact
-    def __call__(self, inputs, inputs_kv=None, *, score_mod=None, mask_mod=None):
-        """inputs_kv: where key and value come from; inputs without it."""
+    def __call__(
+        self, inputs, inputs_kv=None, *, score_mod=None, mask_mod=None, bias=None, sequence_descriptor=None, deterministic=True
+    ):
+        """inputs_kv: where key and value come from; inputs without it. The others are DotProductAttention's."""
         inputs_kv = inputs if inputs_kv is None else inputs_kv
         features = inputs.shape[-1]
         if self.head_dim is None and features % self.num_heads:
@@ -131,6 +185,13 @@ class MultiHeadAttention(nn.Module):
             backend=self.backend,
             backends=self.backends,
             fallback=self.fallback,
+            attn_mask_type=self.attn_mask_type,
+            window_size=self.window_size,
+            softmax_type=self.softmax_type,
+            attention_dropout=self.attention_dropout,
+            dropout_rng_name=self.dropout_rng_name,
+            bias_type=self.bias_type,
+            param_dtype=self.param_dtype,
         )
         o = attention(
             project("query", self.num_heads, inputs),
@@ -138,6 +199,9 @@ class MultiHeadAttention(nn.Module):
             project("value", kv_heads, inputs_kv),
             score_mod=score_mod,
             mask_mod=mask_mod,
+            bias=bias,
+            sequence_descriptor=sequence_descriptor,
+            deterministic=deterministic,
         )
         return nn.DenseGeneral(self.out_features or features, axis=(-2, -1), name="out", **self._dense())(o)
 

@@ -15,6 +15,7 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from scoremod.jax.dropout import shifted
 from scoremod.program import Builder, OperandDecl
 
 # The arrays of the two primitives before their operands, each as the tensor whose dimensions it has.
@@ -23,10 +24,12 @@ _AXIS_LETTERS = {"b": "B", "h": "H", "q_idx": "S", "kv_idx": "T"}
 
 
 class Option(NamedTuple):
-    """The parameters of the two primitives beside the call: with_lse of the forward one, and which operands' gradients are wanted."""
+    """The parameters of the two primitives beside the call: with_lse of the forward one, and which operands' gradients are wanted; and whether
+    the forward has the call's max_logit."""
 
     with_lse: bool | None
     wanted: tuple | None
+    max_logit: bool = False
 
 
 def partitioned(tensors, results_of, bind):
@@ -76,7 +79,7 @@ def letters_of(call, tensors, results):
     keys), and others for dimensions that are never sharded."""
     q, k = call.layout, call.layout.replace("H", "K").replace("S", "T")
     known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "BHS"}
-    operands = [_operand_letters(decl) for decl in call.program.operands]
+    operands = [_operand_letters(decl) for decl in call.program.operands] + ["?"] * bool(call.dropout)
     inputs = [known[name] for name in tensors] + operands
     return inputs, [operands[each] if isinstance(each, int) else known[each] for each in results]
 
@@ -136,9 +139,7 @@ class Shards:
         """One shard's computation."""
         count = len(tensors)
         tensors = [self.own_head(name, array) for name, array in zip(tensors, arrays)]
-        operands = list(arrays[count:])
-        call, order, offsets = self.with_global_indices(tensors[0])
-        operands = [(operands + offsets)[number] for number in order]
+        call, order, operands = self.own_call(tensors[0], list(arrays[count:]))
         outputs = bind(call, _renumbered(option, order), *tensors, *operands)
         return tuple(self._combined(result, output, arrays[1]) for result, output in zip(results, outputs))
 
@@ -165,6 +166,21 @@ class Shards:
         axes = self._summed_over(result)
         return lax.psum(output.astype(jnp.float32), axes).astype(output.dtype) if axes else output
 
+    def own_call(self, q, operands):
+        """(call, order, operands) of a shard: what with_global_indices() gives, and all its arrays after the tensors. With dropout the whole
+        call's numbers say where a shard begins, and its program's indices follow from them."""
+        if self._call.dropout:
+            place = {name: self._first(letter, q) for name, letter in (("batch", "B"), ("head", "H"))}
+            return self._call, list(range(len(operands))), [*operands[:-1], shifted(operands[-1], **place)]
+        call, order, offsets = self.with_global_indices(q)
+        return call, order, [(operands + offsets)[number] for number in order]
+
+    def _first(self, letter, q):
+        """The index of a shard's first batch or head."""
+        if not self._axes[letter]:
+            return 0
+        return lax.axis_index(self._axes[letter]).astype(jnp.int32) * q.shape[self._call.axis(letter)]
+
     def with_global_indices(self, q):
         """(call, order, offsets): the call of a shard, whose operand i is number order[i] of the call's operands and the offsets."""
         program, offsets, added = self._call.program, [], {}
@@ -173,8 +189,7 @@ class Shards:
             builder.operand(decl)
         for op, letter in (("b", "B"), ("h", "H")):
             if self._axes[letter] and program.reads(op):
-                place = lax.axis_index(self._axes[letter])
-                offsets.append(place.astype(jnp.int32) * q.shape[self._call.axis(letter)])
+                offsets.append(self._first(letter, q))
                 added[op] = builder.operand(OperandDecl("i32"))
         numbers = []
         for node in program.nodes:
@@ -215,7 +230,7 @@ def _renumbered(option, order):
 
 
 def forward_results(option):
-    return ("o", "lse") if option.with_lse else ("o",)
+    return ("o", *("lse",) * (bool(option.with_lse) + option.max_logit))
 
 
 def backward_results(option):

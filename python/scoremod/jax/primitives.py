@@ -7,7 +7,7 @@ of type f32, i32 or bool, and the primitive's operands have just those dtypes.
 import numpy as np
 from jax import lax
 
-from scoremod.program_forms import clamp, integer_power, is_finite, log2, select_case, truncated_quotient, truncated_remainder
+from scoremod.program_forms import clamp, cosh, integer_power, is_finite, log2, select_case, sinh, truncated_quotient, truncated_remainder
 
 PROGRAM_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.bool_): "bool"}
 
@@ -47,9 +47,9 @@ def _unparameterized(form):
     return lambda builder, params, *args: form(builder, *args)
 
 
-def _log2(builder, params, x):
-    """A primitive from JAX 0.11 on; before, jnp.log2 was this."""
-    return log2(builder, x) if builder.type(x) == "f32" else None
+def _of_float(form):
+    """The rule of a primitive of one float that a form computes."""
+    return lambda builder, params, x: form(builder, x) if builder.type(x) == "f32" else None
 
 
 def _same(builder, params, x, *_):
@@ -161,13 +161,15 @@ RULES = {
     "expm1": _float("expm1"),
     "log": _float("log"),
     "log1p": _float("log1p"),
-    "log2": _log2,
+    "log2": _of_float(log2),  # a primitive from JAX 0.11 on; before, jnp.log2 was this
     "sqrt": _float("sqrt"),
     "rsqrt": _float("rsqrt"),
     "sin": _float("sin"),
     "cos": _float("cos"),
     "tan": _float("tan"),
     "tanh": _float("tanh"),
+    "sinh": _of_float(sinh),
+    "cosh": _of_float(cosh),
     "logistic": _float("sigmoid"),
     "erf": _float("erf"),
     "eq": _compare("eq"),

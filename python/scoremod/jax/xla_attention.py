@@ -36,7 +36,7 @@ class _Functions(NamedTuple):
 
 
 def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
-    """(o, lse) of arrays in a layout; scale is a number or a scalar array."""
+    """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array."""
     if explicit_axes(q):
         raise UnsupportedError(
             "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "
@@ -60,7 +60,7 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
     compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
     o, top, total = compute(functions, q, k, v, scale, arrays)
     lse = jnp.where(total > 0, jnp.log(_nonzero(total)) + top, -jnp.inf)
-    return jnp.transpose(o, ["BHSD".index(letter) for letter in layout]), lse
+    return jnp.transpose(o, ["BHSD".index(letter) for letter in layout]), lse, lax.stop_gradient(top)
 
 
 def _wide(q):

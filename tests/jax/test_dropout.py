@@ -1,0 +1,140 @@
+"""Dropout and the largest scores of flex_attention: against the dense computation with the mask that the call drops by, on shards, and faults
+that must be seen."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scoremod
+from scoremod.jax import flex_attention
+
+BATCH, HEADS, HEADS_KV, SEQ, DIM = 2, 4, 2, 16, 8
+RATE = 0.25
+KEY = jax.random.key(7)
+
+
+def draw():
+    rng = np.random.default_rng(1)
+    shapes = (BATCH, SEQ, HEADS, DIM), (BATCH, SEQ, HEADS_KV, DIM), (BATCH, SEQ, HEADS_KV, DIM), (BATCH, SEQ, HEADS, DIM)
+    return [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
+
+
+def score_mod(s, b, h, q_idx, kv_idx):
+    return 3 * jnp.tanh(s)
+
+
+def attend(q, k, v, key=KEY, rate=RATE, **options):
+    return flex_attention(q, k, v, score_mod, dropout_rate=rate, dropout_key=key, **options)
+
+
+def dense(q, k, v, shares):
+    k, v = (jnp.repeat(x, HEADS // HEADS_KV, axis=2) for x in (k, v))
+    weights = jax.nn.softmax(3 * jnp.tanh(jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(DIM)), axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights * shares, v)
+
+
+def dropped_shares(key=KEY):
+    """What each weight is multiplied by, [batch, heads, q, kv]: read off the outputs for values that are unit vectors."""
+    q, k, _, _ = draw()
+    unit = jnp.broadcast_to(jnp.eye(SEQ)[None, :, None], (BATCH, SEQ, HEADS_KV, SEQ))
+    shares = attend(q, k, unit, key) / attend(q, k, unit, rate=0)
+    return np.asarray(jnp.moveaxis(shares, 2, 1))
+
+
+def test_weights_are_dropped_and_the_others_rescaled():
+    shares = dropped_shares()
+    np.testing.assert_allclose(shares[shares > 0], 1 / (1 - RATE), rtol=1e-5)
+    dropped, count = (shares == 0).sum(), shares.size
+    assert abs(dropped - RATE * count) < 5 * np.sqrt(RATE * (1 - RATE) * count)
+    other = dropped_shares(jax.random.key(8))
+    assert abs(((shares == 0) & (other == 0)).sum() - RATE**2 * count) < 5 * np.sqrt(RATE**2 * count)
+
+
+def test_outputs_and_gradients_are_those_of_the_dropped_weights():
+    q, k, v, d_o = draw()
+    shares = dropped_shares()
+    shares = np.where(shares > 0, np.float32(1 / (1 - RATE)), np.float32(0))
+
+    def results(function):
+        return function(q, k, v), *jax.grad(lambda *x: (function(*x) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
+
+    found, plain = results(attend), results(lambda *x: dense(*x, shares))
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(x), jnp.float64) for x in (q, k, v, d_o)]
+        truth = dense(*wide[:3], shares), *jax.grad(lambda *x: (dense(*x, shares) * wide[3]).sum(), argnums=(0, 1, 2))(*wide[:3])
+        truth = [np.asarray(x) for x in truth]
+    for a, rounded, expected in zip(found, plain, truth, strict=True):
+        error, tolerance = np.linalg.norm(a - expected), 2 * np.linalg.norm(np.asarray(rounded, np.float64) - expected)
+        assert error <= tolerance + 32 * 2**-24 * np.linalg.norm(expected)
+    # Of another key, or without: these must not pass for the same.
+    for other in (attend(q, k, v, jax.random.key(8)), attend(q, k, v, rate=0.0), found[0] * (1 - RATE)):
+        assert np.linalg.norm(other - found[0]) > 0.05 * np.linalg.norm(found[0])
+
+
+def test_a_key_is_an_argument_like_any_other():
+    q, k, v, _ = draw()
+    run = jax.jit(attend)
+    for key in jax.random.split(KEY, 3):
+        np.testing.assert_array_equal(run(q, k, v, key), attend(q, k, v, key))
+    assert run._cache_size() == 1
+    loss = lambda q: (attend(q, k, v) ** 2).sum()
+    np.testing.assert_array_equal(jax.grad(jax.checkpoint(loss))(q), jax.grad(loss)(q))
+    steps = jax.lax.scan(lambda key, _: (jax.random.split(key)[0], attend(q, k, v, key)), KEY, length=2)[1]
+    np.testing.assert_array_equal(steps[0], attend(q, k, v, KEY))
+
+
+def test_shards_drop_what_the_whole_call_does():
+    if len(jax.devices("cpu")) < 4:
+        pytest.skip("needs four devices")
+    q, k, v, d_o = draw()
+    mesh = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch", None, "heads"))
+    cut = [jax.device_put(x, sharding) for x in (q, k, v)]
+    np.testing.assert_array_equal(jax.jit(attend)(*cut), attend(q, k, v))
+    gradient = jax.grad(lambda q, k, v: (attend(q, k, v) * d_o).sum(), argnums=(0, 1, 2))
+    for a, b in zip(jax.jit(gradient)(*cut), gradient(q, k, v)):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "xla"])
+def test_the_largest_scores(backend):
+    q, k, v, _ = draw()
+    mask = lambda b, h, i, j: (j <= i) & (i != 3)
+    call = lambda **more: flex_attention(q, k, v, score_mod, mask, backend=backend, **more)
+    o, lse, largest = call(return_lse=True, return_max_logit=True)
+    scores = 3 * np.tanh(np.einsum("bqhd,bkhd->bhqk", q, np.repeat(k, 2, axis=2)) / np.sqrt(DIM))
+    i, j = np.arange(SEQ)[:, None], np.arange(SEQ)
+    expected = np.where((j <= i) & (i != 3), scores, -np.inf).max(-1)
+    assert np.isneginf(np.asarray(largest)[:, :, 3]).all()
+    np.testing.assert_allclose(largest, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(call(return_max_logit=True)[1], largest)
+    np.testing.assert_array_equal(call(return_lse=True)[1], lse)
+    many = jax.vmap(lambda q: flex_attention(q, k, v, score_mod, mask, backend=backend, return_max_logit=True)[1])(jnp.stack([q, q]))
+    np.testing.assert_array_equal(many[1], largest)
+    # A constant to derivatives, beside what they flow through.
+    both = lambda q: sum(x[:, 4:].sum() for x in flex_attention(q, k, v, score_mod, backend=backend, return_max_logit=True))
+    alone = lambda q: flex_attention(q, k, v, score_mod, backend=backend)[:, 4:].sum()
+    np.testing.assert_allclose(jax.grad(both)(q), jax.grad(alone)(q), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        (dict(dropout_rate=1.0), scoremod.InvalidArgumentError, "dropout_rate: expected a number of at least 0 and below 1"),
+        (dict(dropout_rate=float("nan")), scoremod.InvalidArgumentError, "found nan"),
+        (dict(dropout_rate=0.5), scoremod.InvalidArgumentError, "dropout_key: expected a key of jax.random beside dropout_rate"),
+        (dict(dropout_rate=0.5, dropout_key=3.5), scoremod.InvalidArgumentError, "dropout_key: expected one key"),
+        (dict(dropout_rate=0.5, dropout_key=KEY, backend="xla"), scoremod.UnsupportedError, "dropout_rate: expected a backend of scoremod"),
+    ],
+)
+def test_mistakes(options, error, message):
+    q, k, v, _ = draw()
+    with pytest.raises(error, match=message):
+        flex_attention(q, k, v, **options)
+
+
+def test_a_mapped_call_is_refused_by_name():
+    q, k, v, _ = draw()
+    with pytest.raises(scoremod.UnsupportedError, match="dropout_rate: expected a call that jax.vmap does not map"):
+        jax.vmap(lambda q: attend(q, k, v))(jnp.stack([q, q]))
