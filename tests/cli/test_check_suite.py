@@ -34,7 +34,7 @@ def test_committed_reports_fit_the_schema_and_hold_nothing_wrong(path):
 
 
 # Random problems, and of the zoo the shapes that are small.
-@pytest.mark.parametrize("text, count", [("random/", 40), ("/one_query/", 100), ("/shard/", 100)])
+@pytest.mark.parametrize("text, count", [("random/", 20), ("/one_query/", 100), ("/shard/", 100)])
 def test_the_cpu_is_right(scoremod, text, count):
     done = scoremod("check", "--suite", "--backend", "cpu", "--random", "20", "--filter", text, "--json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,7 +53,10 @@ def test_a_bias_has_a_backward_more_that_writes_its_gradient(scoremod, problem, 
         done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", "--backend", "cudnn", "-o", store, "--json")
         assert done.returncode == 0, done.stderr + done.stdout
         rows = json.loads(done.stdout)
-        assert [row["direction"] for row in rows] == ["forward"] * 2 + ["backward"] * 2 * backwards
+        by_cudnn = [row for row in rows if row["backend"] == "cudnn"]
+        assert [row["direction"] for row in by_cudnn] == ["forward"] * 2 + ["backward"] * 2 * backwards
+        # What cuDNN does not write beside dq, dk and dv, kernels of scoremod's own do.
+        assert [row["backend"] for row in rows[len(by_cudnn) :]] == ["operand_kernels"] * (2 - backwards)
         assert ("writes the gradient of 'bias' too" in sum((row["notes"] for row in rows), [])) == (backwards == 2)
 
 
@@ -93,10 +96,10 @@ def test_scoremods_own_kernels_are_stored(scoremod, problem, tmp_path, device):
         pytest.skip(done.stdout + done.stderr)
     assert done.returncode == 0, done.stderr + done.stdout
     rows = json.loads(done.stdout)
-    # The trial's window is another one, and so are its kernels.
-    assert [(row["direction"], row["trial"]) for row in rows] == [("forward", False), ("forward", True), ("backward", False), ("backward", True)]
+    # The trial's window is another one, and its kernels are the same.
+    assert [(row["direction"], row["trial"]) for row in rows] == [("forward", False), ("backward", False)]
     assert all(row["stored"] and row["plan_bytes"] > 10000 for row in rows)
-    assert rows[2]["workspace_bytes"] >= 2 * 2 * 640 * 4  # two numbers for each row
+    assert rows[1]["workspace_bytes"] >= 2 * 2 * 640 * 4  # two numbers for each row
 
 
 def chain(length):

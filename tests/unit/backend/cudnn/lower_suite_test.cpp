@@ -46,11 +46,11 @@ TEST(LowerSuite, GivesEveryTrialProblemALoweringOfTheProblemsStructure) {
   target.cudnn_version = "9.19.0";
   for (const checking::CheckCase& test_case : checking::suite_cases(options)) {
     const compiler::CompiledProblem problem = compiler::compile(test_case.problem);
-    const compiler::CompiledProblem trial = verification::trial_problem(problem);
     const PatternTable table = shipped_pattern_table("sm_90", "9.19.0", row_class(test_case.problem));
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       if (direction == Direction::kBackward && !problem.backward) continue;
       if (!problem_objections(test_case.problem, direction, 90).empty()) continue;
+      const compiler::CompiledProblem trial = verification::trial_problem(problem);
       const Lowerings found = lowerings(problem, direction, right_patterns(table, direction));
       if (found.found.empty()) continue;
       const auto key = [&](const Lowering& lowering, const AttentionProblem& of) {
