@@ -37,9 +37,25 @@ int main() {}
 
 
 def test_the_c_page_runs(tmp_path):
-    (block,) = blocks_of("docs/c_api.md", "c")
+    block = blocks_of("docs/c_api.md", "c")[0]
     done = subprocess.run([build(tmp_path, block + CALL, "c")], capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(0.25)  # v is that everywhere
+
+
+def test_the_c_page_has_a_queue_that_compiles(tmp_path):
+    (piece,) = [block for block in blocks_of("docs/c_api.md", "c") if "scoremod_request_queue" in block]
+    reply, calls = piece.split("\n\n", 1)
+    given = "scoremod_attention* attention, scoremod_forward_args args, void* user, char* message"
+    source = f"""
+#include <scoremod/c_api.h>
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+{reply}
+void piece({given});
+void piece({given}) {{
+{calls}}}
+int main(void) {{ return 0; }}
+"""
+    build(tmp_path, source, "c")
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/cuda.md"])
