@@ -1,6 +1,9 @@
 #include "check/plain_attention.hpp"
 
 #include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "check/score_deviation.hpp"
 #include "problem/implied_operands.hpp"
@@ -15,6 +18,12 @@ double deviation(const AttentionProblem& problem, const ProblemInputs& inputs, c
                          call);
 }
 
+/// Whether an operand says where tensors' rows lie: plain attention has the same tensors.
+bool places_rows(const std::string& operand) {
+  return operand == problem::kOffsetsOfQueries || operand == problem::kOffsetsOfKeys ||
+         operand == problem::kPagesOfKeys || operand == problem::kPagesOfValues;
+}
+
 }  // namespace
 
 std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem& problem,
@@ -24,14 +33,20 @@ std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem
       deviation(problem::with_implied_operands(problem), *options.inputs, {scale, options.call.offsets, nullptr});
   std::pair<AttentionProblem, CheckOptions> plain{problem, options};
   plain.first.program = Program();
-  plain.first.operands.clear();
-  plain.first.lengths = {};
+  // Pages come with the lengths of their keys.
+  plain.first.lengths.q = false;
+  plain.first.lengths.kv = problem.paged.has_value();
+  const auto remains = [&](const auto& operand) {
+    return places_rows(operand.name) || (problem.paged && operand.name == problem::kLengthsOfKeys);
+  };
+  std::erase_if(plain.first.operands, std::not_fn(remains));
   plain.first.sink = Sink::kNone;
   plain.first.dropout = 0;
   plain.first.max_logit = false;
-  plain.second.inputs->operands.clear();
+  std::erase_if(plain.second.inputs->operands, std::not_fn(remains));
   plain.second.call.offsets = {};
-  const double unscaled = deviation(plain.first, *plain.second.inputs, {1, {}, nullptr});
+  const double unscaled =
+      deviation(problem::with_implied_operands(plain.first), *plain.second.inputs, {1, {}, nullptr});
   const auto fitting = static_cast<float>(wanted / unscaled);
   if (std::isfinite(fitting)) plain.second.call.scale = fitting;
   return plain;

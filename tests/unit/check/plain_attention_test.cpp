@@ -44,6 +44,20 @@ TEST(PlainAttention, HasNoModifierAndScoresOfTheSameDeviation) {
   }
 }
 
+TEST(PlainAttention, HasTheSameRaggedTensorsInTheSamePlaces) {
+  AttentionProblem problem = problem_with("operand slope: f32 [h]\nvalue = score * slope");
+  problem.operands = {{.name = "slope", .dtype = DType::kF32, .shape = {problem.heads_q}}};
+  problem.tokens_q = 31;
+  problem.tokens_kv = 47;
+  problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = Layout::kTHD;
+  const CheckOptions options = options_of(problem);
+  const auto [plain, plain_options] = plain_attention(problem, options);
+  ASSERT_EQ(plain_options.inputs->operands.size(), 2U);
+  EXPECT_EQ(plain_options.inputs->operands[0].name, "offsets_q");
+  EXPECT_EQ(plain_options.inputs->operands[1].name, "offsets_kv");
+  EXPECT_TRUE(check(plain, plain_options).passed());
+}
+
 TEST(PlainAttention, OfTheIdentityIsTheProblemItself) {
   const AttentionProblem problem = problem_with("value = score");
   EXPECT_NEAR(*plain_attention(problem, options_of(problem)).second.call.scale, problem.effective_scale(), 1e-6);
