@@ -75,7 +75,6 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   Half* k_tile = v_tile + kKeyStep * row_length(kDimV);
   Half* other_k_tile = k_tile + kKeyStep * row_length(kDimQk);
   const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
@@ -85,16 +84,9 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   Sums<kRowTiles, padded(kDimQk)> dq;
   dq.clear();
   float terms[kRowTiles][2][2], ones[kRowTiles][2];
+  read_row_terms(terms, call, b, h, first_query);
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_query + m * 16 + half * 8 + lane / 4;
-      const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
-      terms[m][half][0] = at[0];
-      terms[m][half][1] = at[1];
-      ones[m][half] = 1.0f;
-    }
+  for (int m = 0; m < kRowTiles; ++m) ones[m][0] = ones[m][1] = 1.0f;
   if (kOwnDeltas) make_own_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
   KeySteps steps;
   steps.begin(call, b, h, query_tile);

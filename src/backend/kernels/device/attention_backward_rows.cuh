@@ -50,6 +50,21 @@ SCOREMOD_FUNCTION const float* row_terms(const AttentionArguments& call, int b, 
   return call.rows + row_place(call, b, h, q);
 }
 
+// Those of the rows that a thread has of kTiles tiles of 16 queries, from first_query on; beyond the last row, its.
+template <int kTiles>
+SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const AttentionArguments& call, int b, int h,
+                                      int first_query) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_query + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+      const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
+      terms[m][half][0] = at[0];
+      terms[m][half][1] = at[1];
+    }
+}
+
 // The products of one element by plain sums.
 SCOREMOD_FUNCTION float dot(const Rows& x, int x_row, const Rows& y, int y_row, int dims) {
   float sum = 0.0f;

@@ -125,7 +125,6 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   Half* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
   Half* const step_tiles = d_o_tile + kQueries * row_length(kDimV);  // two times k, then v
   const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
@@ -136,15 +135,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   RowSums sums;
   sums.clear();
   float terms[kRowTiles][2][2];
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_query + m * 16 + half * 8 + lane / 4;
-      const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
-      terms[m][half][0] = at[0];
-      terms[m][half][1] = at[1];
-    }
+  read_row_terms(terms, call, b, h, first_query);
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   const auto load_step = [&](int buffer) {

@@ -68,13 +68,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   steps.begin(call, b, h, query_tile);
   if (!steps.next(call, b, h)) return;
   float terms[1][2][2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first_query + half * 8 + threadIdx.x % 32 / 4;
-    const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
-    terms[0][half][0] = at[0];
-    terms[0][half][1] = at[1];
-  }
+  read_row_terms(terms, call, b, h, first_query);
   const int group_bytes = group_number() * 64 * 128;
   const unsigned q = moved_by(tile_view(tiles.q, kQueries), group_bytes),
                  d_o = moved_by(tile_view(tiles.d_o, kQueries), group_bytes);
