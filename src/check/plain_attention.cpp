@@ -1,8 +1,7 @@
 #include "check/plain_attention.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "check/score_deviation.hpp"
@@ -18,12 +17,6 @@ double deviation(const AttentionProblem& problem, const ProblemInputs& inputs, c
                          call);
 }
 
-/// Whether an operand says where tensors' rows lie: plain attention has the same tensors.
-bool places_rows(const std::string& operand) {
-  return operand == problem::kOffsetsOfQueries || operand == problem::kOffsetsOfKeys ||
-         operand == problem::kPagesOfKeys || operand == problem::kPagesOfValues;
-}
-
 }  // namespace
 
 std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem& problem,
@@ -36,14 +29,16 @@ std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem
   // Pages come with the lengths of their keys.
   plain.first.lengths.q = false;
   plain.first.lengths.kv = problem.paged.has_value();
-  const auto remains = [&](const auto& operand) {
-    return places_rows(operand.name) || (problem.paged && operand.name == problem::kLengthsOfKeys);
-  };
-  std::erase_if(plain.first.operands, std::not_fn(remains));
   plain.first.sink = Sink::kNone;
   plain.first.dropout = 0;
   plain.first.max_logit = false;
-  std::erase_if(plain.second.inputs->operands, std::not_fn(remains));
+  // What says where the tensors' rows lie is all that is bound beside them.
+  const std::vector<OperandDecl> implied = problem::implied_operands(plain.first);
+  const auto is_dropped = [&](const auto& operand) {
+    return std::ranges::find(implied, operand.name, &OperandDecl::name) == implied.end();
+  };
+  std::erase_if(plain.first.operands, is_dropped);
+  std::erase_if(plain.second.inputs->operands, is_dropped);
   plain.second.call.offsets = {};
   const double unscaled =
       deviation(problem::with_implied_operands(plain.first), *plain.second.inputs, {1, {}, nullptr});

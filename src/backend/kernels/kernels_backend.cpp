@@ -70,8 +70,9 @@ class KernelsBackend final : public Backend {
     const auto add = [&](const std::vector<TileShape>& shapes) {
       const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
       for (const TileShape& shape : shapes) {
-        if (!shape_objections(problem, task.direction, shape, target.device).empty()) continue;
-        candidates.push_back(candidate_of(problem, task, target, shape, &shape == &shapes.back()));
+        const kernels::DirectionKernels made(problem, task.direction, shape);
+        if (!kernels::memory_objections(made.launches(), target.device).empty()) continue;
+        candidates.push_back(candidate_of(problem, task, target, made, &shape == &shapes.back()));
         candidates.back().predicted =
             kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
       }
@@ -86,8 +87,9 @@ class KernelsBackend final : public Backend {
 
  private:
   static Candidate candidate_of(const CompiledProblem& problem, const Task& task, const Target& target,
-                                const TileShape& shape, bool last) {
+                                const kernels::DirectionKernels& made, bool last) {
     const AttentionProblem& p = problem.problem;
+    const TileShape& shape = made.shape();
     CanonicalWriter image;
     image.text("attention kernels")
         .integer(kRevision)
@@ -105,8 +107,7 @@ class KernelsBackend final : public Backend {
         concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk,
                " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys);
     candidate.notes = {candidate.label};
-    candidate.workspace_bytes =
-        cuda::with_room_to_align(kernels::DirectionKernels(problem, task.direction, shape).workspace_bytes());
+    candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();
     candidate.recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape,
                                                                 last && shape.family == kernels::Family::kPortable);
