@@ -9,6 +9,10 @@ class InvalidArgumentError(Error, ValueError):
     """The caller's mistake."""
 
 
+class WrongTypeError(InvalidArgumentError, TypeError):
+    """The caller's mistake, of a type: also a TypeError, as Python's own functions raise."""
+
+
 class UnsupportedError(Error):
     """A valid request that no backend can run; the message holds each backend's reasons."""
 

@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import WrongTypeError
 from scoremod.program import AXES
 
 ARGUMENTS = {"score_mod": ("score", *AXES), "mask_mod": AXES}
@@ -16,11 +16,11 @@ _LIBRARIES = ("jax", "numpy", "torch")
 
 
 def check_callable(name, function):
-    """Raises InvalidArgumentError unless a "score_mod" or "mask_mod" is a function of the arguments that it is called with."""
+    """Raises WrongTypeError unless a "score_mod" or "mask_mod" is a function of the arguments that it is called with."""
     arguments = len(ARGUMENTS[name])
     if not callable(function):
         found = f"an array of shape {tuple(function.shape)}" if hasattr(function, "shape") else f"{function!r:.100}"
-        raise InvalidArgumentError(f"{name}: expected a function, found {found}")
+        raise WrongTypeError(f"{name}: expected a function, found {found}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a function that is not Python's
@@ -28,7 +28,7 @@ def check_callable(name, function):
     try:
         signature.bind(*range(arguments))
     except TypeError:
-        raise InvalidArgumentError(
+        raise WrongTypeError(
             f"{name}: expected a function of ({', '.join(ARGUMENTS[name])}), found one of {signature}; a mask is passed as mask_mod, a modified score as score_mod"
         ) from None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import scoremod
-from scoremod.jax import flex_attention, fused_attention, graph_callback
+from scoremod.jax import explain, flex_attention, fused_attention, graph_callback, support
 from scoremod.jax.graph import Graph, Tensor
 
 B, S, H, D = 2, 12, 2, 8
@@ -191,7 +191,12 @@ def test_one_object_serves_several_threads_at_once():
         ({"score_mod": causal_bias, "score_mod_tensors": {1: 1}}, "expected names, found 1"),
         ({"score_mod": causal_bias, "score_mod_tensors": {"bias": jnp.ones((3, 1))}}, "broadcasts to"),
         ({"score_mod": lambda graph, score, tensors: score.value}, "return a tensor of the graph"),
-        ({"score_mod": lambda graph, score, tensors: graph.add(a=score, b=1.0)}, "as 'b', found 1.0"),
+        ({"score_mod": lambda graph, score, tensors: graph.add(a=score, b="1")}, "a tensor of the graph or a number as 'b', found '1'"),
+        ({"score_mod": lambda graph, score, tensors: score.set_data_type("HALF")}, "set_data_type: expected FLOAT, INT32 or BOOLEAN"),
+        ({"score_mod": lambda graph, score, tensors: score.set_data_type("INT32")}, "set_data_type: expected float32"),
+        ({"score_mod": lambda graph, score, tensors: graph.exp(score, compute_data_type="BFLOAT16")}, "compute_data_type: expected FLOAT"),
+        ({"score_mod": lambda graph, score, tensors: graph.exp(score, compute_data_type="INT32")}, "expected FLOAT for these arguments"),
+        ({"score_mod": causal_bias, "trust_bprop": True}, "trust_bprop requires score_mod_bprop"),
         ({"score_mod": lambda graph, score, tensors: graph.tanh(score, alpha=1)}, "graph.tanh"),
         ({"score_mod": lambda graph, score, tensors: graph.gen_index(score, axis=4)}, "expected an axis from 0 to 3"),
     ],
@@ -199,6 +204,51 @@ def test_one_object_serves_several_threads_at_once():
 def test_mistakes(arguments, message):
     with pytest.raises(scoremod.InvalidArgumentError, match=message):
         fused_attention(Q, K, V, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"score_mod": 1},
+        {"score_mod": causal_bias, "score_mod_tensors": [1]},
+        {"score_mod": causal_bias, "score_mod_tensors": {1: 1}},
+        {"score_mod": lambda graph, score, tensors: 2.0},
+        {"score_mod": lambda graph, score, tensors: graph.tanh(score, alpha=1)},
+        {"score_mod": lambda graph, score, tensors: graph.add(a=score, b=None)},
+    ],
+)
+def test_wrong_types_are_type_errors(arguments):
+    with pytest.raises(TypeError):
+        fused_attention(Q, K, V, **arguments)
+    with pytest.raises(TypeError):
+        flex_attention(Q, K, V, 1)
+
+
+def causal_by_constants(graph, score, tensors):
+    row, column = (graph.gen_index(input=score, axis=axis).set_data_type("INT32") for axis in (2, 3))
+    keep = graph.cmp_ge(input=row, comparison=column).set_data_type("BOOLEAN")
+    return graph.binary_select(input0=graph.mul(a=score, b=2.0), input1=float("-inf"), mask=keep)
+
+
+def test_constants_of_callbacks_are_constants_of_programs():
+    """So that a mask is recognised as what it is: a causal callback is as a causal mask_mod."""
+    found = fused_attention(Q, K, V, score_mod=causal_by_constants)
+    mask = lambda b, h, i, j: i >= j  # noqa: E731
+    np.testing.assert_array_equal(found, flex_attention(Q, K, V, lambda s, *_: s * 2.0, mask))
+    explanation = explain(Q, K, V, causal_by_constants, score_mod_tensors={})
+    assert not explanation.operands
+    assert explanation.compiled["mask"]["kind"] == explain(Q, K, V, mask_mod=mask).compiled["mask"]["kind"] == "band"
+    assert support(Q, K, V, causal_by_constants, score_mod_tensors={})["cpu"] == ()
+
+
+def test_data_types_are_obeyed():
+    def score_mod(graph, score, tensors):
+        row = graph.gen_index(input=score, axis=2).set_data_type("INT32")
+        late = graph.cmp_gt(row, 3).set_data_type("FLOAT")
+        return graph.add(score, graph.mul(late, graph.div(row, 2)))
+
+    want = flex_attention(Q, K, V, lambda s, b, h, i, j: s + jnp.where(i > 3, i / 2, 0.0))
+    np.testing.assert_allclose(fused_attention(Q, K, V, score_mod=score_mod), want, rtol=1e-6)
 
 
 def test_every_activation_has_a_backward_that_is_its_derivative():

@@ -68,3 +68,43 @@ def test_flax_name_of_having_no_dropout_is_not_taken_for_deterministic_gradients
         with pytest.raises(scoremod.InvalidArgumentError, match="deterministic: .*dropout.*deterministic_gradients"):
             module(deterministic=value)
     assert module(deterministic_gradients=True).deterministic_gradients
+
+
+def window_and_distance(s, b, h, q_idx, kv_idx):
+    return s + 0.1 * (kv_idx - q_idx)
+
+
+@pytest.mark.parametrize("fields", [{}, {"window_size": (3, 0)}, {"softmax_type": "off_by_one", "num_kv_heads": 2}])
+def test_decoding_gives_what_the_whole_sequence_does(fields):
+    x = dense.random_array(0, (B, S, H * D))
+    make = lambda **more: MultiHeadAttention(num_heads=H, score_mod=window_and_distance, **fields, **more)  # noqa: E731
+    whole = make(attn_mask_type="causal")
+    params = whole.init(jax.random.key(0), x)["params"]
+    want = whole.apply({"params": params}, x)
+    decoder = make(decode=True)
+    cache = decoder.init(jax.random.key(0), x)["cache"]
+    step = jax.jit(lambda cache, tokens: decoder.apply({"params": params, "cache": cache}, tokens, mutable=["cache"]))
+    found, first = [], 0
+    for count in (3, 1, 1, 4, 1):  # several at first, as for a prompt
+        o, variables = step(cache, x[:, first : first + count])
+        cache, first = variables["cache"], first + count
+        found.append(o)
+    np.testing.assert_allclose(jnp.concatenate(found, axis=1), want, rtol=1e-5, atol=1e-5)
+    assert int(cache["cache_index"]) == S
+    with pytest.raises(scoremod.InvalidArgumentError, match="decode: expected keys of shape"):
+        step(cache, jnp.ones((B, S + 1, H * D)))
+    with pytest.raises(scoremod.InvalidArgumentError, match="decode: expected no sequence_descriptor"):
+        make(decode=True, attn_mask_type="padding").init(jax.random.key(0), x)
+
+
+def test_modules_take_graph_callbacks():
+    q, k, v = (dense.random_array(i, (B, S, H, D)) for i in range(3))
+    capped = lambda graph, score, tensors: graph.mul(graph.tanh(graph.mul(score, 0.5)), tensors["cap"])  # noqa: E731
+    slope = lambda graph, dscore, tensors: graph.mul(dscore, tensors["slope"])  # noqa: E731
+    module = DotProductAttention(score_mod=capped, attn_mask_type="causal")
+    want = flex_attention(q, k, v, lambda s, *_: 2 * jnp.tanh(s * 0.5), zoo.causal())
+    np.testing.assert_allclose(module.apply({}, q, k, v, score_mod_tensors={"cap": 2.0}), want, rtol=1e-5, atol=1e-6)
+    wrong = DotProductAttention(score_mod=capped, score_mod_bprop=slope)
+    tensors = {"score_mod_tensors": {"cap": 2.0}, "score_mod_bprop_tensors": {"slope": 3.0}}
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
+        wrong.apply({}, q, k, v, **tensors)

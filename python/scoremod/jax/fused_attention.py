@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.jax.api import flex_attention
 from scoremod.jax.arrays import known_array
+from scoremod.jax.graph import Graph
 from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward, element
 from scoremod.program import AXES
 from scoremod.sizes import sizes_of
@@ -21,6 +23,7 @@ def fused_attention(
     score_mod_bprop=None,
     score_mod_tensors=None,
     score_mod_bprop_tensors=None,
+    trust_bprop=False,
     layout="BSHD",
     **options,
 ):
@@ -33,12 +36,24 @@ def fused_attention(
         derived from score_mod. If given, it is compared with the derived one at random scores, and one that differs is refused; unless
         a tensor of it is traced by JAX and no tensor of score_mod, for then nobody knows what it holds.
         It is called after score_mod on the same graph, so it may use tensors that score_mod made.
-    options: flex_attention's scale, return_lse, deterministic, backend, backends and fallback.
+    trust_bprop: takes score_mod_bprop for the derivative by the score whatever score_mod computes, as for a straight-through gradient. It must
+        be a multiple of dscore. Gradients of the tensors are derived from score_mod as without.
+    options: flex_attention's scale, return_lse, deterministic, dropout, backends and so on.
     """
+    modifier = graph_modifier(
+        sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
+    )
+    return flex_attention(query, key, value, modifier, layout=layout, **options)
+
+
+def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=None, score_mod_bprop_tensors=None, trust_bprop=False):
+    """The score_mod of flex_attention that fused_attention's callbacks are, for a problem of these sizes; None without one."""
     _check_arguments(score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors)
+    if trust_bprop and score_mod_bprop is None:
+        raise InvalidArgumentError("trust_bprop requires score_mod_bprop; give it, or leave trust_bprop out")
     if score_mod is None:
-        return flex_attention(query, key, value, layout=layout, **options)
-    sizes = tuple(sizes_of(layout, query, key, value).axes()[axis] for axis in AXES)
+        return None
+    sizes = tuple(sizes.axes()[axis] for axis in AXES)
     tensors = _arrays("score_mod_tensors", score_mod_tensors, sizes)
     if score_mod_bprop is not None:
         bprop_tensors = _arrays("score_mod_bprop_tensors", score_mod_bprop_tensors, sizes)
@@ -46,7 +61,7 @@ def fused_attention(
             name: next((other for other, array in (score_mod_tensors or {}).items() if array is value), None)
             for name, value in (score_mod_bprop_tensors or {}).items()
         }
-        check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes)
+        check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes, trust=trust_bprop)
 
     # Arrays, scalars too, are captured: their values are no part of the program.
     captured = {name: jnp.asarray(array) for name, array in tensors.items()}
@@ -54,9 +69,28 @@ def fused_attention(
     def modifier(score, *indices):
         with ONE_AT_A_TIME:
             elements = {name: element(array, indices) for name, array in captured.items()}
-            return call_back(score_mod, "score_mod", score, elements, indices)
+            if not trust_bprop:
+                return call_back(score_mod, "score_mod", score, elements, indices)
+            graph = Graph(indices)
+            value = call_back(score_mod, "score_mod", jax.lax.stop_gradient(score), elements, indices, graph)
+            given = {name: element(jnp.asarray(array), indices) for name, array in bprop_tensors.items()}
+            slope = call_back(score_mod_bprop, "score_mod_bprop", jnp.ones_like(score), given, indices, graph)
+            return _with_slope(value, slope, score)
 
-    return flex_attention(query, key, value, modifier, layout=layout, **options)
+    return modifier
+
+
+@jax.custom_jvp
+def _with_slope(value, slope, score):
+    """value, and beside its own derivative `slope` by the score."""
+    return value
+
+
+@_with_slope.defjvp
+def _slope_rule(primals, tangents):
+    value, slope, _ = primals
+    d_value, _, d_score = tangents
+    return value, d_value + slope * d_score
 
 
 def _check_arguments(score_mod, score_mod_bprop, tensors, bprop_tensors):
@@ -68,17 +102,17 @@ def _check_arguments(score_mod, score_mod_bprop, tensors, bprop_tensors):
         raise InvalidArgumentError("score_mod_bprop_tensors require score_mod_bprop; give it, or leave them out")
     for name, function in (("score_mod", score_mod), ("score_mod_bprop", score_mod_bprop)):
         if function is not None and not callable(function):
-            raise InvalidArgumentError(f"{name}: expected a function, found {function!r}")
+            raise WrongTypeError(f"{name}: expected a function, found {function!r}")
 
 
 def _arrays(what, given, sizes):
     """name -> array of rank 4 or 0, of NumPy where the caller's value is known even while JAX traces."""
     if given is not None and not isinstance(given, Mapping):
-        raise InvalidArgumentError(f"{what}: expected a mapping from names to arrays, found {given!r}")
+        raise WrongTypeError(f"{what}: expected a mapping from names to arrays, found {given!r}")
     arrays = {}
     for name, value in (given or {}).items():
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"{what}: expected names, found {name!r}")
+            raise WrongTypeError(f"{what}: expected names, found {name!r}")
         array = known_array(f"{what}['{name}']", value)
         if array.ndim == 0:
             arrays[name] = array

@@ -6,25 +6,63 @@ what a callback builds is traced as any score function is.
 
 import inspect
 import math
+import numbers
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
+
+
+_KINDS = {"FLOAT": np.float32, "FLOAT32": np.float32, "INT32": np.int32, "BOOLEAN": np.bool_, "BOOL": np.bool_}
+
+
+def _kind(what, data_type):
+    """What a data type of cuDNN, or its name, is here."""
+    name = str(getattr(data_type, "name", data_type)).rpartition(".")[2].upper()
+    if name not in _KINDS:
+        raise InvalidArgumentError(
+            f"{what}: expected FLOAT, INT32 or BOOLEAN, in which elements of a score are computed, found {data_type!r}; leave it out"
+        )
+    return np.dtype(_KINDS[name])
 
 
 class Tensor:
-    """One element of a tensor of a graph. Data types, names, shapes and ids may be set as in cuDNN; they mean nothing here, where the
-    operations decide them."""
+    """One element of a tensor of a graph. Names, shapes and ids may be set as in cuDNN; they mean nothing here, where one element is
+    computed. A data type is obeyed: of integers and truth values as float, and otherwise it must be what the operations give."""
 
     def __init__(self, value):
         self.value = value
 
+    def set_data_type(self, data_type):
+        kind, found = _kind("set_data_type", data_type), np.dtype(self.value.dtype)
+        if kind == np.float32 and found in (np.int32, np.bool_):
+            self.value = self.value.astype(np.float32)
+        elif kind != found and not (kind == np.float32 and jnp.issubdtype(found, jnp.floating)):
+            raise InvalidArgumentError(
+                f"set_data_type: expected {found}, which the operation gives, or FLOAT, found {data_type!r}; compare or select instead"
+            )
+        return self
+
     def _chain(self, *_, **__):
         return self
 
-    set_name = set_data_type = set_output = set_uid = set_dim = set_stride = set_is_virtual = _chain
+    set_name = set_output = set_uid = set_dim = set_stride = set_is_virtual = _chain
+
+
+def _tensor(name, argument, given):
+    """An argument of a method: a tensor, or a number, which becomes a constant of the program."""
+    if isinstance(given, Tensor):
+        return given
+    if isinstance(given, (bool, np.bool_)):
+        return Tensor(np.bool_(given))
+    if isinstance(given, numbers.Integral) and abs(int(given)) < 2**31:
+        return Tensor(np.int32(given))
+    if isinstance(given, numbers.Real):
+        return Tensor(np.float32(given))
+    raise WrongTypeError(f"graph.{name}: expected a tensor of the graph or a number as '{argument}', found {given!r}")
 
 
 def _two(function):
@@ -32,7 +70,7 @@ def _two(function):
 
 
 def _alike(*values):
-    """In one dtype: cuDNN computes in float32."""
+    """In one dtype: cuDNN computes in float32. A whole number beside a float is one."""
     dtypes = {value.dtype for value in values}
     return values if len(dtypes) == 1 else tuple(value.astype(jnp.float32) for value in values)
 
@@ -115,7 +153,8 @@ _WITH_BACKWARD = ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_
 
 
 class Graph:
-    """What a callback builds on. Every method also takes compute_data_type and name, which mean nothing here."""
+    """What a callback builds on. Arguments are tensors of the graph, or numbers. Every method also takes a name, which means nothing here, and
+    compute_data_type, which may be FLOAT, or that of the arguments."""
 
     def __init__(self, indices):
         self._indices = indices
@@ -128,8 +167,19 @@ class Graph:
 
     def binary_select(self, input0, input1, mask, compute_data_type=None, name=""):
         """input0 where mask holds, else input1."""
-        chosen, other = _alike(input0.value, input1.value)
-        return Tensor(jnp.where(mask.value, chosen, other))
+        given = {"input0": input0, "input1": input1, "mask": mask}
+        values = {each: _tensor("binary_select", each, tensor).value for each, tensor in given.items()}
+        chosen, other = _alike(values["input0"], values["input1"])
+        return Tensor(jnp.where(values["mask"], chosen, other))
+
+
+def _check_compute_type(name, data_type, tensors):
+    """Operations are computed in float32, of integers and truth values as those."""
+    if data_type is None:
+        return
+    kind = _kind(f"graph.{name}: compute_data_type", data_type)
+    if kind != np.float32 and any(np.dtype(tensor.value.dtype) != kind for tensor in tensors):
+        raise InvalidArgumentError(f"graph.{name}: compute_data_type: expected FLOAT for these arguments, found {data_type!r}")
 
 
 def _add_method(name, arguments, function, options=()):
@@ -143,17 +193,16 @@ def _add_method(name, arguments, function, options=()):
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise InvalidArgumentError(f"graph.{name}{signature}: {error}") from None
-        for each in arguments:
-            if not isinstance(given[each], Tensor):
-                raise InvalidArgumentError(f"graph.{name}: expected a tensor of the graph as '{each}', found {given[each]!r}")
+            raise WrongTypeError(f"graph.{name}{signature}: {error}") from None
+        tensors = [_tensor(name, each, given[each]) for each in arguments]
+        _check_compute_type(name, given.get("compute_data_type"), tensors)
         chosen = {each: given[each] for each in options if given.get(each) is not None}
-        values = [given[each].value for each in arguments]
+        values = [tensor.value for tensor in tensors]
         try:
             return Tensor(function(*values, **chosen))
         except TypeError as error:
             found = ", ".join(f"{each} of {jnp.asarray(value).dtype}" for each, value in zip(arguments, values))
-            raise InvalidArgumentError(f"graph.{name}: found {found}, which it can't be computed of: {error}") from None
+            raise WrongTypeError(f"graph.{name}: found {found}, which it can't be computed of: {error}") from None
 
     method.__name__, method.__signature__ = name, signature
     setattr(Graph, name, method)

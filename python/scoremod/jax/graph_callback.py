@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.jax.graph import Graph, Tensor
 
 # A callback may leave what it made on an object that threads share, for its backward to use.
@@ -44,12 +44,12 @@ def call_back(callback, name, score, elements, indices, graph=None):
     tensors = _Tensors(name, {each: Tensor(value) for each, value in elements.items()})
     result = callback(graph or Graph(indices), Tensor(score), tensors)
     if not isinstance(result, Tensor):
-        raise InvalidArgumentError(f"{name}: expected it to return a tensor of the graph, found {result!r}")
+        raise WrongTypeError(f"{name}: expected it to return a tensor of the graph, found {result!r}")
     return result.value
 
 
-def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes):
-    """Raises InvalidArgumentError if the two derivatives differ at random scores and places, with random contents of the arrays whose values
+def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes, trust=False):
+    """Raises InvalidArgumentError if the two derivatives differ (or with `trust` if the backward is no multiple of its argument) at random scores and places, with random contents of the arrays whose values
     aren't known. same: the names of those tensors of the backward that are tensors of the forward -> the name there, or None."""
     random = np.random.default_rng(0)
     scores, upstream = (random.normal(0, scale, _SAMPLES).astype(np.float32) for scale in (4, 1))
@@ -69,8 +69,11 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
         function = lambda score: call_back(score_mod, "score_mod", score, elements, indices, graph)  # noqa: E731
         value, pull_back = jax.vjp(function, score)
         function(score)  # what score_mod leaves on its object is then of this trace
-        given = call_back(score_mod_bprop, "score_mod_bprop", d_score, bprop_elements, indices, graph)
+        backward = functools.partial(call_back, score_mod_bprop, "score_mod_bprop", elements=bprop_elements, indices=indices, graph=graph)
+        given = backward(score=d_score)
         kept = value > _MASK_LIKE
+        if trust:
+            return jnp.where(kept, d_score * backward(score=jnp.ones_like(d_score)), 0), jnp.where(kept, given, 0)
         return jnp.where(kept, pull_back(d_score)[0], 0), jnp.where(kept, given, 0)
 
     arguments = scores, upstream, places, elements, bprop_elements
@@ -81,6 +84,11 @@ def check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, siz
     found = _first_difference(_Comparison(jaxpr, jax.tree.leaves(arguments)))
     if found is not None:
         i, derived, given, count = found
+        if trust:
+            raise InvalidArgumentError(
+                f"score_mod_bprop: expected a multiple of its argument, {derived} for {upstream[i]} at score {scores[i]}, found {given} "
+                f"({count} of {_SAMPLES} samples differ): a program's derivative is linear"
+            )
         raise InvalidArgumentError(
             f"score_mod_bprop: expected the derivative of score_mod, {derived} at score {scores[i]} for d score {upstream[i]}, found "
             f"{given} ({count} of {_SAMPLES} samples differ); leave it out to have it derived"

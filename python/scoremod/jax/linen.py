@@ -18,6 +18,8 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.api import flex_attention
+from scoremod.jax.decode_cache import appended, at_positions
+from scoremod.jax.fused_attention import graph_modifier
 from scoremod.jax.named_masks import SequenceDescriptor as SequenceDescriptor
 from scoremod.jax.named_masks import biased, named_mask
 from scoremod.jax.zoo import all_of
@@ -35,6 +37,8 @@ class DotProductAttention(nn.Module):
     softmax_type: "vanilla"; "off_by_one", one more in each sum; "learnable", a parameter softmax_offset [heads], whose exp is in each sum.
     attention_dropout: the probability with which a weight is left out in calls with deterministic=False, by the rng `dropout_rng_name`.
     bias_type: "no_bias", "pre_scale_bias" or "post_scale_bias": where the call's bias is added, before score_mod.
+    score_mod_bprop, trust_bprop: fused_attention's. With the first, or with score_mod_tensors at the call, which may be empty, score_mod is a
+        callback that builds on a graph.
 
     Called with query, key and value; or with query and a packed key and value [batch, seq, 2, heads, dim]; or with all three packed
     [batch, seq, 3, heads, dim]. Packed arrays are of layout "BSHD"; in "SBHD" their first two dimensions change places.
@@ -56,6 +60,8 @@ class DotProductAttention(nn.Module):
     dropout_rng_name: str = "dropout"
     bias_type: str = "no_bias"
     param_dtype: Any = jnp.float32
+    score_mod_bprop: ScoreMod = None
+    trust_bprop: bool = False
 
     def __post_init__(self):
         _refuse_deterministic(self.deterministic)
@@ -63,16 +69,37 @@ class DotProductAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, query, key=None, value=None, *, score_mod=None, mask_mod=None, bias=None, sequence_descriptor=None, deterministic=True
+        self,
+        query,
+        key=None,
+        value=None,
+        *,
+        score_mod=None,
+        mask_mod=None,
+        bias=None,
+        sequence_descriptor=None,
+        deterministic=True,
+        score_mod_tensors=None,
+        score_mod_bprop_tensors=None,
+        first_query=None,
     ):
         """bias: [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat. sequence_descriptor: a SequenceDescriptor. deterministic: whether
-        there is no dropout."""
+        there is no dropout. score_mod_tensors, score_mod_bprop_tensors: fused_attention's. first_query: the position of the first query among the
+        keys, as in decoding; no query then sees keys after its own."""
         query, key, value = _unpacked(self.layout, query, key, value)
         sizes = sizes_of(self.layout, query, key, value)
         scale = 1 / math.sqrt(sizes.dim_qk) if self.scale is None else self.scale
-        score_mod = biased(self.score_mod if score_mod is None else score_mod, bias, self.bias_type, scale)
-        named, lengths = named_mask(self.attn_mask_type, self.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)
+        score_mod = self.score_mod if score_mod is None else score_mod
+        callbacks = [self.score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors]
+        if self.trust_bprop or any(each is not None for each in callbacks):
+            score_mod = graph_modifier(sizes, score_mod, *callbacks, self.trust_bprop)
+        score_mod = biased(score_mod, bias, self.bias_type, scale)
+        mask_type = self.attn_mask_type if first_query is None else "causal"
+        named, lengths = named_mask(mask_type, self.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)
         mask_mod = self.mask_mod if mask_mod is None else mask_mod
+        if first_query is not None:
+            named, mask_mod = at_positions(named, first_query, 2), at_positions(mask_mod, first_query, 2)
+            score_mod = at_positions(score_mod, first_query, 3)
         masks = [mask for mask in (named, mask_mod) if mask is not None]
         dropout = {}
         if self.attention_dropout and not deterministic:
@@ -131,7 +158,11 @@ class MultiHeadAttention(nn.Module):
 
     num_kv_heads: fewer heads of key and value; num_heads without it. head_dim: features / num_heads without it.
     scale: of the scores; 1 / sqrt(head_dim) without it.
-    attn_mask_type, window_size, softmax_type, attention_dropout, dropout_rng_name, bias_type: DotProductAttention's.
+    attn_mask_type, window_size, softmax_type, attention_dropout, dropout_rng_name, bias_type, score_mod_bprop, trust_bprop:
+        DotProductAttention's.
+    decode: keeps keys and values in Flax's collection "cache", for one token after the other. init() is given inputs as long as the cache is to
+        be; apply(variables, tokens, mutable=["cache"]) then has the next token, or several. Functions see positions in the whole sequence, and
+        no query sees later keys.
     dtype: of the computation; the inputs' without it. param_dtype: of the parameters.
     """
 
@@ -157,6 +188,9 @@ class MultiHeadAttention(nn.Module):
     attention_dropout: float = 0.0
     dropout_rng_name: str = "dropout"
     bias_type: str = "no_bias"
+    score_mod_bprop: ScoreMod = None
+    trust_bprop: bool = False
+    decode: bool = False
 
     def __post_init__(self):
         _refuse_deterministic(self.deterministic)
@@ -164,7 +198,17 @@ class MultiHeadAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs, inputs_kv=None, *, score_mod=None, mask_mod=None, bias=None, sequence_descriptor=None, deterministic=True
+        self,
+        inputs,
+        inputs_kv=None,
+        *,
+        score_mod=None,
+        mask_mod=None,
+        bias=None,
+        sequence_descriptor=None,
+        deterministic=True,
+        score_mod_tensors=None,
+        score_mod_bprop_tensors=None,
     ):
         """inputs_kv: where key and value come from; inputs without it. The others are DotProductAttention's."""
         inputs_kv = inputs if inputs_kv is None else inputs_kv
@@ -192,16 +236,28 @@ class MultiHeadAttention(nn.Module):
             dropout_rng_name=self.dropout_rng_name,
             bias_type=self.bias_type,
             param_dtype=self.param_dtype,
+            score_mod_bprop=self.score_mod_bprop,
+            trust_bprop=self.trust_bprop,
         )
+        query, key, value = (
+            project(name, heads, source)
+            for name, heads, source in (("query", self.num_heads, inputs), ("key", kv_heads, inputs_kv), ("value", kv_heads, inputs_kv))
+        )
+        first = None
+        if self.decode:
+            key, value, first = appended(self, key, value, self.attn_mask_type, sequence_descriptor)
         o = attention(
-            project("query", self.num_heads, inputs),
-            project("key", kv_heads, inputs_kv),
-            project("value", kv_heads, inputs_kv),
+            query,
+            key,
+            value,
             score_mod=score_mod,
             mask_mod=mask_mod,
             bias=bias,
             sequence_descriptor=sequence_descriptor,
             deterministic=deterministic,
+            score_mod_tensors=score_mod_tensors,
+            score_mod_bprop_tensors=score_mod_bprop_tensors,
+            first_query=first,
         )
         return nn.DenseGeneral(self.out_features or features, axis=(-2, -1), name="out", **self._dense())(o)
 
