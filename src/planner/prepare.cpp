@@ -47,15 +47,34 @@ std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Reque
   return std::nullopt;
 }
 
+/// Whether the backward is expected to leave all gradients of operands to a pass of their own, which may then be
+/// planned beside it.
+bool expects_own_pass(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
+                      const Operands& operands) {
+  if (operands.empty()) return false;
+  Request expected = request;
+  expected.level = Level::kStatic;
+  const TaskAnswer answer = plan_task(problem, {Direction::kBackward, true, {}}, expected, trial);
+  const Considered* attention = answer.chosen();
+  if (attention == nullptr || attention->candidate.any_operand_gradients) return false;
+  std::vector<std::string> notes;
+  return std::ranges::none_of(request.backends, [&](const Backend* engine) {
+    const auto fused = engine->fused_operand_gradients(problem, *request.target, notes);
+    return std::ranges::find(fused, operands) != fused.end();
+  });
+}
+
+/// `beside` is the operands' gradients' answer where it was asked for already.
 void plan_backward(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
-                   Prepared& prepared) {
+                   std::future<TaskAnswer> beside, Prepared& prepared) {
   const Operands operands = problem::operands_with_gradient(problem.problem);
   const Considered* attention = prepared.backward->chosen();
   if (attention == nullptr || operands.empty() || attention->candidate.any_operand_gradients) return;
   prepared.fused_backward = plan_fused(problem, request, trial, prepared.notes);
   const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
   if (all_fused) return;
-  prepared.operand_gradients = plan_task(problem, {Direction::kBackward, false, operands}, request, trial);
+  prepared.operand_gradients =
+      beside.valid() ? beside.get() : plan_task(problem, {Direction::kBackward, false, operands}, request, trial);
   // Where no engine of this memory has such a pass, that is the reason.
   if (prepared.operand_gradients->reasons.empty()) {
     UnsupportedReason none = backend::unsupported(backend::Rule::kNoOperandGradient,
@@ -130,8 +149,14 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
     plans::count_planned_forward();
     if (wants_backward) plans::count_planned_backward();
   }
-  std::future<TaskAnswer> beside;
-  if (wants_backward && side_by_side) beside = plan_beside(problem, {Direction::kBackward, true, {}}, request, trial);
+  std::future<TaskAnswer> beside, gradients_beside;
+  if (wants_backward && side_by_side) {
+    beside = plan_beside(problem, {Direction::kBackward, true, {}}, request, trial);
+    const Operands operands = problem::operands_with_gradient(problem.problem);
+    if (expects_own_pass(problem, request, trial, operands)) {
+      gradients_beside = plan_beside(problem, {Direction::kBackward, false, operands}, request, trial);
+    }
+  }
   prepared.forward = plan_task(problem, {Direction::kForward, true, {}}, request, trial);
   if (!wants_backward) {
     prepared.forward_plan = prepared.forward.plan.forward;
@@ -139,7 +164,7 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
   }
   prepared.backward =
       side_by_side ? beside.get() : plan_task(problem, {Direction::kBackward, true, {}}, request, trial);
-  plan_backward(problem, request, trial, prepared);
+  plan_backward(problem, request, trial, std::move(gradients_beside), prepared);
   prepared.forward_plan = prepared.forward.plan.forward;
   if (prepared.runs_backward()) prepared.backward_plan = compose_backward(prepared);
   return prepared;

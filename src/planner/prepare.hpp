@@ -32,9 +32,9 @@ struct Prepared {
   std::vector<std::string> all_notes() const;
 };
 
-/// Plans a problem: the one road for support, compile, explain, plans ahead of time and measurements. Both directions
-/// are planned side by side where the level builds on a device that is here. A refused direction does not keep the
-/// other from running. Throws as plan_task() does.
+/// Plans a problem: the one road for support, compile, explain, plans ahead of time and measurements. Both directions,
+/// and a pass of its own for operands' gradients where one is expected, are planned side by side where the level builds
+/// on a device that is here. A refused direction does not keep the other from running. Throws as plan_task() does.
 Prepared prepare(const compiler::CompiledProblem& problem, const Request& request);
 
 }  // namespace scoremod::planner

@@ -65,9 +65,9 @@ SCOREMOD_FUNCTION float f32_max(float x, float y) { return is_nan(x) || x > y ? 
 SCOREMOD_FUNCTION float f32_sign(float x) { return is_nan(x) || x == 0.0f ? x : x > 0.0f ? 1.0f : -1.0f; }
 SCOREMOD_FUNCTION float f32_relu(float x) { return is_nan(x) || x > 0.0f ? x : 0.0f; }
 SCOREMOD_FUNCTION float f32_sigmoid(float x) {
-  if (x >= 0.0f) return 1.0f / (1.0f + expf(-x));
-  const float e = expf(x);
-  return e / (1.0f + e);
+  // One exponential and one division, without a branch: a warp's elements have both signs.
+  const float e = expf(-fabsf(x));
+  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
 }
 SCOREMOD_FUNCTION float f32_softplus(float x) {
   if (is_nan(x)) return x;

@@ -39,16 +39,16 @@ double cost_of(const Node& node, const Program& program) {
     case Op::kLog: return 1.15;
     case Op::kGeluTanh: return 1.3;
     case Op::kExpm1:
-    case Op::kLog1p: return 1.5;
+    case Op::kLog1p:
+    case Op::kSigmoid:
+    case Op::kSilu: return 1.5;
     case Op::kSin:
     case Op::kCos:
     case Op::kSoftplus: return 3.0;
     case Op::kErf:
     case Op::kGelu: return 4.2;
     case Op::kPow: return 5.2;
-    case Op::kTan:
-    case Op::kSigmoid:
-    case Op::kSilu: return 6.0;
+    case Op::kTan: return 6.0;
     default: return ir::info(node.op).signature == ir::Signature::kLeaf ? 0 : 0.045;
   }
 }

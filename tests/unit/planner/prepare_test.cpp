@@ -1,6 +1,10 @@
 #include "planner/prepare.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <latch>
+#include <memory>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -62,6 +66,60 @@ TEST(Prepare, ABackwardOverTheWorkspaceLimitLeavesTheForwardAlone) {
   EXPECT_TRUE(prepared.runs_forward());
   EXPECT_FALSE(prepared.runs_backward());
   EXPECT_EQ(ids(prepared.reasons()), std::vector<std::string>{"workspace_limit backward"});
+}
+
+/// Builds nothing before all builds that are waited for have begun, or so long that they never will.
+class MeetingRecipe final : public backend::Recipe {
+ public:
+  explicit MeetingRecipe(std::latch& meeting) : meeting_(meeting) {}
+  backend::BuildResult build(const backend::Target&) const override {
+    meeting_.count_down();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!meeting_.try_wait() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return {nullptr, meeting_.try_wait() ? "met" : "alone"};
+  }
+  std::shared_ptr<const backend::Artifact> load(std::span<const std::byte>, const backend::Target&) const override {
+    return nullptr;
+  }
+  backend::ExecutablePlan plan(std::shared_ptr<const backend::Artifact>, const backend::PlanOptions&) const override {
+    return {};
+  }
+
+ private:
+  std::latch& meeting_;
+};
+
+/// An engine of the host that makes the gradients of operands in a pass of their own.
+class PassOfItsOwn final : public backend::Backend {
+ public:
+  const char* name() const override { return "apart"; }
+  bool offers(const backend::Task&) const override { return true; }
+  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
+                                            const backend::Target*) const override {
+    return {};
+  }
+  std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
+                                             const backend::Target&, std::vector<UnsupportedReason>&) const override {
+    backend::Candidate candidate;
+    candidate.task = task;
+    candidate.recipe = std::make_shared<MeetingRecipe>(meeting);
+    return {std::move(candidate)};
+  }
+
+  mutable std::latch meeting{3};
+};
+
+TEST(Prepare, PlansThePassOfOperandsBesideBothDirections) {
+  const PassOfItsOwn engine;
+  const std::vector<const backend::Backend*> engines{&engine};
+  const backend::Target target{backend::host_memory().describe(), 0, 0, true};
+  Request request;
+  request.target = &target;
+  request.backends = engines;
+  request.max_workspace = 100;
+  const Prepared prepared = prepare(problem_of(16, true), request);
+  ASSERT_EQ(prepared.forward.considered.size(), 1U);
+  EXPECT_EQ(prepared.forward.considered[0].refusal->text, "apart refused it: met");
 }
 
 TEST(Prepare, PlansBothDirectionsOnTheHost) {
