@@ -10,6 +10,7 @@ import pytest
 import scoremod
 from scoremod.jax import flex_attention, zoo
 from scoremod.jax.linen import DotProductAttention, MultiHeadAttention
+from scoremod.jax.transformer_layer import TransformerLayer
 
 B, S, H, D = 2, 10, 4, 8
 
@@ -108,3 +109,37 @@ def test_modules_take_graph_callbacks():
     tensors = {"score_mod_tensors": {"cap": 2.0}, "score_mod_bprop_tensors": {"slope": 3.0}}
     with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
         wrong.apply({}, q, k, v, **tensors)
+
+
+def test_a_layer_is_its_parts():
+    x, encoded = (dense.random_array(i, (B, S, H * D)) for i in range(2))
+    layer = TransformerLayer(num_heads=H, score_mod=window_and_distance, attn_mask_type="causal", layer_type="decoder", softmax_type="off_by_one")
+    variables = layer.init(jax.random.key(0), x, encoded)
+    parts = {name: {"params": each} for name, each in variables["params"].items()}
+    norm = lambda name, x: nn.LayerNorm().apply(parts[name], x)  # noqa: E731
+    own = MultiHeadAttention(num_heads=H, score_mod=window_and_distance, attn_mask_type="causal", softmax_type="off_by_one")
+    y = x + own.apply(parts["self_attention"], norm("self_attention_norm", x))
+    cross = MultiHeadAttention(num_heads=H, softmax_type="off_by_one")
+    y = y + cross.apply(parts["cross_attention"], norm("cross_attention_norm", y), encoded)
+    hidden = nn.gelu(norm("mlp_norm", y) @ parts["mlp_in"]["params"]["kernel"])
+    np.testing.assert_allclose(layer.apply(variables, x, encoded), y + hidden @ parts["mlp_out"]["params"]["kernel"], rtol=1e-5, atol=1e-5)
+    for wrong in (lambda: layer.apply(variables, x), lambda: TransformerLayer(num_heads=H).init(jax.random.key(0), x, encoded)):
+        with pytest.raises(scoremod.InvalidArgumentError, match="encoded: expected an encoder's output exactly for"):
+            wrong()
+    with pytest.raises(scoremod.InvalidArgumentError, match="layer_type: expected one of encoder, decoder"):
+        TransformerLayer(num_heads=H, layer_type="both").init(jax.random.key(0), x)
+
+
+def test_a_layer_drops_and_decodes():
+    x = dense.random_array(0, (B, S, H * D))
+    layer = TransformerLayer(num_heads=H, attn_mask_type="causal", hidden_dropout=0.5)
+    variables = layer.init(jax.random.key(0), x)
+    whole = layer.apply(variables, x)
+    dropped = layer.apply(variables, x, deterministic=False, rngs={"dropout": jax.random.key(1)})
+    assert np.abs(dropped - whole).max() > 0.1
+    decoder = TransformerLayer(num_heads=H, decode=True)
+    cache = decoder.init(jax.random.key(0), x)["cache"]
+    for i in range(S):
+        o, changed = decoder.apply({**variables, "cache": cache}, x[:, i : i + 1], mutable=["cache"])
+        cache = changed["cache"]
+        np.testing.assert_allclose(o[:, 0], whole[:, i], rtol=1e-5, atol=1e-5)
