@@ -109,7 +109,7 @@ def bias_cases(heads, seq, device, dtype):
 
 def decode_cases(scale):
     """Few queries against long caches, four query heads for each head of the cache: `scale` divides the lengths."""
-    sizes = [(16, 32, 8, queries, 8192 // scale) for queries in (1, 4, 8, 16)] + [(4, 32, 8, 1, 32768 // scale)]
+    sizes = [(batch, 32, 8, queries, keys // scale) for batch, keys in ((16, 8192), (4, 32768)) for queries in (1, 4, 8, 16)]
     return [
         Case(f"decode_{queries}_of_{keys * scale}", sdpa={"enable_gqa": True}, sizes=(batch, heads, groups, queries, keys), backward=False)
         for batch, heads, groups, queries, keys in sizes

@@ -55,6 +55,13 @@ def test_a_problem_file_is_a_case(scoremod, tmp_path):
     assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [["mine", "forward"]]
 
 
+def test_a_case_may_be_forward_only(scoremod, tmp_path):
+    cases = [{"name": "few", "problem": {**SMALL, "seq_q": 4}, "forward_only": True}, {"name": "both", "problem": SMALL, "forward_only": False}]
+    done = scoremod("bench", write(tmp_path, cases), "--repetitions", 1)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [["few", "forward"], ["both", "forward"], ["both", "backward"]]
+
+
 def test_only_some_cases(scoremod, tmp_path):
     done = scoremod("bench", write(tmp_path, CASES), "--only", "slopes", "--repetitions", 1)
     assert done.returncode == 0, done.stderr
@@ -80,6 +87,7 @@ def test_a_case_that_no_backend_runs_leaves_the_others(scoremod, tmp_path):
     ([{"name": "x", "problem": {**SMALL, "batch": 0}}], "batch"),
     ([{"name": "x", "problem": SMALL, "refernce": 1}], "refernce"),
     ([{"name": "x", "problem": SMALL, "operand_gradients": 1}], "operand_gradients"),
+    ([{"name": "x", "problem": SMALL, "forward_only": "no"}], "forward_only"),
     ([{"name": "x", "problem": SMALL, "same_inputs": {"a": "b"}}], "same_inputs"),
     ([{"name": "x", "problem": SMALL}, {"name": "x", "problem": SMALL}], "two cases"),
     ([], "at least one case"),

@@ -11,6 +11,7 @@
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/kernels_backend.hpp"
 #include "base/element.hpp"
@@ -42,15 +43,17 @@ class Plans {
                           hopper_objections(problem_, direction, cuda::current_compute_capability()).empty();
       return hopper ? hopper_shapes(problem_, direction).front() : tile_shape(problem_, direction);
     };
-    const auto image = [&](Direction direction, const TileShape& shape) {
-      return std::vector{cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};
-    };
-    const TileShape forward = shape_of(Direction::kForward);
-    forward_ = forward_plan(compiled, forward, image(Direction::kForward, forward));
-    const TileShape backward = shape_of(Direction::kBackward);
-    if (compiled.backward) backward_ = backward_plan(compiled, backward, image(Direction::kBackward, backward));
+    const TileShape forward = shape_of(Direction::kForward), backward = shape_of(Direction::kBackward);
+    forward_ = forward_plan(compiled, forward, image(compiled, Direction::kForward, forward));
+    if (compiled.backward)
+      backward_ = backward_plan(compiled, backward, image(compiled, Direction::kBackward, backward));
     families_ = concat(to_string(forward.family), " and ", to_string(backward.family));
   }
+  /// Of a forward alone.
+  Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
+      : problem_(compiled.problem),
+        forward_(forward_plan(compiled, forward, image(compiled, Direction::kForward, forward))),
+        families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits")) {}
   const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
@@ -77,6 +80,11 @@ class Plans {
   }
 
  private:
+  static std::vector<std::string> image(const compiler::CompiledProblem& compiled, Direction direction,
+                                        const TileShape& shape) {
+    return {cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};
+  }
+
   const AttentionProblem& problem_;
   std::unique_ptr<ForwardPlan> forward_;
   std::unique_ptr<BackwardPlan> backward_;
@@ -86,8 +94,9 @@ class Plans {
 constexpr std::array kFamilies{Family::kHopper, Family::kPortable};
 Family family_of(int parameter) { return kFamilies[static_cast<std::size_t>(parameter) % kFamilies.size()]; }
 
-/// Gradients of operands are other kernels'.
-void expect_right(Family family, checking::CheckCase test, const std::optional<ProblemInputs>& given = {}) {
+/// Gradients of operands are other kernels'. `cut` is a Family, or the shape of a forward.
+template <class Cut>
+void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<ProblemInputs>& given = {}) {
   SCOPED_TRACE(test.name + "\n" + test.problem.program.to_string());
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
@@ -99,7 +108,7 @@ void expect_right(Family family, checking::CheckCase test, const std::optional<P
   CheckOptions options;
   options.call = test.call;
   options.seed = test.seed;
-  const Plans plans(compiled, family);
+  const Plans plans(compiled, cut);
   test::record(
       test.name, concat("attention kernels, ", plans.families()),
       checking::check_subject(compiled, plans.subject(), given ? *given : random_inputs(test.problem, inputs), options),
@@ -107,10 +116,11 @@ void expect_right(Family family, checking::CheckCase test, const std::optional<P
 }
 
 /// Runs both directions twice, with random inputs, and compares every byte that is written.
-void expect_same_bits(Family family, AttentionProblem problem, const CallOptions& call) {
+template <class Cut>
+void expect_same_bits(const Cut& cut, AttentionProblem problem, const CallOptions& call) {
   for (OperandSpec& operand : problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const Plans plans(compiled, family);
+  const Plans plans(compiled, cut);
   const checking::Subject subject = plans.subject();
   const ProblemInputs inputs = random_inputs(problem);
   std::array<std::vector<std::vector<double>>, 2> found;
@@ -121,7 +131,7 @@ void expect_same_bits(Family family, AttentionProblem problem, const CallOptions
                                          std::max(subject.forward_workspace_bytes, subject.backward_workspace_bytes));
     const Buffer scratch{workspace.data(), workspace.bytes()};
     subject.forward(memory.forward_args(call), scratch);
-    subject.backward(memory.backward_args(call), scratch);
+    if (subject.backward) subject.backward(memory.backward_args(call), scratch);
     memory.fetch();
     for (const auto* output : {&memory.o, &memory.lse, &memory.dq, &memory.dk, &memory.dv})
       outputs.push_back(output->values());
@@ -152,6 +162,33 @@ TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Range(0,
                                           static_cast<int>(test::attention_kernels_cases().size() * kFamilies.size())));
+
+/// Of each case in each shape, with as many splits as the device has, and with an odd number of them.
+class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  static checking::CheckCase test_case() { return test::few_query_cases()[static_cast<std::size_t>(GetParam()) / 3]; }
+  static TileShape shape(const AttentionProblem& problem) {
+    TileShape shape =
+        few_query_shapes(problem, cuda::describe_current_device())[static_cast<std::size_t>(GetParam()) % 3];
+    if (GetParam() % 2 != 0) shape.splits = 3;
+    return shape;
+  }
+};
+
+TEST_P(FewQueryAttentionKernels, AreRight) {
+  const checking::CheckCase test = test_case();
+  expect_right(shape(test.problem), test);
+}
+TEST_P(FewQueryAttentionKernels, AreRightWithInfinitiesAndNan) {
+  const checking::CheckCase test = test_case();
+  expect_right(shape(test.problem), test, test::poisoned_inputs(test.problem, test.seed));
+}
+TEST_P(FewQueryAttentionKernels, GiveTheSameBitsEachTime) {
+  const checking::CheckCase test = test_case();
+  expect_same_bits(shape(test.problem), test.problem, test.call);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::few_query_cases().size() * 3)));
 
 class ZooAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 

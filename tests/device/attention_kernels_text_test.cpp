@@ -9,6 +9,7 @@
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/recipe.hpp"
@@ -88,6 +89,33 @@ TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
       const std::string report = report_of(problem, direction, kArchitectures[number++ % kArchitectures.size()]);
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
       EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << "dim " << dim << ": " << report;
+    }
+  }
+}
+
+/// Of every shape on some architecture, with the shared memory that its devices have.
+TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
+  std::size_t number = 0;
+  for (const char* const entry : {"causal", "soft_cap", "documents"}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
+      problem.heads_q = 32;
+      problem.heads_kv = 8;
+      problem.seq_q = 4;
+      problem.seq_kv = 8192;
+      problem.dim_qk = problem.dim_v = dim;
+      problem.operands.clear();
+      for (const OperandDecl& decl : problem.program.operands())
+        problem.operands.push_back(problem::default_spec(problem, decl));
+      const int architecture = kArchitectures[number % kArchitectures.size()];
+      DeviceProperties device;
+      device.multiprocessors = 132;
+      device.shared_memory_per_block = architecture == 86 || architecture == 120 ? 101376 : 166912;
+      const TileShape shape = few_query_shapes(problem, device)[number++ % 3];
+      const std::string report = report_of(problem, Direction::kForward, architecture, shape);
+      EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+      EXPECT_LE(spilled_bytes(report), kHarmlessSpill)
+          << entry << ", dim " << dim << ", rows " << shape.queries << ": " << report;
     }
   }
 }

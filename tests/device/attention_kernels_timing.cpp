@@ -13,6 +13,7 @@
 #include "backend/cuda/kept_kernels.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
@@ -181,7 +182,8 @@ double median_ms(const Plan& plan, const Tensors& tensors, const CallParameters&
 std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
-                shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages);
+                shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
+                " splits ", shape.splits);
 }
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
@@ -227,6 +229,43 @@ std::vector<TimedShape> timed_shapes() {
     for (const TileShape& shape : backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
   }
   return all;
+}
+
+/// Few queries of grouped heads against caches of two sizes.
+constexpr Timed kDecoding[] = {
+    {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
+    {"four queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 4, .seq_kv = 8192}},
+    {"eight queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 8192}},
+    {"sixteen queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 16, .seq_kv = 8192}},
+    {"one query, 32768", kPlain, {.batch = 4, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 32768}},
+    {"four queries, 32768", kPlain, {.batch = 4, .heads_q = 32, .heads_kv = 8, .seq_q = 4, .seq_kv = 32768}},
+    {"eight queries, 32768", kPlain, {.batch = 4, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 32768}},
+    {"sixteen queries, 32768", kPlain, {.batch = 4, .heads_q = 32, .heads_kv = 8, .seq_q = 16, .seq_kv = 32768}},
+};
+
+/// With as many splits as are chosen for it, half as many, and twice.
+std::vector<TileShape> decoding_shapes(const Timed& timed) {
+  struct Cut {
+    int rows, row_tiles, keys, warps;
+  };
+  static constexpr Cut kCuts[] = {{16, 1, 16, 4}, {16, 1, 16, 8}, {16, 1, 32, 4}, {32, 2, 32, 4}, {32, 2, 16, 4},
+                                  {32, 2, 16, 8}, {32, 1, 16, 8}, {64, 2, 32, 8}, {64, 2, 16, 8}, {64, 2, 32, 4},
+                                  {64, 1, 16, 8}, {64, 1, 32, 8}, {64, 2, 64, 4}};
+  const AttentionProblem problem = problem_of(timed);
+  const std::int64_t rows = timed.sizes.heads_q / timed.sizes.heads_kv * timed.sizes.seq_q;
+  std::vector<TileShape> shapes;
+  for (const Cut& cut : kCuts) {
+    if (cut.rows != std::max<std::int64_t>(rows, 16)) continue;
+    TileShape shape =
+        few_query_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, cuda::describe_current_device());
+    shapes.push_back(shape);
+    shape.splits *= 2;
+    shapes.push_back(shape);
+    if (shape.splits < 4) continue;
+    shape.splits /= 4;
+    shapes.push_back(shape);
+  }
+  return shapes;
 }
 
 /// Its tensors are made once for each problem, and those of one at a time.
@@ -275,6 +314,23 @@ TEST_P(AttentionKernelTimes, OfAShape) {
     record_time(*test.timed, "backward", test.shape, median_ms(*plan, call.backward, call.parameters));
   }
 }
+class FewQueryAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(FewQueryAttentionKernelTimes, OfACase) {
+  const Timed& timed = kDecoding[GetParam()];
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const bool build_only = std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build";
+  for (const TileShape& shape : decoding_shapes(timed)) {
+    const auto plan = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
+    if (build_only) continue;
+    const Call& call = call_of(timed, problem);
+    record_time(timed, "forward", shape, median_ms(*plan, call.forward, call.parameters));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kDecoding))));
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernelTimes, ::testing::Range(0, static_cast<int>(timed_shapes().size())));
 
 }  // namespace

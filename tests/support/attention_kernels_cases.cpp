@@ -90,6 +90,60 @@ const Case kCases[] = {
      0.1F},
 };
 
+constexpr const char* kLengths = "operand x: i32 [b]\nvalue = score * 0.7\nkeep = kv_idx < x * 40 + 60";
+
+const Case kFewQueryCases[] = {
+    {"one query of a head", "value = score", {3, 2, 2, 1, 1000, 64, 64}},
+    {"one query of four heads", "value = score * 0.5", {2, 8, 2, 1, 777, 128, 128}},
+    {"four queries of four heads", kCausal, {2, 8, 2, 4, 900, 128, 128}, DType::kBF16, {0, 0, 850, 0}},
+    {"three queries of five heads", kCausal, {2, 10, 2, 3, 333, 40, 24}, DType::kF16, {1, 2, 200, 20}},
+    {"eight queries of four heads", "value = tanh(score * 0.2) * 5.0", {2, 8, 2, 8, 600, 128, 128}},
+    {"sixteen queries of four heads", kCausal, {1, 8, 2, 16, 700, 128, 128}, DType::kBF16, {0, 0, 500, 0}},
+    {"sixteen queries of sixteen heads", "value = score", {1, 16, 1, 16, 400, 64, 64}},
+    {"sixty-four queries", "value = score", {1, 2, 2, 64, 300, 64, 64}},
+    {"a window at a position",
+     "value = score\nkeep = kv_idx <= q_idx & kv_idx + 70 > q_idx",
+     {2, 4, 1, 4, 900, 64, 64},
+     DType::kBF16,
+     {0, 0, 250, 0}},
+    {"lengths", kLengths, {4, 4, 2, 2, 500, 64, 64}},
+    {"documents of few queries", kIds, {3, 4, 2, 7, 480, 64, 64}},
+    {"mask by head of few queries",
+     "value = score\nkeep = (kv_idx + h * 50) // 100 % 2 == 0",
+     {2, 4, 1, 3, 500, 64, 64}},
+    {"global keys and a window at a position",
+     "value = score\nkeep = kv_idx < 9 | abs(q_idx - kv_idx) <= 37",
+     {1, 4, 2, 5, 800, 64, 64},
+     DType::kBF16,
+     {0, 0, 260, 0}},
+    {"few queries' mask by the score", "value = score\nkeep = score > -0.3", {1, 4, 2, 5, 400, 64, 64}},
+    {"few queries without a key", "value = score\nkeep = kv_idx >= q_idx + 327", {1, 4, 2, 5, 330, 64, 64}},
+    {"few queries and nothing kept", "value = score\nkeep = kv_idx < 0", {1, 4, 2, 5, 100, 64, 64}},
+    {"few queries and one key", "value = score", {2, 4, 2, 5, 1, 64, 64}},
+    {"few queries of wide heads", kCausal, {1, 4, 2, 6, 300, 256, 256}, DType::kBF16, {0, 0, 250, 0}},
+    {"few queries, 192 and 128", "value = score", {1, 8, 2, 5, 300, 192, 128}},
+    {"few queries, unaligned", kCausal, {2, 4, 2, 6, 300, 72, 33}, DType::kBF16, {0, 0, 200, 0}, true},
+    {"few queries' bias", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x", {2, 4, 2, 5, 300, 64, 64}},
+    {"few queries' sink, dropout and largest score",
+     "value = tanh(score * 0.2) * 5.0\nkeep = kv_idx % 7 != 3",
+     {2, 8, 2, 5, 500, 64, 64},
+     DType::kBF16,
+     {},
+     false,
+     Sink::kLearned,
+     0.3F,
+     true},
+    {"few queries' dropout with odd offsets, scores as they are",
+     "value = score",
+     {1, 4, 1, 5, 370, 64, 64},
+     DType::kF16,
+     {3, 1, 70, 33},
+     false,
+     Sink::kOffByOne,
+     0.5F,
+     true},
+};
+
 void make_unaligned(TensorLayout& layout, std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
   layout.strides = Strides{sequence * (heads * (dim + 1) + 1), dim + 1, heads * (dim + 1) + 1, 1};
 }
@@ -108,10 +162,9 @@ Shape small_of(const Shape& s) {
           std::min(s.dim_v, dim)};
 }
 
-checking::CheckCase check_case(const Case& from, bool small) {
+checking::CheckCase check_case(const Case& from, const Shape& s, bool backward) {
   checking::CheckCase to;
   AttentionProblem& p = to.problem;
-  const Shape s = small ? small_of(from.shape) : from.shape;
   p.batch = s.batch;
   p.heads_q = s.heads_q;
   p.heads_kv = s.heads_kv;
@@ -120,7 +173,8 @@ checking::CheckCase check_case(const Case& from, bool small) {
   p.dim_qk = s.dim_qk;
   p.dim_v = s.dim_v;
   p.dtype = from.dtype;
-  p.backward = p.stats = p.index_offsets = true;
+  p.backward = backward;
+  p.stats = p.index_offsets = true;
   p.program = Program::parse(from.program);
   if (from.unaligned) {
     make_unaligned(p.q, s.heads_q, s.seq_q, s.dim_qk);
@@ -144,7 +198,22 @@ checking::CheckCase check_case(const Case& from, bool small) {
 
 std::vector<checking::CheckCase> attention_kernels_cases(bool small) {
   std::vector<checking::CheckCase> cases;
-  for (const Case& from : kCases) cases.push_back(check_case(from, small));
+  for (const Case& from : kCases) cases.push_back(check_case(from, small ? small_of(from.shape) : from.shape, true));
+  return cases;
+}
+
+std::vector<checking::CheckCase> few_query_cases(bool small) {
+  std::vector<checking::CheckCase> cases;
+  for (const Case& from : kFewQueryCases) {
+    Shape shape = from.shape;
+    if (small) {
+      shape.batch = std::min<std::int64_t>(shape.batch, 2);
+      shape.seq_kv = std::min<std::int64_t>(shape.seq_kv, 330);
+      shape.dim_qk = std::min<std::int64_t>(shape.dim_qk, shape.dim_qk > 128 ? 256 : 48);
+      shape.dim_v = std::min<std::int64_t>(shape.dim_v, shape.dim_v > 128 ? 256 : 48);
+    }
+    cases.push_back(check_case(from, shape, false));
+  }
   return cases;
 }
 

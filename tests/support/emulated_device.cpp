@@ -16,13 +16,14 @@ constexpr const char* kOptimization = "-O1 -U_FORTIFY_SOURCE";
 
 std::uint16_t encode(float value, bool bf16) { return bf16 ? encode_bf16(value) : encode_f16(value); }
 
-std::string with_entry(std::string text, const std::vector<KernelLaunch>& launches,
-                       const EmulatedLaunches::Fault& fault) {
-  if (!fault.first.empty()) {
-    const std::size_t at = text.find(fault.first);
-    if (at == std::string::npos) fail_bug("the kernels have no text '", fault.first, "'");
-    text.replace(at, fault.first.size(), fault.second);
-  }
+void plant(std::string& text, const EmulatedLaunches::Fault& fault) {
+  if (fault.first.empty()) return;
+  const std::size_t at = text.find(fault.first);
+  if (at == std::string::npos) fail_bug("the kernels have no text '", fault.first, "'");
+  text.replace(at, fault.first.size(), fault.second);
+}
+
+std::string with_entry(std::string text, const std::vector<KernelLaunch>& launches) {
   text += emulated_entry();
   std::set<std::string> names;
   for (const KernelLaunch& launch : launches) names.insert(launch.kernel);
@@ -33,8 +34,16 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
 
 }  // namespace
 
-EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLaunch>& launches, const Fault& fault)
-    : launches_(launches), library_(with_entry(std::move(text), launches, fault), kOptimization) {}
+EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLaunch>& launches, const Fault& fault,
+                                   const Fault& another_fault)
+    : launches_(launches),
+      library_(
+          [&] {
+            plant(text, fault);
+            plant(text, another_fault);
+            return with_entry(std::move(text), launches);
+          }(),
+          kOptimization) {}
 
 void EmulatedLaunches::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
   for (const KernelLaunch& launch : launches_) run_one(launch, argument, seed);
@@ -49,11 +58,11 @@ void EmulatedLaunches::run_one(const KernelLaunch& launch, const backend::kernel
 }
 
 EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
-                                 const backend::kernels::TileShape& shape,
-                                 const std::pair<std::string, std::string>& fault)
+                                 const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault,
+                                 const EmulatedLaunches::Fault& another_fault)
     : kernels_(problem, direction, shape),
       launches_(backend::kernels::attention_source(problem, direction, shape, emulated_primitives()),
-                kernels_.launches(), fault) {
+                kernels_.launches(), fault, another_fault) {
   launches_.find_states(kernels_);
 }
 

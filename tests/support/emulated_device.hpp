@@ -21,7 +21,8 @@ class EmulatedLaunches {
   using Fault = std::pair<std::string, std::string>;
 
   /// `text` is made with emulated_primitives().
-  EmulatedLaunches(std::string text, const std::vector<backend::kernels::KernelLaunch>& launches, const Fault& fault);
+  EmulatedLaunches(std::string text, const std::vector<backend::kernels::KernelLaunch>& launches, const Fault& fault,
+                   const Fault& another_fault = {});
 
   void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
   /// What a plan does once: gives the kernels their tiles' states, where these are the same in every call.
@@ -48,7 +49,8 @@ class EmulatedKernels {
  public:
   /// `fault`, if it is given, is a piece of the kernels' text and what to put in its place.
   EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
-                  const backend::kernels::TileShape& shape, const std::pair<std::string, std::string>& fault = {});
+                  const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
+                  const EmulatedLaunches::Fault& another_fault = {});
 
   const backend::kernels::DirectionKernels& kernels() const { return kernels_; }
   /// Runs all launches of a call; every tensor is the host's. `seed` decides in which order warps run.

@@ -21,13 +21,14 @@ using Half = unsigned short;
 
 namespace emulated {
 struct Dim { unsigned x; };
-struct Copy { void* to; const void* from; int bytes, copied; };
+struct Copy { void* to; const void* from; int bytes, copied, group; };
 struct Thread {
   ucontext_t context;  // where it begins; from then on `place`, which leaves signals alone and is quick
   jmp_buf place;
   bool begun;
   std::vector<unsigned char> stack;
   std::vector<Copy> copies;
+  int group;  // that the next copy belongs to
   bool done;
 };
 struct Warp {
@@ -39,9 +40,11 @@ struct Warp {
 };
 static std::vector<Thread> threads;
 static std::vector<Warp> warps;
+struct Team { int arrived, generation; };
+static std::vector<Team> teams;
 static jmp_buf scheduler;
 static unsigned current, block;
-static int at_barrier, generation;
+static int at_barrier, generation, teams_met;
 static bool any, any_result;
 static std::vector<unsigned char> shared;
 static void (*body)();
@@ -89,6 +92,16 @@ inline bool block_meet(bool condition) {
   while (generation == now) give_way();
   return any_result;
 }
+// The threads of some neighbouring warps.
+inline void team_meet(int team, int count) {
+  const int now = teams[team].generation;
+  if (++teams[team].arrived == count) {
+    teams[team].arrived = 0;
+    ++teams[team].generation;
+    ++teams_met;
+  }
+  while (teams[team].generation == now) give_way();
+}
 static void run_thread() {
   body();
   if (!threads[current].copies.empty()) fail("a thread ends before its copies");
@@ -105,15 +118,18 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
   std::mt19937 random(seed);
   threads.resize(count);
   warps.resize(count / 32);
+  teams.resize(count / 32);
   constexpr size_t kGuard = 4096;
   for (block = 0; block < blocks; ++block) {
     shared.assign(shared_bytes + kGuard, 0xff);
     at_barrier = 0;
     for (Warp& warp : warps) warp.arrived = 0;
+    for (Team& team : teams) team.arrived = 0;
     for (Thread& thread : threads) {
       thread.stack.resize(1 << 18);
       thread.copies.clear();
       thread.done = thread.begun = false;
+      thread.group = 0;
       getcontext(&thread.context);
       thread.context.uc_stack.ss_sp = thread.stack.data();
       thread.context.uc_stack.ss_size = thread.stack.size();
@@ -122,7 +138,7 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
     std::vector<int> order(warps.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = (int)i;
     for (;;) {
-      const int passed = generation;
+      const int passed = generation + teams_met;
       std::shuffle(order.begin(), order.end(), random);
       bool progress = false;
       for (const int warp : order) {
@@ -138,7 +154,7 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
         }
       }
       if (std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.done; })) break;
-      if (!progress && generation == passed) fail("threads wait for each other forever");
+      if (!progress && generation + teams_met == passed) fail("threads wait for each other forever");
     }
     for (size_t i = shared_bytes; i < shared.size(); ++i)
       if (shared[i] != 0xff) fail("a write beyond shared memory");
@@ -209,15 +225,25 @@ inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
 template <int kBytes>
 void copy_ahead(void* shared, const void* from, int bytes) {
   if ((uintptr_t)shared % kBytes != 0 || (uintptr_t)from % kBytes != 0) emulated::fail("a copy that is not aligned");
-  emulated::threads[emulated::current].copies.push_back({shared, from, kBytes, bytes});
+  emulated::threads[emulated::current].copies.push_back(
+      {shared, from, kBytes, bytes, emulated::threads[emulated::current].group});
 }
-inline void wait_for_copies() {
-  for (const emulated::Copy& copy : emulated::threads[emulated::current].copies) {
+inline void emulated_copies(int end) {
+  std::vector<emulated::Copy>& copies = emulated::threads[emulated::current].copies;
+  for (const emulated::Copy& copy : copies) {
+    if (copy.group >= end) continue;
     memset(copy.to, 0, copy.bytes);
     memcpy(copy.to, copy.from, copy.copied);
   }
-  emulated::threads[emulated::current].copies.clear();
+  const auto made = [&](const emulated::Copy& copy) { return copy.group < end; };
+  copies.erase(std::remove_if(copies.begin(), copies.end(), made), copies.end());
 }
+inline void end_copies() { ++emulated::threads[emulated::current].group; }
+template <int kBut>
+inline void wait_for_copies_but() { emulated_copies(emulated::threads[emulated::current].group - kBut); }
+inline void wait_for_copies() { emulated_copies(emulated::threads[emulated::current].group + 1); }
+template <int kTeamWarps>
+inline void team_barrier(int team) { emulated::team_meet(team, 32 * kTeamWarps); }
 inline void block_barrier() { emulated::block_meet(false); }
 inline bool any_of_block(bool condition) { return emulated::block_meet(condition); }
 inline unsigned ballot(bool condition) {

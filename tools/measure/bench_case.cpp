@@ -43,20 +43,22 @@ std::string shortened(const Json& json) {
 }
 
 void check_fields(const Json& entry, const std::string& where) {
-  static const std::set<std::string> known{"name", "problem", "operand_gradients", "same_inputs", "reference"};
+  static const std::set<std::string> known{"name",         "problem",     "operand_gradients",
+                                           "forward_only", "same_inputs", "reference"};
   if (!entry.is_object() || !entry.contains("name") || !entry.contains("problem")) {
     fail(where + ": expected an object with \"name\" and \"problem\", found " + shortened(entry));
   }
   for (const auto& [key, value] : entry.items()) {
     if (!known.contains(key)) {
       fail(where + "." + key +
-           ": this field has no meaning; expected name, problem, operand_gradients, same_inputs or "
+           ": this field has no meaning; expected name, problem, operand_gradients, forward_only, same_inputs or "
            "reference");
     }
   }
   if (!entry["name"].is_string()) fail(where + ".name: expected a string, found " + shortened(entry["name"]));
-  if (entry.contains("operand_gradients") && !entry["operand_gradients"].is_boolean()) {
-    fail(where + ".operand_gradients: expected true or false, found " + shortened(entry["operand_gradients"]));
+  for (const char* const field : {"operand_gradients", "forward_only"}) {
+    if (entry.contains(field) && !entry[field].is_boolean())
+      fail(where + "." + field + ": expected true or false, found " + shortened(entry[field]));
   }
 }
 
@@ -116,7 +118,7 @@ void add(const Json& entry, const std::string& where, const std::filesystem::pat
          std::vector<BenchCase>& cases) {
   BenchCase bench_case = forward_case(entry, where, folder);
   cases.push_back(bench_case);
-  if (!with_backward) return;
+  if (!with_backward || entry.value("forward_only", false)) return;
   bench_case.direction = Direction::kBackward;
   bench_case.problem.backward = true;
   try {

@@ -20,7 +20,7 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kAttentionPrimitives, kAttentionTiles, kAttentionDropout, kAttentionProgram, kAttentionTileStates,
     kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients, kAttentionBackwardQueries,
     kAttentionKeyGradients, kAttentionBackwardKeys, kHopperPrimitives, kHopperTiles, kHopperForward,
-    kHopperBackwardQueries, kHopperBackwardKeys;
+    kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -104,6 +104,8 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"key_step", shape.key_step},
                                              {"score_is_value", flag(score_is_value)},
                                              {"blocks", shape.blocks},
+                                             {"packed_heads", flag(shape.family == Family::kFewQueries)},
+                                             {"teams", shape.teams},
                                              {"producers", shape.producers()},
                                              {"stages", shape.stages},
                                              {"key_stages", shape.key_stages},
@@ -172,9 +174,11 @@ std::string text_of_keys(Family family) {
 }
 
 std::string text_of_kernels(Direction direction, Family family) {
-  const bool hopper = family == Family::kHopper;
-  if (direction == Direction::kForward)
-    return concat(embedded::kAttentionSoftmax, hopper ? embedded::kHopperForward : embedded::kAttentionForward);
+  if (direction == Direction::kForward) {
+    return concat(embedded::kAttentionSoftmax, family == Family::kHopper       ? embedded::kHopperForward
+                                               : family == Family::kFewQueries ? embedded::kAttentionFewQueries
+                                                                               : embedded::kAttentionForward);
+  }
   return concat(embedded::kAttentionBackwardRows, text_of_queries(family), text_of_keys(family));
 }
 
@@ -188,7 +192,7 @@ std::uint64_t revision_of_texts() {
         embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
         embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
         embedded::kAttentionBackwardKeys, embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward,
-        embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys);
+        embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;
@@ -244,6 +248,21 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   return knowledge;
 }
 
+namespace {
+
+/// The mask of an element, for kernels that find the states of tiles; few queries' do it themselves, and name it
+/// always.
+std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+  const Program& program = program_of(compiled, direction);
+  if (mask_knowledge(compiled, direction).kind == MaskKnowledge::Kind::kList)
+    return mask_function(compiled.problem, program);
+  if (family != Family::kFewQueries) return {};
+  return fill(part(embedded::kAttentionProgram, "mask"),
+              {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
+}
+
+}  // namespace
+
 std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                                 std::optional<std::string_view> primitives) {
   return text_before(compiled, direction, shape, mask_knowledge(compiled, direction),
@@ -254,13 +273,15 @@ std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direc
 
 std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
   if (mask_knowledge(compiled, direction).kind != MaskKnowledge::Kind::kList) return {};
-  return mask_function(compiled.problem, program_of(compiled, direction)) + std::string(embedded::kAttentionTileStates);
+  return mask_text(compiled, direction, Family::kPortable) + std::string(embedded::kAttentionTileStates);
 }
 
 std::string attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                              std::optional<std::string_view> primitives) {
-  return concat(text_before_kernels(compiled, direction, shape, primitives), text_of_kernels(direction, shape.family),
-                text_of_tile_states(compiled, direction));
+  const std::string before = text_before_kernels(compiled, direction, shape, primitives);
+  const std::string kernels = text_of_kernels(direction, shape.family);
+  if (shape.family == Family::kFewQueries) return concat(before, mask_text(compiled, direction, shape.family), kernels);
+  return concat(before, kernels, text_of_tile_states(compiled, direction));
 }
 
 std::vector<std::string> attention_modules(const compiler::CompiledProblem& compiled, Direction direction,
@@ -278,8 +299,7 @@ Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction directi
   write_frame(out, compiled, direction, shape);
   out.text(direction == Direction::kForward ? forward_function(compiled.problem, compiled.forward.program)
                                             : backward_function(compiled.problem, compiled.backward->program));
-  const bool lists = mask_knowledge(compiled, direction).kind == MaskKnowledge::Kind::kList;
-  out.text(lists ? mask_function(compiled.problem, program_of(compiled, direction)) : "");
+  out.text(mask_text(compiled, direction, shape.family));
   return out.written();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "base/fail.hpp"
@@ -63,6 +64,12 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const N
   return pairs / kMeasuredPairs * (kStates + costs.keep);
 }
 
+/// Of few queries' kernels: their launches, what each tile takes more than the portable kernels', the part of the
+/// memory's bandwidth that they reach, and how many multiprocessors' share of it one block of threads can use.
+constexpr double kFewLaunches = 0.009, kFewTiles = 1.3, kFewReached = 0.85, kFewOfBlock = 3;
+/// Keys and values that are read again by other blocks at the same time come from the cache.
+constexpr double kFewAgain = 0.6;
+
 /// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
 
@@ -113,6 +120,27 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
   return {launches + std::max(compute, memory_time(p, direction, rates)), std::move(source)};
+}
+
+Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+                          const DeviceRates& rates) {
+  const AttentionProblem& p = problem.problem;
+  const NodeCosts costs = node_costs(problem.forward.program);
+  const bool listed = mask_knowledge(problem, Direction::kForward).kind == MaskKnowledge::Kind::kList;
+  const auto heads = static_cast<double>(p.batch * p.heads_kv), keys = static_cast<double>(p.seq_kv);
+  const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));
+  const double dims = static_cast<double>(p.dim_qk + p.dim_v), blocks = heads * row_tiles * shape.splits;
+  const double pairs = heads * row_tiles * shape.queries * keys / kMeasuredPairs;
+  const double products = kForward.tiles * kFewTiles * mask.run * dims / kMeasuredDims;
+  const double program = costs.value * mask.run + costs.keep * mask.partial + (listed ? costs.keep : 0);
+  double compute = pairs * (products + program) * std::max(1.0, rates.multiprocessors / blocks);
+  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
+  const double read = 2 * heads * keys * dims * mask.run * (1 + kFewAgain * (row_tiles - 1));
+  double memory = (read + 2 * static_cast<double>(few_query_part_bytes(shape, p))) / (kFewReached * rates.bytes_per_ms);
+  memory *= std::max(1.0, rates.multiprocessors / (kFewOfBlock * blocks));
+  std::string source = "scaled from measured kernels";
+  if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
+  return {kFewLaunches + std::max(compute, memory), std::move(source)};
 }
 
 }  // namespace scoremod::backend::kernels

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
@@ -63,7 +64,8 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
   const Program& program = direction == Direction::kForward ? problem.forward.program : problem.backward->program;
   for (const NodeId node : cuda::argument_constants(program))
     constants_.push_back(ir::constant_i32(program.nodes()[node]));
-  query_tiles_ = tiles_of(p.seq_q, shape_.queries);
+  query_tiles_ =
+      shape_.family == Family::kFewQueries ? few_query_row_tiles(shape_, p) : tiles_of(p.seq_q, shape_.queries);
   key_tiles_ = tiles_of(p.seq_kv, shape_.keys);
   if (direction == Direction::kBackward)
     rows_bytes_ = static_cast<std::size_t>(2 * p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2)) * sizeof(float);
@@ -71,6 +73,7 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
 }
 
 void DirectionKernels::add_launches(Direction direction) {
+  if (shape_.family == Family::kFewQueries) return add_few_query_launches();
   const AttentionProblem& p = problem_;
   const std::int64_t heads = p.batch * p.heads_q;
   if (mask_.kind == MaskKnowledge::Kind::kList) {
@@ -100,6 +103,16 @@ void DirectionKernels::add_launches(Direction direction) {
   launches_.back().kernel = "attention_backward_values";
 }
 
+void DirectionKernels::add_few_query_launches() {
+  const AttentionProblem& p = problem_;
+  parts_bytes_ = few_query_part_bytes(shape_, p);
+  launches_.push_back({"attention_few_queries", query_tiles_ * shape_.splits * p.batch * p.heads_kv, shape_.threads(),
+                       few_query_shared_bytes(shape_, p.dim_qk, p.dim_v)});
+  // Two numbers for each thread, of rows that are summed again.
+  launches_.push_back({"attention_merge_parts", tiles_of(p.batch * p.heads_q * p.seq_q, shape_.warps), shape_.threads(),
+                       2 * sizeof(float) * static_cast<std::size_t>(shape_.threads())});
+}
+
 void DirectionKernels::add_hopper_launches(Direction direction) {
   const AttentionProblem& p = problem_;
   const std::int64_t heads = p.batch * p.heads_q;
@@ -124,7 +137,8 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   device::AttentionArguments& call = bytes.call();
   call.query_tiles = static_cast<int>(query_tiles_);
   call.key_tiles = static_cast<int>(key_tiles_);
-  call.rows = reinterpret_cast<float*>(workspace);
+  call.splits = shape_.splits;
+  call.rows = call.parts = reinterpret_cast<float*>(workspace);
   call.states = states_launch_ ? states_ : reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
   return bytes;
 }

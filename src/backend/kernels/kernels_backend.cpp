@@ -9,6 +9,7 @@
 #include "backend/kernels/attention_time.hpp"
 #include "backend/kernels/device_fit.hpp"
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "backend/unsupported.hpp"
@@ -82,10 +83,25 @@ class KernelsBackend final : public Backend {
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) add(kernels::hopper_shapes(problem.problem, task.direction));
     add(shapes_of(problem.problem, task.direction));
+    if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
     return candidates;
   }
 
  private:
+  static void add_few_queries(const CompiledProblem& problem, const Task& task, const Target& target,
+                              std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
+    const std::vector<UnsupportedReason> against = kernels::few_query_objections(problem.problem);
+    reasons.insert(reasons.end(), against.begin(), against.end());
+    if (!against.empty()) return;
+    for (const TileShape& shape : kernels::few_query_shapes(problem.problem, target.device)) {
+      const kernels::DirectionKernels made(problem, task.direction, shape);
+      if (!kernels::memory_objections(made.launches(), target.device).empty()) continue;
+      candidates.push_back(candidate_of(problem, task, target, made, false));
+      candidates.back().predicted = kernels::few_query_time(
+          problem, shape, kernels::mask_work(problem, task.direction, shape), target.device.rates);
+    }
+  }
+
   static Candidate candidate_of(const CompiledProblem& problem, const Task& task, const Target& target,
                                 const kernels::DirectionKernels& made, bool last) {
     const AttentionProblem& p = problem.problem;

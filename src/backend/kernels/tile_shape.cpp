@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/fail.hpp"
+
 namespace scoremod::backend::kernels {
 namespace {
 
@@ -15,7 +17,14 @@ std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes
 
 }  // namespace
 
-const char* to_string(Family family) { return family == Family::kHopper ? "hopper" : "portable"; }
+const char* to_string(Family family) {
+  switch (family) {
+    case Family::kPortable: return "portable";
+    case Family::kHopper: return "hopper";
+    case Family::kFewQueries: return "few-query";
+  }
+  fail_bug("unknown family of kernels ", static_cast<int>(family));
+}
 
 TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));

@@ -14,6 +14,8 @@ namespace scoremod::backend::kernels {
 enum class Family : std::uint8_t {
   kPortable,  ///< products by warps and copies by threads: sm_80 and later
   kHopper,    ///< products by warpgroups and copies by boxes: sm_90 alone
+  /// A forward of few queries against many keys, of what kPortable is made of: keys are shared out among blocks.
+  kFewQueries,
 };
 const char* to_string(Family family);
 
@@ -34,8 +36,11 @@ struct TileShape {
   /// the error where few rows or keys are summed over. Costs another walk over the keys.
   bool own_deltas = false;
 
-  int stages = 2;      ///< of kHopper: tiles of a kind that are copied ahead
+  int stages = 2;      ///< of kHopper: tiles of a kind that are copied ahead; of kFewQueries, that there is room for
   int key_stages = 2;  ///< the same, in the kernel of dq
+
+  int teams = 1;   ///< of kFewQueries: parts of a block's warps that have the same rows and different keys
+  int splits = 1;  ///< likewise: blocks that share the keys of a head; an argument of the kernels
 
   /// kHopper's threads that copy for the others.
   int producers() const { return family == Family::kHopper ? 128 : 0; }

@@ -26,8 +26,10 @@ struct AttentionArguments {
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
+  float* parts;           ///< of few queries' rows, see attention_few_queries.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
+  int splits, unused;  ///< of few queries: blocks of threads that share the keys of a head
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices
   float scale;

@@ -17,9 +17,9 @@ SCOREMOD_FUNCTION unsigned weights_stay(const AttentionArguments& call, int b, i
                    (unsigned)q + (unsigned)call.offset_q, ((unsigned)first_kv + (unsigned)call.offset_kv) / 4u);
 }
 
-// Of 16 queries by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a multiple of 8.
+// Of 16 rows by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a multiple of 8.
 template <int kColumns>
-SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int h, int first_row, int first_key) {
   static_assert(kColumns <= 64, "four bits for each 8 columns");
   if (!kDropout) return ~0u;
   const int lane = threadIdx.x % 32;
@@ -27,16 +27,16 @@ SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int 
   if (call.offset_kv % 4 != 0) {
 #pragma unroll 1
     for (int i = 0; i < kColumns / 2; ++i) {
-      const int q = first_query + i % 4 / 2 * 8 + lane / 4, kv = first_key + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      if (weight_stays(call, b, h, q, kv)) bits |= 1u << i;
+      const RowOwner of = owner_of(call, h, first_row + i % 4 / 2 * 8 + lane / 4);
+      if (weight_stays(call, b, of.h, of.q, first_key + i / 4 * 8 + lane % 4 * 2 + i % 2)) bits |= 1u << i;
     }
     return bits;
   }
+  const RowOwner of = owner_of(call, h, first_row + lane % 2 * 8 + lane / 4);
   // Two threads have two keys each of both rows: one makes the four of the first row, the other of the second.
 #pragma unroll 2
   for (int n = 0; n < kColumns / 8; ++n)
-    bits |= weights_stay(call, b, h, first_query + lane % 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 / 2 * 4)
-            << (4 * n);
+    bits |= weights_stay(call, b, of.h, of.q, first_key + n * 8 + lane % 4 / 2 * 4) << (4 * n);
   const unsigned others = exchange_bits(bits, 1);
   const unsigned first = lane % 2 == 0 ? bits : others, second = lane % 2 == 0 ? others : bits;
   const int own = lane % 2 * 2;
@@ -79,10 +79,10 @@ template <int kColumns>
 struct RowsStay {
   unsigned bits[(kColumns + 63) / 64];
 
-  SCOREMOD_MEMBER RowsStay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
+  SCOREMOD_MEMBER RowsStay(const AttentionArguments& call, int b, int h, int first_row, int first_key) {
 #pragma unroll
     for (int i = 0; i < (kColumns + 63) / 64; ++i)
-      bits[i] = rows_stay < kColumns < 64 ? kColumns : 64 > (call, b, h, first_query, first_key + i * 64);
+      bits[i] = rows_stay < kColumns < 64 ? kColumns : 64 > (call, b, h, first_row, first_key + i * 64);
   }
   SCOREMOD_MEMBER bool at(int n, int e) const { return !kDropout || (bits[n / 8] >> (n % 8 * 4 + e) & 1u) != 0; }
 };

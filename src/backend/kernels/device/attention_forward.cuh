@@ -38,13 +38,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
     wait_for_copies();
     block_barrier();  // v is there, and nobody reads k any more
     if (more) load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, call.seq_kv);
-    float top[kRowTiles][2], factors[kRowTiles][2];
-    if (partial)
-      modify<true>(p, scores, top, b, h, first_query, first_key);
-    else
-      modify<false>(p, scores, top, b, h, first_query, first_key);
-    if (raise_references(p, top, rows, factors)) scale_output(rows, factors);
-    weigh(p, scores, rows, b, h, first_query, first_key);
+    soften(p, scores, rows, partial, b, h, first_query, first_key);
     add_product<kDimV>(rows.output, scores, v_tile);
   }
   if (!any_of_block(store_softmax(p, rows, b, h, first_query))) return;

@@ -60,6 +60,13 @@ SCOREMOD_FUNCTION void copy_ahead(void* shared, const void* from, int bytes) {
                  : "memory");
   }
 }
+// What the thread has asked for since the last call becomes a group.
+SCOREMOD_FUNCTION void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Returns when all groups of the thread but the last kBut are there; other threads see them after a barrier.
+template <int kBut>
+SCOREMOD_FUNCTION void wait_for_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kBut) : "memory");
+}
 // Returns when all of the thread's copies are there; other threads see them after a barrier.
 SCOREMOD_FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -69,6 +76,14 @@ SCOREMOD_FUNCTION void block_barrier() {
     __syncthreads();
   else
     asm volatile("barrier.cta.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+}
+// Of kTeamWarps warps, which are the block's `team`.
+template <int kTeamWarps>
+SCOREMOD_FUNCTION void team_barrier(int team) {
+  if (kTeamWarps == 1)
+    __syncwarp();
+  else
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(team + 1), "n"(kTeamWarps * 32) : "memory");
 }
 SCOREMOD_FUNCTION bool any_of_block(bool condition) {
   if (kProducers == 0) return __syncthreads_or(condition) != 0;

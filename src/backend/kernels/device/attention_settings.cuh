@@ -11,6 +11,10 @@ constexpr int kQueries = /*{queries}*/ 64 /*{}*/, kKeys = /*{keys}*/ 64 /*{}*/, 
 constexpr int kRowTiles = /*{row_tiles}*/ 1 /*{}*/, kStep = /*{step}*/ 32 /*{}*/, kKeyStep = /*{key_step}*/ 32 /*{}*/;
 constexpr int kPart = /*{part}*/ 32 /*{}*/;  // queries of a step whose scores the backward of keys has at once
 constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
+// Rows of a tile are the queries of all heads that share a head of keys.
+constexpr bool kPackedHeads = /*{packed_heads}*/ false /*{}*/;
+// Teams of a block's warps that have the same rows and walk over different keys, with tiles that they copy ahead.
+constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 // The modified score of a kept key is the score itself.
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
@@ -25,7 +29,7 @@ constexpr MaskKnowledge kMask = /*{mask}*/ kBandMask /*{}*/;
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 // Of Hopper kernels: threads of a block that copy tiles for the others, tiles of a kind that are copied ahead (keys of
-// the backward of queries: kKeyStages), and rows of each copy.
+// the backward of queries: kKeyStages; of few queries' kernels: tiles that there is room for), and rows of each copy.
 constexpr int kProducers = /*{producers}*/ 0 /*{}*/;
 constexpr int kStages = /*{stages}*/ 2 /*{}*/, kKeyStages = /*{key_stages}*/ 2 /*{}*/;
 constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;

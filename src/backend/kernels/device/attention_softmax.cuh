@@ -5,7 +5,7 @@
 #include "backend/kernels/device/attention_program.cuh"
 
 constexpr int kWarpRows = 16 * kRowTiles;
-static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
+static_assert(kQueries * kTeams == kWarps * kWarpRows, "a tile of rows is a block's, and each of its teams'");
 
 // Of a row: the exponent of 2 that its weights are relative to, the sum of the thread's weights, and the output to be
 // divided by the sum of all.
@@ -38,8 +38,8 @@ SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
 // thread's columns.
 template <bool kMasked>
 SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
-                              int h, int first_query, int first_key) {
-  const int lane = threadIdx.x % 32, last_query = p.call.seq_q - 1;
+                              int h, int first_row, int first_key) {
+  const int lane = threadIdx.x % 32, last_row = rows_of_head(p.call) - 1;
   const float factor = kScoreIsValue ? 1.0f : p.call.scale;
   if (kScoreIsValue && p.call.scale < 0.0f) {
 #pragma unroll
@@ -53,15 +53,15 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = first_query + m * 16 + half * 8 + lane / 4;
-      const int q = row < last_query ? row : last_query;
+      const int row = first_row + m * 16 + half * 8 + lane / 4;
+      const RowOwner of = owner_of(p.call, h, row < last_row ? row : last_row);
       top[m][half] = -infinity();
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x = scores.at[m][n][half * 2 + i];
-          x = value_of<kMasked>(p, x * factor, b, h, q, first_key + n * 8 + lane % 4 * 2 + i);
+          x = value_of<kMasked>(p, x * factor, b, of.h, of.q, first_key + n * 8 + lane % 4 * 2 + i);
           top[m][half] = fmaxf(top[m][half], x);
         }
     }
@@ -111,11 +111,11 @@ SCOREMOD_FUNCTION void scale_output(SoftmaxRows& rows, const float (&factors)[kR
 
 // Turns values into weights, adds them to the rows' sums, and drops some.
 SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, int b, int h,
-                             int first_query, int first_key) {
+                             int first_row, int first_key) {
   const float unit = exponent_unit(p);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
-    const RowsStay<kKeys> stay(p.call, b, h, first_query + m * 16, first_key);
+    const RowsStay<kKeys> stay(p.call, b, h, first_row + m * 16, first_key);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // With nothing kept so far any reference gives a weight of 0.
@@ -131,6 +131,18 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
         }
     }
   }
+}
+
+// Turns products of q and k into weights, and fits what was summed before to them.
+SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
+                              int b, int h, int first_row, int first_key) {
+  float top[kRowTiles][2], factors[kRowTiles][2];
+  if (partial)
+    modify<true>(p, scores, top, b, h, first_row, first_key);
+  else
+    modify<false>(p, scores, top, b, h, first_row, first_key);
+  if (raise_references(p, top, rows, factors)) scale_output(rows, factors);
+  weigh(p, scores, rows, b, h, first_row, first_key);
 }
 
 // Adds a sink to a row's sum; returns what the output is to be multiplied by for it. `lse` becomes the row's LSE.
@@ -205,6 +217,14 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   if (kMaxLogit) call.max_logit[row] = largest;
 }
 
+// `largest` is in raise_references()' units.
+SCOREMOD_FUNCTION void store_row_terms(const AttentionArguments& call, int b, int h, int q, float lse, float largest) {
+  const long long number = ((long long)b * call.heads_q + h) * call.seq_q + q;
+  if (call.lse != nullptr) call.lse[number] = lse;
+  if (kMaxLogit)
+    call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
+}
+
 // Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -225,13 +245,7 @@ SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int 
       not_finite = not_finite || (row < call.seq_q && !is_finite(sum));
       // The weight of the row's largest value is at least 1.
       factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;
-      if (lane % 4 != 0 || row >= call.seq_q) continue;
-      const long long number = ((long long)b * call.heads_q + h) * call.seq_q + row;
-      if (call.lse != nullptr) call.lse[number] = lse;
-      if (kMaxLogit) {
-        const float largest = rows.largest[m][half];
-        call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
-      }
+      if (lane % 4 == 0 && row < call.seq_q) store_row_terms(call, b, h, row, lse, rows.largest[m][half]);
     }
   store_rows<kDimV>(rows.output, factors, rows_of(call.o, b, h), first_query, call.seq_q);
   return not_finite;

@@ -29,14 +29,14 @@ SCOREMOD_FUNCTION Rows rows_of(const TensorArgument& tensor, int b, int h) {
   return {(Half*)tensor.data + b * tensor.batch + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
 }
 
-// Rows first, first + 1, ...; those from `end` on are zeros, and so are the dims that pad a row. Complete after
-// wait_for_copies() and a barrier.
-template <int kTileRows, int kDim>
-SCOREMOD_FUNCTION void load_tile(Half* tile, const Rows& from, int first, int end) {
+// Rows first, first + 1, ...; those from `end` on are zeros, and so are the dims that pad a row. By kLoaders threads,
+// of which the calling one is `thread`. Complete after wait_for_copies() and a barrier.
+template <int kTileRows, int kDim, int kLoaders = kThreads>
+SCOREMOD_FUNCTION void load_tile(Half* tile, const Rows& from, int first, int end, int thread = threadIdx.x) {
   if (from.aligned) {
     constexpr int kWords = padded(kDim) / 8;
 #pragma unroll 2
-    for (int i = threadIdx.x; i < kTileRows * kWords; i += kThreads) {
+    for (int i = thread; i < kTileRows * kWords; i += kLoaders) {
       const int row = i / kWords, dim = i % kWords * 8;
       const bool there = first + row < end && dim < kDim;
       copy_ahead<16>(tile + row * row_length(kDim) + dim,
@@ -44,7 +44,7 @@ SCOREMOD_FUNCTION void load_tile(Half* tile, const Rows& from, int first, int en
     }
   } else {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < kTileRows * padded(kDim); i += kThreads) {
+    for (int i = thread; i < kTileRows * padded(kDim); i += kLoaders) {
       const int row = i / padded(kDim), dim = i % padded(kDim);
       const bool there = first + row < end && dim < kDim;
       tile[row * row_length(kDim) + dim] = there ? from.data[(first + row) * from.row + dim * from.dim] : (Half)0;
@@ -171,6 +171,19 @@ SCOREMOD_FUNCTION bool any_not_finite(const Sums<kRowTiles, kColumns>& sums, int
   return found;
 }
 
+// The rows that a block's tiles of scores have, of a batch and a head (the first of those that share one of keys where
+// heads are packed, where a query's heads are neighbours), and whose they are.
+SCOREMOD_FUNCTION int rows_of_head(const AttentionArguments& call) {
+  return kPackedHeads ? call.group * call.seq_q : call.seq_q;
+}
+struct RowOwner {
+  int h, q;
+};
+SCOREMOD_FUNCTION RowOwner owner_of(const AttentionArguments& call, int h, int row) {
+  if (!kPackedHeads) return {h, row};
+  return {h + row % call.group, row / call.group};
+}
+
 // What a mask leaves of a tile of kQueries by kKeys.
 enum TileState { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
 
@@ -181,14 +194,17 @@ SCOREMOD_FUNCTION long long state_place(const AttentionArguments& call, int b, i
   return (plane * call.query_tiles + query_tile) * call.key_tiles + key_tile;
 }
 
-// By the sizes and the band alone.
-SCOREMOD_FUNCTION TileState band_state(const AttentionArguments& call, int query_tile, int key_tile) {
-  const int q = query_tile * kQueries, kv = key_tile * kKeys;
-  const int last_q = q + kQueries < call.seq_q ? q + kQueries - 1 : call.seq_q - 1;
+// By the sizes and the band alone, of queries q to last_q.
+SCOREMOD_FUNCTION TileState band_state_of(const AttentionArguments& call, int q, int last_q, int key_tile) {
+  const int kv = key_tile * kKeys;
   const int last_kv = kv + kKeys < call.seq_kv ? kv + kKeys - 1 : call.seq_kv - 1;
   if (kv - last_q > call.highest || last_kv - q < call.lowest) return kEmptyTile;
   if (kv + kKeys > call.seq_kv) return kPartialTile;
   return kv - last_q >= call.lowest && last_kv - q <= call.highest ? kFullTile : kPartialTile;
+}
+SCOREMOD_FUNCTION TileState band_state(const AttentionArguments& call, int query_tile, int key_tile) {
+  const int q = query_tile * kQueries;
+  return band_state_of(call, q, q + kQueries < call.seq_q ? q + kQueries - 1 : call.seq_q - 1, key_tile);
 }
 
 SCOREMOD_FUNCTION TileState state_of(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {

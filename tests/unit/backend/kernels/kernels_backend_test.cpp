@@ -9,6 +9,7 @@
 #include "scoremod/error.hpp"
 
 #include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "base/concat.hpp"
@@ -93,7 +94,13 @@ TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
   };
   using Ids = std::vector<std::string>;
   AttentionProblem problem = problem_of(kCausal);
-  EXPECT_EQ(ids(problem, Direction::kForward, a100()), Ids{"engine_refused"});
+  const auto forward_ids = [&](const Target& target) {
+    Ids names = ids(problem, Direction::kForward, target);
+    EXPECT_EQ(names.back(), "engine_refused") << "too many queries for the kernels of few";
+    names.pop_back();
+    return names;
+  };
+  EXPECT_EQ(forward_ids(a100()), Ids{"engine_refused"});
   problem.seq_q = 64;
   EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"engine_refused"});
   problem = problem_of(kCausal);
@@ -101,7 +108,60 @@ TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
   EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"copy_alignment"});
   problem = problem_of(kCausal);
   problem.k.strides = Strides{4096 * 16 * 129, 129, 16 * 129, 1};
-  EXPECT_EQ(ids(problem, Direction::kForward, h200()), Ids{"copy_alignment"});
+  EXPECT_EQ(forward_ids(h200()), Ids{"copy_alignment"});
+}
+
+/// Four heads share one of keys.
+AttentionProblem decoding(std::int64_t seq_q, const char* program = "value = score") {
+  AttentionProblem problem = problem_of(program);
+  problem.batch = 16;
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = seq_q;
+  problem.seq_kv = 8192;
+  problem.backward = problem.stats = false;
+  for (std::size_t i = 0; i < problem.operands.size(); ++i)
+    problem.operands[i] = problem::default_spec(problem, problem.program.operands()[i]);
+  return problem;
+}
+
+TEST(KernelsBackend, OffersFewQueriesTheRowsThatTheyFill) {
+  for (const auto& [queries, rows] : {std::pair{1, "16x"}, {4, "16x"}, {8, "32x"}, {16, "64x"}}) {
+    for (const Target& target : {h200(), a100()}) {
+      auto candidates = candidates_of(decoding(queries), Direction::kForward, target);
+      const auto best = std::ranges::min_element(
+          candidates, {}, [](const Candidate& candidate) { return candidate.predicted.milliseconds; });
+      EXPECT_NE(best->label.find(concat("few-query kernels with tiles of ", rows)), std::string::npos) << best->label;
+      EXPECT_GT(best->workspace_bytes, 0U);
+    }
+  }
+  for (const Candidate& candidate : candidates_of(decoding(65), Direction::kForward))
+    EXPECT_EQ(candidate.label.find("few-query"), std::string::npos);
+}
+
+TEST(KernelsBackend, BuildsNothingForACacheThatGrows) {
+  AttentionProblem longer = decoding(4);
+  longer.seq_kv = 30000;
+  longer.batch = 1;
+  const auto some = candidates_of(decoding(4), Direction::kForward), more = candidates_of(longer, Direction::kForward);
+  ASSERT_EQ(some.size(), more.size());
+  for (std::size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i].plan_key, more[i].plan_key);
+}
+
+/// The trial has other numbers of queries and heads: every shape is among its candidates all the same.
+TEST(KernelsBackend, HasFewQueriesVerifiedByASmallProblem) {
+  for (const char* program : {"value = score", kCausal, "operand x: i32 [b]\nvalue = score\nkeep = kv_idx < x"}) {
+    for (const std::int64_t queries : {1, 4, 16}) {
+      const compiler::CompiledProblem compiled = compiler::compile(decoding(queries, program));
+      std::vector<UnsupportedReason> reasons;
+      const Task forward{Direction::kForward, true, {}};
+      const auto own = kernels_backend().candidates(compiled, forward, h200(), reasons),
+                 tried = kernels_backend().candidates(verification::trial_problem(compiled), forward, h200(), reasons);
+      for (const Candidate& candidate : own)
+        EXPECT_TRUE(std::ranges::count(tried, candidate.structural_key, &Candidate::structural_key) == 1)
+            << program << ", " << queries << " queries: " << candidate.label;
+    }
+  }
 }
 
 TEST(KernelsBackend, KeepsOneImageForProblemsThatDifferInSizesAndStrides) {
@@ -226,8 +286,9 @@ TEST(KernelsBackend, HasEveryKernelOfACallInOneOfItsModules) {
   const AttentionProblem problem = problem_of("value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512");
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    for (const kernels::TileShape& shape :
-         {kernels::tile_shape(problem, direction), kernels::hopper_shapes(problem, direction).front()}) {
+    std::vector shapes{kernels::tile_shape(problem, direction), kernels::hopper_shapes(problem, direction).front()};
+    if (direction == Direction::kForward) shapes.push_back(kernels::few_query_shapes(problem, h200().device).front());
+    for (const kernels::TileShape& shape : shapes) {
       const std::vector<std::string> modules = kernels::attention_modules(compiled, direction, shape);
       EXPECT_EQ(modules.size(), direction == Direction::kForward ? 1U : 2U);
       const kernels::DirectionKernels made(compiled, direction, shape);
@@ -270,8 +331,13 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
   std::size_t equal = 0;
   for (const compiler::CompiledProblem& one : compiled) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      for (const kernels::TileShape& shape :
-           {kernels::tile_shape(one.problem, direction), kernels::hopper_shapes(one.problem, direction).front()}) {
+      std::vector shapes{kernels::tile_shape(one.problem, direction),
+                         kernels::hopper_shapes(one.problem, direction).front()};
+      if (direction == Direction::kForward) {
+        const auto few = kernels::few_query_shapes(one.problem, h200().device);
+        shapes.insert(shapes.end(), few.begin(), few.end());
+      }
+      for (const kernels::TileShape& shape : shapes) {
         const std::string text = kernels::attention_source(one, direction, shape);
         const Bytes key = kernels::key_of_source(one, direction, shape);
         EXPECT_LT(key.size(), text.size() / 10);

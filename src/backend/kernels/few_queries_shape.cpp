@@ -1,0 +1,120 @@
+#include "backend/kernels/few_queries_shape.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr std::int64_t kHalfBytes = 2;
+/// With more, rows fill the tiles of the other kernels.
+constexpr std::int64_t kMostQueries = 64;
+constexpr std::array<int, 3> kRows{16, 32, 64};
+/// Sums of 32 rows of a wider output would not fit into a warp's registers.
+constexpr std::int64_t kWidestOfTwoRowTiles = 128;
+constexpr int kMostStages = 6, kFewestStages = 2;
+/// Keys that a team takes at once, before others' begin.
+constexpr std::int64_t kChunk = 64;
+/// What the device keeps of its shared memory for each block.
+constexpr std::int64_t kReservedBytes = 1024;
+
+std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
+/// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
+std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
+/// Of a part: kPartRow of attention_few_queries.cuh.
+std::int64_t part_row_bytes(std::int64_t dim_v) {
+  return (padded(dim_v) + 8) * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  return static_cast<std::int64_t>(few_query_shared_bytes(shape, problem.dim_qk, problem.dim_v));
+}
+
+/// As many as there is room for, but not fewer than are of use.
+int stages_of(TileShape shape, const AttentionProblem& problem, std::int64_t room) {
+  for (shape.stages = kMostStages; shape.stages > kFewestStages; --shape.stages)
+    if (shared_bytes(shape, problem) <= room) break;
+  return shape.stages;
+}
+
+/// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end.
+int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  const std::int64_t heads = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
+  const std::int64_t chunks = (problem.seq_kv + kChunk - 1) / kChunk, at_once = multiprocessors * shape.blocks;
+  const std::int64_t most = std::max<std::int64_t>(1, std::min((chunks + shape.teams - 1) / shape.teams, at_once));
+  // What a block takes beside its keys, in chunks of a team.
+  constexpr double kBlock = 2;
+  std::int64_t best = 1;
+  double least = 0;
+  for (std::int64_t splits = 1; splits <= most; ++splits) {
+    const auto rounds = static_cast<double>((heads * splits + at_once - 1) / at_once);
+    const auto of_block = static_cast<double>((chunks + splits * shape.teams - 1) / (splits * shape.teams));
+    const double time = rounds * (of_block + kBlock);
+    if (splits > 1 && time >= least) continue;
+    best = splits;
+    least = time;
+  }
+  return static_cast<int>(best);
+}
+
+}  // namespace
+
+std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+  std::vector<TileShape> shapes;
+  for (const int rows : kRows) {
+    const int row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
+    shapes.push_back(few_query_shape(rows, row_tiles, row_tiles == 1 ? 16 : 32, rows == 64 ? 8 : 4, problem, device));
+  }
+  return shapes;
+}
+
+TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+                          const DeviceProperties& device) {
+  TileShape shape;
+  shape.family = Family::kFewQueries;
+  shape.queries = rows;
+  shape.row_tiles = row_tiles;
+  shape.keys = keys;
+  const int team_warps = rows / (16 * row_tiles);
+  const std::int64_t room = device.shared_memory_per_block;
+  // Wide heads leave small devices room for fewer warps' tiles.
+  for (shape.warps = std::max(warps, team_warps);; shape.warps /= 2) {
+    shape.teams = shape.warps / team_warps;
+    shape.blocks = 2;
+    shape.stages = stages_of(shape, problem, room / 2 - kReservedBytes);
+    if (shape.stages > kFewestStages) break;
+    shape.blocks = 1;
+    shape.stages = stages_of(shape, problem, room);
+    if (shared_bytes(shape, problem) <= room || shape.teams == 1) break;
+  }
+  shape.splits = splits_of(shape, problem, device.multiprocessors);
+  return shape;
+}
+
+std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem) {
+  if (problem.seq_q <= kMostQueries) return {};
+  return {unsupported(Rule::kEngineRefused,
+                      concat("few-query kernels: expected at most ", kMostQueries, " queries, found ", problem.seq_q))};
+}
+
+std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
+  const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
+  return (rows + shape.queries - 1) / shape.queries;
+}
+
+std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const std::int64_t stages =
+      std::int64_t{shape.teams} * shape.stages * shape.keys * (row_bytes(dim_qk) + row_bytes(dim_v));
+  const std::int64_t parts = std::int64_t{shape.teams} * shape.queries * part_row_bytes(dim_v);
+  return static_cast<std::size_t>(shape.queries * row_bytes(dim_qk) + std::max(stages, parts));
+}
+
+std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  return static_cast<std::size_t>(problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem) *
+                                  shape.splits * shape.queries * part_row_bytes(problem.dim_v));
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/device_properties.hpp"
+#include "backend/kernels/tile_shape.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// Shapes of a forward of few queries on this device, with room for 16, 32 and 64 rows: what a problem's rows, the
+/// queries of all heads that share one of keys, fill best is fastest, and a problem with other sizes (a trial of this
+/// one) has the same three.
+std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device);
+
+/// One for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once: with as many stages as
+/// the device has room for, and with fewer warps where that leaves too few.
+TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+                          const DeviceProperties& device);
+
+/// Why there are no such kernels for what there are portable ones for; empty where there are.
+std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem);
+
+/// Tiles of rows that share the keys of a head.
+std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem);
+
+/// Shared memory of one block, in bytes.
+std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+/// Of the workspace: what blocks leave of their rows.
+std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem);
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,189 @@
+// The kernels of few queries on a host, thread by thread, against the float64 oracle.
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "runtime/call_tensors.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/emulated_device.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using Fault = std::pair<std::string, std::string>;
+
+DeviceProperties device(std::int64_t multiprocessors = 6) {
+  DeviceProperties device;
+  device.compute_capability = 90;
+  device.multiprocessors = multiprocessors;
+  device.shared_memory_per_block = 232448;
+  return device;
+}
+
+checking::CheckCase case_of(const std::string& name) {
+  std::vector<checking::CheckCase> cases = test::few_query_cases(true);
+  return std::move(
+      cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
+}
+
+/// Rows that are not finite are not summed again: what would make them so is seen.
+const Fault kOnce{"    forward_row(p, (float*)shared, b, h, q);\n", ""};
+
+/// In the shape with this many rows.
+TileShape shape_of(const AttentionProblem& problem, int rows) {
+  for (const TileShape& shape : few_query_shapes(problem, device()))
+    if (shape.queries == rows) return shape;
+  return {};
+}
+
+CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const TileShape& shape,
+                     const Fault& fault = {}, const Fault& another_fault = {}) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  const test::EmulatedKernels kernels(compiled, Direction::kForward, shape, fault, another_fault);
+  checking::Subject subject;
+  subject.backend = "emulated kernels";
+  subject.forward_workspace_bytes = kernels.kernels().workspace_bytes();
+  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
+    const auto call = runtime::check_call(test.problem, args, workspace, workspace.bytes, host_memory());
+    auto* at = static_cast<std::byte*>(workspace.data);
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), 1);
+  };
+  CheckOptions options;
+  options.call = test.call;
+  return checking::check_subject(compiled, subject, inputs, options);
+}
+
+void expect_right(const CheckReport& report) {
+  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
+  for (const OutputCheck& output : report.outputs)
+    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
+}
+
+struct ShapedCase {
+  const char* name;
+  int rows;
+};
+class FewQueries : public ::testing::TestWithParam<ShapedCase> {};
+
+TEST_P(FewQueries, AreRight) {
+  const checking::CheckCase test = case_of(GetParam().name);
+  SCOPED_TRACE(test.name);
+  expect_right(check_of(test, random_inputs(test.problem), shape_of(test.problem, GetParam().rows), kOnce));
+}
+/// Some have several tiles of rows, and some a part of one.
+const ShapedCase kShapedCases[] = {
+    {"one query of four heads", 16},
+    {"three queries of five heads", 16},
+    {"sixteen queries of four heads", 32},
+    {"lengths", 16},
+    {"documents of few queries", 64},
+    {"mask by head of few queries", 32},
+    {"few queries of wide heads", 32},
+    {"few queries, unaligned", 64},
+    {"few queries' sink, dropout and largest score", 32},
+    {"few queries' dropout with odd offsets, scores as they are", 16},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
+
+TEST(FewQueriesWithInfinitiesAndNan, AreRight) {
+  for (const auto& [name, rows] :
+       {ShapedCase{"few queries and one key", 32}, ShapedCase{"few queries' mask by the score", 64}}) {
+    const checking::CheckCase test = case_of(name);
+    SCOPED_TRACE(test.name);
+    expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape_of(test.problem, rows)));
+  }
+}
+
+struct PlantedFault {
+  const char* name;
+  const char* test;
+  Fault fault;
+};
+class FewQueryFaults : public ::testing::TestWithParam<PlantedFault> {};
+
+/// The checks above would see it.
+TEST_P(FewQueryFaults, AreSeen) {
+  const checking::CheckCase test = case_of(GetParam().test);
+  const ProblemInputs inputs = random_inputs(test.problem);
+  TileShape shape = shape_of(test.problem, 16);
+  shape.stages = 2;  // fewer than a team has tiles
+  shape.splits = 2;
+  EXPECT_FALSE(check_of(test, inputs, shape, kOnce, GetParam().fault).passed());
+}
+const PlantedFault kPlantedFaults[] = {
+    {"FullWrongly", "lengths", {"full = some & ~masked", "full = some"}},
+    {"EmptyWrongly", "lengths", {"some &= kept;", "some &= kept & ~masked;"}},
+    {"NotWaitedFor",
+     "one query of four heads",
+     {"wait_for_copies_but<kStages - 2>()", "wait_for_copies_but<kStages - 1>()"}},
+    {"OverwrittenEarly", "one query of four heads", {"fetch(stage == 0 ? kStages - 1 : stage - 1)", "fetch(stage)"}},
+    {"APartLeftOut",
+     "one query of four heads",
+     {"row % kQueries * kPartRow, call.splits)", "row % kQueries * kPartRow, 1)"}},
+    {"ATeamLeftOut",
+     "one query of four heads",
+     {"merge(parts + row * kPartRow, kTeams)", "merge(parts + row * kPartRow, 1)"}},
+    {"AnotherHeadsRow",
+     "four queries of four heads",
+     {"row = q * call.group + h % call.group", "row = q + h % call.group * call.seq_q"}},
+    {"AnotherHeadsDropout",
+     "few queries' sink, dropout and largest score",
+     {"weights_stay(call, b, of.h, of.q", "weights_stay(call, b, h, of.q"}},
+    {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),
+                         [](const auto& fault) { return std::string(fault.param.name); });
+
+AttentionProblem decoding(std::int64_t batch, std::int64_t seq_kv) {
+  AttentionProblem problem;
+  problem.batch = batch;
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = 1;
+  problem.seq_kv = seq_kv;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.dtype = DType::kBF16;
+  problem.program = Program::parse("value = score");
+  return problem;
+}
+
+TEST(FewQueryShapes, SplitKeysWhereThereAreFewHeads) {
+  const auto splits = [](std::int64_t batch, std::int64_t seq_kv) {
+    const TileShape shape = few_query_shapes(decoding(batch, seq_kv), device(132)).front();
+    EXPECT_EQ(shape.blocks, 2);
+    return shape.splits;
+  };
+  EXPECT_EQ(splits(16, 8192), 2);  // 256 blocks for 264 places
+  EXPECT_EQ(splits(4, 32768), 8);  // likewise
+  EXPECT_GE(splits(1, 32768), 16);
+  EXPECT_EQ(splits(1, 100), 1);     // not more than there are keys for
+  EXPECT_LE(splits(512, 8192), 2);  // the heads alone fill the device
+}
+
+TEST(FewQueryShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
+  TileShape shape = few_query_shapes(decoding(16, 8192), device()).front(),
+            other = few_query_shapes(decoding(1, 100), device()).front();
+  const std::string text = attention_source(compiler::compile(decoding(16, 8192)), Direction::kForward, shape);
+  EXPECT_EQ(text, attention_source(compiler::compile(decoding(1, 100)), Direction::kForward, other));
+}
+
+TEST(FewQueryShapes, FitDevicesOfLittleSharedMemory) {
+  DeviceProperties small = device();
+  small.shared_memory_per_block = 101376;
+  for (const std::int64_t dim : {8, 64, 128, 256}) {
+    AttentionProblem problem = decoding(2, 1000);
+    problem.dim_qk = problem.dim_v = dim;
+    for (const TileShape& shape : few_query_shapes(problem, small)) {
+      EXPECT_LE(few_query_shared_bytes(shape, dim, dim) * static_cast<std::size_t>(shape.blocks), 101376U)
+          << "dim " << dim << ", " << shape.queries << " rows";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
