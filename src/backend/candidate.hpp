@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/candidate_key.hpp"
 #include "backend/device_properties.hpp"
 #include "backend/memory_space.hpp"
 #include "backend/plan.hpp"
@@ -87,11 +88,11 @@ struct Candidate {
   Task task;
   /// What a verification on the device vouches for: two candidates of equal keys are both right or both wrong. Empty
   /// for what needs none: the host's backends, which are what verification goes by.
-  Bytes structural_key;
+  CandidateKey structural_key;
   /// Whether the library ships the knowledge that candidates of this key are right on this device.
   bool known_right = false;
   /// Whose artifacts are interchangeable; empty where there is nothing to keep.
-  Bytes plan_key;
+  CandidateKey plan_key;
   std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128": what a store's files say
   Prediction predicted;
   std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build

@@ -32,7 +32,7 @@ ArtifactCache& cache_of(const backend::Backend& engine) {
 /// What was loaded stays on its device and in its context.
 Bytes loaded_key(const backend::Candidate& candidate, const backend::Target& target) {
   CanonicalWriter out;
-  out.bytes(candidate.plan_key);
+  out.bytes(candidate.plan_key.bytes());
   out.integer(target.ordinal).integer(static_cast<std::int64_t>(target.context));
   return out.written();
 }

@@ -96,7 +96,7 @@ Bytes Autotune::key() const {
   out.text("autotune").text(request_.target->device.label()).list(entries_.size());
   for (const Entry& entry : entries_) {
     const backend::Candidate& candidate = entry.first->candidate;
-    out.text(entry.first->engine->engine_text()).bytes(candidate.plan_key).text(candidate.label);
+    out.text(entry.first->engine->engine_text()).bytes(candidate.plan_key.bytes()).text(candidate.label);
   }
   out.text(to_json(problem_.problem)).integer(static_cast<std::int64_t>(task_.direction)).boolean(task_.attention);
   for (const std::uint32_t operand : task_.operand_gradients) out.integer(operand);

@@ -97,7 +97,7 @@ Candidate candidate_of(const compiler::CompiledProblem& problem, const PlanTask&
   if (task.operand_gradient) candidate.task.operand_gradients = {*task.operand_gradient};
   const std::string key = canonical_text(structural_key(lowering.modifier, p, task, target));
   const auto* bytes = reinterpret_cast<const std::byte*>(key.data());
-  candidate.structural_key.assign(bytes, bytes + key.size());
+  candidate.structural_key = Bytes(bytes, bytes + key.size());
   candidate.known_right = shipped_right(key);
   candidate.plan_key = canonical_bytes(plan_key(lowering, target));
   candidate.label = plan_label(lowering.graph);

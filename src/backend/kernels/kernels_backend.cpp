@@ -36,6 +36,21 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   return {best, smaller};
 }
 
+Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
+  CanonicalWriter image;
+  image.text("attention kernels").integer(kRevision).integer(compute_capability);
+  image.bytes(kernels::key_of_source(recipe.problem(), recipe.direction(), recipe.shape()));
+  return image.written();
+}
+
+Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
+  CanonicalWriter structure;
+  structure.text("attention kernels").integer(kRevision).integer(compute_capability);
+  structure.bytes(kernels::structure_of_source(recipe.problem(), recipe.direction(), recipe.shape()));
+  kernels::write_branches(structure, recipe.problem().problem);
+  return structure.written();
+}
+
 std::vector<UnsupportedReason> shape_objections(const CompiledProblem& problem, Direction direction,
                                                 const TileShape& shape, const DeviceProperties& device) {
   return kernels::memory_objections(kernels::DirectionKernels(problem, direction, shape).launches(), device);
@@ -106,27 +121,20 @@ class KernelsBackend final : public Backend {
                                 const kernels::DirectionKernels& made, bool last) {
     const AttentionProblem& p = problem.problem;
     const TileShape& shape = made.shape();
-    CanonicalWriter image;
-    image.text("attention kernels")
-        .integer(kRevision)
-        .integer(target.device.compute_capability)
-        .bytes(kernels::key_of_source(problem, task.direction, shape));
-    CanonicalWriter structure;
-    structure.text("attention kernels").integer(kRevision).integer(target.device.compute_capability);
-    structure.bytes(kernels::structure_of_source(problem, task.direction, shape));
-    kernels::write_branches(structure, p);
+    const auto recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape,
+                                                                 last && shape.family == kernels::Family::kPortable);
+    const int compute_capability = target.device.compute_capability;
     Candidate candidate;
     candidate.task = task;
-    candidate.structural_key = structure.written();
-    candidate.plan_key = image.written();
+    candidate.structural_key = [recipe, compute_capability] { return structural_key(*recipe, compute_capability); };
+    candidate.plan_key = [recipe, compute_capability] { return plan_key(*recipe, compute_capability); };
     candidate.label =
         concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk,
                " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys);
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();
-    candidate.recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape,
-                                                                last && shape.family == kernels::Family::kPortable);
+    candidate.recipe = recipe;
     return candidate;
   }
 };

@@ -28,12 +28,11 @@ constexpr int kRevision = 2;
 
 class OperandKernelsRecipe final : public Recipe {
  public:
-  OperandKernelsRecipe(CompiledProblem problem, std::vector<OperandTarget> targets, const TileShape& shape,
-                       std::string source)
-      : problem_(std::move(problem)), targets_(std::move(targets)), shape_(shape), source_(std::move(source)) {}
+  OperandKernelsRecipe(CompiledProblem problem, std::vector<OperandTarget> targets, const TileShape& shape)
+      : problem_(std::move(problem)), targets_(std::move(targets)), shape_(shape) {}
 
   BuildResult build(const Target& target) const override {
-    std::vector<std::string> module{cuda::compile_kernels(source_, target.device.compute_capability)};
+    std::vector<std::string> module{cuda::compile_kernels(source(), target.device.compute_capability)};
     return {std::make_shared<kernels::Images>(std::move(module)), ""};
   }
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target&) const override {
@@ -47,11 +46,25 @@ class OperandKernelsRecipe final : public Recipe {
     return plan;
   }
 
+  Bytes plan_key(int compute_capability) const {
+    CanonicalWriter image;
+    image.text("operand kernels").integer(kRevision).integer(compute_capability).text(source());
+    return image.written();
+  }
+  Bytes structural_key(int compute_capability) const {
+    CanonicalWriter structure;
+    structure.text("operand kernels").integer(kRevision).integer(compute_capability);
+    structure.bytes(kernels::structure_of_operand_source(problem_, targets_, shape_));
+    kernels::write_branches(structure, problem_.problem);
+    return structure.written();
+  }
+
  private:
+  std::string source() const { return kernels::operand_source(problem_, targets_, shape_); }
+
   CompiledProblem problem_;
   std::vector<OperandTarget> targets_;
   TileShape shape_;
-  std::string source_;
 };
 
 class OperandKernelsBackend final : public Backend {
@@ -86,17 +99,12 @@ class OperandKernelsBackend final : public Backend {
                                     std::vector<UnsupportedReason>&) const override {
     const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
     const TileShape shape = shape_of(problem);
-    std::string source = kernels::operand_source(problem, targets, shape);
-    CanonicalWriter image;
-    image.text("operand kernels").integer(kRevision).integer(target.device.compute_capability).text(source);
-    CanonicalWriter structure;
-    structure.text("operand kernels").integer(kRevision).integer(target.device.compute_capability);
-    structure.bytes(kernels::structure_of_operand_source(problem, targets, shape));
-    kernels::write_branches(structure, problem.problem);
+    const auto recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape);
+    const int compute_capability = target.device.compute_capability;
     Candidate candidate;
     candidate.task = task;
-    candidate.structural_key = structure.written();
-    candidate.plan_key = image.written();
+    candidate.structural_key = [recipe, compute_capability] { return recipe->structural_key(compute_capability); };
+    candidate.plan_key = [recipe, compute_capability] { return recipe->plan_key(compute_capability); };
     candidate.label =
         concat("gradients of ", targets.size(), " operands from tiles of ", shape.queries, "x", shape.keys);
     candidate.notes = {candidate.label};
@@ -105,7 +113,7 @@ class OperandKernelsBackend final : public Backend {
     candidate.predicted = kernels::operand_time(
         problem, targets, shape, kernels::mask_work(problem, Direction::kBackward, shape), target.device.rates);
     candidate.nodes = problem.backward->program.nodes().size();
-    candidate.recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape, std::move(source));
+    candidate.recipe = recipe;
     return {std::move(candidate)};
   }
 

@@ -40,6 +40,10 @@ class KernelsRecipe final : public Recipe {
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
 
+  const compiler::CompiledProblem& problem() const { return problem_; }
+  Direction direction() const { return direction_; }
+  const TileShape& shape() const { return shape_; }
+
  private:
   compiler::CompiledProblem problem_;
   Direction direction_;

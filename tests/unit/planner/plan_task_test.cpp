@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <span>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -100,7 +101,8 @@ class FakeEngine final : public backend::Backend {
     candidate.label = name_;
     std::string key = name_ + problem.problem.program.to_string();
     if (!behaviour_.same_structure_in_trial) key += std::to_string(problem.problem.seq_q);
-    for (const char letter : key) candidate.structural_key.push_back(static_cast<std::byte>(letter));
+    const auto bytes = std::as_bytes(std::span(key));
+    candidate.structural_key = Bytes(bytes.begin(), bytes.end());
     if (behaviour_.out_of_memory > 0) candidate.plan_key = candidate.structural_key;
     candidate.predicted = {behaviour_.milliseconds, "made up"};
     candidate.workspace_bytes = behaviour_.workspace;

@@ -78,7 +78,7 @@ Candidate candidate(const CompiledProblem& problem, const Task& task, bool right
   made.label = concat("third ", direction, right ? " right" : " wrong");
   const std::string structure = concat(made.label, " ", problem.problem.program.to_string());
   const auto* bytes = reinterpret_cast<const std::byte*>(structure.data());
-  made.structural_key.assign(bytes, bytes + structure.size());
+  made.structural_key = Bytes(bytes, bytes + structure.size());
   CanonicalWriter key;
   key.text(made.label).text(to_json(problem.problem));
   made.plan_key = key.written();
