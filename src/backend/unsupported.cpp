@@ -70,15 +70,15 @@ constexpr std::array kRules{
     RuleInfo{Rule::kMaxLogit, "max_logit", "The engine does not write the largest score of each row.",
              "leave 'max_logit' out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kRagged, "ragged", "The engine takes no sequences that lie one after the other without padding.",
-             "pad the tensors and give lengths, or use the cpu backend"},
+             "pad the tensors and give lengths, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kPaged, "paged", "The engine reads no keys and values from the blocks of a pool.",
-             "gather k and v, or use the cpu backend"},
+             "gather k and v, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kGradientLayout, "gradient_layout",
              "The engine writes gradients as their tensors lie, and reads d_o "
              "as it writes o.",
              "leave the layouts of gradients out, or use the kernels or the cpu backend"},
-    RuleInfo{Rule::kOutputDtype, "output_dtype", "The engine writes o in the dtype of q, k and v alone.",
-             "leave 'dtype_o' out, or use the cpu backend"},
+    RuleInfo{Rule::kOutputDtype, "output_dtype", "The engine writes o, or reads d_o, in the dtype of q, k and v alone.",
+             "leave 'dtype_o' out, or use the kernels with bf16, or the cpu backend"},
 };
 
 }  // namespace

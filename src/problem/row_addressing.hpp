@@ -66,10 +66,6 @@ class RowAddressing {
   /// How many positions of a batch have rows in memory: all, but in ragged and paged tensors.
   std::int64_t positions(std::int64_t batch, std::span<const void* const> operands) const;
 
-  /// row() as a C expression of 64 bits, of these expressions, which are put in parentheses.
-  std::string row_expression(const std::string& batch, const std::string& head, const std::string& position) const;
-
- private:
   /// An operand of i32 that says where rows lie.
   struct Places {
     std::uint32_t operand = 0;
@@ -79,6 +75,16 @@ class RowAddressing {
       return static_cast<const std::int32_t*>(operands[operand]) + i * outer;
     }
   };
+  /// For who finds rows elsewhere, as a kernel does: what offsets place a ragged tensor's sequences, and what page
+  /// table and lengths a paged one's.
+  const std::optional<Places>& offsets() const { return offsets_; }
+  const std::optional<Places>& pages() const { return pages_; }
+  const std::optional<Places>& lengths() const { return lengths_; }
+
+  /// row() as a C expression of 64 bits, of these expressions, which are put in parentheses.
+  std::string row_expression(const std::string& batch, const std::string& head, const std::string& position) const;
+
+ private:
   static Places places(const AttentionProblem& problem, const char* name);
 
   TensorShape shape_, memory_shape_;

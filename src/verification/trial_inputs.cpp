@@ -11,6 +11,7 @@
 
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/strided_tensor.hpp"
 
 namespace scoremod::verification {
@@ -142,12 +143,18 @@ class Search {
       const bool by_scores = goal == Goal::kLow || goal == Goal::kHigh;
       if (by_scores && move_scores(goal)) continue;
       for (std::uint32_t operand = 0; operand < inputs_.operands.size(); ++operand) {
-        if (change_operand(goal, operand)) break;
+        if (!says_where_rows_lie(operand) && change_operand(goal, operand)) break;
       }
     }
   }
 
  private:
+  /// What is read without being checked: any other number would be a place outside the tensors.
+  bool says_where_rows_lie(std::uint32_t operand) const {
+    const std::string& name = problem_.program.operands()[operand].name;
+    return !problem::implied_table_shape(problem_, name).empty();
+  }
+
   bool move_scores(Goal goal) {
     const double deviation = default_fill(problem_, "k").high;
     const double key = kKeyDeviations * deviation;
@@ -165,9 +172,11 @@ class Search {
   }
 
   void set_first_dimension(Goal goal, double key, double query, double deviation) {
-    const StridedTensor k = tensor_of("k", problem_, TensorRole::kK);
-    const StridedTensor q = tensor_of("q", problem_, TensorRole::kQ);
-    const StridedTensor d_o = tensor_of("d_o", problem_, TensorRole::kDO);
+    std::vector<const void*> operands;
+    for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
+    const StridedTensor k = placed_tensor(problem_, TensorRole::kK, operands);
+    const StridedTensor q = placed_tensor(problem_, TensorRole::kQ, operands);
+    const StridedTensor d_o = placed_tensor(problem_, TensorRole::kDO, operands);
     k.for_each_offset([&](std::int64_t number, std::int64_t offset) {
       if (number % problem_.dim_qk == 0) store_element(inputs_.k.data(), k.dtype, offset, key);
     });
@@ -181,6 +190,7 @@ class Search {
     });
     const double row_size = deviation * std::sqrt(static_cast<double>(problem_.dim_qk));
     const double factor = std::min(1.0, row_size / std::abs(query));
+    if (inputs_.d_o.empty()) return;
     d_o.for_each_offset([&](std::int64_t number, std::int64_t offset) {
       if (!is_far(number / problem_.dim_v)) return;
       const auto value = load_element<double>(inputs_.d_o.data(), d_o.dtype, offset);
@@ -253,7 +263,10 @@ class Search {
 }  // namespace
 
 ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {
-  ProblemInputs inputs = random_inputs(trial);
+  AttentionProblem drawn = trial;
+  // A compiled problem's mask has the lengths; what is in pages must say that it has some.
+  drawn.lengths.kv = drawn.lengths.kv || drawn.paged.has_value();
+  ProblemInputs inputs = random_inputs(drawn);
   Search(trial, parameters, inputs).run();
   return inputs;
 }

@@ -12,6 +12,7 @@
 
 #include "compiler/pipeline.hpp"
 #include "ir/builder.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "verification/small_constants.hpp"
 
@@ -81,13 +82,33 @@ void shrink_operands(AttentionProblem& problem) {
   for (OperandSpec& spec : problem.operands) {
     const auto& decls = problem.program.operands();
     const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
-    if (decl->is_table()) continue;
+    if (decl->is_table()) {
+      // Those that programs read are of any size; what says where sequences lie is of the problem's.
+      std::vector<std::int64_t> implied = problem::implied_table_shape(problem, spec.name);
+      if (implied.empty()) continue;
+      const std::vector<std::int64_t> before = std::exchange(spec.shape, std::move(implied));
+      pack(spec.strides, before, spec.shape);
+      continue;
+    }
     const std::vector<std::int64_t> shape = std::exchange(spec.shape, {});
     for (std::size_t i = 0; i < kAxisCount; ++i) {
       if (decl->axes[i]) spec.shape.push_back(sizes[i]);
     }
     pack(spec.strides, shape, spec.shape);
   }
+}
+
+/// Tokens and blocks for sequences that have become shorter: some of which end early, and lie in blocks out of order.
+void shrink_places(AttentionProblem& small) {
+  const auto tokens = [&](std::int64_t length) { return std::max<std::int64_t>(small.batch * length * 3 / 4, 1); };
+  if (small.tokens_q) small.tokens_q = tokens(small.seq_q);
+  if (small.tokens_kv) small.tokens_kv = tokens(small.seq_kv);
+  if (!small.paged) return;
+  // Its mask has them already, and they are what a problem with pages must have.
+  small.lengths.kv = true;
+  PagedKeys& paged = *small.paged;
+  paged.blocks_per_sequence = (small.seq_kv + paged.block_size - 1) / paged.block_size + 1;
+  paged.blocks = std::min(paged.blocks, small.batch * paged.blocks_per_sequence + 3);
 }
 
 /// Sizes for a program whose constants lie within so many tiles.
@@ -106,9 +127,10 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   constexpr std::int64_t kApart = 8;
   if (seq_kv < seq_q && small.seq_kv >= small.seq_q) small.seq_q = small.seq_kv + kApart;
   if (seq_kv > seq_q && small.seq_kv <= small.seq_q) small.seq_kv = small.seq_q + kApart;
+  shrink_places(small);
   using problem::TensorRole;
   const auto pack_as = [&](TensorLayout& layout, TensorRole role) {
-    pack(layout, problem::shape_of(before, role), problem::shape_of(small, role));
+    pack(layout, problem::memory_shape_of(before, role), problem::memory_shape_of(small, role));
   };
   pack_as(small.q, TensorRole::kQ);
   pack_as(small.k, TensorRole::kK);

@@ -28,14 +28,15 @@ class TrialRun {
     for (const OwnedOperand& operand : trial.inputs().operands) {
       operand_memory_.push_back(copied(operand.bytes));
       operands_.push_back(operand_memory_.back().data());
+      host_operands_.push_back(operand.bytes.data());
     }
   }
 
   std::vector<OutputError> forward(const backend::ForwardPlan& plan) const {
-    const std::size_t rows = trial_.forward_truth().lse.size();
+    const std::size_t row_bytes = problem::lse_tensor(problem_).bytes();
     const OwnedMemory o = unwritten(problem::bytes_of(problem_, TensorRole::kO));
-    const OwnedMemory lse = unwritten(rows * sizeof(float));
-    const OwnedMemory max_logit = problem_.max_logit ? unwritten(rows * sizeof(float)) : OwnedMemory();
+    const OwnedMemory lse = unwritten(row_bytes);
+    const OwnedMemory max_logit = problem_.max_logit ? unwritten(row_bytes) : OwnedMemory();
     const OwnedMemory workspace(memory_, plan.workspace_bytes());
     plan.execute({q_.data(), k_.data(), v_.data(), operands_, o.data(), reinterpret_cast<float*>(lse.data()),
                   reinterpret_cast<float*>(max_logit.data())},
@@ -45,9 +46,10 @@ class TrialRun {
     const auto& plain = trial_.plain_forward();
     const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, problem_.dtype);
     std::vector<OutputError> errors{judge("o", o, TensorRole::kO, truth.o, plain.o, classes),
-                                    lse_error(lse_in(lse, rows), truth.lse, plain.lse, problem_.dtype, classes)};
+                                    lse_error(lse_in(lse, truth.lse), truth.lse, plain.lse, problem_.dtype, classes)};
     if (!problem_.max_logit) return errors;
-    errors.push_back(lse_error(lse_in(max_logit, rows), truth.max_logit, plain.max_logit, problem_.dtype, classes));
+    errors.push_back(
+        lse_error(lse_in(max_logit, truth.max_logit), truth.max_logit, plain.max_logit, problem_.dtype, classes));
     errors.back().name = "max_logit";
     return errors;
   }
@@ -89,11 +91,9 @@ class TrialRun {
            std::span<void* const> d_operands) const {
     const reference::ForwardResult<double>& truth = trial_.forward_truth();
     std::vector<std::byte> o(problem::bytes_of(problem_, TensorRole::kO));
-    reference::store_dense(problem_, TensorRole::kO, truth.o, o.data());
-    std::vector<std::byte> lse(truth.lse.size() * sizeof(float));
-    for (std::size_t i = 0; i < truth.lse.size(); ++i) {
-      store_element(lse.data(), DType::kF32, static_cast<std::int64_t>(i), truth.lse[i]);
-    }
+    reference::store_dense(problem_, TensorRole::kO, truth.o, o.data(), host_operands_);
+    std::vector<std::byte> lse(problem::lse_tensor(problem_).bytes());
+    reference::store_dense(problem_, TensorRole::kLse, truth.lse, lse.data(), host_operands_);
     const OwnedMemory o_there = copied(o), lse_there = copied(lse), d_o_there = copied(trial_.inputs().d_o);
     const OwnedMemory workspace(memory_, plan.workspace_bytes());
     plan.execute({q_.data(), k_.data(), v_.data(), o_there.data(), reinterpret_cast<const float*>(lse_there.data()),
@@ -117,18 +117,20 @@ class TrialRun {
     return bytes;
   }
 
-  std::vector<double> lse_in(const OwnedMemory& memory, std::size_t rows) const {
+  /// Rows that are not in memory are as the truth has them.
+  std::vector<double> lse_in(const OwnedMemory& memory, std::vector<double> truth) const {
     const std::vector<std::byte> bytes = fetched(memory);
-    std::vector<double> values(rows);
-    for (std::size_t i = 0; i < rows; ++i) {
-      values[i] = load_element<double>(bytes.data(), DType::kF32, static_cast<std::int64_t>(i));
-    }
-    return values;
+    problem::placed_tensor(problem_, TensorRole::kLse, host_operands_)
+        .for_each_offset([&](std::int64_t number, std::int64_t offset) {
+          truth[static_cast<std::size_t>(number)] = load_element<double>(bytes.data(), DType::kF32, offset);
+        });
+    return truth;
   }
 
   OutputError judge(const char* name, const OwnedMemory& memory, TensorRole role, const std::vector<double>& truth,
                     const std::vector<float>& plain, std::span<const RowClass> classes) const {
-    const problem::StridedTensor tensor = problem::tensor_of(name, problem_, role);
+    problem::StridedTensor tensor = problem::placed_tensor(problem_, role, host_operands_);
+    tensor.name = name;
     return output_error(tensor, reference::load_dense<double>(tensor, fetched(memory).data()), truth, plain, classes);
   }
 
@@ -144,7 +146,8 @@ class TrialRun {
   const backend::MemorySpace& memory_;
   const OwnedMemory q_, k_, v_;
   std::vector<OwnedMemory> operand_memory_;
-  std::vector<const void*> operands_;
+  std::vector<const void*> operands_;       ///< there
+  std::vector<const void*> host_operands_;  ///< where rows lie is read here
 };
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
 #include "device/device_fixture.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
@@ -190,6 +191,47 @@ TEST_P(FewQueryAttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::few_query_cases().size() * 3)));
 
+/// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
+/// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.
+class AttentionKernelBounds : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+
+TEST_P(AttentionKernelBounds, StayInsideTheirTensorsWhateverACallBinds) {
+  for (const checking::CheckCase& test : test::attention_kernels_cases()) {
+    if (!test.problem.tokens_q && !test.problem.tokens_kv && !test.problem.paged && !test.problem.lengths.kv) continue;
+    AttentionProblem problem = test.problem;
+    for (OperandSpec& operand : problem.operands) operand.gradient = false;
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const Plans plans(compiled, family_of(GetParam()));
+    ProblemInputs inputs = random_inputs(problem);
+    for (const std::int32_t number : {1'000'000, -2'000'000'000}) {
+      for (OwnedOperand& operand : inputs.operands) {
+        if (problem::spec_of(compiled.problem, *problem::operand_number(compiled.problem.program, operand.name))
+                .dtype != DType::kI32)
+          continue;
+        for (std::size_t i = 0; i < operand.bytes.size() / sizeof number; ++i)
+          store_element(operand.bytes.data(), DType::kI32, static_cast<std::int64_t>(i), i % 2 == 0 ? number : 1);
+      }
+      checking::CheckMemory memory(compiled.problem, inputs, 0, cuda::cuda_memory());
+      for (checking::GuardedBuffer* output : {&memory.o, &memory.lse, &memory.dq, &memory.dk, &memory.dv})
+        output->expect_output();
+      if (memory.max_logit) memory.max_logit->expect_output();
+      memory.send();
+      const checking::Subject subject = plans.subject();
+      const backend::OwnedMemory workspace(cuda::cuda_memory(),
+                                           std::max(subject.forward_workspace_bytes, subject.backward_workspace_bytes));
+      const Buffer scratch{workspace.data(), workspace.bytes()};
+      EXPECT_NO_THROW(subject.forward(memory.forward_args(test.call), scratch)) << test.name;
+      if (subject.backward) {
+        EXPECT_NO_THROW(subject.backward(memory.backward_args(test.call), scratch)) << test.name;
+      }
+      memory.fetch();
+      for (const checking::GuardedBuffer* buffer : memory.all())
+        EXPECT_EQ(buffer->damage().value_or(""), "") << test.name << ", " << buffer->tensor().name;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Families, AttentionKernelBounds, ::testing::Range(0, static_cast<int>(kFamilies.size())));
+
 class ZooAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 
 TEST_P(ZooAttentionKernels, AreRight) {
@@ -207,6 +249,8 @@ TEST_P(RandomAttentionKernels, AreRight) {
   checking::RandomProblemOptions options;
   options.dtypes = {DType::kF16, DType::kBF16};
   options.max_scores = 40000;
+  options.ragged_probability = options.paged_probability = options.output_dtype_probability = 0.2;
+  options.gradient_layout_probability = 0.3;
   checking::CheckCase test = checking::random_problem(random, options);
   test.seed = seed;
   test.name = concat("seed ", seed);

@@ -18,6 +18,7 @@
 #include "device/device_cases.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/attention_kernels_cases.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -77,6 +78,24 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   std::string report;
   cuda::compile_kernels(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)), 90, &report);
   EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+}
+
+/// Ragged and paged tensors and an o of another dtype, in turns on all architectures.
+TEST_F(AttentionKernelsText, OfPlacesCompile) {
+  std::size_t number = 0;
+  for (const checking::CheckCase& test : test::attention_kernels_cases()) {
+    const AttentionProblem& problem = test.problem;
+    if (!problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.dtype_o) continue;
+    SCOPED_TRACE(test.name);
+    report_of(problem, Direction::kForward, kArchitectures[number++ % kArchitectures.size()]);
+    if (hopper_objections(compiler::compile(problem).problem, Direction::kForward, 90).empty())
+      report_of(problem, Direction::kForward, 90, hopper_shapes(problem, Direction::kForward).front());
+    if (!problem.backward) continue;
+    report_of(problem, Direction::kBackward, kArchitectures[number++ % kArchitectures.size()]);
+    if (hopper_objections(compiler::compile(problem).problem, Direction::kBackward, 90).empty())
+      report_of(problem, Direction::kBackward, 90, hopper_shapes(problem, Direction::kBackward).front());
+  }
+  EXPECT_GE(number, kArchitectures.size());
 }
 
 TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {

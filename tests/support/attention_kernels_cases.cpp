@@ -24,7 +24,54 @@ struct Case {
   Sink sink = Sink::kNone;
   float dropout = 0;
   bool max_logit = false;
+  void (*place)(AttentionProblem&) = nullptr;  ///< says where its tensors lie
 };
+
+/// Some of the tokens that there is room for, so that some sequences end early or are empty.
+void ragged_queries(AttentionProblem& p) {
+  p.tokens_q = p.batch * p.seq_q * 3 / 5;
+  p.q = p.o = {Layout::kTHD, {}};
+}
+void ragged_keys(AttentionProblem& p) {
+  p.tokens_kv = p.batch * p.seq_kv * 3 / 5;
+  p.k = p.v = {Layout::kTHD, {}};
+}
+void ragged(AttentionProblem& p) {
+  ragged_queries(p);
+  ragged_keys(p);
+}
+void ragged_to_float(AttentionProblem& p) {
+  ragged(p);
+  p.dtype_o = DType::kF32;
+}
+void paged(AttentionProblem& p) {
+  p.backward = false;
+  p.lengths.kv = true;
+  p.paged = PagedKeys{24, p.batch * 6 + 3, p.seq_kv / 24 + 2};
+}
+void paged_by_heads(AttentionProblem& p) {
+  paged(p);
+  p.k.layout = p.v.layout = Layout::kBHSD;
+}
+void paged_to_float(AttentionProblem& p) {
+  paged(p);
+  p.dtype_o = DType::kF32;
+}
+void lengths(AttentionProblem& p) { p.lengths = {true, true}; }
+void to_float(AttentionProblem& p) { p.dtype_o = DType::kF32; }
+void to_the_other_half(AttentionProblem& p) {
+  p.dtype_o = DType::kF16;
+  p.o.layout = Layout::kBHSD;
+}
+void gradients_elsewhere(AttentionProblem& p) {
+  const auto wide = [](std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
+    return TensorLayout{Layout::kBSHD, Strides{heads * sequence * (dim + 8), sequence * (dim + 8), dim + 8, 1}};
+  };
+  p.d_o = wide(p.heads_q, p.seq_q, p.dim_v);
+  p.dq = TensorLayout{Layout::kSBHD, {}};
+  p.dk = TensorLayout{Layout::kBHSD, {}};
+  p.dv = TensorLayout{Layout::kBSHD, Strides{p.heads_kv * p.seq_kv * p.dim_v, 1, p.heads_kv * p.dim_v, p.heads_kv}};
+}
 
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kIds =
@@ -88,6 +135,61 @@ const Case kCases[] = {
      false,
      Sink::kLearned,
      0.1F},
+    {"ragged", kCausal, {3, 4, 2, 200, 200, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, ragged},
+    {"ragged queries",
+     "operand x: f32 [b, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx != 7",
+     {3, 4, 2, 150, 130, 72, 40},
+     DType::kF16,
+     {},
+     false,
+     Sink::kOffByOne,
+     0,
+     true,
+     ragged_queries},
+    {"ragged keys with dropout",
+     "value = tanh(score * 0.2) * 5.0",
+     {3, 4, 2, 150, 170, 64, 128},
+     DType::kBF16,
+     {},
+     false,
+     Sink::kLearned,
+     0.3F,
+     true,
+     ragged_keys},
+    {"ragged with a mask by the score",
+     "value = score\nkeep = score > -0.3",
+     {3, 2, 1, 100, 130, 64, 64},
+     DType::kBF16,
+     {},
+     false,
+     Sink::kNone,
+     0,
+     true,
+     ragged_to_float},
+    {"paged", kCausal, {3, 4, 2, 100, 130, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, paged},
+    {"paged by heads", "value = score", {3, 4, 1, 1, 333, 128, 72}, DType::kF16, {}, {}, {}, {}, {}, paged_by_heads},
+    {"lengths", kCausal, {3, 2, 1, 130, 100, 64, 64}, DType::kF16, {}, {}, {}, {}, {}, lengths},
+    {"o in f32", kCausal, {2, 4, 2, 150, 130, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, to_float},
+    {"o in the other half",
+     "value = score",
+     {2, 2, 2, 100, 100, 64, 33},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     to_the_other_half},
+    {"gradients elsewhere",
+     kCausal,
+     {2, 4, 2, 150, 130, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     gradients_elsewhere},
 };
 
 constexpr const char* kLengths = "operand x: i32 [b]\nvalue = score * 0.7\nkeep = kv_idx < x * 40 + 60";
@@ -142,6 +244,36 @@ const Case kFewQueryCases[] = {
      Sink::kOffByOne,
      0.5F,
      true},
+    {"few queries of pages",
+     "value = score * 0.5",
+     {3, 8, 2, 4, 300, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     paged_to_float},
+    {"few queries of pages by heads",
+     "value = score",
+     {3, 4, 1, 1, 333, 128, 72},
+     DType::kF16,
+     {},
+     {},
+     {},
+     {},
+     {},
+     paged_by_heads},
+    {"few queries, ragged",
+     "value = score",
+     {3, 4, 2, 5, 170, 64, 64},
+     DType::kBF16,
+     {},
+     {},
+     Sink::kLearned,
+     {},
+     true,
+     ragged},
 };
 
 void make_unaligned(TensorLayout& layout, std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
@@ -149,11 +281,12 @@ void make_unaligned(TensorLayout& layout, std::int64_t heads, std::int64_t seque
 }
 
 /// Enough for a few tiles of each direction.
-Shape small_of(const Shape& s) {
+Shape small_of(const Case& from) {
+  const Shape& s = from.shape;
   const bool wide = std::max(s.dim_qk, s.dim_v) > 128;
   const std::int64_t rows = wide ? 40 : 100, dim = wide ? 256 : 48,
                      group = std::min<std::int64_t>(s.heads_q / s.heads_kv, 2);
-  return {1,
+  return {from.place == nullptr ? 1 : std::min<std::int64_t>(s.batch, 3),
           group,
           1,
           std::min(s.seq_q, rows),
@@ -185,6 +318,10 @@ checking::CheckCase check_case(const Case& from, const Shape& s, bool backward) 
   p.sink = from.sink;
   p.dropout = from.dropout;
   p.max_logit = from.max_logit;
+  if (from.place != nullptr) {
+    from.place(p);
+    p.index_offsets = false;
+  }
   for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
   p = problem::with_implied_operands(std::move(p));
   to.call.dropout_seed = 0x1234'5678'9abc'def0;
@@ -198,7 +335,7 @@ checking::CheckCase check_case(const Case& from, const Shape& s, bool backward) 
 
 std::vector<checking::CheckCase> attention_kernels_cases(bool small) {
   std::vector<checking::CheckCase> cases;
-  for (const Case& from : kCases) cases.push_back(check_case(from, small ? small_of(from.shape) : from.shape, true));
+  for (const Case& from : kCases) cases.push_back(check_case(from, small ? small_of(from) : from.shape, true));
   return cases;
 }
 
@@ -222,18 +359,18 @@ ProblemInputs poisoned_inputs(const AttentionProblem& problem, std::uint64_t see
   options.seed = seed;
   ProblemInputs inputs = random_inputs(problem, options);
   const auto poison = [&](std::vector<std::byte>& bytes, problem::TensorRole role, std::int64_t row, double value) {
-    const problem::TensorShape shape = problem::shape_of(problem, role);
+    const problem::TensorShape shape = problem::memory_shape_of(problem, role);
     const Strides strides = problem::strides_of(problem, role);
     const std::int64_t first = (shape.heads - 1) * strides.head + row % shape.sequence * strides.sequence;
     for (std::int64_t d = 0; d < shape.dim; d += 3)
-      store_element(bytes.data(), problem.dtype, first + d * strides.dim, value);
+      store_element(bytes.data(), problem::dtype_of(problem, role), first + d * strides.dim, value);
   };
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   poison(inputs.k, problem::TensorRole::kK, 50, nan);
   poison(inputs.v, problem::TensorRole::kV, 61, nan);
   poison(inputs.v, problem::TensorRole::kV, 33, infinity);
   poison(inputs.q, problem::TensorRole::kQ, 21, nan);
-  poison(inputs.d_o, problem::TensorRole::kO, 10, nan);
+  if (problem.backward) poison(inputs.d_o, problem::TensorRole::kDO, 10, nan);
   return inputs;
 }
 

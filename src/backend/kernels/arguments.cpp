@@ -8,6 +8,7 @@
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
 #include "problem/dropout_mask.hpp"
+#include "problem/row_addressing.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -37,6 +38,10 @@ ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
     : bytes_(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
              std::max<std::size_t>(problem.program.operands().size(), 1) * sizeof(device::OperandArgument)) {
   static_assert(sizeof(device::AttentionArguments) % alignof(device::OperandArgument) == 0);
+  constexpr std::size_t kMostBytes = 4096;
+  static_assert(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
+                    kMostOperands * sizeof(device::OperandArgument) <=
+                kMostBytes);
 }
 
 device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
@@ -44,9 +49,11 @@ device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
                                                     sizeof(device::AttentionArguments))[number];
 }
 
-device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data) {
-  const problem::TensorShape shape = problem::shape_of(problem, role);
-  const Strides strides = problem::strides_of(problem, role);
+device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data,
+                                       std::span<const void* const> operands) {
+  const problem::RowAddressing addressing(problem, role);
+  const problem::TensorShape& shape = addressing.memory_shape();
+  const Strides& strides = addressing.strides();
   device::TensorArgument tensor{};
   tensor.data = const_cast<void*>(data);
   // The stride of a size of 1 has no meaning.
@@ -57,6 +64,12 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
   tensor.aligned = tensor.dim == 1 && shape.dim % kWordHalves == 0 && tensor.batch % kWordHalves == 0 &&
                    tensor.head % kWordHalves == 0 && tensor.row % kWordHalves == 0 &&
                    reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  const auto& places = addressing.offsets() ? addressing.offsets() : addressing.pages();
+  if (!places) return tensor;
+  tensor.count = static_cast<int>(addressing.offsets() ? shape.sequence : shape.batch);
+  tensor.place_batch = places->outer;
+  tensor.place_step = places->inner;
+  if (!operands.empty()) tensor.places = places->at(operands, 0);
   return tensor;
 }
 
@@ -83,6 +96,11 @@ ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& ma
   call.offset_kv = parameters.offsets.key;
   std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
   call.scale = parameters.scale;
+  if (p.paged && !operands.empty()) {
+    const auto lengths = problem::RowAddressing(p, problem::TensorRole::kK).lengths();
+    call.lengths_kv = lengths->at(operands, 0);
+    call.length_step = lengths->outer;
+  }
   static_assert(std::size(decltype(call.constants){}) == cuda::kMaxArgumentConstants);
   std::ranges::copy(constants, call.constants);
   const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);

@@ -23,7 +23,7 @@ struct TensorMaps {
 };
 
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
-inline constexpr std::size_t kMostOperands = 40;
+inline constexpr std::size_t kMostOperands = 36;
 
 /// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
 /// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none). There
@@ -51,8 +51,10 @@ ArgumentBytes arguments_of(const AttentionProblem& problem, const masks::MaskCla
                            std::span<const int> constants, const CallParameters& parameters,
                            std::span<const void* const> operands);
 
-/// A tensor of this role; `data` may be null.
-device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data);
+/// A tensor of this role, placed by a call's operands; `data` may be null, and there may be no operands, where only the
+/// layout matters.
+device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data,
+                                       std::span<const void* const> operands = {});
 
 /// What of a problem decides which branches of a text run: beside the text, what a structural key consists of.
 void write_branches(CanonicalWriter& out, const AttentionProblem& problem);

@@ -84,6 +84,12 @@ std::string mask_function(const AttentionProblem& problem, const Program& progra
                                                           {"keep", ProgramSource::variable(keep)}});
 }
 
+const char* output_kind(const AttentionProblem& problem) {
+  const DType output = problem.dtype_o.value_or(problem.dtype);
+  if (output == problem.dtype) return "kHalfOutput";
+  return output == DType::kF32 ? "kFloatOutput" : "kOtherHalfOutput";
+}
+
 std::string settings(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask) {
   const AttentionProblem& problem = compiled.problem;
   const Program& program = compiled.forward.program;
@@ -115,6 +121,11 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"sink", flag(problem.sink != Sink::kNone)},
                                              {"dropout", flag(problem.dropout > 0)},
                                              {"max_logit", flag(problem.max_logit)},
+                                             {"ragged_queries", flag(problem.tokens_q.has_value())},
+                                             {"ragged_keys", flag(problem.tokens_kv.has_value())},
+                                             {"paged", flag(problem.paged.has_value())},
+                                             {"block_rows", problem.paged ? problem.paged->block_size : 1},
+                                             {"output", output_kind(problem)},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});

@@ -58,7 +58,7 @@ double memory_time(const AttentionProblem& p, Direction direction, const DeviceR
 /// Of the kernel that finds the states of tiles.
 double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const NodeCosts& costs) {
   if (mask.kind != MaskKnowledge::Kind::kList || mask.same_in_every_call) return 0;
-  double pairs = pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
+  double pairs = filled_part(p) * pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
   if (mask.varies_with_batch) pairs *= static_cast<double>(p.batch);
   if (mask.varies_with_head) pairs *= static_cast<double>(p.heads_q);
   return pairs / kMeasuredPairs * (kStates + costs.keep);

@@ -1,5 +1,6 @@
 #include "backend/kernels/direction_kernels.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "backend/cuda/program_source.hpp"
@@ -29,7 +30,11 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
                                 dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, program,
                                 operands, backward, stats, max_logit, index_offsets, deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
-  object_to_places(compiled.problem, reasons);
+  if (backward && dtype == DType::kF16 && dtype_o && *dtype_o != dtype) {
+    // Gradients that another dtype holds would be lost in the products of halves.
+    reasons.push_back(unsupported(
+        Rule::kOutputDtype, concat("expected o of the dtype of q in a backward in f16, found ", to_string(*dtype_o))));
+  }
   if (dtype == DType::kF32)
     reasons.push_back(unsupported(Rule::kDtype, "expected q, k and v in f16 or bf16, found f32"));
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {
@@ -45,8 +50,10 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
   }
   // Blocks are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a block
   // of threads.
-  const std::int64_t longest = std::max(seq_q, seq_kv), most = std::numeric_limits<std::int32_t>::max();
-  if (batch * heads_q * (longest + 64) / kSmallWarps > most || longest > most / 2) {
+  const std::int64_t longest = std::max({seq_q, seq_kv, tokens_q.value_or(0), tokens_kv.value_or(0)}),
+                     most = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t rows = batch * heads_q * (std::max(seq_q, seq_kv) + 64);
+  if (rows / kSmallWarps > most || longest > most / 2) {
     reasons.push_back(unsupported(Rule::kEngineRefused,
                                   concat("expected fewer than 2^33 rows of queries or keys, found batch ", batch,
                                          ", heads ", heads_q, ", seq_q ", seq_q, " and seq_kv ", seq_kv)));
@@ -148,10 +155,10 @@ ArgumentBytes DirectionKernels::arguments(const ForwardTensors& tensors, const C
   ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
   device::AttentionArguments& call = bytes.call();
   const AttentionProblem& p = problem_;
-  call.q = tensor_argument(p, TensorRole::kQ, tensors.q);
-  call.k = tensor_argument(p, TensorRole::kK, tensors.k);
-  call.v = tensor_argument(p, TensorRole::kV, tensors.v);
-  call.o = tensor_argument(p, TensorRole::kO, tensors.o);
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
   call.lse = tensors.lse;
   call.max_logit = tensors.max_logit;
   return bytes;
@@ -162,14 +169,14 @@ ArgumentBytes DirectionKernels::arguments(const BackwardTensors& tensors, const 
   ArgumentBytes bytes = common_arguments(parameters, tensors.operands, workspace);
   device::AttentionArguments& call = bytes.call();
   const AttentionProblem& p = problem_;
-  call.q = tensor_argument(p, TensorRole::kQ, tensors.q);
-  call.k = tensor_argument(p, TensorRole::kK, tensors.k);
-  call.v = tensor_argument(p, TensorRole::kV, tensors.v);
-  call.o = tensor_argument(p, TensorRole::kO, tensors.o);
-  call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o);
-  call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq);
-  call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk);
-  call.dv = tensor_argument(p, TensorRole::kDV, tensors.dv);
+  call.q = tensor_argument(p, TensorRole::kQ, tensors.q, tensors.operands);
+  call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
+  call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
+  call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
+  call.d_o = tensor_argument(p, TensorRole::kDO, tensors.d_o, tensors.operands);
+  call.dq = tensor_argument(p, TensorRole::kDQ, tensors.dq, tensors.operands);
+  call.dk = tensor_argument(p, TensorRole::kDK, tensors.dk, tensors.operands);
+  call.dv = tensor_argument(p, TensorRole::kDV, tensors.dv, tensors.operands);
   call.lse = const_cast<float*>(tensors.lse);
   return bytes;
 }

@@ -76,13 +76,20 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
                                                                " queries and keys in a backward, found ", problem.seq_q,
                                                                " and ", problem.seq_kv)));
   }
+  if (problem.paged)
+    reasons.push_back(unsupported(Rule::kPaged, "hopper kernels: expected dense keys and values, found paged ones"));
+  if (backward && problem.dtype_o && *problem.dtype_o != problem.dtype) {
+    reasons.push_back(
+        unsupported(Rule::kOutputDtype, concat("hopper kernels: expected d_o of the dtype of q, ",
+                                               to_string(problem.dtype), ", found ", to_string(*problem.dtype_o))));
+  }
   using problem::TensorRole;
   // What tensor maps read: no rows that are the same memory either.
   static constexpr std::array<const char*, 4> kNames{"q", "k", "v", "d_o"};
   static constexpr std::array kRoles{TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kDO};
   for (std::size_t i = 0; i < (backward ? 4 : 3); ++i) {
     const device::TensorArgument tensor = tensor_argument(problem, kRoles[i], nullptr);
-    const problem::TensorShape rows = problem::shape_of(problem, kRoles[i]);
+    const problem::TensorShape rows = problem::memory_shape_of(problem, kRoles[i]);
     const bool repeats = backward && ((rows.batch > 1 && tensor.batch == 0) || (rows.heads > 1 && tensor.head == 0));
     if (tensor.aligned != 0 && !repeats) continue;
     reasons.push_back(unsupported(

@@ -32,6 +32,9 @@ Usual usual(MaskKind kind) {
   }
 }
 
+/// Of the tiles that ragged sequences fill, the part that none ends in.
+constexpr double kWithinSequences = 0.9;
+
 /// Counts the tiles of one head.
 class TileCount {
  public:
@@ -86,6 +89,14 @@ class TileCount {
 
 }  // namespace
 
+double filled_part(const AttentionProblem& p) {
+  const auto part = [&](const std::optional<std::int64_t>& tokens, std::int64_t length) {
+    if (!tokens) return 1.0;
+    return std::min(1.0, static_cast<double>(*tokens) / (static_cast<double>(p.batch) * static_cast<double>(length)));
+  };
+  return part(p.tokens_q, p.seq_q) * part(p.tokens_kv, p.seq_kv);
+}
+
 MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
   const bool forward = direction == Direction::kForward;
   const Program& program = forward ? compiled.forward.program : compiled.backward->program;
@@ -106,7 +117,8 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
   }
   const bool uneven = most > kEven * (full + mixed);
   if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven};
-  const Usual of_kind = usual(kind);
+  Usual of_kind = usual(kind);
+  if (const double filled = filled_part(compiled.problem); filled < 1) of_kind = {filled, kWithinSequences};
   return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven};
 }
 

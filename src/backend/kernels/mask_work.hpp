@@ -11,6 +11,10 @@ struct MaskWork {
   bool uneven = false;  ///< some rows of tiles run more than others
 };
 
+/// Of all pairs of a query and a key that there is room for, the part that ragged sequences have if they are as long as
+/// each other.
+double filled_part(const AttentionProblem& problem);
+
 /// What a direction's mask leaves, from the program: intervals are evaluated over boxes of tiles for some rows of
 /// tiles, evenly spaced. Where an operand decides, the kind of the mask says what is usual. Takes some 0.1 ms.
 MaskWork mask_work(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);

@@ -18,7 +18,7 @@ constexpr cuuint32_t kBoxDims = 64;
 bool write_map(const AttentionProblem& problem, TensorRole role, const device::TensorArgument& tensor,
                std::byte (&to)[TensorMaps::kBytes]) {
   static_assert(sizeof(CUtensorMap) == TensorMaps::kBytes);
-  const problem::TensorShape shape = problem::shape_of(problem, role);
+  const problem::TensorShape shape = problem::memory_shape_of(problem, role);
   // Rows that are the same memory are none that a map can have.
   if ((shape.sequence > 1 && tensor.row <= 0) || (shape.heads > 1 && tensor.head <= 0) ||
       (shape.batch > 1 && tensor.batch <= 0))

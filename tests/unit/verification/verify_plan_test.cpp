@@ -74,8 +74,9 @@ compiler::CompiledProblem subject_of(const std::string& program) {
 }
 
 struct TrialOf {
-  explicit TrialOf(const std::string& program)
-      : subject(subject_of(program)), trial(subject), problem(trial.problem().problem) {}
+  explicit TrialOf(const std::string& program) : TrialOf(subject_of(program)) {}
+  explicit TrialOf(compiler::CompiledProblem compiled)
+      : subject(std::move(compiled)), trial(subject), problem(trial.problem().problem) {}
 
   const compiler::CompiledProblem subject;
   Trial trial;
@@ -118,6 +119,38 @@ TEST(VerifyPlan, FindsRightPlansRight) {
   }
   TrialOf biased(kBiased);
   EXPECT_EQ(wrong_backward(biased, {}, {0}), "");
+}
+
+TEST(VerifyPlan, JudgesRowsWhereOffsetsPlaceThem) {
+  AttentionProblem ragged = subject_of(kBiased).problem;
+  ragged.tokens_q = 40;
+  ragged.tokens_kv = 90;
+  ragged.q = ragged.k = ragged.v = ragged.o = {Layout::kTHD, {}};
+  TrialOf trial(compiler::compile(ragged));
+  EXPECT_LT(*trial.problem.tokens_q, trial.problem.batch * trial.problem.seq_q);
+  EXPECT_EQ(wrong_forward(trial, {}), "");
+  EXPECT_EQ(wrong_backward(trial, {}, {0}), "");
+  const std::int64_t heads = trial.problem.heads_q, last = *trial.problem.tokens_q * heads - 1;
+  EXPECT_NE(wrong_forward(trial, [&](const ForwardTensors& t) { t.lse[last] = kNan; }), "");
+  EXPECT_NE(wrong_forward(trial,
+                          [&](const ForwardTensors& t) {
+                            auto* const o = static_cast<float*>(t.o);
+                            const std::int64_t row = heads * trial.problem.dim_v;
+                            std::rotate(o, o + row, o + row * *trial.problem.tokens_q);
+                          }),
+            "")
+      << "rows of the next tokens";
+  EXPECT_NE(wrong_backward(trial, [&](const BackwardTensors& t) { static_cast<float*>(t.dk)[0] = kNan; }), "");
+}
+
+TEST(VerifyPlan, JudgesRowsWhereKeysLieInBlocks) {
+  AttentionProblem paged = subject_of(kBiased).problem;
+  paged.backward = false;
+  paged.lengths.kv = true;
+  paged.paged = PagedKeys{16, 40, 7};
+  TrialOf trial(compiler::compile(paged));
+  EXPECT_EQ(wrong_forward(trial, {}), "");
+  EXPECT_NE(wrong_forward(trial, [&](const ForwardTensors& t) { static_cast<float*>(t.o)[0] = kNan; }), "");
 }
 
 TEST(VerifyPlan, JudgesEveryOutputOnce) {

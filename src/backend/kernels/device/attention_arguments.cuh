@@ -3,12 +3,15 @@
 
 #include "backend/cuda/dropout_argument.cuh"
 
-/// A tensor of four dimensions; distances in elements.
+/// A tensor of four dimensions; distances in elements. In a ragged tensor all batches are one after the other, and in a
+/// paged one `batch` is the distance between the blocks of a pool: RowsOf of attention_tiles.cuh says where rows lie.
 struct TensorArgument {
   void* data;
   long long batch, head, row, dim;
-  int aligned;  ///< rows lie densely and every row begins at a multiple of 16 bytes
-  int unused;
+  const int* places;                  ///< a ragged tensor's offsets, or a paged one's page table; else null
+  long long place_batch, place_step;  ///< from a batch's place to the next batch's, from a block's to the next one's
+  int count;                          ///< of all tokens, or of the pool's blocks
+  int aligned;                        ///< rows lie densely and every row begins at a multiple of 16 bytes
 };
 
 /// An operand of the program; dimensions in the order of its declaration. One of size 1 has stride 0.
@@ -22,14 +25,16 @@ struct OperandArgument {
 
 struct AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
-  float* lse;             ///< [batch, heads_q, seq_q], or null where none is wanted
+  float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   float* parts;           ///< of few queries' rows, see attention_few_queries.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
-  int splits, unused;  ///< of few queries: blocks of threads that share the keys of a head
+  int splits, unused;     ///< of few queries: blocks of threads that share the keys of a head
+  const int* lengths_kv;  ///< where kPaged, of each batch
+  long long length_step;
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices
   float scale;

@@ -19,6 +19,8 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   const int key_tile = blockIdx.x % call.key_tiles;
   const int head = blockIdx.x / call.key_tiles, b = head / heads_kv, head_kv = head % heads_kv;
   const int warp_row = threadIdx.x / 32 * 16, first_key = key_tile * kKeys + warp_row;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
+  if (kRaggedKeys && key_tile * kKeys >= keys) return;
 
   Sums<1, padded(kDimQk)> dk;
   Sums<1, padded(kDimV)> dv;
@@ -28,9 +30,9 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   steps.begin(call, b, head_kv, key_tile);
   const auto load_step = [&](int buffer) {
     Half* const q_tile = step_tiles + buffer * kStepHalves;
-    load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, steps.h), steps.first_query(), call.seq_q);
-    load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of(call.d_o, b, steps.h), steps.first_query(),
-                            call.seq_q);
+    load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, steps.h), steps.first_query(), queries);
+    load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of<Output>(call.d_o, b, steps.h),
+                            steps.first_query(), queries);
     for (int i = threadIdx.x; i < kStep; i += kThreads) {
       const int q = steps.first_query() + i;
       const bool there = q < call.seq_q;
@@ -39,8 +41,8 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   };
   bool more = steps.next(call, b);
   if (more) {
-    load_tile<kKeys, kDimQk>(k_tile, rows_of(call.k, b, head_kv), key_tile * kKeys, call.seq_kv);
-    load_tile<kKeys, kDimV>(v_tile, rows_of(call.v, b, head_kv), key_tile * kKeys, call.seq_kv);
+    load_tile<kKeys, kDimQk>(k_tile, rows_of(call.k, b, head_kv), key_tile * kKeys, keys);
+    load_tile<kKeys, kDimV>(v_tile, rows_of(call.v, b, head_kv), key_tile * kKeys, keys);
     load_step(0);
   }
   for (int buffer = 0; more; buffer ^= 1) {

@@ -11,17 +11,18 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
   float deltas[kRowTiles][2], weights[kRowTiles][2];
   for (int m = 0; m < kRowTiles; ++m) deltas[m][0] = deltas[m][1] = weights[m][0] = weights[m][1] = 0.0f;
   const float sink = kSink ? sink_of(p, h) : -infinity();
-  load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
-  load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
+  load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, queries);
+  load_tile<kQueries, kDimV>(d_o_tile, rows_of<Output>(call.d_o, b, h), query_tile * kQueries, queries);
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   while (steps.next(call, b, h)) {
     const int first_key = steps.first_key();
-    load_tile<kKeyStep, kDimQk>(k_tile, rows_of(call.k, b, h / call.group), first_key, call.seq_kv);
-    load_tile<kKeyStep, kDimV>(v_tile, rows_of(call.v, b, h / call.group), first_key, call.seq_kv);
+    load_tile<kKeyStep, kDimQk>(k_tile, rows_of(call.k, b, h / call.group), first_key, keys);
+    load_tile<kKeyStep, kDimV>(v_tile, rows_of(call.v, b, h / call.group), first_key, keys);
     wait_for_copies();
     block_barrier();
     Sums<kRowTiles, kKeyStep> scores, products;
@@ -63,7 +64,7 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
       if (weight != 0.0f) sum /= weight;
       terms[m][half][1] = sum;
       const int row = first_query + m * 16 + half * 8 + lane / 4;
-      if (lane % 4 == 0 && row < call.seq_q) call.rows[row_place(call, b, h, row) + 1] = sum;
+      if (lane % 4 == 0 && row < queries) call.rows[row_place(call, b, h, row) + 1] = sum;
     }
 }
 
@@ -79,6 +80,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
+  if (kRaggedQueries && query_tile * kQueries >= queries) return;
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
 
   Sums<kRowTiles, padded(kDimQk)> dq;
@@ -92,10 +95,10 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   steps.begin(call, b, h, query_tile);
   bool more = steps.next(call, b, h);
   if (more) {
-    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
-    load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
-    load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), call.seq_kv);
-    load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), call.seq_kv);
+    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, queries);
+    load_tile<kQueries, kDimV>(d_o_tile, rows_of<Output>(call.d_o, b, h), query_tile * kQueries, queries);
+    load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), keys);
+    load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), keys);
   }
   while (more) {
     const int first_key = steps.first_key();
@@ -103,14 +106,14 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
     wait_for_copies();
     block_barrier();  // k and v are there, and nobody reads the last k any more
     more = steps.next(call, b, h);
-    if (more) load_tile<kKeyStep, kDimQk>(other_k_tile, ks, steps.first_key(), call.seq_kv);
+    if (more) load_tile<kKeyStep, kDimQk>(other_k_tile, ks, steps.first_key(), keys);
     Sums<kRowTiles, kKeyStep> scores, products;
     scores.clear();
     products.clear();
     add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
     add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV), v_tile);
     block_barrier();  // nobody reads v any more
-    if (more) load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), call.seq_kv);
+    if (more) load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), keys);
     if (partial)
       differentiate_tile<true>(p, scores, products, terms, b, h, first_query, first_key);
     else
@@ -120,8 +123,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
     k_tile = other_k_tile;
     other_k_tile = read;
   }
-  store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, call.seq_q);
-  if (!any_of_block(any_not_finite(dq, first_query, call.seq_q))) return;
-  for (int i = 0; i < kQueries && query_tile * kQueries + i < call.seq_q; ++i)
+  store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, queries);
+  if (!any_of_block(any_not_finite(dq, first_query, queries))) return;
+  for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
     backward_query_row(p, (float*)shared, b, h, query_tile * kQueries + i);
 }

@@ -1,5 +1,5 @@
 // attention_backward_rows: what the backward needs of each query's row beside its tensors, one warp for each: the LSE,
-// +inf where no key was kept, and the sum of o d_o.
+// +inf where no key was kept or a sequence has ended, and the sum of o d_o.
 #pragma once
 
 #include "backend/kernels/device/attention_program.cuh"
@@ -13,7 +13,7 @@ SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int
 struct alignas(16) Word {
   unsigned long long halves[2];
 };
-SCOREMOD_FUNCTION void copy_word(Half* to, const Half* from) { *(Word*)to = *(const Word*)from; }
+SCOREMOD_FUNCTION void copy_word(void* to, const void* from) { *(Word*)to = *(const Word*)from; }
 
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
@@ -21,26 +21,32 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const long long row = (long long)blockIdx.x * 4 + threadIdx.x / 32;
   if (row >= (long long)call.batch * call.heads_q * call.seq_q) return;
   const int q = (int)(row % call.seq_q), head = (int)(row / call.seq_q);
-  const Rows o = rows_of(call.o, head / call.heads_q, head % call.heads_q);
-  const Rows d_o = rows_of(call.d_o, head / call.heads_q, head % call.heads_q);
+  const int b = head / call.heads_q, h = head % call.heads_q;
+  float* const at = call.rows + row_place(call, b, h, q);
+  if (kRaggedQueries && q >= queries_of(call, b)) {
+    if (lane != 0) return;
+    at[0] = infinity();
+    at[1] = 0.0f;
+    return;
+  }
+  const RowsOf<Output> o = rows_of<Output>(call.o, b, h), d_o = rows_of<Output>(call.d_o, b, h);
   float sum = 0.0f;
-  if (o.aligned && d_o.aligned) {
+  if (are_halves(o.data) && o.aligned && d_o.aligned) {
     // Sixteen bytes of each.
     if (lane < kDimV / 8) {
       alignas(16) Half o_word[8], d_o_word[8];
-      copy_word(o_word, o.data + q * o.row + lane * 8);
-      copy_word(d_o_word, d_o.data + q * d_o.row + lane * 8);
+      copy_word(o_word, o.at(q) + lane * 8);
+      copy_word(d_o_word, d_o.at(q) + lane * 8);
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum = multiply_add(float_of(o_word[i]), float_of(d_o_word[i]), sum);
     }
   } else {
     for (int d = lane; d < kDimV; d += 32)
-      sum = multiply_add(float_of(o.data[q * o.row + d * o.dim]), float_of(d_o.data[q * d_o.row + d * d_o.dim]), sum);
+      sum = multiply_add(float_of(o.at(q)[d * o.dim]), float_of(d_o.at(q)[d * d_o.dim]), sum);
   }
   for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
   if (lane != 0) return;
-  const float lse = call.lse[row];
-  float* const at = call.rows + row_place(call, head / call.heads_q, head % call.heads_q, q);
+  const float lse = call.lse[kRaggedQueries ? row_number(call, b, h, q) : row];
   at[0] = lse == -infinity() ? infinity() : lse;
   at[1] = sum;
 }
@@ -66,10 +72,11 @@ SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const Attent
 }
 
 // The products of one element by plain sums.
-SCOREMOD_FUNCTION float dot(const Rows& x, int x_row, const Rows& y, int y_row, int dims) {
+template <class Element>
+SCOREMOD_FUNCTION float dot(const RowsOf<Element>& x, int x_row, const Rows& y, int y_row, int dims) {
   float sum = 0.0f;
   for (int d = 0; d < dims; ++d)
-    sum = multiply_add(float_of(x.data[x_row * x.row + d * x.dim]), float_of(y.data[y_row * y.row + d * y.dim]), sum);
+    sum = multiply_add(float_of(x.at(x_row)[d * x.dim]), float_of(y.at(y_row)[d * y.dim]), sum);
   return sum;
 }
 
@@ -77,7 +84,7 @@ SCOREMOD_FUNCTION float dot(const Rows& x, int x_row, const Rows& y, int y_row, 
 SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int h, int q, int kv) {
   const AttentionArguments& call = p.call;
   const float q_k = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk);
-  const float product = dot(rows_of(call.d_o, b, h), q, rows_of(call.v, b, h / call.group), kv, kDimV);
+  const float product = dot(rows_of<Output>(call.d_o, b, h), q, rows_of(call.v, b, h / call.group), kv, kDimV);
   const float* const terms = row_terms(call, b, h, q);
   return differentiate<true>(p, q_k, product, weight_stays(call, b, h, q, kv), terms[0], terms[1], b, h, q, kv);
 }

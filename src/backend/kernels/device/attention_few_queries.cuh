@@ -31,13 +31,13 @@ struct KeyWalk {
   int tile;
   bool partial;
 
-  SCOREMOD_MEMBER void begin(const AttentionArguments& call, int head, int row_tile, int share, int shares) {
+  SCOREMOD_MEMBER void begin(const AttentionArguments& call, int head, int row_tile, int keys, int share, int shares) {
     const int last_row = rows_of_head(call) - 1, last_of_tile = row_tile * kQueries + kQueries - 1;
     h = head;
     first_q = owner_of(call, h, row_tile * kQueries).q;
     last_q = owner_of(call, h, last_of_tile < last_row ? last_of_tile : last_row).q;
     const int first_kv = first_q + call.lowest, end_kv = last_q + call.highest + 1;
-    end = ((end_kv < call.seq_kv ? end_kv : call.seq_kv) + 63) / 64;
+    end = ((end_kv < keys ? end_kv : keys) + 63) / 64;
     step = shares;
     chunk = (first_kv > 0 ? first_kv / 64 : 0) + share - shares;
     some = 0;
@@ -94,15 +94,15 @@ struct KeyWalk {
 // The block's rows of q, of as many heads; rows beyond the last are zeros, and so are the dims that pad a row.
 SCOREMOD_FUNCTION void load_queries(const AttentionArguments& call, Half* tile, int b, int h, int first_row) {
   constexpr int kWords = padded(kDimQk) / 8;
-  const int rows = rows_of_head(call) - first_row;
+  const int rows = rows_of_head(call) - first_row, queries = queries_of(call, b);
 #pragma unroll 1
   for (int i = threadIdx.x; i < kQueries * kWords; i += kThreads) {
     const int row = i / kWords, dim = i % kWords * 8;
     const RowOwner of = owner_of(call, h, first_row + (row < rows ? row : 0));
     const Rows from = rows_of(call.q, b, of.h);
-    const Half* const at = from.data + of.q * from.row;
+    const bool there = row < rows && of.q < queries && dim < kDimQk;
+    const Half* const at = there ? from.at(of.q) : from.data;
     Half* const to = tile + row * row_length(kDimQk) + dim;
-    const bool there = row < rows && dim < kDimQk;
     if (from.aligned) {
       copy_ahead<16>(to, there ? at + dim : from.data, there ? 16 : 0);
     } else {
@@ -182,16 +182,17 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
   Half* const all_stages = q_tile + kQueries * row_length(kDimQk);
   Half* const stages = all_stages + team * kStages * kStageHalves;
   const Rows ks = rows_of(call.k, b, key_head), vs = rows_of(call.v, b, key_head);
+  const int keys = keys_of(call, b);
 
   KeyWalk walk;
-  walk.begin(call, h, row_tile, split * kTeams + team, call.splits * kTeams);
+  walk.begin(call, h, row_tile, keys, split * kTeams + team, call.splits * kTeams);
   // The next tile's number, and whether it is partial, as one; or -1.
   const auto fetch = [&](int stage) {
     int found = -1;
     if (walk.next(p, b)) {
       Half* const k_tile = stages + stage * kStageHalves;
-      load_tile<kKeys, kDimQk, kTeamThreads>(k_tile, ks, walk.tile * kKeys, call.seq_kv, thread);
-      load_tile<kKeys, kDimV, kTeamThreads>(k_tile + kKeyHalves, vs, walk.tile * kKeys, call.seq_kv, thread);
+      load_tile<kKeys, kDimQk, kTeamThreads>(k_tile, ks, walk.tile * kKeys, keys, thread);
+      load_tile<kKeys, kDimV, kTeamThreads>(k_tile + kKeyHalves, vs, walk.tile * kKeys, keys, thread);
       found = walk.tile * 2 + (walk.partial ? 1 : 0);
     }
     end_copies();
@@ -239,14 +240,14 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   float sum = row.sum, lse;
   const float factor =
       dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) / sum;
-  const Rows to = rows_of(call.o, b, h);
+  const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   bool not_finite = !is_finite(sum);
 #pragma unroll
   for (int j = 0; j < MergedRow::kOutputs; ++j) {
     const int dim = lane + 32 * j;
     if (dim >= kDimV) continue;
     not_finite = not_finite || !is_finite(row.output[j]);
-    to.data[q * to.row + dim * to.dim] = half_of(sum == 0.0f ? 0.0f : row.output[j] * factor);
+    store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
   }
   if (lane == 0) store_row_terms(call, b, h, q, lse, row.largest);
   return not_finite;
@@ -267,6 +268,9 @@ SCOREMOD_KERNEL(kThreads, 1) attention_merge_parts(SCOREMOD_ARGUMENT p) {
   bool not_finite = false;
   if (number < rows) {
     owner(number, b, h, q);
+  }
+  const auto is_there = [&] { return !kRaggedQueries || q < queries_of(call, b); };
+  if (number < rows && is_there()) {
     const int key_head = h / call.group, row = q * call.group + h % call.group;
     MergedRow merged;
     merged.merge(parts_of(call, b, key_head, row / kQueries) + row % kQueries * kPartRow, call.splits);
@@ -275,6 +279,7 @@ SCOREMOD_KERNEL(kThreads, 1) attention_merge_parts(SCOREMOD_ARGUMENT p) {
   if (!any_of_block(not_finite)) return;
   for (int i = 0; i < kWarps && first + i < rows; ++i) {
     owner(first + i, b, h, q);
+    if (!is_there()) continue;
     forward_row(p, (float*)shared, b, h, q);
   }
 }

@@ -14,6 +14,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
+  if (kRaggedQueries && query_tile * kQueries >= queries) return;
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
 
   SoftmaxRows rows;
@@ -22,26 +24,26 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   walk.begin(call, b, h, query_tile);
   bool more = walk.next(call, b, h);
   if (more) {
-    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
-    load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, call.seq_kv);
+    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, queries);
+    load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, keys);
   }
   while (more) {
     const int first_key = walk.tile * kKeys;
     const bool partial = walk.partial;
     wait_for_copies();
     block_barrier();  // k is there, and nobody reads the last v any more
-    load_tile<kKeys, kDimV>(v_tile, vs, first_key, call.seq_kv);
+    load_tile<kKeys, kDimV>(v_tile, vs, first_key, keys);
     Sums<kRowTiles, kKeys> scores;
     scores.clear();
     add_product_of_rows<kDimQk>(scores, q_tile + warp_row * row_length(kDimQk), k_tile);
     more = walk.next(call, b, h);
     wait_for_copies();
     block_barrier();  // v is there, and nobody reads k any more
-    if (more) load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, call.seq_kv);
+    if (more) load_tile<kKeys, kDimQk>(k_tile, ks, walk.tile * kKeys, keys);
     soften(p, scores, rows, partial, b, h, first_query, first_key);
     add_product<kDimV>(rows.output, scores, v_tile);
   }
   if (!any_of_block(store_softmax(p, rows, b, h, first_query))) return;
-  for (int i = 0; i < kQueries && query_tile * kQueries + i < call.seq_q; ++i)
+  for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
     forward_row(p, (float*)shared, b, h, query_tile * kQueries + i);
 }

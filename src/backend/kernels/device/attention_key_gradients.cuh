@@ -43,30 +43,31 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
   float* const weights = scratch;
   float* const gradients = scratch + kThreads;
   int* const kept = (int*)(scratch + 2 * kThreads);
+  const int queries = queries_of(call, b);
   constexpr int kDims = ((kDimQk > kDimV ? kDimQk : kDimV) + kThreads - 1) / kThreads;
   float dk[kDims], dv[kDims];
   for (int i = 0; i < kDims; ++i) dk[i] = dv[i] = 0.0f;
   for (int h = head_kv * call.group; h < (head_kv + 1) * call.group; ++h) {
-    const Rows qs = rows_of(call.q, b, h), d_os = rows_of(call.d_o, b, h);
-    for (int first = 0; first < call.seq_q; first += kThreads) {
+    const Rows qs = rows_of(call.q, b, h);
+    const RowsOf<Output> d_os = rows_of<Output>(call.d_o, b, h);
+    for (int first = 0; first < queries; first += kThreads) {
       const int own_q = first + threadIdx.x;
       Differentiated own{};
-      if (own_q < call.seq_q) own = element_by_sums(p, b, h, own_q, kv);
+      if (own_q < queries) own = element_by_sums(p, b, h, own_q, kv);
       block_barrier();
       // A weight that is kept is no less than 0: -1 stands for one that is dropped.
       weights[threadIdx.x] = weight_stays(call, b, h, own_q, kv) ? dropped(call, own.weight, true) : -1.0f;
       gradients[threadIdx.x] = own.gradient;
       kept[threadIdx.x] = own.kept;
       block_barrier();
-      for (int j = 0; j < kThreads && first + j < call.seq_q; ++j) {
+      for (int j = 0; j < kThreads && first + j < queries; ++j) {
         if (!kept[j]) continue;
 #pragma unroll
         for (int i = 0; i < kDims; ++i) {
           const int d = threadIdx.x + i * kThreads;
-          if (kDk && d < kDimQk)
-            dk[i] = multiply_add(gradients[j], float_of(qs.data[(first + j) * qs.row + d * qs.dim]), dk[i]);
+          if (kDk && d < kDimQk) dk[i] = multiply_add(gradients[j], float_of(qs.at(first + j)[d * qs.dim]), dk[i]);
           if (kDv && d < kDimV && (!kDropout || !(weights[j] < 0.0f)))
-            dv[i] = multiply_add(weights[j], float_of(d_os.data[(first + j) * d_os.row + d * d_os.dim]), dv[i]);
+            dv[i] = multiply_add(weights[j], float_of(d_os.at(first + j)[d * d_os.dim]), dv[i]);
         }
       }
     }
@@ -74,8 +75,8 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
   const Rows to_dk = rows_of(call.dk, b, head_kv), to_dv = rows_of(call.dv, b, head_kv);
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
-    if (kDk && d < kDimQk) to_dk.data[kv * to_dk.row + d * to_dk.dim] = half_of(dk[i]);
-    if (kDv && d < kDimV) to_dv.data[kv * to_dv.row + d * to_dv.dim] = half_of(dv[i]);
+    if (kDk && d < kDimQk) store_element(to_dk.at(kv) + d * to_dk.dim, dk[i]);
+    if (kDv && d < kDimV) store_element(to_dv.at(kv) + d * to_dv.dim, dv[i]);
   }
 }
 
@@ -103,18 +104,18 @@ template <bool kDk, bool kDv>
 SCOREMOD_FUNCTION void store_keys(const Arguments& p, const Sums<1, padded(kDimQk)>& dk,
                                   const Sums<1, padded(kDimV)>& dv, float* scratch, int b, int head_kv, int key_tile) {
   const AttentionArguments& call = p.call;
-  const int first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
+  const int first_key = key_tile * kKeys + threadIdx.x / 32 * 16, keys = keys_of(call, b);
   const float ones[1][2] = {{1.0f, 1.0f}};
   bool not_finite = false;
   if (kDk) {
-    store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, call.seq_kv);
-    not_finite = any_not_finite(dk, first_key, call.seq_kv);
+    store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, keys);
+    not_finite = any_not_finite(dk, first_key, keys);
   }
   if (kDv) {
-    store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, call.seq_kv);
-    not_finite = any_not_finite(dv, first_key, call.seq_kv) || not_finite;
+    store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, keys);
+    not_finite = any_not_finite(dv, first_key, keys) || not_finite;
   }
   if (!any_of_block(not_finite)) return;
-  for (int i = 0; i < kKeys && key_tile * kKeys + i < call.seq_kv; ++i)
+  for (int i = 0; i < kKeys && key_tile * kKeys + i < keys; ++i)
     backward_key_row<kDk, kDv>(p, scratch, b, head_kv, key_tile * kKeys + i);
 }

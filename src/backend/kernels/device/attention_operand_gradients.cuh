@@ -129,6 +129,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
   if (kStores) clear_empty_tiles(p, b, h, query_tile);
 
@@ -140,13 +141,13 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   steps.begin(call, b, h, query_tile);
   const auto load_step = [&](int buffer) {
     Half* const k_tile = step_tiles + buffer * kStepHalves;
-    load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), call.seq_kv);
-    load_tile<kKeyStep, kDimV>(k_tile + kKeyStep * row_length(kDimQk), vs, steps.first_key(), call.seq_kv);
+    load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), keys);
+    load_tile<kKeyStep, kDimV>(k_tile + kKeyStep * row_length(kDimQk), vs, steps.first_key(), keys);
   };
   bool more = steps.next(call, b, h);
   if (more) {
-    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, call.seq_q);
-    load_tile<kQueries, kDimV>(d_o_tile, rows_of(call.d_o, b, h), query_tile * kQueries, call.seq_q);
+    load_tile<kQueries, kDimQk>(q_tile, rows_of(call.q, b, h), query_tile * kQueries, queries);
+    load_tile<kQueries, kDimV>(d_o_tile, rows_of<Output>(call.d_o, b, h), query_tile * kQueries, queries);
     load_step(0);
   }
   for (int buffer = 0; more; buffer ^= 1) {
@@ -185,6 +186,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   const int head = blockIdx.x / call.key_tiles, b = head / call.heads_q, h = head % call.heads_q;
   const int head_kv = h / call.group;
   const int warp_row = threadIdx.x / 32 * 16, first_key = key_tile * kKeys + warp_row;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
   float sums[2][kMostKeyTargets];
 #pragma unroll
   for (int t = 0; t < kMostKeyTargets; ++t) sums[0][t] = sums[1][t] = 0.0f;
@@ -192,9 +194,9 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   steps.begin_head(call, b, h, key_tile);
   const auto load_step = [&](int buffer) {
     Half* const q_tile = step_tiles + buffer * kStepHalves;
-    load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, h), steps.first_query(), call.seq_q);
-    load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of(call.d_o, b, h), steps.first_query(),
-                            call.seq_q);
+    load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, h), steps.first_query(), queries);
+    load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of<Output>(call.d_o, b, h), steps.first_query(),
+                            queries);
     for (int i = threadIdx.x; i < kStep; i += kThreads) {
       const int q = steps.first_query() + i;
       const bool there = q < call.seq_q;
@@ -203,8 +205,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   };
   bool more = steps.next(call, b);
   if (more) {
-    load_tile<kKeys, kDimQk>(k_tile, rows_of(call.k, b, head_kv), key_tile * kKeys, call.seq_kv);
-    load_tile<kKeys, kDimV>(v_tile, rows_of(call.v, b, head_kv), key_tile * kKeys, call.seq_kv);
+    load_tile<kKeys, kDimQk>(k_tile, rows_of(call.k, b, head_kv), key_tile * kKeys, keys);
+    load_tile<kKeys, kDimV>(v_tile, rows_of(call.v, b, head_kv), key_tile * kKeys, keys);
     load_step(0);
   }
   for (int buffer = 0; more; buffer ^= 1) {

@@ -29,29 +29,29 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
   const AttentionArguments& call = p.call;
   const Rows ks = rows_of(call.k, b, h / call.group), to = rows_of(call.dq, b, h);
   int* const kept = (int*)(gradients + kThreads);
+  const int keys = keys_of(call, b);
   constexpr int kDims = (kDimQk + kThreads - 1) / kThreads;
   float sums[kDims];
   for (int i = 0; i < kDims; ++i) sums[i] = 0.0f;
-  for (int first = 0; first < call.seq_kv; first += kThreads) {
+  for (int first = 0; first < keys; first += kThreads) {
     Differentiated own{};
-    if (first + (int)threadIdx.x < call.seq_kv) own = element_by_sums(p, b, h, q, first + threadIdx.x);
+    if (first + (int)threadIdx.x < keys) own = element_by_sums(p, b, h, q, first + threadIdx.x);
     block_barrier();
     gradients[threadIdx.x] = own.gradient;
     kept[threadIdx.x] = own.kept;
     block_barrier();
-    for (int j = 0; j < kThreads && first + j < call.seq_kv; ++j) {
+    for (int j = 0; j < kThreads && first + j < keys; ++j) {
       if (!kept[j]) continue;
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int d = threadIdx.x + i * kThreads;
-        if (d < kDimQk)
-          sums[i] = multiply_add(gradients[j], float_of(ks.data[(first + j) * ks.row + d * ks.dim]), sums[i]);
+        if (d < kDimQk) sums[i] = multiply_add(gradients[j], float_of(ks.at(first + j)[d * ks.dim]), sums[i]);
       }
     }
   }
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
-    if (d < kDimQk) to.data[q * to.row + d * to.dim] = half_of(sums[i]);
+    if (d < kDimQk) store_element(to.at(q) + d * to.dim, sums[i]);
   }
 }
 

@@ -22,6 +22,13 @@ constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;  // row_terms() are m
 constexpr bool kSink = /*{sink}*/ true /*{}*/;              // the softmax has a sink, sink_of()
 constexpr bool kDropout = /*{dropout}*/ true /*{}*/;        // weights are dropped after the softmax
 constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;     // the largest score of each row is an output
+// Sequences lie one after the other, without padding; keys lie in blocks of a pool, of so many rows.
+constexpr bool kRaggedQueries = /*{ragged_queries}*/ true /*{}*/, kRaggedKeys = /*{ragged_keys}*/ true /*{}*/;
+constexpr bool kPaged = /*{paged}*/ false /*{}*/;
+constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
+// What o and d_o are, of which the one is not the type of q, k and v that the other is.
+enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
+constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
 // What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
 // a kernel finds the state of each tile.
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };

@@ -165,17 +165,17 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   const AttentionArguments& call = p.call;
   const Rows qs = rows_of(call.q, b, h), ks = rows_of(call.k, b, h / call.group),
              vs = rows_of(call.v, b, h / call.group);
+  const int keys = keys_of(call, b);
   float* const weights = scratch;
   float* const parts = scratch + kThreads;
   const auto value_at = [&](int kv) {
     float score = 0.0f;
     for (int d = 0; d < kDimQk; ++d)
-      score =
-          multiply_add(float_of(qs.data[q * qs.row + d * qs.dim]), float_of(ks.data[kv * ks.row + d * ks.dim]), score);
+      score = multiply_add(float_of(qs.at(q)[d * qs.dim]), float_of(ks.at(kv)[d * ks.dim]), score);
     return value_of<true>(p, score * call.scale, b, h, q, kv);
   };
   float largest = -infinity();
-  for (int kv = threadIdx.x; kv < call.seq_kv; kv += kThreads) largest = f32_max(largest, value_at(kv));
+  for (int kv = threadIdx.x; kv < keys; kv += kThreads) largest = f32_max(largest, value_at(kv));
   block_barrier();
   parts[threadIdx.x] = largest;
   block_barrier();
@@ -185,41 +185,40 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   constexpr int kDims = (kDimV + kThreads - 1) / kThreads;
   float sum = sink == -infinity() ? 0.0f : expf(sink - reference), output[kDims];
   for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
-  for (int first = 0; first < call.seq_kv; first += kThreads) {
+  for (int first = 0; first < keys; first += kThreads) {
     const int own = first + threadIdx.x;
-    const float value = own < call.seq_kv ? value_at(own) : -infinity();
+    const float value = own < keys ? value_at(own) : -infinity();
     block_barrier();
     // No weight is negative: -1 stands for none.
     weights[threadIdx.x] = value == -infinity() ? -1.0f : expf(value - reference);
     if (kDropout) parts[threadIdx.x] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
     block_barrier();
-    for (int j = 0; j < kThreads && first + j < call.seq_kv; ++j) {
+    for (int j = 0; j < kThreads && first + j < keys; ++j) {
       if (weights[j] < 0.0f) continue;
       sum += weights[j];
       if (kDropout && parts[j] == 0.0f) continue;
 #pragma unroll
       for (int i = 0; i < kDims; ++i) {
         const int d = threadIdx.x + i * kThreads;
-        if (d < kDimV)
-          output[i] = multiply_add(weights[j], float_of(vs.data[(first + j) * vs.row + d * vs.dim]), output[i]);
+        if (d < kDimV) output[i] = multiply_add(weights[j], float_of(vs.at(first + j)[d * vs.dim]), output[i]);
       }
     }
   }
-  const Rows to = rows_of(call.o, b, h);
+  const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
     if (d < kDimV)
-      to.data[q * to.row + d * to.dim] = half_of(top == -infinity() ? 0.0f : dropped(call, output[i], true) / sum);
+      store_element(to.at(q) + d * to.dim, top == -infinity() ? 0.0f : dropped(call, output[i], true) / sum);
   }
   if (threadIdx.x != 0) return;
-  const long long row = ((long long)b * call.heads_q + h) * call.seq_q + q;
+  const long long row = row_number(call, b, h, q);
   if (call.lse != nullptr) call.lse[row] = top == -infinity() ? -infinity() : top + logf(sum);
   if (kMaxLogit) call.max_logit[row] = largest;
 }
 
 // `largest` is in raise_references()' units.
 SCOREMOD_FUNCTION void store_row_terms(const AttentionArguments& call, int b, int h, int q, float lse, float largest) {
-  const long long number = ((long long)b * call.heads_q + h) * call.seq_q + q;
+  const long long number = row_number(call, b, h, q);
   if (call.lse != nullptr) call.lse[number] = lse;
   if (kMaxLogit)
     call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
@@ -228,10 +227,10 @@ SCOREMOD_FUNCTION void store_row_terms(const AttentionArguments& call, int b, in
 // Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, queries = queries_of(call, b);
   const float sink = kSink ? sink_of(p, h) : -infinity();
   float factors[kRowTiles][2];
-  bool not_finite = any_not_finite(rows.output, first_query, call.seq_q);
+  bool not_finite = any_not_finite(rows.output, first_query, queries);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -242,11 +241,11 @@ SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int 
       const int row = first_query + m * 16 + half * 8 + lane / 4;
       float lse;
       const float factor = dropped(call, close_row(sink, rows.reference[m][half], sum, lse), true);
-      not_finite = not_finite || (row < call.seq_q && !is_finite(sum));
+      not_finite = not_finite || (row < queries && !is_finite(sum));
       // The weight of the row's largest value is at least 1.
       factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;
-      if (lane % 4 == 0 && row < call.seq_q) store_row_terms(call, b, h, row, lse, rows.largest[m][half]);
+      if (lane % 4 == 0 && row < queries) store_row_terms(call, b, h, row, lse, rows.largest[m][half]);
     }
-  store_rows<kDimV>(rows.output, factors, rows_of(call.o, b, h), first_query, call.seq_q);
+  store_rows<kDimV>(rows.output, factors, rows_of<Output>(call.o, b, h), first_query, queries);
   return not_finite;
 }

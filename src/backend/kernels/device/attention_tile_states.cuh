@@ -16,7 +16,8 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const int first_q = query_tile * kQueries, first_kv = key_tile * kKeys;
   const int end_q = first_q + kQueries < call.seq_q ? first_q + kQueries : call.seq_q;
   bool kept = false, masked = false;
-  if (band_state(call, query_tile, key_tile) != kEmptyTile) {
+  const bool there = first_q < queries_of(call, b) && first_kv < keys_of(call, b);
+  if (there && band_state(call, query_tile, key_tile) != kEmptyTile) {
     for (int q = first_q; q < end_q; ++q) {
       for (int kv = first_kv + lane; kv < first_kv + kKeys; kv += 32) {
         if (kv < call.seq_kv && keeps(p, b, h, q, kv))

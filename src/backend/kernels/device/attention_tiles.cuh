@@ -18,36 +18,132 @@ SCOREMOD_FUNCTION constexpr int padded(int dim) { return (dim + 15) / 16 * 16; }
 // different banks.
 SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + 8; }
 
-// The rows of one batch and head of a tensor.
-struct Rows {
-  Half* data;
-  long long row, dim;
-  bool aligned;
+// The numbers that tensors hold: halves, or in o and d_o what kOutput says.
+struct OtherHalf {
+  unsigned short bits;
 };
+template <OutputKind kKind>
+struct OutputElement {
+  using Type = Half;
+};
+template <>
+struct OutputElement<kOtherHalfOutput> {
+  using Type = OtherHalf;
+};
+template <>
+struct OutputElement<kFloatOutput> {
+  using Type = float;
+};
+using Output = OutputElement<kOutput>::Type;
 
-SCOREMOD_FUNCTION Rows rows_of(const TensorArgument& tensor, int b, int h) {
-  return {(Half*)tensor.data + b * tensor.batch + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
+SCOREMOD_FUNCTION float float_of(Half x) { return kBf16 ? load_bf16(&x, 0) : load_f16(&x, 0); }
+SCOREMOD_FUNCTION float float_of(OtherHalf x) { return kBf16 ? load_f16(&x.bits, 0) : load_bf16(&x.bits, 0); }
+SCOREMOD_FUNCTION float float_of(float x) { return x; }
+SCOREMOD_FUNCTION unsigned other_pair_of(float low, float high) {
+  return kBf16 ? f16_pair_of(low, high) : bf16_pair_of(low, high);
+}
+SCOREMOD_FUNCTION Half half_of(float x) { return (Half)pair_of(x, 0.0f); }
+SCOREMOD_FUNCTION Half half_of(Half x) { return x; }
+SCOREMOD_FUNCTION Half half_of(OtherHalf x) { return half_of(float_of(x)); }
+SCOREMOD_FUNCTION void store_element(Half* to, float x) { *to = half_of(x); }
+SCOREMOD_FUNCTION void store_element(OtherHalf* to, float x) { to->bits = (unsigned short)other_pair_of(x, 0.0f); }
+SCOREMOD_FUNCTION void store_element(float* to, float x) { *to = x; }
+
+// Of two neighbours in an aligned row.
+struct alignas(8) FloatPair {
+  float low, high;
+};
+SCOREMOD_FUNCTION void store_pair(Half* to, float low, float high) { *(unsigned*)to = pair_of(low, high); }
+SCOREMOD_FUNCTION void store_pair(OtherHalf* to, float low, float high) { *(unsigned*)to = other_pair_of(low, high); }
+SCOREMOD_FUNCTION void store_pair(float* to, float low, float high) { *(FloatPair*)to = {low, high}; }
+
+SCOREMOD_FUNCTION constexpr bool are_halves(const Half*) { return true; }
+SCOREMOD_FUNCTION constexpr bool are_halves(const void*) { return false; }
+
+SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
+
+// Where a batch's sequence lies among the tokens of a ragged tensor. Nobody has checked what a call's offsets hold:
+// whatever it is, nothing beyond the tokens is read or written.
+struct SequenceTokens {
+  int first, count;
+};
+SCOREMOD_FUNCTION SequenceTokens tokens_of(const TensorArgument& tensor, int b) {
+  const int first = clamped(tensor.places[b * tensor.place_batch], 0, tensor.count);
+  return {first, clamped(tensor.places[(b + 1) * tensor.place_batch], first, tensor.count) - first};
 }
 
-// Rows first, first + 1, ...; those from `end` on are zeros, and so are the dims that pad a row. By kLoaders threads,
-// of which the calling one is `thread`. Complete after wait_for_copies() and a barrier.
-template <int kTileRows, int kDim, int kLoaders = kThreads>
-SCOREMOD_FUNCTION void load_tile(Half* tile, const Rows& from, int first, int end, int thread = threadIdx.x) {
-  if (from.aligned) {
+// How many queries and keys of a batch have rows in memory.
+SCOREMOD_FUNCTION int queries_of(const AttentionArguments& call, int b) {
+  return kRaggedQueries ? clamped(tokens_of(call.q, b).count, 0, call.seq_q) : call.seq_q;
+}
+SCOREMOD_FUNCTION int keys_of(const AttentionArguments& call, int b) {
+  if (kRaggedKeys) return clamped(tokens_of(call.k, b).count, 0, call.seq_kv);
+  return kPaged ? clamped(call.lengths_kv[b * call.length_step], 0, call.seq_kv) : call.seq_kv;
+}
+
+// Of a query's row in lse and max_logit.
+SCOREMOD_FUNCTION long long row_number(const AttentionArguments& call, int b, int h, int q) {
+  if (kRaggedQueries) return ((long long)tokens_of(call.q, b).first + q) * call.heads_q + h;
+  return ((long long)b * call.heads_q + h) * call.seq_q + q;
+}
+
+// The rows of one batch and head of a tensor, by their positions in the sequence.
+template <class Element>
+struct RowsOf {
+  Element* data;  // of position 0, or of the pool's first block
+  long long row, dim;
+  bool aligned;
+  const int* pages;  // null where the rows lie in one piece
+  long long page_step, block;
+  int blocks;
+
+  SCOREMOD_MEMBER Element* at(int position) const {
+    if (kPaged && pages != nullptr) {
+      // Nobody has checked what a call's page table holds either.
+      const int page = clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
+      return data + page * block + position % kBlockRows * row;
+    }
+    return data + position * row;
+  }
+};
+using Rows = RowsOf<Half>;
+
+template <class Element = Half>
+SCOREMOD_FUNCTION RowsOf<Element> rows_of(const TensorArgument& tensor, int b, int h) {
+  RowsOf<Element> rows{(Element*)tensor.data + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
+  if (kPaged && tensor.places != nullptr) {
+    rows.pages = tensor.places + b * tensor.place_batch;
+    rows.page_step = tensor.place_step;
+    rows.block = tensor.batch;
+    rows.blocks = tensor.count;
+  } else if ((kRaggedQueries || kRaggedKeys) && tensor.places != nullptr) {
+    rows.data += tokens_of(tensor, b).first * tensor.row;
+  } else {
+    rows.data += b * tensor.batch;
+  }
+  return rows;
+}
+
+// Rows first, first + 1, ... as halves; those from `end` on are zeros, and so are the dims that pad a row. By kLoaders
+// threads, of which the calling one is `thread`. Complete after wait_for_copies() and a barrier.
+template <int kTileRows, int kDim, int kLoaders = kThreads, class Element>
+SCOREMOD_FUNCTION void load_tile(Half* tile, const RowsOf<Element>& from, int first, int end,
+                                 int thread = threadIdx.x) {
+  if (are_halves(from.data) && from.aligned) {
     constexpr int kWords = padded(kDim) / 8;
 #pragma unroll 2
     for (int i = thread; i < kTileRows * kWords; i += kLoaders) {
       const int row = i / kWords, dim = i % kWords * 8;
       const bool there = first + row < end && dim < kDim;
-      copy_ahead<16>(tile + row * row_length(kDim) + dim,
-                     there ? from.data + (first + row) * from.row + dim : from.data, there ? 16 : 0);
+      copy_ahead<16>(tile + row * row_length(kDim) + dim, there ? from.at(first + row) + dim : from.data,
+                     there ? 16 : 0);
     }
   } else {
 #pragma unroll 1
     for (int i = thread; i < kTileRows * padded(kDim); i += kLoaders) {
       const int row = i / padded(kDim), dim = i % padded(kDim);
       const bool there = first + row < end && dim < kDim;
-      tile[row * row_length(kDim) + dim] = there ? from.data[(first + row) * from.row + dim * from.dim] : (Half)0;
+      tile[row * row_length(kDim) + dim] = there ? half_of(from.at(first + row)[dim * from.dim]) : (Half)0;
     }
   }
 }
@@ -122,14 +218,12 @@ SCOREMOD_FUNCTION void add_product(Sums<kRowTiles, padded(kDim)>& sums, const Su
   }
 }
 
-SCOREMOD_FUNCTION Half half_of(float x) { return (Half)pair_of(x, 0.0f); }
-SCOREMOD_FUNCTION float float_of(Half x) { return kBf16 ? load_bf16(&x, 0) : load_f16(&x, 0); }
 SCOREMOD_FUNCTION bool is_finite(float x) { return x - x == 0.0f; }
 
 // Rows below `end` of the sums times a factor of each row, to a tensor.
-template <int kDim, int kRowTiles>
+template <int kDim, int kRowTiles, class Element>
 SCOREMOD_FUNCTION void store_rows(const Sums<kRowTiles, padded(kDim)>& sums, const float (&factors)[kRowTiles][2],
-                                  const Rows& to, int first, int end) {
+                                  const RowsOf<Element>& to, int first, int end) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
@@ -137,17 +231,17 @@ SCOREMOD_FUNCTION void store_rows(const Sums<kRowTiles, padded(kDim)>& sums, con
     for (int half = 0; half < 2; ++half) {
       const int row = first + m * 16 + half * 8 + lane / 4;
       if (row >= end) continue;
-      Half* const at = to.data + row * to.row;
+      Element* const at = to.at(row);
 #pragma unroll
       for (int n = 0; n < padded(kDim) / 8; ++n) {
         const int dim = n * 8 + lane % 4 * 2;
-        const unsigned pair =
-            pair_of(sums.at[m][n][half * 2] * factors[m][half], sums.at[m][n][half * 2 + 1] * factors[m][half]);
+        const float low = sums.at[m][n][half * 2] * factors[m][half],
+                    high = sums.at[m][n][half * 2 + 1] * factors[m][half];
         if (to.aligned) {
-          if (dim < kDim) *(unsigned*)(at + dim) = pair;
+          if (dim < kDim) store_pair(at + dim, low, high);
         } else {
-          if (dim < kDim) at[dim * to.dim] = (Half)pair;
-          if (dim + 1 < kDim) at[(dim + 1) * to.dim] = (Half)(pair >> 16);
+          if (dim < kDim) store_element(at + dim * to.dim, low);
+          if (dim + 1 < kDim) store_element(at + (dim + 1) * to.dim, high);
         }
       }
     }

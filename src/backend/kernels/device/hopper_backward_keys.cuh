@@ -45,8 +45,9 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
   if (!steps.next(call, b)) return;
-  fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, b, head_kv, key_tile * kKeys, call.seq_kv);
-  fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, b, head_kv, key_tile * kKeys, call.seq_kv);
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
+  fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
+  fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
   Ring<kStages> ring;
   do {
     const int first = steps.first_query();
@@ -58,9 +59,9 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
       copy_bytes(tiles.terms + ring.stage * kStep * 2, row_terms(call, b, steps.h, first), bytes, full);
     }
     fill_tile<kStep, kDimQk>(tiles.q + ring.stage * (KeyTiles::kQBytes / 2), call.q, all.q, full, b, steps.h, first,
-                             call.seq_q);
+                             queries);
     fill_tile<kStep, kDimV>(tiles.d_o + ring.stage * (KeyTiles::kDoBytes / 2), call.d_o, all.d_o, full, b, steps.h,
-                            first, call.seq_q);
+                            first, queries);
     ring.advance();
   } while (steps.next(call, b));
 }

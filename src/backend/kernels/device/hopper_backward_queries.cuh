@@ -45,17 +45,18 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const QueryTiles
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   if (!steps.next(call, b, h)) return;
-  fill_tile<kQueries, kDimQk>(tiles.q, call.q, all.q, tiles.own_full, b, h, query_tile * kQueries, call.seq_q);
-  fill_tile<kQueries, kDimV>(tiles.d_o, call.d_o, all.d_o, tiles.own_full, b, h, query_tile * kQueries, call.seq_q);
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
+  fill_tile<kQueries, kDimQk>(tiles.q, call.q, all.q, tiles.own_full, b, h, query_tile * kQueries, queries);
+  fill_tile<kQueries, kDimV>(tiles.d_o, call.d_o, all.d_o, tiles.own_full, b, h, query_tile * kQueries, queries);
   Ring<kKeyStages> ring;
   do {
     const int first = steps.first_key(), head = h / call.group;
     wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeyStep, kDimQk>(tiles.k + ring.stage * (QueryTiles::kKBytes / 2), call.k, all.k,
-                                tiles.k_full + ring.stage, b, head, first, call.seq_kv);
+                                tiles.k_full + ring.stage, b, head, first, keys);
     wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeyStep, kDimV>(tiles.v + ring.stage * (QueryTiles::kVBytes / 2), call.v, all.v,
-                               tiles.v_full + ring.stage, b, head, first, call.seq_kv);
+                               tiles.v_full + ring.stage, b, head, first, keys);
     ring.advance();
   } while (steps.next(call, b, h));
 }
@@ -132,6 +133,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  if (kRaggedQueries && query_tile * kQueries >= queries_of(call, b)) return;
   if (threadIdx.x == 0) tiles.begin();
   everyone_meets();
   if (threadIdx.x >= kThreads) {
@@ -143,10 +145,11 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     dq.clear();
     consume_keys(all.rest, tiles, dq, b, h, query_tile);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
+    const int queries = queries_of(call, b);
     const float ones[1][2] = {{1.0f, 1.0f}};
-    store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, call.seq_q);
-    if (any_of_block(any_not_finite(dq, first_query, call.seq_q))) {
-      for (int i = 0; i < kQueries && query_tile * kQueries + i < call.seq_q; ++i)
+    store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, queries);
+    if (any_of_block(any_not_finite(dq, first_query, queries))) {
+      for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
         backward_query_row(all.rest, (float*)tiles.q, b, h, query_tile * kQueries + i);
     }
   }

@@ -43,16 +43,17 @@ SCOREMOD_FUNCTION void produce_forward(const MappedArguments& all, const Forward
   TileWalk<false> walk;
   walk.begin(call, b, h, query_tile);
   if (!walk.next(call, b, h)) return;
-  fill_tile<kQueries, kDimQk>(tiles.q, call.q, all.q, tiles.q_full, b, h, query_tile * kQueries, call.seq_q);
+  fill_tile<kQueries, kDimQk>(tiles.q, call.q, all.q, tiles.q_full, b, h, query_tile * kQueries, queries_of(call, b));
+  const int keys = keys_of(call, b);
   Ring<kStages> ring;
   do {
     const int first = walk.tile * kKeys, head = h / call.group;
     wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimQk>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
-                             tiles.k_full + ring.stage, b, head, first, call.seq_kv);
+                             tiles.k_full + ring.stage, b, head, first, keys);
     wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimV>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
-                            tiles.v_full + ring.stage, b, head, first, call.seq_kv);
+                            tiles.v_full + ring.stage, b, head, first, keys);
     ring.advance();
   } while (walk.next(call, b, h));
 }
@@ -137,6 +138,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT al
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  if (kRaggedQueries && query_tile * kQueries >= queries_of(call, b)) return;
   if (threadIdx.x == 0) tiles.begin();
   everyone_meets();
   if (threadIdx.x >= kThreads) {
@@ -149,7 +151,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT al
     consume_forward(all.rest, tiles, rows, b, h, query_tile);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
     if (any_of_block(store_softmax(all.rest, rows, b, h, first_query))) {
-      for (int i = 0; i < kQueries && query_tile * kQueries + i < call.seq_q; ++i)
+      for (int i = 0; i < kQueries && query_tile * kQueries + i < queries_of(call, b); ++i)
         forward_row(all.rest, (float*)tiles.q, b, h, query_tile * kQueries + i);
     }
   }

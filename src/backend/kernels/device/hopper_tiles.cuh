@@ -29,20 +29,22 @@ SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
   return shared + (0u - shared_address(shared)) % 1024;
 }
 
-// By all producers: rows first, first + 1, ... of a batch and head; those from `end` on are zeros. Completes a phase of
-// `full`, which one arrival does.
+// By all producers: rows first, first + 1, ... of a batch and head. Those from `end` on are zeros, or in a ragged
+// tensor rows of the next sequences, which the mask leaves out. Completes a phase of `full`, which one arrival does.
 template <int kTileRows, int kDim>
 SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
                                  int h, int first, int end) {
   const int thread = threadIdx.x - kThreads;
   if (tensor.aligned) {
     if (thread != 0) return;
+    const bool ragged = (kRaggedQueries || kRaggedKeys) && tensor.places != nullptr;
+    const int batch = ragged ? 0 : b, from = ragged ? tokens_of(tensor, b).first + first : first;
     arrive_and_expect(full, tile_bytes(kTileRows, kDim));
 #pragma unroll
     for (int block = 0; block < blocks_of(kDim); ++block)
 #pragma unroll
       for (int row = 0; row < kTileRows; row += kBoxRows)
-        copy_box(tile + (block * kTileRows + row) * 64, &map, full, block * 64, first + row, h, b);
+        copy_box(tile + (block * kTileRows + row) * 64, &map, full, block * 64, from + row, h, batch);
     return;
   }
   const Rows from = rows_of(tensor, b, h);
@@ -52,7 +54,7 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
     const bool there = first + row < end && dim < kDim;
     const int word = (dim % 64 / 8) ^ (row % 8);
     tile[dim / 64 * kTileRows * 64 + row * 64 + word * 8 + dim % 8] =
-        there ? from.data[(first + row) * from.row + dim * from.dim] : (Half)0;
+        there ? from.at(first + row)[dim * from.dim] : (Half)0;
   }
   publish_writes();
   meet(kProducersMeet, kGroup);

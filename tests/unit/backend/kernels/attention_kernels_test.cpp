@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "backend/kernels/direction_kernels.hpp"
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/emulated_device.hpp"
@@ -24,15 +28,19 @@ class Emulated {
                     const Fault& backward_fault = {})
       : problem_(compiled.problem),
         forward_(compiled, Direction::kForward, tile_shape(problem_, Direction::kForward), forward_fault),
-        backward_(compiled, Direction::kBackward, tile_shape(problem_, Direction::kBackward), backward_fault) {}
+        backward_(compiled.backward
+                      ? std::make_unique<test::EmulatedKernels>(
+                            compiled, Direction::kBackward, tile_shape(problem_, Direction::kBackward), backward_fault)
+                      : nullptr) {}
 
   checking::Subject subject() {
     checking::Subject subject;
     subject.backend = "emulated kernels";
     subject.forward_workspace_bytes = forward_.kernels().workspace_bytes();
-    subject.backward_workspace_bytes = backward_.kernels().workspace_bytes();
     subject.forward = [this](const ForwardArgs& args, Buffer workspace) { run(forward_, args, workspace); };
-    subject.backward = [this](const BackwardArgs& args, Buffer workspace) { run(backward_, args, workspace); };
+    if (!backward_) return subject;
+    subject.backward_workspace_bytes = backward_->kernels().workspace_bytes();
+    subject.backward = [this](const BackwardArgs& args, Buffer workspace) { run(*backward_, args, workspace); };
     return subject;
   }
 
@@ -46,7 +54,8 @@ class Emulated {
   }
 
   const AttentionProblem& problem_;
-  test::EmulatedKernels forward_, backward_;
+  test::EmulatedKernels forward_;
+  std::unique_ptr<test::EmulatedKernels> backward_;
 };
 
 /// Without gradients of operands: these are other kernels'.
@@ -99,6 +108,102 @@ TEST(AttentionKernelFields, AreRight) {
     SCOPED_TRACE(test.name);
     expect_right(check_of(test, random_inputs(test.problem)));
   }
+}
+
+/// Tensors that are ragged or paged, and o and gradients that lie as no other tensor does.
+class AttentionKernelPlaces : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AttentionKernelPlaces, AreRight) {
+  const checking::CheckCase test = case_of(GetParam());
+  expect_right(check_of(test, random_inputs(test.problem)));
+}
+TEST_P(AttentionKernelPlaces, AreRightWithInfinitiesAndNan) {
+  const checking::CheckCase test = case_of(GetParam());
+  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernelPlaces,
+                         ::testing::Values("ragged", "ragged queries", "ragged keys with dropout",
+                                           "ragged with a mask by the score", "paged", "paged by heads", "lengths",
+                                           "o in f32", "o in the other half", "gradients elsewhere"));
+
+/// Bytes with memory before or behind them that may not be touched.
+class GuardedBytes {
+ public:
+  GuardedBytes(std::size_t bytes, bool at_end) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t room = (bytes + page - 1) / page * page;
+    size_ = room + 2 * page;
+    first_ = static_cast<std::byte*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(first_ + page, room, PROT_READ | PROT_WRITE);
+    data_ = first_ + page + (at_end ? room - bytes : 0);
+  }
+  ~GuardedBytes() { munmap(first_, size_); }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  template <class T = void>
+  T* data() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  std::byte *first_ = nullptr, *data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Runs both directions of a problem whose operands all hold `number` here and there, as a call's on a device may:
+/// nobody reads those before the kernels do.
+void run_with(const AttentionProblem& problem, std::int32_t number, bool at_end, const Fault& fault = {}) {
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const AttentionProblem& p = compiled.problem;
+  using problem::TensorRole;
+  const auto tensor = [&](TensorRole role) {
+    return std::make_unique<GuardedBytes>(problem::bytes_of(p, role), at_end);
+  };
+  const auto q = tensor(TensorRole::kQ), k = tensor(TensorRole::kK), v = tensor(TensorRole::kV),
+             o = tensor(TensorRole::kO), lse = tensor(TensorRole::kLse), dq = tensor(TensorRole::kQ),
+             dk = tensor(TensorRole::kK), dv = tensor(TensorRole::kV);
+  std::vector<std::vector<std::int32_t>> numbers;
+  std::vector<const void*> operands;
+  for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
+    numbers.emplace_back(problem::bytes_of(problem::spec_of(p, i)) / sizeof(std::int32_t), number);
+    for (std::size_t n = 0; n < numbers.back().size(); n += 2) numbers.back()[n] = -number / 3;
+  }
+  for (const auto& each : numbers) operands.push_back(each.data());
+  const auto run = [&](const test::EmulatedKernels& kernels, const auto& tensors) {
+    const GuardedBytes workspace((kernels.kernels().workspace_bytes() + 15) / 16 * 16, at_end);
+    kernels.run(
+        kernels.kernels().arguments(tensors, {p.effective_scale(), {}, nullptr, 0, 0}, workspace.data<std::byte>()), 1);
+  };
+  run({compiled, Direction::kForward, tile_shape(p, Direction::kForward), fault},
+      ForwardTensors{q->data(), k->data(), v->data(), operands, o->data(), lse->data<float>(), nullptr});
+  if (!p.backward) return;
+  run({compiled, Direction::kBackward, tile_shape(p, Direction::kBackward), fault}, BackwardTensors{q->data(),
+                                                                                                    k->data(),
+                                                                                                    v->data(),
+                                                                                                    o->data(),
+                                                                                                    lse->data<float>(),
+                                                                                                    o->data(),
+                                                                                                    operands,
+                                                                                                    dq->data(),
+                                                                                                    dk->data(),
+                                                                                                    dv->data(),
+                                                                                                    {}});
+}
+
+TEST(AttentionKernelBounds, StayInsideTheirTensorsWhateverACallBinds) {
+  for (const char* const name : {"ragged", "paged", "lengths"}) {
+    SCOPED_TRACE(name);
+    const AttentionProblem problem = case_of(name).problem;
+    for (const std::int32_t number : {1'000'000, -2'000'000'000}) {
+      for (const bool at_end : {false, true}) run_with(problem, number, at_end);
+    }
+  }
+}
+
+TEST(AttentionKernelBoundsDeathTest, ABoundThatIsMissingIsSeen) {
+  const Fault none{"return x < least ? least : x > most ? most : x;", "return x;"};
+  for (const char* const name : {"ragged", "paged"})
+    EXPECT_DEATH(run_with(case_of(name).problem, -2'000'000'000, true, none), "") << name;
 }
 
 /// Where nothing that a call binds decides the mask, its tiles' states are found once.
@@ -157,19 +262,36 @@ TEST(AttentionKernelFaults, AreSeen) {
 struct FieldFault {
   const char* name;
   Fault forward, backward;
+  const char* of = "a learned sink, dropout and the largest score";
 };
 class AttentionKernelFieldFaults : public ::testing::TestWithParam<FieldFault> {};
 
 TEST_P(AttentionKernelFieldFaults, AreSeen) {
-  const checking::CheckCase test = case_of("a learned sink, dropout and the largest score");
+  const checking::CheckCase test = case_of(GetParam().of);
   EXPECT_FALSE(check_of(test, random_inputs(test.problem), GetParam().forward, GetParam().backward).passed());
 }
+constexpr const char* kTheTokenBefore = "clamped(tokens_of(tensor, b).first - 1, 0, tensor.count) * tensor.row";
 const FieldFault kFieldFaults[] = {
     {"NoSink", {"kSink = true", "kSink = false"}, {}},
     {"NoDropoutInBackward", {}, {"kDropout = true", "kDropout = false"}},
     {"AnotherSeed", {"key0 = call.key[0]", "key0 = call.key[0] + 1"}, {}},
     {"NoRescaling", {"stays ? x * call.dropout.factor", "stays ? x"}, {}},
     {"MaskedLargest", {"rows.largest[m][half] = fmaxf(rows.largest[m][half], x)", "rows.largest[m][half] = 9.0f"}, {}},
+    {"OffsetsOfTheNextBatch", {"tensor.places[b * ", "tensor.places[(b + 1) * "}, {}, "ragged"},
+    {"OffsetsShiftedByOne", {"tokens_of(tensor, b).first * tensor.row", kTheTokenBefore}, {}, "ragged"},
+    {"OffsetsShiftedByOneInBackward", {}, {"tokens_of(tensor, b).first * tensor.row", kTheTokenBefore}, "ragged"},
+    {"LseByHeads", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}, {}, "ragged"},
+    {"PagesSwapped",
+     {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"},
+     {},
+     "paged"},
+    {"PagesOfTheFirstBatch", {"tensor.places + b * tensor.place_batch;", "tensor.places;"}, {}, "paged by heads"},
+    {"LengthsOffByOne", {"return ((const int*)data)[i];", "return ((const int*)data)[i] + 1;"}, {}, "lengths"},
+    {"GradientsAsIfTheyWereQ",
+     {},
+     {"rows_of(call.dq, b, h), first_query", "rows_of(call.q, b, h), first_query"},
+     "gradients elsewhere"},
+    {"OutputsInPairs", {"= {low, high}; }", "= {high, low}; }"}, {}, "o in f32"},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, AttentionKernelFieldFaults, ::testing::ValuesIn(kFieldFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });

@@ -54,6 +54,17 @@ TEST(MaskWork, IsThePartOfTilesThatAMaskLeaves) {
   EXPECT_EQ(grid.partial, grid.run);
 }
 
+TEST(MaskWork, IsLessWhereSequencesEndEarly) {
+  AttentionProblem ragged = problem_of("value = score\nkeep = kv_idx <= q_idx");
+  const double dense = time_of(ragged);
+  ragged.q = ragged.k = ragged.v = ragged.o = {Layout::kTHD, {}};
+  ragged.tokens_q = ragged.tokens_kv = ragged.batch * ragged.seq_q;
+  EXPECT_EQ(filled_part(ragged), 1);
+  ragged.tokens_q = ragged.tokens_kv = ragged.batch * ragged.seq_q / 2;
+  EXPECT_EQ(filled_part(ragged), 0.25);
+  EXPECT_LT(time_of(ragged), dense);
+}
+
 TEST(MaskWork, TakesWhatIsUsualOfMasksThatOperandsDecide) {
   const MaskWork documents =
       work_of("operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y");

@@ -87,6 +87,9 @@ const ShapedCase kShapedCases[] = {
     {"few queries, unaligned", 64},
     {"few queries' sink, dropout and largest score", 32},
     {"few queries' dropout with odd offsets, scores as they are", 16},
+    {"few queries of pages", 16},
+    {"few queries of pages by heads", 32},
+    {"few queries, ragged", 16},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
 
@@ -134,6 +137,10 @@ const PlantedFault kPlantedFaults[] = {
     {"AnotherHeadsDropout",
      "few queries' sink, dropout and largest score",
      {"weights_stay(call, b, of.h, of.q", "weights_stay(call, b, h, of.q"}},
+    {"PagesSwapped",
+     "few queries of pages",
+     {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"}},
+    {"LseByHeads", "few queries, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),

@@ -109,6 +109,24 @@ TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
   problem = problem_of(kCausal);
   problem.k.strides = Strides{4096 * 16 * 129, 129, 16 * 129, 1};
   EXPECT_EQ(forward_ids(h200()), Ids{"copy_alignment"});
+  problem = problem_of(kCausal);
+  problem.dtype_o = DType::kF32;
+  EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"output_dtype"});
+  problem = problem_of(kCausal);
+  problem.backward = false;
+  problem.lengths.kv = true;
+  problem.paged = PagedKeys{16, 2000, 300};
+  EXPECT_EQ(forward_ids(h200()), Ids{"paged"});
+}
+
+TEST(KernelsBackend, OffersHopperKernelsForRaggedTensorsAndAnotherOutput) {
+  AttentionProblem problem = problem_of(kCausal);
+  problem.tokens_q = problem.tokens_kv = 9000;
+  problem.q = problem.k = problem.v = problem.o = {Layout::kTHD, {}};
+  for (const Direction direction : {Direction::kForward, Direction::kBackward})
+    EXPECT_NE(candidates_of(problem, direction)[0].label.find("hopper"), std::string::npos);
+  problem.dtype_o = DType::kF32;
+  EXPECT_NE(candidates_of(problem, Direction::kForward)[0].label.find("hopper"), std::string::npos);
 }
 
 /// Four heads share one of keys.
@@ -220,6 +238,15 @@ std::vector<Bytes> keys_of(const compiler::CompiledProblem& compiled) {
   return keys;
 }
 
+std::vector<Bytes> keys_of_forward(const compiler::CompiledProblem& compiled) {
+  std::vector<Bytes> keys;
+  std::vector<UnsupportedReason> reasons;
+  for (const Candidate& candidate :
+       kernels_backend().candidates(compiled, {Direction::kForward, true, {}}, h200(), reasons))
+    keys.push_back(candidate.structural_key);
+  return keys;
+}
+
 TEST(KernelsBackend, IsVerifiedByASmallProblemWithTheSameKey) {
   for (const char* program :
        {"value = score", kCausal, "value = tanh(score * 0.1) * 10.0\nkeep = q_idx // 100 == kv_idx // 100",
@@ -240,6 +267,56 @@ TEST(KernelsBackend, IsVerifiedByASmallProblemWhoseRowsAreAlignedAlike) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     EXPECT_TRUE(keys_of(compiled) == keys_of(verification::trial_problem(compiled))) << "gap " << gap;
   }
+}
+
+void make_ragged(AttentionProblem& p) {
+  p.tokens_q = 5000;
+  p.tokens_kv = 6000;
+  p.q = p.k = p.v = p.o = {Layout::kTHD, {}};
+}
+void make_paged(AttentionProblem& p) {
+  p.backward = false;
+  p.lengths.kv = true;
+  p.paged = PagedKeys{16, 2000, 300};
+}
+
+TEST(KernelsBackend, IsVerifiedByASmallProblemWhoseRowsLieInTheSameWay) {
+  const auto same = [](void (*place)(AttentionProblem&)) {
+    AttentionProblem problem = problem_of(kCausal);
+    place(problem);
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const compiler::CompiledProblem trial = verification::trial_problem(compiled);
+    const auto keys = [](const compiler::CompiledProblem& one) {
+      return one.backward ? keys_of(one) : keys_of_forward(one);
+    };
+    EXPECT_LT(trial.problem.tokens_q.value_or(0), 1000);
+    return keys(compiled) == keys(trial);
+  };
+  EXPECT_TRUE(same(make_ragged));
+  EXPECT_TRUE(same(make_paged));
+  EXPECT_TRUE(same([](AttentionProblem& p) { p.dtype_o = DType::kF32; }));
+}
+
+TEST(KernelsBackend, TellsWhereRowsLieApart) {
+  const auto keys = [](auto place) {
+    AttentionProblem problem = problem_of(kCausal);
+    place(problem);
+    return keys_of_forward(compiler::compile(problem));
+  };
+  const auto ragged = keys(make_ragged), paged = keys(make_paged);
+  const auto dense = keys([](AttentionProblem&) {});
+  EXPECT_TRUE(ragged != dense);
+  EXPECT_TRUE(paged != dense);
+  EXPECT_TRUE(ragged == keys([](AttentionProblem& p) {
+                make_ragged(p);
+                p.tokens_q = 777;
+              }));
+  EXPECT_TRUE(paged != keys([](AttentionProblem& p) {
+                make_paged(p);
+                p.paged->block_size = 32;
+              }));
+  EXPECT_TRUE(dense != keys([](AttentionProblem& p) { p.dtype_o = DType::kF32; }));
+  EXPECT_TRUE(dense == keys([](AttentionProblem& p) { p.dtype_o = p.dtype; }));
 }
 
 TEST(KernelsBackend, TellsProblemsOfAnotherStructureApart) {
@@ -280,6 +357,13 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
   problem.dim_qk = 128;
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
   EXPECT_EQ(ids(nullptr, {Direction::kBackward, true, {0}}), std::vector<std::string>{"no_operand_gradient"});
+  problem.dtype_o = DType::kF32;
+  EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{"output_dtype"}) << "gradients that halves cannot hold";
+  problem.backward = false;
+  EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
+  problem.backward = true;
+  problem.dtype = DType::kBF16;
+  EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
 }
 
 TEST(KernelsBackend, HasEveryKernelOfACallInOneOfItsModules) {
