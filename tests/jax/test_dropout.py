@@ -72,6 +72,26 @@ def test_outputs_and_gradients_are_those_of_the_dropped_weights():
         assert np.linalg.norm(other - found[0]) > 0.05 * np.linalg.norm(found[0])
 
 
+def test_gradients_through_the_lse_are_of_all_weights():
+    """Which no weight that is dropped changes; a sink is applied to the LSE, too."""
+    q, k, v, d_o = draw()
+    shares = jnp.where(dropped_shares() > 0, np.float32(1 / (1 - RATE)), 0)
+    sink = jnp.asarray([-1.0, 0.0, 1.0, 2.0], jnp.float32)
+
+    def of_dense(q, k, v, sink):
+        scores = 3 * jnp.tanh(jnp.einsum("bqhd,bkhd->bhqk", q, jnp.repeat(k, HEADS // HEADS_KV, axis=2)) / np.sqrt(DIM))
+        lse = jnp.logaddexp(jax.nn.logsumexp(scores, axis=-1), sink[:, None])
+        o = jnp.einsum("bhqk,bkhd->bqhd", jnp.exp(scores - lse[..., None]) * shares, jnp.repeat(v, HEADS // HEADS_KV, axis=2))
+        return (o * d_o).sum() + (lse * d_o[..., 0].swapaxes(1, 2)).sum()
+
+    def of_call(q, k, v, sink):
+        o, lse = attend(q, k, v, sink=sink, return_lse=True)
+        return (o * d_o).sum() + (lse * d_o[..., 0].swapaxes(1, 2)).sum()
+
+    for found, expected in zip(*(jax.grad(function, argnums=(0, 1, 2, 3))(q, k, v, sink) for function in (of_call, of_dense)), strict=True):
+        assert np.linalg.norm(found - expected) <= 64 * 2**-24 * np.linalg.norm(expected)
+
+
 def test_a_key_is_an_argument_like_any_other():
     q, k, v, _ = draw()
     run = jax.jit(attend)

@@ -103,11 +103,16 @@ def with_lse_column(call, v, o, d_o, d_lse):
     """d loss / d lse, brought in through columns that v, o and d_o get.
 
     The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
-    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same.
+    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too: there the sum of
+    the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
     """
     heads, sequence = call.axis("H"), call.axis("S")
     d_lse = jnp.moveaxis(d_lse, (0, 1, 2), (call.axis("B"), heads, sequence))[..., None].astype(d_o.dtype)
     zeros = jnp.zeros((*d_o.shape[:-1], _COLUMNS - 1), d_o.dtype)
+    if call.dropout:
+        v = jnp.concatenate([v, jnp.zeros((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
+        o = jnp.concatenate([o, -d_lse, zeros], axis=-1)
+        return v, o, jnp.concatenate([d_o, jnp.ones_like(d_lse), zeros], axis=-1)
     v = jnp.concatenate([v, jnp.ones((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
     o = jnp.concatenate([o, jnp.zeros_like(d_lse), zeros], axis=-1)
     return v, o, jnp.concatenate([d_o, d_lse, zeros], axis=-1)
