@@ -4,6 +4,7 @@
 #include <array>
 
 #include "backend/kernels/arguments.hpp"
+#include "backend/kernels/node_costs.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 
@@ -15,12 +16,19 @@ constexpr int kCapability = 90;
 constexpr std::size_t kAlignment = 1024, kBarrierBytes = 8;
 /// The backward makes rows' deltas from o: with few rows or keys, o's rounding would be much of the error.
 constexpr std::int64_t kFewRows = 64;
+/// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
+/// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
+constexpr double kLongMilliseconds = 1.0;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// tile_bytes() of hopper_tiles.cuh.
 std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
   return static_cast<std::size_t>(rows * ((dim + 63) / 64) * 128);
 }
+
+/// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
+/// time to compile than wider products save.
+bool is_long(const Program& program) { return node_costs(program).value >= kLongMilliseconds; }
 
 }  // namespace
 
@@ -44,6 +52,7 @@ std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction 
     smaller.warps = 8;
     smaller.queries = 128;
     smaller.keys = shape.keys > 64 ? 64 : 32;
+    if (is_long(problem.program)) return {smaller};
     return {shape, smaller};
   }
   const bool wide = widest > 128;
@@ -59,6 +68,7 @@ std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction 
   TileShape smaller = shape;
   smaller.key_step /= 2;
   smaller.step = smaller.part = shape.step / 2;
+  if (is_long(problem.program)) return {smaller};
   return {shape, smaller};
 }
 

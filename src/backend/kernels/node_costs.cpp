@@ -39,9 +39,9 @@ double cost_of(const Node& node, const Program& program) {
     case Op::kLog: return 1.15;
     case Op::kGeluTanh: return 1.3;
     case Op::kExpm1:
-    case Op::kLog1p:
+    case Op::kLog1p: return 1.5;
     case Op::kSigmoid:
-    case Op::kSilu: return 1.5;
+    case Op::kSilu: return 2.1;
     case Op::kSin:
     case Op::kCos:
     case Op::kSoftplus: return 3.0;
