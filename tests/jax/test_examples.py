@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "jax")
 
 import char_model
 import gemma_block
+import packed_documents
+import paged_decoding
 from dense_attention import dense_attention
 
 STEPS = 12
@@ -99,3 +101,67 @@ def test_a_wrong_gemma_block_is_seen():
     for wrong, wrong_shape in ((uncapped, shape), (capped, shape._replace(window=shape.window + 1))):
         with pytest.raises(AssertionError):
             dense.assert_close(block_results(wrong, wrong_shape, jnp.float32), plain, truth)
+
+
+PACKED_SHAPE = packed_documents.Shape(layers=1, tokens=150, documents=4)
+DOCUMENTS = packed_documents.read_documents()
+
+
+def wrong_gradients(attention, rate=0.25):
+    """Names of parameters whose gradients are further from the dense ones than their tolerance."""
+    batch = next(packed_documents.batches(DOCUMENTS, PACKED_SHAPE, 1))
+    params = packed_documents.init(PACKED_SHAPE, DOCUMENTS.alphabet)
+    errors = packed_documents.gradient_errors(attention, "float32", rate, params, jax.random.key(2), *batch)
+    assert len(errors) == 10
+    return [name for name, error, tolerance in errors if not error <= tolerance]
+
+
+def test_packed_documents_have_the_dense_gradients():
+    assert wrong_gradients(packed_documents.packed_attention) == []
+
+
+def test_wrong_gradients_of_packed_documents_are_seen():
+    right = packed_documents.packed_attention
+    no_gradient = jax.lax.stop_gradient
+    faults = {
+        "offsets that begin one later": lambda q, k, v, offsets, *rest: right(q, k, v, offsets.at[1:-1].add(1), *rest),
+        "a cap that does not learn": lambda q, k, v, offsets, cap, *rest: right(q, k, v, offsets, no_gradient(cap), *rest),
+        "a sink that does not learn": lambda q, k, v, offsets, cap, sink, *rest: right(q, k, v, offsets, cap, no_gradient(sink), *rest),
+        "another key": lambda *given: right(*given[:-2], jax.random.fold_in(given[-2], 1), given[-1]),
+        "no dropout": lambda *given: right(*given[:-1], 0.0),
+    }
+    for name, fault in faults.items():
+        assert wrong_gradients(fault), name
+
+
+def test_packed_documents_learn():
+    losses, params = packed_documents.train(packed_documents.packed_attention, DOCUMENTS, PACKED_SHAPE, 12, rate=0.1)
+    assert losses[-1] < losses[0] - 0.3
+    assert (params["layers"][0]["sink"] != packed_documents.init(PACKED_SHAPE, DOCUMENTS.alphabet)["layers"][0]["sink"]).all()
+
+
+def test_a_paged_cache_decodes_the_dense_tokens():
+    shape = paged_decoding.Shape(longest=64)
+    params, given = paged_decoding.init(shape), paged_decoding.prompts(shape)
+    dense_tokens = paged_decoding.decode_densely(shape, jnp.float32, params, given, 30)
+    np.testing.assert_array_equal(paged_decoding.decode_paged(shape, jnp.float32, params, given, 30), dense_tokens)
+    assert len(np.unique(dense_tokens)) > 8
+    wider = shape._replace(window=shape.window + 1)
+    assert (paged_decoding.decode_paged(wider, jnp.float32, params, given, 30) != dense_tokens).any()
+
+
+@pytest.mark.parametrize("wrong", ["pages", "lengths"])
+def test_a_wrong_cache_is_seen(monkeypatch, wrong):
+    """Blocks of the next sequence, and a key too few."""
+    shape = paged_decoding.Shape(longest=64)
+    params, given = paged_decoding.init(shape), paged_decoding.prompts(shape)
+    right = flex_attention
+
+    def faulty(q, k, v, *, page_table, lengths, **rest):
+        if wrong == "pages":
+            return right(q, jnp.nan_to_num(k), jnp.nan_to_num(v), page_table=jnp.roll(page_table, 1, axis=0), lengths=lengths, **rest)
+        return right(q, k, v, page_table=page_table, lengths=lengths - 1, **rest)
+
+    monkeypatch.setattr(paged_decoding, "flex_attention", faulty)
+    found = paged_decoding.decode_paged(shape, jnp.float32, params, given, 20)
+    assert (found != paged_decoding.decode_densely(shape, jnp.float32, params, given, 20)).any()

@@ -50,10 +50,14 @@ if [[ $size == small ]]; then
   shards=(--batch 4 --heads 4 --seq 128 --dim 32 --dtype float32)
   text=(--steps 5 --seq 64)
   block=(--features 32 --hidden 64 --seq 64 --window 16)
+  packed=(--steps 5 --layers 1 --tokens 128)
+  paged=(--tokens 10)
 else
   bench=() shards=()
   text=(--layers 4 --heads 8 --head-dim 64 --seq 1024 --batch 8 --steps 1000 --dtype bfloat16)
   block=(--seq 4096 --window 1024 --dtype bfloat16)
+  packed=(--head-dim 64 --tokens 1024 --dtype bfloat16)
+  paged=(--head-dim 64 --dtype bfloat16)
 fi
 
 # One test that hangs must not take the time of the others; -v names each in the log as it ends.
@@ -68,6 +72,8 @@ step char_model 200 "$python" examples/jax/char_model.py --out "$output/char_mod
 [[ ${devices##*$'\n'} =~ ^([0-9]+)$ ]] && ((BASH_REMATCH[1] > 1)) &&
   step jax_sharding 300 "$python" bench/jax/sharding.py "$output/jax_sharding.json" "${shards[@]}"
 step gemma_block 150 "$python" examples/jax/gemma_block.py "${block[@]}"
+step packed_documents 150 "$python" examples/jax/packed_documents.py "${packed[@]}"
+step paged_decoding 100 "$python" examples/jax/paged_decoding.py "${paged[@]}"
 step jax_cpu_tests 500 "${tests[@]}" tests/jax
 
 if ((${#failed[@]} > 0)); then
