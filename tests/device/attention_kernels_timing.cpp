@@ -243,28 +243,19 @@ constexpr Timed kDecoding[] = {
     {"sixteen queries, 32768", kPlain, {.batch = 4, .heads_q = 32, .heads_kv = 8, .seq_q = 16, .seq_kv = 32768}},
 };
 
-/// With as many splits as are chosen for it, half as many, and twice.
+/// Those that are offered for its rows, and some that are not.
 std::vector<TileShape> decoding_shapes(const Timed& timed) {
   struct Cut {
     int rows, row_tiles, keys, warps;
   };
-  static constexpr Cut kCuts[] = {{16, 1, 16, 4}, {16, 1, 16, 8}, {16, 1, 32, 4}, {32, 2, 32, 4}, {32, 2, 16, 4},
-                                  {32, 2, 16, 8}, {32, 1, 16, 8}, {64, 2, 32, 8}, {64, 2, 16, 8}, {64, 2, 32, 4},
-                                  {64, 1, 16, 8}, {64, 1, 32, 8}, {64, 2, 64, 4}};
+  static constexpr Cut kCuts[] = {{16, 1, 16, 4}, {32, 2, 16, 4}, {32, 2, 32, 8}, {64, 2, 16, 8}};
   const AttentionProblem problem = problem_of(timed);
   const std::int64_t rows = timed.sizes.heads_q / timed.sizes.heads_kv * timed.sizes.seq_q;
-  std::vector<TileShape> shapes;
-  for (const Cut& cut : kCuts) {
-    if (cut.rows != std::max<std::int64_t>(rows, 16)) continue;
-    TileShape shape =
-        few_query_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, cuda::describe_current_device());
-    shapes.push_back(shape);
-    shape.splits *= 2;
-    shapes.push_back(shape);
-    if (shape.splits < 4) continue;
-    shape.splits /= 4;
-    shapes.push_back(shape);
-  }
+  const DeviceProperties& device = cuda::describe_current_device();
+  std::vector<TileShape> shapes = few_query_shapes(problem, device);
+  for (const Cut& cut : kCuts)
+    shapes.push_back(few_query_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, device));
+  std::erase_if(shapes, [&](const TileShape& shape) { return shape.queries != std::max<std::int64_t>(rows, 16); });
   return shapes;
 }
 

@@ -64,9 +64,11 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const N
   return pairs / kMeasuredPairs * (kStates + costs.keep);
 }
 
-/// Of few queries' kernels: their launches, what each tile takes more than the portable kernels', the part of the
-/// memory's bandwidth that they reach, and how many multiprocessors' share of it one block of threads can use.
-constexpr double kFewLaunches = 0.009, kFewTiles = 1.3, kFewReached = 0.85, kFewOfBlock = 3;
+/// Of few queries' kernels: a launch, what each tile takes more than the portable kernels', the part of the memory's
+/// bandwidth that they reach, and how many multiprocessors' share of it one warp can use.
+constexpr double kFewLaunch = 0.004, kFewTiles = 1.5, kFewReached = 0.78, kFewOfWarps = 0.156;
+/// Of the kernel that merges parts, and of each million rows that it has.
+constexpr double kMergeLaunch = 0.003, kMergeRows = 1.1;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
 constexpr double kFewAgain = 0.6;
 
@@ -136,11 +138,15 @@ Prediction few_query_time(const compiler::CompiledProblem& problem, const TileSh
   double compute = pairs * (products + program) * std::max(1.0, rates.multiprocessors / blocks);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   const double read = 2 * heads * keys * dims * mask.run * (1 + kFewAgain * (row_tiles - 1));
-  double memory = (read + 2 * static_cast<double>(few_query_part_bytes(shape, p))) / (kFewReached * rates.bytes_per_ms);
-  memory *= std::max(1.0, rates.multiprocessors / (kFewOfBlock * blocks));
+  const double parts = shape.splits > 1 ? 2 * static_cast<double>(few_query_part_bytes(shape, p)) : 0;
+  double memory = (read + parts) / (kFewReached * rates.bytes_per_ms);
+  memory *= std::max(1.0, rates.multiprocessors / (kFewOfWarps * shape.warps * blocks));
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
-  return {kFewLaunches + std::max(compute, memory), std::move(source)};
+  double launches = kFewLaunch;
+  if (shape.splits > 1)
+    launches += kMergeLaunch + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
+  return {launches + std::max(compute, memory), std::move(source)};
 }
 
 }  // namespace scoremod::backend::kernels

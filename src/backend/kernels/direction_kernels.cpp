@@ -112,9 +112,10 @@ void DirectionKernels::add_launches(Direction direction) {
 
 void DirectionKernels::add_few_query_launches() {
   const AttentionProblem& p = problem_;
-  parts_bytes_ = few_query_part_bytes(shape_, p);
+  if (shape_.splits > 1) parts_bytes_ = few_query_part_bytes(shape_, p);
   launches_.push_back({"attention_few_queries", query_tiles_ * shape_.splits * p.batch * p.heads_kv, shape_.threads(),
                        few_query_shared_bytes(shape_, p.dim_qk, p.dim_v)});
+  if (shape_.splits == 1) return;
   // Two numbers for each thread, of rows that are summed again.
   launches_.push_back({"attention_merge_parts", tiles_of(p.batch * p.heads_q * p.seq_q, shape_.warps), shape_.threads(),
                        2 * sizeof(float) * static_cast<std::size_t>(shape_.threads())});

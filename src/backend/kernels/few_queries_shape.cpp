@@ -15,12 +15,13 @@ constexpr std::int64_t kMostQueries = 64;
 constexpr std::array<int, 3> kRows{16, 32, 64};
 /// Sums of 32 rows of a wider output would not fit into a warp's registers.
 constexpr std::int64_t kWidestOfTwoRowTiles = 128;
-constexpr int kMostStages = 6, kFewestStages = 2;
+constexpr int kMostWarps = 8, kMostStages = 6, kFewestStages = 2;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
 /// What the device keeps of its shared memory for each block.
 constexpr std::int64_t kReservedBytes = 1024;
 
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
 std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
@@ -40,20 +41,25 @@ int stages_of(TileShape shape, const AttentionProblem& problem, std::int64_t roo
   return shape.stages;
 }
 
-/// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end.
+/// Whether registers suffice for what a thread holds: sums of its rows, scores, and what there is beside them.
+bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
+  constexpr std::int64_t kOfMultiprocessor = 65536, kMostOfThread = 255, kBeside = 80;
+  const std::int64_t wanted = shape.row_tiles * (padded(dim_v) + shape.keys) / 2 + kBeside;
+  return wanted <= std::min(kMostOfThread, kOfMultiprocessor / (shape.blocks * shape.threads()));
+}
+
+/// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
 int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
   const std::int64_t heads = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
-  const std::int64_t chunks = (problem.seq_kv + kChunk - 1) / kChunk, at_once = multiprocessors * shape.blocks;
-  const std::int64_t most = std::max<std::int64_t>(1, std::min((chunks + shape.teams - 1) / shape.teams, at_once));
+  const std::int64_t chunks = quotient_up(problem.seq_kv, kChunk), at_once = multiprocessors * shape.blocks;
+  const std::int64_t most = std::max<std::int64_t>(2, std::min(quotient_up(chunks, shape.teams), at_once));
   // What a block takes beside its keys, in chunks of a team.
-  constexpr double kBlock = 2;
-  std::int64_t best = 1;
-  double least = 0;
-  for (std::int64_t splits = 1; splits <= most; ++splits) {
-    const auto rounds = static_cast<double>((heads * splits + at_once - 1) / at_once);
-    const auto of_block = static_cast<double>((chunks + splits * shape.teams - 1) / (splits * shape.teams));
-    const double time = rounds * (of_block + kBlock);
-    if (splits > 1 && time >= least) continue;
+  constexpr std::int64_t kBlock = 2;
+  std::int64_t best = 2, least = 0;
+  for (std::int64_t splits = 2; splits <= most; ++splits) {
+    const std::int64_t time =
+        quotient_up(heads * splits, at_once) * (quotient_up(chunks, splits * shape.teams) + kBlock);
+    if (splits > 2 && time >= least) continue;
     best = splits;
     least = time;
   }
@@ -66,7 +72,10 @@ std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const D
   std::vector<TileShape> shapes;
   for (const int rows : kRows) {
     const int row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
-    shapes.push_back(few_query_shape(rows, row_tiles, row_tiles == 1 ? 16 : 32, rows == 64 ? 8 : 4, problem, device));
+    const int keys = rows == 64 && row_tiles == 2 ? 32 : 16;
+    shapes.push_back(few_query_shape(rows, row_tiles, keys, kMostWarps, problem, device));
+    shapes.push_back(shapes.back());
+    shapes.back().splits = 1;
   }
   return shapes;
 }
@@ -80,15 +89,15 @@ TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const At
   shape.keys = keys;
   const int team_warps = rows / (16 * row_tiles);
   const std::int64_t room = device.shared_memory_per_block;
-  // Wide heads leave small devices room for fewer warps' tiles.
+  // Few tiles on their way leave memory idle, and so wide heads or small devices have fewer warps.
   for (shape.warps = std::max(warps, team_warps);; shape.warps /= 2) {
     shape.teams = shape.warps / team_warps;
     shape.blocks = 2;
     shape.stages = stages_of(shape, problem, room / 2 - kReservedBytes);
-    if (shape.stages > kFewestStages) break;
+    if (shape.stages > kFewestStages && fits_registers(shape, problem.dim_v)) break;
     shape.blocks = 1;
     shape.stages = stages_of(shape, problem, room);
-    if (shared_bytes(shape, problem) <= room || shape.teams == 1) break;
+    if (shape.stages > kFewestStages || shape.teams == 1) break;
   }
   shape.splits = splits_of(shape, problem, device.multiprocessors);
   return shape;
@@ -102,14 +111,16 @@ std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& prob
 
 std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
   const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
-  return (rows + shape.queries - 1) / shape.queries;
+  return quotient_up(rows, shape.queries);
 }
 
 std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const std::int64_t stages =
       std::int64_t{shape.teams} * shape.stages * shape.keys * (row_bytes(dim_qk) + row_bytes(dim_v));
   const std::int64_t parts = std::int64_t{shape.teams} * shape.queries * part_row_bytes(dim_v);
-  return static_cast<std::size_t>(shape.queries * row_bytes(dim_qk) + std::max(stages, parts));
+  // Two numbers for each thread, of rows that are summed again.
+  const std::int64_t plain = 2 * static_cast<std::int64_t>(sizeof(float)) * shape.threads();
+  return static_cast<std::size_t>(std::max(shape.queries * row_bytes(dim_qk) + std::max(stages, parts), plain));
 }
 
 std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem) {

@@ -11,9 +11,9 @@
 
 namespace scoremod::backend::kernels {
 
-/// Shapes of a forward of few queries on this device, with room for 16, 32 and 64 rows: what a problem's rows, the
-/// queries of all heads that share one of keys, fill best is fastest, and a problem with other sizes (a trial of this
-/// one) has the same three.
+/// Shapes of a forward of few queries on this device, with room for 16, 32 and 64 rows, each with keys that are shared
+/// out and with a single share. What a problem's rows, the queries of all heads that share one of keys, fill best is
+/// fastest; a problem with other sizes (a trial of this one) has the same six, but for the number of shares.
 std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device);
 
 /// One for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once: with as many stages as

@@ -48,6 +48,7 @@ Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capabilit
   structure.text("attention kernels").integer(kRevision).integer(compute_capability);
   structure.bytes(kernels::structure_of_source(recipe.problem(), recipe.direction(), recipe.shape()));
   kernels::write_branches(structure, recipe.problem().problem);
+  structure.boolean(recipe.shape().splits > 1);
   return structure.written();
 }
 

@@ -1,7 +1,7 @@
 // Few queries against many keys. attention_few_queries: one block of threads for kQueries rows of the heads that share
 // a head of keys, and for one of call.splits shares of the keys. Its teams of warps walk over different keys, each with
 // kStages tiles of k and v of its own, all but one of which are on their way. attention_merge_parts: o and lse of each
-// row, from what the shares have left, in ascending order.
+// row, from what the shares have left, in ascending order; a single share needs no such kernel.
 #pragma once
 
 #include "backend/kernels/device/attention_softmax.cuh"
@@ -111,6 +111,26 @@ SCOREMOD_FUNCTION void load_queries(const AttentionArguments& call, Half* tile, 
   }
 }
 
+// load_tile() of a team's keys, in as few instructions as the copies may take.
+template <int kDim>
+SCOREMOD_FUNCTION void load_keys(Half* tile, const Rows& from, int first, int end, int thread) {
+  constexpr int kWords = padded(kDim) / 8, kRows = kTeamThreads < kWords ? 1 : kTeamThreads / kWords;
+  if (!from.aligned || kTeamThreads % kWords != 0)
+    return load_tile<kKeys, kDim, kTeamThreads>(tile, from, first, end, thread);
+  // A tile lies in one block of a pool, or each row is looked up.
+  constexpr bool kInOnePiece = !kPaged || kBlockRows % kKeys == 0;
+  const int row = thread / kWords, dim = thread % kWords * 8;
+  const Half* at = from.at(first) + row * from.row + dim;
+  Half* const to = tile + row * row_length(kDim) + dim;
+#pragma unroll
+  for (int i = 0; i < kKeys; i += kRows) {
+    const bool there = first + row + i < end && dim < kDim;
+    if (!kInOnePiece && there) at = from.at(first + row + i) + dim;
+    copy_ahead<16>(to + i * row_length(kDim), there ? at : from.data, there ? 16 : 0);
+    at += kRows * from.row;
+  }
+}
+
 // Of the warp's rows, those of the block's tile from `to` on.
 SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to) {
   const int lane = threadIdx.x % 32;
@@ -169,6 +189,31 @@ struct MergedRow {
   }
 };
 
+// Whether a batch has this query.
+SCOREMOD_FUNCTION bool is_there(const AttentionArguments& call, int b, int q) {
+  return !kRaggedQueries || q < queries_of(call, b);
+}
+
+// Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, int b, int h, int q) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+  float sum = row.sum, lse;
+  const float factor =
+      dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) / sum;
+  const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
+  bool not_finite = !is_finite(sum);
+#pragma unroll
+  for (int j = 0; j < MergedRow::kOutputs; ++j) {
+    const int dim = lane + 32 * j;
+    if (dim >= kDimV) continue;
+    not_finite = not_finite || !is_finite(row.output[j]);
+    store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
+  }
+  if (lane == 0) store_row_terms(call, b, h, q, lse, row.largest);
+  return not_finite;
+}
+
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
   const AttentionArguments& call = p.call;
@@ -191,8 +236,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
     int found = -1;
     if (walk.next(p, b)) {
       Half* const k_tile = stages + stage * kStageHalves;
-      load_tile<kKeys, kDimQk, kTeamThreads>(k_tile, ks, walk.tile * kKeys, keys, thread);
-      load_tile<kKeys, kDimV, kTeamThreads>(k_tile + kKeyHalves, vs, walk.tile * kKeys, keys, thread);
+      load_keys<kDimQk>(k_tile, ks, walk.tile * kKeys, keys, thread);
+      load_keys<kDimV>(k_tile + kKeyHalves, vs, walk.tile * kKeys, keys, thread);
       found = walk.tile * 2 + (walk.partial ? 1 : 0);
     }
     end_copies();
@@ -226,31 +271,22 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
   store_part(rows, parts + team * kPartFloats + warp_row * kPartRow);
   block_barrier();
   float* const to = parts_of(call, b, key_head, row_tile) + (long long)split * kPartFloats;
+  bool not_finite = false;
   for (int row = warp; row < kQueries && first_row + row < rows_of_head(call); row += kWarps) {
+    const RowOwner of = owner_of(call, h, first_row + row);
     MergedRow merged;
     merged.merge(parts + row * kPartRow, kTeams);
-    merged.store(to + row * kPartRow);
+    if (call.splits > 1)
+      merged.store(to + row * kPartRow);
+    else if (is_there(call, b, of.q))
+      not_finite = store_merged(p, merged, b, of.h, of.q) || not_finite;
   }
-}
-
-// Returns whether an output is not finite.
-SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, int b, int h, int q) {
-  const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
-  float sum = row.sum, lse;
-  const float factor =
-      dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) / sum;
-  const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
-  bool not_finite = !is_finite(sum);
-#pragma unroll
-  for (int j = 0; j < MergedRow::kOutputs; ++j) {
-    const int dim = lane + 32 * j;
-    if (dim >= kDimV) continue;
-    not_finite = not_finite || !is_finite(row.output[j]);
-    store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
+  if (!any_of_block(not_finite)) return;
+  for (int row = 0; row < kQueries && first_row + row < rows_of_head(call); ++row) {
+    const RowOwner of = owner_of(call, h, first_row + row);
+    if (!is_there(call, b, of.q)) continue;
+    forward_row(p, (float*)shared, b, of.h, of.q);
   }
-  if (lane == 0) store_row_terms(call, b, h, q, lse, row.largest);
-  return not_finite;
 }
 
 // One warp for each row.
@@ -269,8 +305,7 @@ SCOREMOD_KERNEL(kThreads, 1) attention_merge_parts(SCOREMOD_ARGUMENT p) {
   if (number < rows) {
     owner(number, b, h, q);
   }
-  const auto is_there = [&] { return !kRaggedQueries || q < queries_of(call, b); };
-  if (number < rows && is_there()) {
+  if (number < rows && is_there(call, b, q)) {
     const int key_head = h / call.group, row = q * call.group + h % call.group;
     MergedRow merged;
     merged.merge(parts_of(call, b, key_head, row / kQueries) + row % kQueries * kPartRow, call.splits);
@@ -279,7 +314,7 @@ SCOREMOD_KERNEL(kThreads, 1) attention_merge_parts(SCOREMOD_ARGUMENT p) {
   if (!any_of_block(not_finite)) return;
   for (int i = 0; i < kWarps && first + i < rows; ++i) {
     owner(first + i, b, h, q);
-    if (!is_there()) continue;
+    if (!is_there(call, b, q)) continue;
     forward_row(p, (float*)shared, b, h, q);
   }
 }

@@ -170,6 +170,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   float* const parts = scratch + kThreads;
   const auto value_at = [&](int kv) {
     float score = 0.0f;
+#pragma unroll 1
     for (int d = 0; d < kDimQk; ++d)
       score = multiply_add(float_of(qs.at(q)[d * qs.dim]), float_of(ks.at(kv)[d * ks.dim]), score);
     return value_of<true>(p, score * call.scale, b, h, q, kv);
@@ -179,6 +180,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
   block_barrier();
   parts[threadIdx.x] = largest;
   block_barrier();
+#pragma unroll 1
   for (int i = 0; i < kThreads; ++i) largest = f32_max(largest, parts[i]);
   const float sink = kSink ? sink_of(p, h) : -infinity(), top = f32_max(largest, sink);
   const float reference = top == -infinity() ? 0.0f : top;
@@ -193,6 +195,7 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
     weights[threadIdx.x] = value == -infinity() ? -1.0f : expf(value - reference);
     if (kDropout) parts[threadIdx.x] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
     block_barrier();
+#pragma unroll 1
     for (int j = 0; j < kThreads && first + j < keys; ++j) {
       if (weights[j] < 0.0f) continue;
       sum += weights[j];

@@ -93,6 +93,16 @@ const ShapedCase kShapedCases[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
 
+/// Without parts that are merged.
+TEST(FewQueriesInOneShare, AreRight) {
+  const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
+  TileShape shape = shape_of(test.problem, 32);
+  shape.splits = 1;
+  expect_right(
+      check_of(test, random_inputs(test.problem), shape, {"    forward_row(p, (float*)shared, b, of.h, of.q);\n", ""}));
+  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
+}
+
 TEST(FewQueriesWithInfinitiesAndNan, AreRight) {
   for (const auto& [name, rows] :
        {ShapedCase{"few queries and one key", 32}, ShapedCase{"few queries' mask by the score", 64}}) {
@@ -114,6 +124,7 @@ TEST_P(FewQueryFaults, AreSeen) {
   const checking::CheckCase test = case_of(GetParam().test);
   const ProblemInputs inputs = random_inputs(test.problem);
   TileShape shape = shape_of(test.problem, 16);
+  shape.warps = shape.teams = 2;
   shape.stages = 2;  // fewer than a team has tiles
   shape.splits = 2;
   EXPECT_FALSE(check_of(test, inputs, shape, kOnce, GetParam().fault).passed());
@@ -161,15 +172,16 @@ AttentionProblem decoding(std::int64_t batch, std::int64_t seq_kv) {
 
 TEST(FewQueryShapes, SplitKeysWhereThereAreFewHeads) {
   const auto splits = [](std::int64_t batch, std::int64_t seq_kv) {
-    const TileShape shape = few_query_shapes(decoding(batch, seq_kv), device(132)).front();
-    EXPECT_EQ(shape.blocks, 2);
-    return shape.splits;
+    const std::vector<TileShape> shapes = few_query_shapes(decoding(batch, seq_kv), device(132));
+    EXPECT_EQ(shapes[0].blocks, 1);
+    EXPECT_EQ(shapes[1].splits, 1);
+    EXPECT_EQ(shapes[0].queries, shapes[1].queries);
+    return shapes[0].splits;
   };
-  EXPECT_EQ(splits(16, 8192), 2);  // 256 blocks for 264 places
-  EXPECT_EQ(splits(4, 32768), 8);  // likewise
+  EXPECT_EQ(splits(4, 32768), 4);  // 128 blocks for 132 places
   EXPECT_GE(splits(1, 32768), 16);
-  EXPECT_EQ(splits(1, 100), 1);     // not more than there are keys for
-  EXPECT_LE(splits(512, 8192), 2);  // the heads alone fill the device
+  EXPECT_EQ(splits(1, 100), 2);     // not more than there are keys for
+  EXPECT_EQ(splits(512, 8192), 2);  // the heads alone fill the device
 }
 
 TEST(FewQueryShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
@@ -186,6 +198,7 @@ TEST(FewQueryShapes, FitDevicesOfLittleSharedMemory) {
     AttentionProblem problem = decoding(2, 1000);
     problem.dim_qk = problem.dim_v = dim;
     for (const TileShape& shape : few_query_shapes(problem, small)) {
+      EXPECT_GT(shape.stages, 1);
       EXPECT_LE(few_query_shared_bytes(shape, dim, dim) * static_cast<std::size_t>(shape.blocks), 101376U)
           << "dim " << dim << ", " << shape.queries << " rows";
     }

@@ -150,11 +150,22 @@ TEST(KernelsBackend, OffersFewQueriesTheRowsThatTheyFill) {
       const auto best = std::ranges::min_element(
           candidates, {}, [](const Candidate& candidate) { return candidate.predicted.milliseconds; });
       EXPECT_NE(best->label.find(concat("few-query kernels with tiles of ", rows)), std::string::npos) << best->label;
-      EXPECT_GT(best->workspace_bytes, 0U);
     }
   }
   for (const Candidate& candidate : candidates_of(decoding(65), Direction::kForward))
     EXPECT_EQ(candidate.label.find("few-query"), std::string::npos);
+}
+
+TEST(KernelsBackend, SharesOutKeysWhereHeadsDoNotFillTheDevice) {
+  const auto workspace = [](std::int64_t batch) {
+    AttentionProblem problem = decoding(1);
+    problem.batch = batch;
+    const auto candidates = candidates_of(problem, Direction::kForward);
+    const auto milliseconds = [](const Candidate& candidate) { return candidate.predicted.milliseconds; };
+    return std::ranges::min_element(candidates, {}, milliseconds)->workspace_bytes;
+  };
+  EXPECT_EQ(workspace(16), 0U);
+  EXPECT_GT(workspace(2), 0U);
 }
 
 TEST(KernelsBackend, BuildsNothingForACacheThatGrows) {
