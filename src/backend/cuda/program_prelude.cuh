@@ -45,6 +45,13 @@ SCOREMOD_FUNCTION int i32_floor_div(int x, int y) {
   return quotient - ((x % y != 0 && (x < 0) != (y < 0)) ? 1 : 0);
 }
 SCOREMOD_FUNCTION int i32_mod(int x, int y) { return y == 0 ? x : i32_sub(x, i32_mul(i32_floor_div(x, y), y)); }
+// By a constant above 0, where the compiler finds a product or a shift: ~x takes the place of a negative x, whose
+// quotient is then the complement.
+SCOREMOD_FUNCTION int i32_floor_div_positive(int x, int y) {
+  const int sign = x >> 31;
+  return (int)((unsigned)(x ^ sign) / (unsigned)y) ^ sign;
+}
+SCOREMOD_FUNCTION int i32_mod_positive(int x, int y) { return i32_sub(x, i32_mul(i32_floor_div_positive(x, y), y)); }
 SCOREMOD_FUNCTION int i32_min(int x, int y) { return x < y ? x : y; }
 SCOREMOD_FUNCTION int i32_max(int x, int y) { return x > y ? x : y; }
 SCOREMOD_FUNCTION int i32_abs(int x) { return x < 0 ? i32_neg(x) : x; }

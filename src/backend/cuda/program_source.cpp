@@ -114,6 +114,18 @@ const char* relation(Op op) {
   }
 }
 
+/// By a positive constant, as floor_div and mod mean it; empty for other ops and divisors.
+std::string by_constant(const Node& node, const Node& divisor, const std::string& x) {
+  const bool quotient = node.op == Op::kFloorDiv;
+  if (node.type != Type::kI32 || (!quotient && node.op != Op::kMod) || divisor.op != Op::kConstant) return {};
+  const std::int32_t y = ir::constant_i32(divisor);
+  if (y <= 0) return {};
+  // A shift rounds down, and the lowest bits are what it leaves.
+  if (const auto bits = static_cast<std::uint32_t>(y); std::has_single_bit(bits))
+    return quotient ? concat(x, " >> ", std::countr_zero(bits)) : concat(x, " & ", y - 1);
+  return concat(quotient ? "i32_floor_div_positive(" : "i32_mod_positive(", x, ", ", y, ")");
+}
+
 std::string cast(Op op, Type from, const std::string& x) {
   if (op == Op::kToF32) return from == Type::kF32 ? x : from == Type::kI32 ? "(float)" + x : x + " ? 1.0f : 0.0f";
   if (op == Op::kToI32) return from == Type::kF32 ? "i32_of_f32(" + x + ")" : from == Type::kI32 ? x : x + " ? 1 : 0";
@@ -230,6 +242,10 @@ std::string ProgramSource::expression(NodeId id) {
     case Op::kToI32:
     case Op::kToBool: return cast(node.op, arg_type(), arg(0));
     default: break;
+  }
+  if (node.arg_count > 1) {
+    std::string quotient = by_constant(node, program_.nodes()[node.args[1]], arg(0));
+    if (!quotient.empty()) return quotient;
   }
   if (node.type == Type::kBool) return concat(arg(0), " ", relation(node.op), " ", arg(1));
   if (node.type == Type::kF32 && f32_operator(node.op) != nullptr) {

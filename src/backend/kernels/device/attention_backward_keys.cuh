@@ -71,7 +71,10 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
       if (kDk) add_product<kDimQk>(dk, products, q_tile);
     }
   }
-  store_keys<kDk, kDv>(p, dk, dv, (float*)shared, b, head_kv, key_tile);
+  const float ones[1][2] = {{1.0f, 1.0f}};
+  if (kDk) store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, keys);
+  if (kDv) store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, keys);
+  mend_keys<kDk, kDv>(p, dk, dv, (float*)shared, b, head_kv, key_tile);
 }
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_keys(SCOREMOD_ARGUMENT p) { write_keys<true, !kSplitKeys>(p); }

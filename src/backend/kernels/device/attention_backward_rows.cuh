@@ -10,11 +10,6 @@ SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int
   return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
 }
 
-struct alignas(16) Word {
-  unsigned long long halves[2];
-};
-SCOREMOD_FUNCTION void copy_word(void* to, const void* from) { *(Word*)to = *(const Word*)from; }
-
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
@@ -75,6 +70,7 @@ SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const Attent
 template <class Element>
 SCOREMOD_FUNCTION float dot(const RowsOf<Element>& x, int x_row, const Rows& y, int y_row, int dims) {
   float sum = 0.0f;
+#pragma unroll 1
   for (int d = 0; d < dims; ++d)
     sum = multiply_add(float_of(x.at(x_row)[d * x.dim]), float_of(y.at(y_row)[d * y.dim]), sum);
   return sum;
@@ -86,5 +82,6 @@ SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int 
   const float q_k = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk);
   const float product = dot(rows_of<Output>(call.d_o, b, h), q, rows_of(call.v, b, h / call.group), kv, kDimV);
   const float* const terms = row_terms(call, b, h, q);
+  if (kScoreIsValue && q_k * call.scale == -infinity()) return {};
   return differentiate<true>(p, q_k, product, weight_stays(call, b, h, q, kv), terms[0], terms[1], b, h, q, kv);
 }

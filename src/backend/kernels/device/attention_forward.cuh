@@ -43,7 +43,10 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
     soften(p, scores, rows, partial, b, h, first_query, first_key);
     add_product<kDimV>(rows.output, scores, v_tile);
   }
-  if (!any_of_block(store_softmax(p, rows, b, h, first_query))) return;
+  float factors[kRowTiles][2];
+  const bool not_finite = close_softmax(p, rows, factors, b, h, first_query);
+  store_rows<kDimV>(rows.output, factors, rows_of<Output>(call.o, b, h), first_query, queries);
+  if (!any_of_block(not_finite)) return;
   for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
     forward_row(p, (float*)shared, b, h, query_tile * kQueries + i);
 }

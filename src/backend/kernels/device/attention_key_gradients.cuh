@@ -60,6 +60,7 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
       gradients[threadIdx.x] = own.gradient;
       kept[threadIdx.x] = own.kept;
       block_barrier();
+#pragma unroll 1
       for (int j = 0; j < kThreads && first + j < queries; ++j) {
         if (!kept[j]) continue;
 #pragma unroll
@@ -99,22 +100,13 @@ SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& sc
     }
 }
 
-// Writes the sums of a warp's keys, and those of the block's keys again by plain sums where one of them is not finite.
+// Keys of the block again by plain sums, where a sum of one of them is not finite.
 template <bool kDk, bool kDv>
-SCOREMOD_FUNCTION void store_keys(const Arguments& p, const Sums<1, padded(kDimQk)>& dk,
-                                  const Sums<1, padded(kDimV)>& dv, float* scratch, int b, int head_kv, int key_tile) {
+SCOREMOD_FUNCTION void mend_keys(const Arguments& p, const Sums<1, padded(kDimQk)>& dk,
+                                 const Sums<1, padded(kDimV)>& dv, float* scratch, int b, int head_kv, int key_tile) {
   const AttentionArguments& call = p.call;
   const int first_key = key_tile * kKeys + threadIdx.x / 32 * 16, keys = keys_of(call, b);
-  const float ones[1][2] = {{1.0f, 1.0f}};
-  bool not_finite = false;
-  if (kDk) {
-    store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, keys);
-    not_finite = any_not_finite(dk, first_key, keys);
-  }
-  if (kDv) {
-    store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, keys);
-    not_finite = any_not_finite(dv, first_key, keys) || not_finite;
-  }
+  const bool not_finite = (kDk && any_not_finite(dk, first_key, keys)) || (kDv && any_not_finite(dv, first_key, keys));
   if (!any_of_block(not_finite)) return;
   for (int i = 0; i < kKeys && key_tile * kKeys + i < keys; ++i)
     backward_key_row<kDk, kDv>(p, scratch, b, head_kv, key_tile * kKeys + i);

@@ -34,25 +34,25 @@ struct Differentiated {
 };
 
 // From the products of q and k, and of d_o and v, whether dropout leaves the weight, and the row's terms
-// (row_terms()). Unless kMasked, an element that is
-// not kept for its value alone has what that gives: nothing, or a NaN, for which its row or key is summed again.
+// (row_terms()). Unless kMasked, and where the score is the value, an element that is not kept for its value alone has
+// what that gives: nothing, or a NaN, for which its row or key is summed again.
 template <bool kMasked>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
                                                                     bool stays, float lse, float delta, int b, int h,
                                                                     int any_q, int any_kv) {
   product = dropped(p.call, product, stays);
-  if (!kMasked && kScoreIsValue) {
-    const float weight = exp2_of(multiply_add(q_k, p.call.scale, -lse) * kLog2E);
-    return {weight, weight * (product - delta) * p.call.scale, true};
-  }
   const float score = q_k * p.call.scale;
   const int q = any_q < p.call.seq_q ? any_q : p.call.seq_q - 1;
   const int kv = kMasked && any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
   const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
             offset_kv = p.call.offset_kv;
   /*{forward_statements}*/ const float value = score; /*{}*/
-  const bool kept = !kMasked || (/*{value}*/ value /*{}*/ != -infinity() && lse != infinity() && q == any_q &&
-                                 kv == any_kv && /*{keep}*/ kv <= q /*{}*/);
+  const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && lse != infinity() &&
+                                 q == any_q && kv == any_kv && /*{keep}*/ kv <= q /*{}*/);
+  if (kScoreIsValue) {
+    const float weight = exp2_of(multiply_add(q_k, p.call.scale, -lse) * kLog2E);
+    return {kept ? weight : 0.0f, kept ? weight * (product - delta) * p.call.scale : 0.0f, kept};
+  }
   const float weight = kept ? exp2_of((/*{value}*/ value /*{}*/ - lse) * kLog2E) : 0.0f;
   const float upstream = kept ? weight * (product - delta) : 0.0f;
   /*{statements}*/ const float d_score = upstream; /*{}*/

@@ -40,6 +40,7 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
     gradients[threadIdx.x] = own.gradient;
     kept[threadIdx.x] = own.kept;
     block_barrier();
+#pragma unroll 1
     for (int j = 0; j < kThreads && first + j < keys; ++j) {
       if (!kept[j]) continue;
 #pragma unroll

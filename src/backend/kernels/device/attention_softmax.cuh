@@ -227,12 +227,12 @@ SCOREMOD_FUNCTION void store_row_terms(const AttentionArguments& call, int b, in
     call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
 }
 
-// Returns whether an output is not finite.
-SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int b, int h, int first_query) {
+// Writes the rows' LSEs, and what their outputs are to be multiplied by; returns whether an output is not finite.
+SCOREMOD_FUNCTION bool close_softmax(const Arguments& p, SoftmaxRows& rows, float (&factors)[kRowTiles][2], int b,
+                                     int h, int first_query) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32, queries = queries_of(call, b);
   const float sink = kSink ? sink_of(p, h) : -infinity();
-  float factors[kRowTiles][2];
   bool not_finite = any_not_finite(rows.output, first_query, queries);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
@@ -249,6 +249,5 @@ SCOREMOD_FUNCTION bool store_softmax(const Arguments& p, SoftmaxRows& rows, int 
       factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;
       if (lane % 4 == 0 && row < queries) store_row_terms(call, b, h, row, lse, rows.largest[m][half]);
     }
-  store_rows<kDimV>(rows.output, factors, rows_of<Output>(call.o, b, h), first_query, queries);
   return not_finite;
 }

@@ -18,14 +18,22 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   bool kept = false, masked = false;
   const bool there = first_q < queries_of(call, b) && first_kv < keys_of(call, b);
   if (there && band_state(call, query_tile, key_tile) != kEmptyTile) {
-    for (int q = first_q; q < end_q; ++q) {
-      for (int kv = first_kv + lane; kv < first_kv + kKeys; kv += 32) {
-        if (kv < call.seq_kv && keeps(p, b, h, q, kv))
-          kept = true;
-        else
-          masked = true;
+    // A thread stays with a key: what the mask reads of keys is read once, and what it reads of queries is the same for
+    // all threads.
+    bool decided = false;
+    for (int any_kv = first_kv + lane; any_kv < first_kv + kKeys && !decided; any_kv += 32) {
+      const bool is_key = any_kv < call.seq_kv;
+      const int kv = is_key ? any_kv : call.seq_kv - 1;
+      for (int begin = first_q; begin < end_q && !decided; begin += 32) {
+        const int end = begin + 32 < end_q ? begin + 32 : end_q;
+#pragma unroll 8
+        for (int q = begin; q < end; ++q) {
+          const bool keep = keeps(p, b, h, q, kv) && is_key;
+          kept = kept || keep;
+          masked = masked || !keep;
+        }
+        decided = ballot(kept) != 0 && ballot(masked) != 0;
       }
-      if (q % 8 == 7 && ballot(kept) != 0 && ballot(masked) != 0) break;
     }
   }
   const bool some = ballot(kept) != 0, all = ballot(masked) == 0;

@@ -18,6 +18,12 @@ SCOREMOD_FUNCTION constexpr int padded(int dim) { return (dim + 15) / 16 * 16; }
 // different banks.
 SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + 8; }
 
+// Eight halves, where one access may take them.
+struct alignas(16) Word {
+  unsigned long long halves[2];
+};
+SCOREMOD_FUNCTION void copy_word(void* to, const void* from) { *(Word*)to = *(const Word*)from; }
+
 // The numbers that tensors hold: halves, or in o and d_o what kOutput says.
 struct OtherHalf {
   unsigned short bits;

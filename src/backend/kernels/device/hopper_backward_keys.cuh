@@ -212,7 +212,17 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
       keys.run(place.b, place.head_kv, place.key_tile);
     }
     const KeyPlace place(call);
-    store_keys<kDk, kDv>(all.rest, keys.dk, keys.dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
+    const int first_key = place.key_tile * kKeys + threadIdx.x / 32 * 16, keys_end = keys_of(call, place.b);
+    const float ones[1][2] = {{1.0f, 1.0f}};
+    if (kDk) {
+      store_through_tile<kDimQk, kDimQk>(keys.dk, ones, rows_of(call.dk, place.b, place.head_kv), tiles.k, first_key,
+                                         keys_end);
+    }
+    if (kDv) {
+      store_through_tile<kDimV, kDimV>(keys.dv, ones, rows_of(call.dv, place.b, place.head_kv), tiles.v, first_key,
+                                       keys_end);
+    }
+    mend_keys<kDk, kDv>(all.rest, keys.dk, keys.dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
   }
 }
 

@@ -147,7 +147,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
     const int queries = queries_of(call, b);
     const float ones[1][2] = {{1.0f, 1.0f}};
-    store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, queries);
+    store_through_tile<kDimQk, kDimQk>(dq, ones, rows_of(call.dq, b, h), tiles.q, first_query, queries);
     if (any_of_block(any_not_finite(dq, first_query, queries))) {
       for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
         backward_query_row(all.rest, (float*)tiles.q, b, h, query_tile * kQueries + i);

@@ -150,8 +150,13 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT al
     rows.clear();
     consume_forward(all.rest, tiles, rows, b, h, query_tile);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
-    if (any_of_block(store_softmax(all.rest, rows, b, h, first_query))) {
-      for (int i = 0; i < kQueries && query_tile * kQueries + i < queries_of(call, b); ++i)
+    const int queries = queries_of(call, b);
+    float factors[1][2];
+    const bool not_finite = close_softmax(all.rest, rows, factors, b, h, first_query);
+    store_through_tile<kDimV, kDimQk>(rows.output, factors, rows_of<Output>(call.o, b, h), tiles.q, first_query,
+                                      queries);
+    if (any_of_block(not_finite)) {
+      for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
         forward_row(all.rest, (float*)tiles.q, b, h, query_tile * kQueries + i);
     }
   }

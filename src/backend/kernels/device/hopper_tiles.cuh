@@ -15,8 +15,8 @@ constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
 // Registers of a thread: 64 Ki are shared by the consumers and one group of producers.
 constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
-// Numbers of barriers that threads meet at: one where producers do, and one for each group of consumers.
-constexpr int kProducersMeet = 2, kTurns = 3;
+// Numbers of barriers that threads meet at: one where producers do, and two for each group of consumers.
+constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
 
 // The number of a consumer's group.
 SCOREMOD_FUNCTION int group_number() { return uniform(threadIdx.x / kGroup); }
@@ -117,3 +117,48 @@ SCOREMOD_FUNCTION void begin_turns() {
 }
 SCOREMOD_FUNCTION void await_turn() { meet(kTurns + group_number(), 2 * kGroup); }
 SCOREMOD_FUNCTION void pass_turn() { arrive_at(kTurns + (group_number() + 1) % kGroups, 2 * kGroup); }
+
+template <class Element>
+constexpr bool kIsHalf = false;
+template <>
+constexpr bool kIsHalf<Half> = true;
+
+// Rows below `end` of the sums times a factor of each row, to a tensor: through the group's rows of a tile of kTileDim,
+// whose products are over, so that neighbouring threads write neighbouring words. Another dtype's go straight there.
+template <int kDim, int kTileDim, class Element>
+SCOREMOD_FUNCTION void store_through_tile(const Sums<1, padded(kDim)>& sums, const float (&factors)[1][2],
+                                          const RowsOf<Element>& to, Half* tile, int first, int end) {
+  if (!kIsHalf<Element>) return store_rows<kDim>(sums, factors, to, first, end);
+  constexpr int kRows = kWarps * 16, kAtOnce = blocks_of(kTileDim) * 64;
+  constexpr int kWords = (padded(kDim) < kAtOnce ? padded(kDim) : kAtOnce) / 8;
+  const int lane = threadIdx.x % 32;
+  Half* const own = tile + threadIdx.x / 32 * 16 * 64;
+  meet(kGroupMeets + group_number(), kGroup);
+#pragma unroll
+  for (int begin = 0; begin < padded(kDim); begin += kAtOnce) {
+    if (begin != 0) warp_barrier();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int n = 0; n < kWords && begin + n * 8 < padded(kDim); ++n) {
+        const float* const pair = &sums.at[0][begin / 8 + n][half * 2];
+        const int row = half * 8 + lane / 4, word = n % 8 ^ lane / 4;
+        *(unsigned*)(own + n / 8 * kRows * 64 + row * 64 + word * 8 + lane % 4 * 2) =
+            pair_of(pair[0] * factors[0][half], pair[1] * factors[0][half]);
+      }
+    warp_barrier();
+#pragma unroll 2
+    for (int i = lane; i < 16 * kWords; i += 32) {
+      const int row = i / kWords, n = i % kWords, dim = begin + n * 8;
+      if (first + row >= end || dim >= kDim) continue;
+      const Half* const from = own + n / 8 * kRows * 64 + row * 64 + (n % 8 ^ row % 8) * 8;
+      Half* const at = (Half*)to.at(first + row);
+      if (to.aligned) {
+        copy_word(at + dim, from);
+      } else {
+#pragma unroll 1
+        for (int j = 0; j < 8 && dim + j < kDim; ++j) at[(dim + j) * to.dim] = from[j];
+      }
+    }
+  }
+}

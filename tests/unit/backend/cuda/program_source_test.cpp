@@ -193,6 +193,23 @@ TEST(ProgramSource, MeansWhatTheInterpreterMeans) {
   }
 }
 
+/// By constants that are powers of two, other positive ones, and the rest; of the smallest number, too.
+TEST(ProgramSource, DividesByConstantsRoundingDown) {
+  std::string sum = "0";
+  for (const char* divisor : {"1", "2", "64", "7", "1073741824", "2147483647", "-3"})
+    sum += concat(" - (x // ", divisor, " + x % ", divisor, " * 3)");
+  Case test;
+  test.seed = test::test_seed();
+  std::mt19937_64 random(test.seed);
+  test.problem =
+      problem_of(Program::parse(concat("operand x: i32 [h, q_idx, kv_idx]\nvalue = score + f32(", sum, ")")), random);
+  test.data.push_back(operand_data(test.problem.operands.front(), random));
+  const test::HostLibrary library(
+      concat(embedded::kProgramPrelude, function_text(test.problem, test.problem.program, 0)));
+  for (int element = 0; element < 10 * kElements && !HasFatalFailure(); ++element)
+    expect_same(test, library.function<Function>("program_0"), random);
+}
+
 TEST(ProgramSource, WritesFloatsThatReadBackExactly) {
   EXPECT_EQ(float_literal(0.1f), "0x1.99999ap-4f");
   EXPECT_EQ(float_literal(-0.0f), "(-0x0p+0f)");
