@@ -66,7 +66,7 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const N
 
 /// Of few queries' kernels: a launch, what each tile takes more than the portable kernels', the part of the memory's
 /// bandwidth that they reach, and how many multiprocessors' share of it one warp can use.
-constexpr double kFewLaunch = 0.004, kFewTiles = 1.5, kFewReached = 0.78, kFewOfWarps = 0.156;
+constexpr double kFewLaunch = 0.004, kFewTiles = 1.3, kFewReached = 0.82, kFewOfWarps = 0.2;
 /// Of the kernel that merges parts, and of each million rows that it has.
 constexpr double kMergeLaunch = 0.003, kMergeRows = 1.1;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
