@@ -83,21 +83,6 @@ class BufferReader {
     return {(*buffer)->untyped_data(), (*buffer)->size_bytes()};
   }
 
-  /// The numbers of a call with dropout, u32 [6] on the host: the halves of the seed and of the offset, the low ones
-  /// first, and the indices of the first batch and head.
-  void dropout(CallOptions& options) {
-    const auto buffer = arguments_.get<ffi::AnyBuffer>(next_argument_++);
-    if (!buffer) fail(buffer.error().message());
-    constexpr std::size_t kNumbers = 6;
-    if (buffer->element_type() != ffi::DataType::U32 || buffer->element_count() != kNumbers)
-      fail("expected the numbers of a call with dropout, u32[6]");
-    const auto* numbers = static_cast<const std::uint32_t*>(buffer->untyped_data());
-    options.dropout_seed = std::uint64_t{numbers[1]} << 32 | numbers[0];
-    options.dropout_offset = std::uint64_t{numbers[3]} << 32 | numbers[2];
-    options.offsets.batch = static_cast<std::int32_t>(numbers[4]);
-    options.offsets.head = static_cast<std::int32_t>(numbers[5]);
-  }
-
   /// The aligned part of the last result. Too small is as good as none: a program that was compiled where fewer bytes
   /// were needed, say with fewer CPU threads, still runs.
   Buffer workspace(std::size_t needed) {
@@ -126,13 +111,6 @@ class BufferReader {
 
 std::size_t operand_count(const std::vector<TensorInfo>& tensors) { return tensors.size() - kFirstOperand; }
 
-/// Arrays after the operands, which the host reads.
-std::size_t number_arrays(const Attention& attention) {
-  if (attention.problem().dropout == 0) return 0;
-  if (attention.memory() != MemoryKind::kHost) fail("dropout in a call whose numbers the host cannot read");
-  return 1;
-}
-
 }  // namespace
 
 ForwardCall forward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
@@ -140,13 +118,12 @@ ForwardCall forward_call(const Attention& attention, const std::vector<TensorInf
   const AttentionProblem& problem = attention.problem();
   BufferReader reader(tensors, arguments, results);
   const std::size_t rows = (problem.stats ? 1 : 0) + (problem.max_logit ? 1 : 0);
-  reader.expect(3 + operand_count(tensors) + number_arrays(attention), 2 + rows);
+  reader.expect(3 + operand_count(tensors), 2 + rows);
   ForwardArgs args;
   args.q = reader.argument(kQ);
   args.k = reader.argument(kK);
   args.v = reader.argument(kV);
   args.operands = reader.operands();
-  if (number_arrays(attention) > 0) reader.dropout(args.options);
   args.o = reader.result(kO);
   if (problem.stats) args.lse = reader.result(kLse);
   if (problem.max_logit) args.max_logit = reader.result(kLse);
@@ -157,7 +134,7 @@ BackwardCall backward_call(const Attention& attention, const std::vector<TensorI
                            const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
                            ffi::Span<const std::int64_t> wanted) {
   BufferReader reader(tensors, arguments, results);
-  reader.expect(6 + operand_count(tensors) + number_arrays(attention), 4 + wanted.size());
+  reader.expect(6 + operand_count(tensors), 4 + wanted.size());
   BackwardArgs args;
   args.q = reader.argument(kQ);
   args.k = reader.argument(kK);
@@ -166,7 +143,6 @@ BackwardCall backward_call(const Attention& attention, const std::vector<TensorI
   args.lse = reader.argument(kLse);
   args.d_o = reader.argument(kO);
   args.operands = reader.operands();
-  if (number_arrays(attention) > 0) reader.dropout(args.options);
   args.dq = reader.result(kQ);
   args.dk = reader.result(kK);
   args.dv = reader.result(kV);

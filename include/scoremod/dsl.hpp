@@ -254,9 +254,13 @@ inline Float reciprocal(Float x) { return dsl::f32_op(Op::kReciprocal, x); }
 inline Float sin(Float x) { return dsl::f32_op(Op::kSin, x); }
 inline Float cos(Float x) { return dsl::f32_op(Op::kCos, x); }
 inline Float tan(Float x) { return dsl::f32_op(Op::kTan, x); }
+inline Float atan(Float x) { return dsl::f32_op(Op::kAtan, x); }
+/// The angle of the point (x, y).
+inline Float atan2(Float y, Float x) { return dsl::f32_op(Op::kAtan2, y, x); }
 inline Float tanh(Float x) { return dsl::f32_op(Op::kTanh, x); }
 inline Float sigmoid(Float x) { return dsl::f32_op(Op::kSigmoid, x); }
 inline Float erf(Float x) { return dsl::f32_op(Op::kErf, x); }
+inline Float erfc(Float x) { return dsl::f32_op(Op::kErfc, x); }
 inline Float softplus(Float x) { return dsl::f32_op(Op::kSoftplus, x); }
 inline Float relu(Float x) { return dsl::f32_op(Op::kRelu, x); }
 inline Float gelu(Float x) { return dsl::f32_op(Op::kGelu, x); }
@@ -304,6 +308,15 @@ template <class X, class Y>
 auto where(Bool c, const X& x, const Y& y) {
   return select(c, x, y);
 }
+
+/// x, whose derivative is y's: surrogate(round(s), s) lets gradients straight through the rounding.
+inline Float surrogate(Float x, Float y) { return dsl::f32_op(Op::kSurrogate, x, y); }
+/// x as a constant to derivatives.
+inline Float stop_gradient(Float x) { return surrogate(x, 0.0f); }
+
+/// What the products of q and k were multiplied by to be the scores: in a bias before the scaling, s + qk_scale() *
+/// bias. Inside a function that is traced.
+SCOREMOD_API Float qk_scale();
 
 /// Casts. To i32: towards zero, saturating, NaN gives 0. To f32: i32 beyond 2^24 rounds to nearest even.
 inline Float f32(Float x) { return x; }

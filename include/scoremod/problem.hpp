@@ -139,6 +139,10 @@ struct AttentionProblem {
   /// normalises, and what is left is multiplied by 1 / (1 - dropout). Which ones is decided by the seed and offset of
   /// the call and by global indices alone (docs/problem.md): backward() is given those of the forward.
   float dropout = 0;
+  /// Whether calls bind what decides that as operand 'dropout_keys', i32 [batch, 4], in the memory of the tensors, so
+  /// that a device's work makes it and no host has to read it; the call's seed and offset then mean nothing. A batch's
+  /// row has the bits of the two words of Philox's key, the batch of its counters, and what is added to their heads.
+  bool dropout_keys = false;
 
   Program program;
   /// One for each operand of the program, in any order. Those that other fields bring may be left out.

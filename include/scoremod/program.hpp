@@ -25,14 +25,14 @@ inline constexpr int kAxisCount = 4;
 enum class Op : std::uint8_t {
   // clang-format off
   // Leaves.
-  kScore, kUpstream, kBatchIdx, kHeadIdx, kQueryIdx, kKeyIdx, kConstant, kOperand, kGather,
+  kScore, kUpstream, kScale, kBatchIdx, kHeadIdx, kQueryIdx, kKeyIdx, kConstant, kOperand, kGather,
   // Arithmetic.
-  kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow, kMin, kMax, kNeg, kAbs, kSign, kFloor, kCeil, kRound,
+  kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow, kAtan2, kMin, kMax, kNeg, kAbs, kSign, kFloor, kCeil, kRound,
   // Functions of one f32.
-  kExp, kExp2, kExpm1, kLog, kLog1p, kSqrt, kRsqrt, kReciprocal, kSin, kCos, kTan, kTanh, kSigmoid, kErf,
-  kSoftplus, kRelu, kGelu, kGeluTanh, kSilu,
+  kExp, kExp2, kExpm1, kLog, kLog1p, kSqrt, kRsqrt, kReciprocal, kSin, kCos, kTan, kAtan, kTanh, kSigmoid, kErf,
+  kErfc, kSoftplus, kRelu, kGelu, kGeluTanh, kSilu,
   // Comparisons, booleans, selection, casts.
-  kEq, kNe, kLt, kLe, kGt, kGe, kAnd, kOr, kXor, kNot, kSelect, kToF32, kToI32, kToBool,
+  kEq, kNe, kLt, kLe, kGt, kGe, kAnd, kOr, kXor, kNot, kSelect, kSurrogate, kToF32, kToI32, kToBool,
   // clang-format on
 };
 inline constexpr int kOpCount = static_cast<int>(Op::kToBool) + 1;

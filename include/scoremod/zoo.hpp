@@ -38,9 +38,9 @@ SCOREMOD_API ScoreMod relative_bias(float scale = 1.0f);
 SCOREMOD_API ScoreMod t5_bias(bool bidirectional = true, int num_buckets = 32, int max_distance = 128,
                               std::string table = "t5_table");
 /// s + bias at (b, h, q, kv), broadcast over the axes that are not in `axes`. Operand: bias f32, one dimension per
-/// axis.
+/// axis. With before_scale it is added to the product of q and k, and multiplied by the scale with it.
 SCOREMOD_API ScoreMod full_bias(const std::vector<Axis>& axes = {Axis::kBatch, Axis::kHead, Axis::kQuery, Axis::kKey},
-                                std::string bias = "bias");
+                                std::string bias = "bias", bool before_scale = false);
 /// s + table[h, clip(q - kv, -max_distance, max_distance) + max_distance].
 /// Operand: table f32 [heads, 2 * max_distance + 1], learned. (Shaw et al. 2018, https://arxiv.org/abs/1803.02155,
 /// clips distances so; here the learned value is added to the score.)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from scoremod.arguments import mapping
+from scoremod.arguments import finite, mapping
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import dtype_name
@@ -37,6 +37,9 @@ def attention(
             {"name": name, "dtype": dtype_name(array.dtype, name), "shape": list(array.shape)} for name, (_, array) in given.items()
         ],
     }
+    # A program that reads the scale has it as a constant.
+    if scale is not None and re.search(r"\bqk_scale\b", f"{score_mod} {mask_mod}"):
+        problem["scale"] = finite(scale, "scale")
     _check_read(given, score_mod, mask_mod)
     compiled = Attention(problem, backend=backend)
     operand_arrays = {name: array for name, (_, array) in given.items()}

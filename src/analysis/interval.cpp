@@ -140,6 +140,8 @@ ValueRange unary(const Node& node, const ValueRange& x) {
     case Op::kTanh:
     case Op::kErf: return {-1 - kSlack, 1 + kSlack, x.maybe_nan};
     case Op::kSigmoid: return {-kSlack, 1 + kSlack, x.maybe_nan};
+    case Op::kAtan: return {-1.6, 1.6, x.maybe_nan};
+    case Op::kErfc: return {-kSlack, 2 + kSlack, x.maybe_nan};
     default: return everything(node.type);
   }
 }

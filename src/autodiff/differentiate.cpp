@@ -49,9 +49,8 @@ class Walker {
     for (NodeId id = 0; id < program_.nodes().size(); ++id) {
       const Node& node = program_.nodes()[id];
       active_[id] = is_variable(node);
-      if (!is_differentiable(node.op)) continue;
-      for (const NodeId arg : ir::args_of(node)) {
-        if (active_[arg]) active_[id] = true;
+      for (std::size_t i = 0; i < node.arg_count; ++i) {
+        if (is_differentiable(node.op, i) && active_[node.args[i]]) active_[id] = true;
       }
     }
   }
@@ -67,7 +66,7 @@ class Walker {
     }
     for (std::size_t i = 0; i < node.arg_count; ++i) {
       const NodeId arg = node.args[i];
-      if (!active_[arg]) continue;
+      if (!active_[arg] || !is_differentiable(node.op, i)) continue;
       const Contribution sent = contribution(builder_, id, adjoint.value, i);
       auto part = follow(builder_, adjoint, sent);
       if (part) parts_[arg].push_back(std::move(*part));

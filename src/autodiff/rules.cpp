@@ -1,5 +1,6 @@
 #include "autodiff/rules.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -127,6 +128,7 @@ Value silu_derivative(const Site& s) {
 constexpr std::array<Rule, kOpCount> kRules{{
     {Op::kScore},
     {Op::kUpstream},
+    {Op::kScale},
     {Op::kBatchIdx},
     {Op::kHeadIdx},
     {Op::kQueryIdx},
@@ -144,6 +146,10 @@ constexpr std::array<Rule, kOpCount> kRules{{
      {[](const Site& s) { return plain(s.g); },
       [](const Site& s) { return scaled(-1, s.g * make(Op::kFloor, s.x / s.y)); }}},
     {Op::kPow, {pow_base, pow_exponent}},
+    // Of (y, x): x / (x^2 + y^2) and -y / (x^2 + y^2).
+    {Op::kAtan2,
+     {[](const Site& s) { return plain(s.g / (s.x * s.x + s.y * s.y) * s.y); },
+      [](const Site& s) { return scaled(-1, s.g / (s.x * s.x + s.y * s.y) * s.x); }}},
     {Op::kMin,
      {[](const Site& s) { return when(make(Op::kLe, s.x, s.y), share_of_extremum(s)); },
       [](const Site& s) { return when(make(Op::kGe, s.x, s.y), share_of_extremum(s)); }}},
@@ -168,9 +174,11 @@ constexpr std::array<Rule, kOpCount> kRules{{
     {Op::kSin, {[](const Site& s) { return plain(s.g * make(Op::kCos, s.x)); }}},
     {Op::kCos, {[](const Site& s) { return scaled(-1, s.g * make(Op::kSin, s.x)); }}},
     {Op::kTan, {[](const Site& s) { return plain(s.g * (s.v * s.v + 1.0f)); }}},
+    {Op::kAtan, {[](const Site& s) { return plain(s.g / (s.x * s.x + 1.0f)); }}},
     {Op::kTanh, {[](const Site& s) { return plain(s.g * (1.0f - s.v * s.v)); }}},
     {Op::kSigmoid, {[](const Site& s) { return plain(s.g * (s.v * (1.0f - s.v))); }}},
     {Op::kErf, {[](const Site& s) { return scaled(kTwoOverSqrtPi, s.g * make(Op::kExp, -(s.x * s.x))); }}},
+    {Op::kErfc, {[](const Site& s) { return scaled(-kTwoOverSqrtPi, s.g * make(Op::kExp, -(s.x * s.x))); }}},
     {Op::kSoftplus, {[](const Site& s) { return plain(s.g * make(Op::kSigmoid, s.x)); }}},
     {Op::kRelu, {[](const Site& s) { return when(make(Op::kGt, s.x, constant(s.x, 0)), s.g); }}},
     {Op::kGelu, {[](const Site& s) { return plain(s.g * gelu_derivative(s.x)); }}},
@@ -189,6 +197,7 @@ constexpr std::array<Rule, kOpCount> kRules{{
     // The first argument is the condition, which has no adjoint.
     {Op::kSelect,
      {nullptr, [](const Site& s) { return when(s.x, s.g); }, [](const Site& s) { return unless(s.x, s.g); }}},
+    {Op::kSurrogate, {nullptr, [](const Site& s) { return plain(s.g); }}},
     // Only the cast of an f32 has an f32 argument, and it is the identity.
     {Op::kToF32, {[](const Site& s) { return plain(s.g); }}},
     {Op::kToI32},
@@ -207,17 +216,18 @@ const Rule& rule_of(Op op) { return kRules[static_cast<std::size_t>(op)]; }
 
 }  // namespace
 
+bool is_differentiable(Op op, std::size_t arg) {
+  return arg < rule_of(op).partials.size() && rule_of(op).partials[arg] != nullptr;
+}
+
 bool is_differentiable(Op op) {
-  for (const Partial partial : rule_of(op).partials) {
-    if (partial != nullptr) return true;
-  }
-  return false;
+  return std::ranges::any_of(rule_of(op).partials, [](Partial partial) { return partial != nullptr; });
 }
 
 Contribution contribution(ir::Builder& builder, NodeId id, NodeId adjoint, std::size_t arg) {
   const Node node = builder.node(id);  // a copy: the builder's storage moves when a rule makes nodes
   const Rule& rule = rule_of(node.op);
-  if (arg >= rule.partials.size() || rule.partials[arg] == nullptr) {
+  if (!is_differentiable(node.op, arg)) {
     fail_bug("'", ir::info(node.op).name, "' has no derivative with respect to its argument ", arg);
   }
   const auto value = [&](NodeId which) { return Value{&builder, which}; };

@@ -115,6 +115,7 @@ void choose_fields(Chooser& choose, const RandomProblemOptions& options, CheckCa
     random.call.dropout_offset = static_cast<std::uint64_t>(choose.between(0, std::int64_t{1} << 40));
   }
   problem.max_logit = choose.chance(options.max_logit_probability);
+  problem.dropout_keys = problem.dropout > 0 && choose.chance(0.3);
 }
 
 void choose_ragged(Chooser& choose, AttentionProblem& problem) {

@@ -11,7 +11,7 @@
 #include "backend/reference/sink_value.hpp"
 #include "base/element.hpp"
 #include "check/running_error.hpp"
-#include "problem/dropout_mask.hpp"
+#include "problem/call_dropout.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -107,8 +107,7 @@ class Band {
         v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v, inputs.operands)),
         operands_(reference::view_operands(problem_, inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
-        offsets_(parameters.offsets),
-        dropout_(problem_.dropout, parameters.dropout_seed, parameters.dropout_offset),
+        dropout_(problem_, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
         function_error_(sources.function_error),
         largest_read_lse_(sources.backward_reads_lse ? std::numeric_limits<double>::infinity()
                                                      : backend::kLargestReadLse),
@@ -235,7 +234,7 @@ class Band {
           unless_overflow(std::max(1.0, std::abs(scale_)) * magnitude, kFloatRoundoff * std::abs(scale_) * magnitude);
       modify({b, h, i, j}, key);
       if (problem_.dropout > 0) {
-        const bool stays = dropout_.keeps(offsets_.batch + b, offsets_.head + h, offsets_.query + i, offsets_.key + j);
+        const bool stays = dropout_.keeps(b, h, i, j);
         key.share = stays ? dropout_.factor() : 0;
       }
       if (key.kept && !(key.value <= maximum)) maximum = key.value;
@@ -450,8 +449,7 @@ class Band {
   std::vector<double> d_o_;
   const std::vector<reference::OperandView> operands_;
   Interpreter<double> program_;
-  const IndexOffsets offsets_;
-  const problem::DropoutMask dropout_;
+  const problem::CallDropout dropout_;
   Program derivative_program_;
   std::optional<Interpreter<double>> derivative_;
   std::optional<RunningError> derivative_error_;

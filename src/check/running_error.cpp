@@ -28,6 +28,7 @@ double roundoff_of(Op op) {
     case Op::kRound:
     case Op::kRelu:
     case Op::kSelect:
+    case Op::kSurrogate:
     case Op::kToF32: return 0;
     case Op::kAdd:
     case Op::kSub:

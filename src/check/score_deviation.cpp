@@ -4,6 +4,7 @@
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/interpreter.hpp"
+#include "problem/bound_scale.hpp"
 
 namespace scoremod::checking {
 
@@ -15,7 +16,8 @@ double score_deviation(const AttentionProblem& problem, const reference::InputTe
   const auto q = reference::load_dense<double>(problem, TensorRole::kQ, inputs.q, inputs.operands);
   const auto k = reference::load_dense<double>(problem, TensorRole::kK, inputs.k, inputs.operands);
   const auto operands = reference::view_operands(problem, inputs.operands);
-  reference::Interpreter<double> program(problem.program, operands, parameters.offsets);
+  const Program bound = problem::with_scale_as_constant(problem).program;
+  reference::Interpreter<double> program(bound, operands, parameters.offsets);
   double squares = 0;
   std::int64_t count = 0;
   reference::for_each_row(problem, {}, [&](std::int64_t b, std::int64_t h, std::int64_t i) {

@@ -26,6 +26,7 @@ constexpr std::array kMonotone{
     Monotone{Op::kLog1p, -0.9, kAny}, Monotone{Op::kSqrt, 0.05, kAny},      Monotone{Op::kRsqrt, 0.05, kAny},
     Monotone{Op::kTan, -1.2, 1.2},    Monotone{Op::kTanh, -kAny, kAny},     Monotone{Op::kSigmoid, -kAny, kAny},
     Monotone{Op::kErf, -kAny, kAny},  Monotone{Op::kSoftplus, -kAny, kAny}, Monotone{Op::kRelu, -kAny, kAny},
+    Monotone{Op::kAtan, -kAny, kAny}, Monotone{Op::kErfc, -kAny, kAny},
 };
 
 ValueRange hull(std::initializer_list<double> corners) {
@@ -86,6 +87,11 @@ std::optional<ValueRange> number_binary(Op op, const ValueRange& x, const ValueR
     case Op::kPow:
       if (x.low < 0.1 || x.high > 10 || y.low < -3 || y.high > 3) return std::nullopt;
       return hull({std::pow(x.low, y.low), std::pow(x.low, y.high), std::pow(x.high, y.low), std::pow(x.high, y.high)});
+    case Op::kAtan2:
+      // Away from the jump at the negative x and from the origin.
+      if (y.low < 0.1) return std::nullopt;
+      return hull({-1.6, 1.6});
+    case Op::kSurrogate: return x;
     default: return std::nullopt;
   }
 }
@@ -165,6 +171,8 @@ bool has_jump(Op op, Type arg_type) {
     case ir::Signature::kCast: return op != Op::kToF32;
     default: break;
   }
+  // A surrogate's derivative is not that of its value.
+  if (op == Op::kSurrogate) return true;
   return op == Op::kFloor || op == Op::kCeil || op == Op::kRound || op == Op::kSign || op == Op::kMod;
 }
 

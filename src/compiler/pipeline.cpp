@@ -11,9 +11,11 @@
 #include "compiler/compile_count.hpp"
 #include "ir/verify.hpp"
 #include "masks/classify_mask.hpp"
+#include "passes/drop_surrogates.hpp"
 #include "passes/normalize_mask.hpp"
 #include "passes/share.hpp"
 #include "passes/simplify.hpp"
+#include "problem/bound_scale.hpp"
 #include "problem/implied_operands.hpp"
 
 namespace scoremod::compiler {
@@ -42,6 +44,10 @@ bool has_lengths(const AttentionProblem& problem) {
   return problem.lengths.q || problem.lengths.kv || problem.tokens_q || problem.tokens_kv;
 }
 
+bool reads_scale(const AttentionProblem& problem) { return problem::reads_scale(problem.program); }
+bool has_surrogates(const AttentionProblem& problem) { return passes::has_surrogates(problem.program); }
+bool differentiates_surrogates(const AttentionProblem& problem) { return problem.backward && has_surrogates(problem); }
+
 void nothing(CompiledProblem&) {}
 
 template <Program (*pass)(const Program&)>
@@ -56,6 +62,11 @@ const Program& on_backward(CompiledProblem& compiled) {
 
 const Program& bound_lengths(CompiledProblem& compiled) {
   compiled.problem = problem::with_lengths_in_mask(std::move(compiled.problem));
+  return compiled.forward.program = compiled.problem.program;
+}
+
+const Program& bound_scale(CompiledProblem& compiled) {
+  compiled.problem = problem::with_scale_as_constant(std::move(compiled.problem));
   return compiled.forward.program = compiled.problem.program;
 }
 
@@ -112,6 +123,8 @@ const Program& reduce_operands(CompiledProblem& compiled) {
 constexpr std::array kSteps{
     // Lengths become part of the mask, so that no backend has code for them.
     Step{"bound_lengths", bound_lengths, nullptr, has_lengths},
+    // Likewise of the scale in a program that reads it.
+    Step{"bound_scale", bound_scale, nullptr, reads_scale},
     // Less for every later step to look at, and constants where they are expected.
     Step{"simplify", on_forward<passes::simplify>, nothing},
     // One order for arguments that commute, so that a + b and b + a are one node.
@@ -120,11 +133,14 @@ constexpr std::array kSteps{
     Step{"normalize_mask", on_forward<passes::normalize_mask>, nothing},
     // Without its selects a value may simplify further; the terms of keep are left as normalised.
     Step{"simplify_normalized", on_forward<passes::simplify>, nothing},
-    // Names the mask's shape, so that tiles can be skipped. Last on the program: it names nodes by id.
-    Step{"classify_mask", classify_forward, leave_forward_unclassified},
     // From the final program, whose nodes it shares: nothing after it may change the forward part, so that share, which
     // would put the terms of keep in another order, is not among these.
     Step{"differentiate", differentiate, nullptr, wants_backward},
+    // Surrogates have done their work.
+    Step{"drop_surrogates", on_forward<passes::drop_surrogates>, nullptr, has_surrogates},
+    Step{"drop_surrogates_of_derivative", on_backward<passes::drop_surrogates>, nullptr, differentiates_surrogates},
+    // Names the mask's shape, so that tiles can be skipped. Last on the program: it names nodes by id.
+    Step{"classify_mask", classify_forward, leave_forward_unclassified},
     Step{"simplify_derivative", on_backward<passes::simplify>, nothing, wants_backward},
     // The same mask, by the numbers that its nodes have in the derivative.
     Step{"classify_derivative_mask", classify_backward, leave_backward_unclassified, wants_backward},

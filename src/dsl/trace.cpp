@@ -138,6 +138,11 @@ Program run(const ScoreMod& score_mod, const MaskMod& mask_mod) {
 
 }  // namespace
 
+Float qk_scale() {
+  dsl::Trace& trace = dsl::Trace::current();
+  return Float(trace.handle_of(trace.builder().leaf(Op::kScale)));
+}
+
 Program trace(const ScoreMod& score_mod, const MaskMod& mask_mod) { return run(score_mod, mask_mod); }
 Program trace(const MaskMod& mask_mod) { return run({}, mask_mod); }
 

@@ -11,11 +11,12 @@
 namespace scoremod::ir {
 namespace {
 
-Type leaf_type(Op op) { return op == Op::kScore || op == Op::kUpstream ? Type::kF32 : Type::kI32; }
+bool is_float_leaf(Op op) { return op == Op::kScore || op == Op::kUpstream || op == Op::kScale; }
+
+Type leaf_type(Op op) { return is_float_leaf(op) ? Type::kF32 : Type::kI32; }
 
 bool is_plain_leaf(Op op) {
-  return op == Op::kScore || op == Op::kUpstream || op == Op::kBatchIdx || op == Op::kHeadIdx || op == Op::kQueryIdx ||
-         op == Op::kKeyIdx;
+  return is_float_leaf(op) || op == Op::kBatchIdx || op == Op::kHeadIdx || op == Op::kQueryIdx || op == Op::kKeyIdx;
 }
 
 Node constant_node(Type type, std::uint32_t bits) {

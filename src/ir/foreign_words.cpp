@@ -22,8 +22,7 @@ constexpr std::array<Pair, 24> kWords{{{"&&", "&"},         {"||", "|"},        
                                        {"kv", "kv_idx"},    {"k_idx", "kv_idx"}, {"batch", "b"},     {"head", "h"}}};
 
 /// Functions that are close to the name of another one and mean something else.
-constexpr std::array<std::string_view, 9> kUnlike{"atan", "atan2", "asin",  "acos", "sinh",
-                                                  "cosh", "asinh", "acosh", "atanh"};
+constexpr std::array<std::string_view, 7> kUnlike{"asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh"};
 
 }  // namespace
 

@@ -290,7 +290,8 @@ class Parser {
     if (token.text == "true" || token.text == "false") return builder_.constant(token.text == "true");
     if (token.text == "inf" || token.text == "nan") return literal(token, false);
     if (const auto op = find_op(token.text)) return call(token, *op);
-    for (const Op leaf : {Op::kScore, Op::kUpstream, Op::kBatchIdx, Op::kHeadIdx, Op::kQueryIdx, Op::kKeyIdx}) {
+    for (const Op leaf :
+         {Op::kScore, Op::kUpstream, Op::kScale, Op::kBatchIdx, Op::kHeadIdx, Op::kQueryIdx, Op::kKeyIdx}) {
       if (token.text == info(leaf).name) return builder_.leaf(leaf);
     }
     const auto operand = operands_.find(token.text);
@@ -303,10 +304,12 @@ class Parser {
   NodeId named(const Token& token) {
     const auto found = names_.find(token.text);
     if (found != names_.end()) return found->second;
-    fail(token, concat(describe(token),
-                       " has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand or "
-                       "a name given with 'let' before",
-                       hint(token)));
+    fail(
+        token,
+        concat(describe(token),
+               " has no meaning here: expected score, qk_scale, b, h, q_idx, kv_idx, a function, a declared operand or "
+               "a name given with 'let' before",
+               hint(token)));
   }
 
   /// What may have been meant by a name without a meaning.

@@ -107,9 +107,11 @@ Real eval_float_unary(Op op, Real x) {
     case Op::kSin: return std::sin(x);
     case Op::kCos: return std::cos(x);
     case Op::kTan: return std::tan(x);
+    case Op::kAtan: return std::atan(x);
     case Op::kTanh: return std::tanh(x);
     case Op::kSigmoid: return sigmoid(x);
     case Op::kErf: return std::erf(x);
+    case Op::kErfc: return std::erfc(x);
     case Op::kSoftplus: return softplus(x);
     case Op::kRelu: return std::isnan(x) || x > 0 ? x : Real(0);
     case Op::kGelu: return gelu(x);
@@ -128,6 +130,8 @@ Real eval_float_binary(Op op, Real x, Real y) {
     case Op::kDiv: return x / y;
     case Op::kMod: return floor_mod(x, y);
     case Op::kPow: return std::pow(x, y);
+    case Op::kAtan2: return std::atan2(x, y);
+    case Op::kSurrogate: return x;
     case Op::kMin: return smaller(x, y);
     case Op::kMax: return larger(x, y);
     default: fail_bug("'", info(op).name, "' is no function of two f32");

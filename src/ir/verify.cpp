@@ -27,7 +27,8 @@ void verify_leaf(const Node& node, NodeId id) {
     if (node.type == Type::kBool && node.payload > 1) fail_bug("node ", id, " is a bool constant other than 0 and 1");
     return;
   }
-  const Type expected = node.op == Op::kScore || node.op == Op::kUpstream ? Type::kF32 : Type::kI32;
+  const bool is_float = node.op == Op::kScore || node.op == Op::kUpstream || node.op == Op::kScale;
+  const Type expected = is_float ? Type::kF32 : Type::kI32;
   if (node.type != expected || node.payload != 0) fail_bug("node ", id, " is no proper '", info(node.op).name, "'");
 }
 

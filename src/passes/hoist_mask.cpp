@@ -42,6 +42,7 @@ class Hoister {
       case Op::kToF32: return builder_.node(node.args[0]).type == Type::kF32 ? bounds_[node.args[0]] : Bound(0x1p31);
       case Op::kNeg:
       case Op::kAbs:
+      case Op::kSurrogate:
       case Op::kRelu: return bounds_[node.args[0]];
       case Op::kFloor:
       case Op::kCeil:
@@ -73,6 +74,7 @@ class Hoister {
       case Op::kFloor:
       case Op::kCeil:
       case Op::kRound:
+      case Op::kSurrogate:
       case Op::kToF32: return through(id, node, 0);
       case Op::kAdd:
       case Op::kMin:

@@ -14,16 +14,19 @@ namespace scoremod::problem {
 /// seed and the offset by another one, so that no two calls share counters.
 class DropoutMask {
  public:
+  /// The words of Philox's key.
+  using Key = std::array<std::uint32_t, 2>;
+
   /// probability in [0, 1), of being dropped; to the nearest multiple of 2^-32.
-  DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)
+  DropoutMask(float probability, Key key)
       : threshold_(static_cast<std::uint32_t>(static_cast<double>(probability) * 0x1p32 + 0.5)),
-        factor_(1 / (1 - static_cast<double>(probability))) {
-    const std::array<std::uint32_t, 4> words = philox({low(offset), high(offset), 0, 0}, {low(seed), high(seed)});
-    key_ = {words[0], words[1]};
-  }
+        factor_(1 / (1 - static_cast<double>(probability))),
+        key_(key) {}
+  DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)
+      : DropoutMask(probability, key_of(seed, offset)) {}
 
   /// For others that evaluate the same function: the key of Philox, and of 32 random bits, what is below it is dropped.
-  const std::array<std::uint32_t, 2>& key() const { return key_; }
+  const Key& key() const { return key_; }
   std::uint32_t threshold() const { return threshold_; }
   /// What a weight that is left is multiplied by, so that sums are what they were on average.
   double factor() const { return factor_; }
@@ -47,6 +50,10 @@ class DropoutMask {
  private:
   static std::uint32_t low(std::uint64_t x) { return static_cast<std::uint32_t>(x); }
   static std::uint32_t high(std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); }
+  static Key key_of(std::uint64_t seed, std::uint64_t offset) {
+    const std::array<std::uint32_t, 4> words = philox({low(offset), high(offset), 0, 0}, {low(seed), high(seed)});
+    return {words[0], words[1]};
+  }
 
   std::array<std::uint32_t, 4> words(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
     return philox({static_cast<std::uint32_t>(kv / 4), static_cast<std::uint32_t>(q), static_cast<std::uint32_t>(h),
@@ -56,7 +63,7 @@ class DropoutMask {
 
   std::uint32_t threshold_;  ///< of 32 random bits: what is below is dropped
   double factor_;
-  std::array<std::uint32_t, 2> key_{};
+  Key key_;
 };
 
 }  // namespace scoremod::problem

@@ -4,6 +4,7 @@
 
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
+#include "problem/call_dropout.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::problem {
@@ -53,6 +54,7 @@ std::string type_of(const OperandDecl& decl) {
 }
 
 const char* field_of(const std::string& operand) {
+  if (operand == kDropoutKeys) return "dropout's keys are";
   if (operand == kSinkOperand) return "sink is";
   if (operand == kOffsetsOfQueries || operand == kOffsetsOfKeys) return "offsets are";
   return operand == kPagesOfKeys || operand == kPagesOfValues ? "page tables are" : "lengths are";
@@ -69,6 +71,7 @@ std::optional<std::uint32_t> operand_number(const Program& program, const std::s
 
 std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name) {
   const bool of_queries = name == kOffsetsOfQueries;
+  if (name == kDropoutKeys && problem.dropout_keys) return {problem.batch, kDropoutKeyWords};
   if ((of_queries && problem.tokens_q) || (name == kOffsetsOfKeys && problem.tokens_kv)) return {problem.batch + 1};
   const bool is_page_table = name == kPagesOfKeys || name == kPagesOfValues;
   if (is_page_table && problem.paged) return {problem.batch, problem.paged->blocks_per_sequence};
@@ -86,6 +89,7 @@ std::vector<OperandDecl> implied_operands(const AttentionProblem& problem) {
   if (problem.lengths.q) decls.push_back({kLengthsOfQueries, Type::kI32, kByBatch, 0});
   if (problem.lengths.kv) decls.push_back({kLengthsOfKeys, Type::kI32, kByBatch, 0});
   if (problem.sink == Sink::kLearned) decls.push_back({kSinkOperand, Type::kF32, kByHead, 0});
+  if (problem.dropout_keys) decls.push_back({kDropoutKeys, Type::kI32, {}, 2});
   return decls;
 }
 

@@ -17,6 +17,7 @@ inline constexpr const char* kOffsetsOfKeys = "offsets_kv";
 inline constexpr const char* kPagesOfKeys = "page_table_k";
 inline constexpr const char* kPagesOfValues = "page_table_v";
 inline constexpr const char* kSinkOperand = "sink";
+inline constexpr const char* kDropoutKeys = "dropout_keys";
 
 /// The operands that a problem's fields bring, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);

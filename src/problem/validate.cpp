@@ -47,6 +47,11 @@ void check_scale(const AttentionProblem& problem) {
 }
 
 void check_dropout(const AttentionProblem& problem) {
+  if (problem.dropout_keys && problem.dropout == 0) {
+    fail_argument(
+        "dropout_keys: expected them in a problem whose dropout is above 0, found dropout 0; set dropout, or ",
+        "leave the keys out");
+  }
   if (problem.dropout >= 0 && problem.dropout < 1) return;
   fail_argument("dropout: expected a probability of at least 0 and below 1, found ", problem.dropout,
                 "; leave it out for none");

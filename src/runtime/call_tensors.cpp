@@ -5,6 +5,7 @@
 
 #include "base/fail.hpp"
 #include "masks/mask_class.hpp"
+#include "problem/bound_scale.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/buffer_check.hpp"
 #include "runtime/operand_data.hpp"
@@ -140,6 +141,10 @@ void check_no_offsets(const AttentionProblem& problem, const IndexOffsets& offse
 backend::CallParameters check_options(const AttentionProblem& problem, const CallOptions& options) {
   const float scale = options.scale.value_or(problem.effective_scale());
   if (!std::isfinite(scale)) fail_argument("expected a finite scale, found ", scale);
+  if (scale != problem.effective_scale() && problem::reads_scale(problem.program)) {
+    fail_argument("expected no scale of a call other than the problem's (", problem.effective_scale(),
+                  "), since its program reads 'qk_scale', found ", scale, "; give it to the problem");
+  }
   check_offset("batch", options.offsets.batch, problem.batch);
   check_offset("head", options.offsets.head, problem.heads_q);
   check_offset("query", options.offsets.query, problem.seq_q);

@@ -83,7 +83,7 @@ void shrink_operands(AttentionProblem& problem) {
     const auto& decls = problem.program.operands();
     const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
     if (decl->is_table()) {
-      // Those that programs read are of any size; what says where sequences lie is of the problem's.
+      // Those that programs read are of any size; what the problem's fields bring is of its sizes.
       std::vector<std::int64_t> implied = problem::implied_table_shape(problem, spec.name);
       if (implied.empty()) continue;
       const std::vector<std::int64_t> before = std::exchange(spec.shape, std::move(implied));

@@ -78,13 +78,14 @@ Recipe full_bias_recipe() {
            Kind::kScoreMod,
            "adds a tensor: s + bias, broadcast over the axes that it does not have",
            {{"axes", kAxes, Value(std::string("b, h, q_idx, kv_idx")), "the tensor's dimensions, in this order"},
+            {"before_scale", kBool, Value(false), "added to the product of q and k, before the scale multiplies it"},
             operand_name("bias", "bias")},
            {{"bias", Type::kF32, "[one for each axis]", "what is added"}}},
           [](const Arguments& a, const Sizes& sizes, Modifier& made) {
             const std::vector<Axis> axes = a.axes("axes");
             std::vector<std::int64_t> shape;
             for (const Axis axis : axes) shape.push_back(extent(axis, sizes));
-            made.score_mod = full_bias(axes, a.text("bias"));
+            made.score_mod = full_bias(axes, a.text("bias"), a.flag("before_scale"));
             made.operands = {learned(a, "bias", std::move(shape))};
           }};
 }

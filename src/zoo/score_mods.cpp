@@ -32,8 +32,9 @@ ScoreMod t5_bias(bool bidirectional, int num_buckets, int max_distance, std::str
   return [buckets, bias](Score s, Index i) { return s + bias(buckets.expression(i.kv - i.q), i.h); };
 }
 
-ScoreMod full_bias(const std::vector<Axis>& axes, std::string bias) {
+ScoreMod full_bias(const std::vector<Axis>& axes, std::string bias, bool before_scale) {
   const Operand<Float> operand(std::move(bias), axes);
+  if (before_scale) return [operand](Score s, Index) { return s + qk_scale() * operand; };
   return [operand](Score s, Index) { return s + operand; };
 }
 

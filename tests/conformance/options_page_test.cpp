@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
-#include <iomanip>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -16,129 +14,27 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "scoremod/check.hpp"
 
 #include "backend/backend.hpp"
-#include "check/zoo_cases.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/check_report.hpp"
+#include "support/option_cases.hpp"
 
 namespace scoremod {
 namespace {
 
+using test::Modifier;
+using test::modifiers;
+using test::Option;
+using test::option_case;
+using test::options;
+
 constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/options.md";
-
-/// One option: what it sets.
-struct Option {
-  std::string name;
-  std::function<void(AttentionProblem&)> set;
-};
-
-std::vector<Option> single_options() {
-  return {{"lengths",
-           [](AttentionProblem& p) {
-             p.lengths = {true, true};
-           }},
-          {"sink off_by_one", [](AttentionProblem& p) { p.sink = Sink::kOffByOne; }},
-          {"sink learned", [](AttentionProblem& p) { p.sink = Sink::kLearned; }},
-          {"dropout", [](AttentionProblem& p) { p.dropout = 0.25F; }},
-          {"max_logit", [](AttentionProblem& p) { p.max_logit = true; }},
-          {"index_offsets", [](AttentionProblem& p) { p.index_offsets = true; }},
-          {"deterministic", [](AttentionProblem& p) { p.deterministic = true; }},
-          {"ragged",
-           [](AttentionProblem& p) {
-             p.tokens_q = 61;
-             p.tokens_kv = 101;
-             p.q.layout = p.k.layout = p.v.layout = p.o.layout = Layout::kTHD;
-           }},
-          {"paged",
-           [](AttentionProblem& p) {
-             p.backward = false;
-             p.lengths.kv = true;
-             p.paged = PagedKeys{16, 13, 6};
-           }},
-          {"gradient layouts",
-           [](AttentionProblem& p) {
-             p.d_o = p.dk = TensorLayout{Layout::kBHSD, {}};
-             p.dq = p.dv = TensorLayout{Layout::kSBHD, {}};
-           }},
-          {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }}};
-}
-
-/// Whether two options may stand together: one sink; keys are ragged or paged; what is paged has no gradients, and
-/// ragged tensors lie in one way.
-bool are_compatible(const std::string& first, const std::string& second) {
-  if (first.starts_with("sink") && second.starts_with("sink")) return false;
-  if (first == "ragged") return second != "paged" && second != "gradient layouts";
-  return first != "paged" || second != "gradient layouts";
-}
-
-/// Each alone, then each pair that may stand together.
-std::vector<Option> options() {
-  const std::vector<Option> single = single_options();
-  std::vector<Option> all{{"none", [](AttentionProblem&) {}}};
-  all.insert(all.end(), single.begin(), single.end());
-  for (std::size_t i = 0; i < single.size(); ++i) {
-    for (std::size_t j = i + 1; j < single.size(); ++j) {
-      if (!are_compatible(single[i].name, single[j].name)) continue;
-      all.push_back({single[i].name + " + " + single[j].name, [first = single[i].set, second = single[j].set](auto& p) {
-                       first(p);
-                       second(p);
-                     }});
-    }
-  }
-  return all;
-}
-
-struct Modifier {
-  std::string title;
-  std::vector<std::string> names;
-};
-
-std::vector<Modifier> modifiers() {
-  return {{"none", {}},
-          {"additive", {"relative_bias", "causal"}},
-          {"soft cap", {"soft_cap"}},
-          {"per-head scale", {"head_temperature"}},
-          {"learned operand", {"full_bias"}},
-          {"documents", {"documents"}}};
-}
-
-checking::CheckCase make_case(const Option& option, const Modifier& modifier) {
-  AttentionProblem problem;
-  problem.batch = 2;
-  problem.heads_q = 4;
-  problem.heads_kv = 2;
-  problem.seq_q = 40;
-  problem.seq_kv = 72;
-  problem.dim_qk = problem.dim_v = 16;
-  problem.backward = problem.stats = true;
-  option.set(problem);
-  checking::CheckCase made = checking::zoo_case(modifier.names, problem, DType::kBF16);
-  // Sequences that offsets or tables place are whole.
-  if (problem.index_offsets)
-    made.call.offsets = {0, 1, problem.tokens_q ? 0 : 4, problem.tokens_kv || problem.paged ? 0 : 8};
-  made.call.dropout_seed = 12345;
-  made.seed = 7;
-  return made;
-}
-
-std::string number(double ratio) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(2) << ratio;
-  return out.str();
-}
-
-/// The largest error over its tolerance of a direction's outputs; NaN where one is wrong in kind.
-double worst(const CheckReport& report, bool forward) {
-  double largest = 0;
-  for (const OutputCheck& output : report.outputs) {
-    const bool of_forward = output.name == "o" || output.name == "lse" || output.name == "max_logit";
-    if (of_forward == forward) largest = std::max(largest, output.badness());
-  }
-  return largest;
-}
+/// What runs on devices found: tools/device/options.sh.
+constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
 /// The ids of what an engine of a device has against a direction of the problem, whatever machine asks.
 std::string ids(const backend::Backend& engine, const compiler::CompiledProblem& problem,
@@ -152,6 +48,23 @@ std::string ids(const backend::Backend& engine, const compiler::CompiledProblem&
   return text.empty() ? "device" : text;
 }
 
+/// What a run on a device found of a cell; empty without one. A cell of another problem than today's is a failure.
+std::string recorded(const std::string& backend, const Option& option, const Modifier& modifier,
+                     const std::string& fingerprint, std::string& failure) {
+  static const nlohmann::json kCells = [] {
+    std::ifstream file(kRecord);
+    return file ? nlohmann::json::parse(file).at("cells") : nlohmann::json::array();
+  }();
+  for (const nlohmann::json& cell : kCells) {
+    if (cell.at("backend") != backend || cell.at("option") != option.name || cell.at("modifier") != modifier.title)
+      continue;
+    if (cell.at("case") != fingerprint)
+      failure = "the run on a device is stale: make tools/device/options.sh run again";
+    return cell.at("cell");
+  }
+  return {};
+}
+
 /// Error over tolerance where this machine runs it, the ids that refuse it where something does, "device" where only a
 /// device can say.
 struct Cell {
@@ -160,13 +73,17 @@ struct Cell {
 };
 
 Cell cell_of(const backend::Backend& backend, const Option& option, const Modifier& modifier) {
-  const checking::CheckCase made = make_case(option, modifier);
+  const checking::CheckCase made = option_case(option, modifier);
   if (backend.memory().kind() != MemoryKind::kHost) {
     const compiler::CompiledProblem problem = compiler::compile(made.problem);
     const std::string forward = ids(backend, problem, backend::Direction::kForward);
-    if (!made.problem.backward) return {forward, ""};
-    const std::string backward = ids(backend, problem, backend::Direction::kBackward);
-    return {forward == backward ? forward : forward + " / " + backward, ""};
+    const std::string backward = made.problem.backward ? ids(backend, problem, backend::Direction::kBackward) : forward;
+    Cell cell{forward == backward ? forward : forward + " / " + backward, ""};
+    if (cell.text.find("device") == std::string::npos) return cell;
+    const std::string run = recorded(backend.name(), option, modifier, test::fingerprint(made), cell.failure);
+    if (!run.empty()) cell.text = run;
+    if (run == "wrong" || run == "error") cell.failure = "a run on a device found it " + run;
+    return cell;
   }
   CheckOptions options;
   options.compile.backend = backend.name();
@@ -175,11 +92,9 @@ Cell cell_of(const backend::Backend& backend, const Option& option, const Modifi
   options.inputs = random_inputs(made.problem, {made.seed, made.fills});
   const CheckReport report = check(made.problem, options);
   // A cell whose outputs are all zero would say nothing.
-  for (const OutputCheck& output : report.outputs) {
-    if (!(output.l2.scale > 0)) return {"nothing", output.name + " is zero"};
-  }
-  const std::string backward = made.problem.backward ? " / " + number(worst(report, false)) : "";
-  return {number(worst(report, true)) + backward, report.passed() ? "" : test::describe(report)};
+  const std::string zero = test::zero_output(report);
+  if (!zero.empty()) return {"nothing", zero + " is zero"};
+  return {test::text_of(made, report), report.passed() ? "" : test::describe(report)};
 }
 
 std::vector<const backend::Backend*> judged() {
@@ -198,9 +113,10 @@ std::string introduction() {
          "outputs, then\n"
          "of the backward's, where there is one (at most 1 is right: `scoremod/check.hpp`), or the ids of what refuses "
          "it\n"
-         "([unsupported_reasons.md](unsupported_reasons.md)). For engines of devices `device` stands where the engine "
-         "has\n"
-         "no objection of its own and a run on the device decides, which `scoremod check --suite` makes there.\n"
+         "([unsupported_reasons.md](unsupported_reasons.md)). Cells of devices' engines are of a run there\n"
+         "([bench/results/options_device.json](../bench/results/options_device.json), which has machine and commit, "
+         "by\n"
+         "`tools/device/options.sh`); `device` stands where the engine has no objection and no run was made yet.\n"
          "Problems are bf16 with batch 2, 4 heads over 2, 40 queries and 72 keys, head dim 16.\n"
          "`tests/conformance/options_page_test.cpp` computes every cell in each run and holds it to its tolerance; "
          "the\n"

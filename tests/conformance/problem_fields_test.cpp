@@ -341,6 +341,61 @@ AttentionProblem with_dropout(float probability) {
   return problem;
 }
 
+bool same_outputs(const ProblemBuffers& x, const ProblemBuffers& y) {
+  return std::ranges::equal(x.outputs(), y.outputs(), {}, &OutputTensor::bytes, &OutputTensor::bytes);
+}
+
+TEST(Surrogate, IsTheValueForwardAndTheOtherBackward) {
+  AttentionProblem problem = small_problem();
+  problem.program = Program::parse(
+      "operand x: f32 [h]\nvalue = surrogate(round(score * 2.0) * x, score * 3.0)\nkeep = kv_idx < q_idx + 3");
+  problem.operands = {{"x", DType::kF32, {problem.heads_q}, {}}};
+  const ProblemInputs inputs = random_inputs(problem);
+  std::vector<double> x;
+  for (Index h = 0; h < problem.heads_q; ++h)
+    x.push_back(load_element<double>(inputs.operands[0].bytes.data(), DType::kF32, h));
+  DenseModifier modifier;
+  modifier.value = [&](double s, Index, Index h, Index, Index) {
+    return std::nearbyint(2 * s) * x[static_cast<std::size_t>(h)];
+  };
+  modifier.slope = [](double, Index, Index, Index, Index) { return 3.0; };
+  modifier.keep = [](Index, Index, Index q, Index kv) { return kv < q + 3; };
+  const ProblemBuffers found = run(problem, inputs, "reference");
+  expect_same(found, dense(problem, inputs, modifier));
+  for (const double gradient : tensor_values(found, "d_x")) EXPECT_EQ(gradient, 0);
+  expect_backends_conform(problem, inputs, {});
+}
+
+/// The rows of 'dropout_keys' that mean what a seed and an offset do.
+std::vector<double> keys_of(const AttentionProblem& problem, const CallOptions& call) {
+  const problem::DropoutMask mask(problem.dropout, call.dropout_seed, call.dropout_offset);
+  std::vector<double> keys;
+  for (Index b = 0; b < problem.batch; ++b) {
+    for (const std::uint32_t word : {mask.key()[0], mask.key()[1], static_cast<std::uint32_t>(b), 0U})
+      keys.push_back(static_cast<std::int32_t>(word));
+  }
+  return keys;
+}
+
+TEST(Dropout, KeysInATensorDropWhatSeedsDo) {
+  const AttentionProblem plain = with_dropout(0.3F);
+  AttentionProblem keyed = plain;
+  keyed.dropout_keys = true;
+  const CallOptions call = dropout_call();
+  for (const char* backend : {"cpu", "reference"}) {
+    const ProblemBuffers expected = run(plain, random_inputs(plain), backend, call);
+    ProblemInputs inputs = random_inputs(keyed);
+    std::vector<double> keys = keys_of(keyed, call);
+    set_operand(keyed, inputs, "dropout_keys", keys);
+    EXPECT_TRUE(same_outputs(run(keyed, inputs, backend), expected)) << backend;
+    // Each batch has its own row: the second as another one has other weights.
+    keys[6] = 2;
+    set_operand(keyed, inputs, "dropout_keys", keys);
+    EXPECT_FALSE(same_outputs(run(keyed, inputs, backend), expected)) << backend;
+  }
+  expect_backends_conform(keyed, random_inputs(keyed), call);
+}
+
 TEST(Dropout, LeavesWeightsOutAfterTheSoftmax) {
   for (const float probability : {0.1F, 0.5F, 0.9F}) {
     for (const Sink sink : {Sink::kNone, Sink::kLearned}) {

@@ -104,7 +104,9 @@ def test_a_key_is_an_argument_like_any_other():
     np.testing.assert_array_equal(steps[0], attend(q, k, v, KEY))
 
 
-def test_shards_drop_what_the_whole_call_does():
+def test_shards_drop_what_the_whole_call_does(monkeypatch):
+    """Also where the program reads the indices of batch and head, which shards are told."""
+    monkeypatch.setitem(globals(), "score_mod", lambda s, b, h, i, j: 3 * jnp.tanh(s) + 0.1 * (h + b))
     if len(jax.devices("cpu")) < 4:
         pytest.skip("needs four devices")
     q, k, v, d_o = draw()
@@ -145,7 +147,6 @@ def test_the_largest_scores(backend):
         (dict(dropout_rate=float("nan")), scoremod.InvalidArgumentError, "found nan"),
         (dict(dropout_rate=0.5), scoremod.InvalidArgumentError, "dropout_key: expected a key of jax.random beside dropout_rate"),
         (dict(dropout_rate=0.5, dropout_key=3.5), scoremod.InvalidArgumentError, "dropout_key: expected one key"),
-        (dict(dropout_rate=0.5, dropout_key=KEY, backend="xla"), scoremod.UnsupportedError, "dropout_rate: expected a backend of scoremod"),
     ],
 )
 def test_mistakes(options, error, message):
@@ -154,7 +155,34 @@ def test_mistakes(options, error, message):
         flex_attention(q, k, v, **options)
 
 
-def test_a_mapped_call_is_refused_by_name():
-    q, k, v, _ = draw()
-    with pytest.raises(scoremod.UnsupportedError, match="dropout_rate: expected a call that jax.vmap does not map"):
-        jax.vmap(lambda q: attend(q, k, v))(jnp.stack([q, q]))
+def test_mapped_calls_drop_what_each_does_by_itself():
+    q, k, v, d_o = draw()
+    many = jnp.stack([q, 2 * q, -q])
+    keys = jax.random.split(KEY, 3)
+
+    def loss(q, key):
+        return (attend(q, k, v, key) * d_o).sum()
+
+    for of in (lambda q, key: attend(q, k, v, key), jax.grad(loss)):
+        one_key = jax.vmap(lambda q, of=of: of(q, KEY))(many)
+        own_keys = jax.vmap(of)(many, keys)
+        for i in range(3):
+            np.testing.assert_allclose(one_key[i], of(many[i], KEY), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(own_keys[i], of(many[i], keys[i]), rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(own_keys[1] - jax.grad(loss)(many[1], keys[0])) > 0.05 * np.linalg.norm(own_keys[1])
+
+
+@pytest.mark.parametrize("keys", [SEQ, 300, 259])
+def test_attention_as_xla_operations_drops_the_same(keys):
+    """Past one of its blocks of keys, and where they end within four."""
+    q, _, _, d_o = draw()
+    rng = np.random.default_rng(2)
+    k, v = (jnp.asarray(rng.standard_normal((BATCH, keys, HEADS_KV, DIM)), jnp.float32) for _ in range(2))
+    results = {}
+    for backend in ("cpu", "xla"):
+        of = lambda *x, backend=backend: attend(*x, backend=backend)  # noqa: E731
+        results[backend] = of(q, k, v), *jax.grad(lambda *x, of=of: (of(*x) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
+    for x, y in zip(results["cpu"], results["xla"], strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    tangent = jax.jvp(lambda q: attend(q, k, v, backend="xla"), (q,), (q,))[1]
+    np.testing.assert_allclose((tangent * d_o).sum(), (results["xla"][1] * q).sum(), rtol=1e-4)

@@ -66,6 +66,9 @@ ONE_ARGUMENT = {
     "cosh, large": lambda x: 1e-38 * jnp.cosh(88 + x / 8),
     "logistic": jax.nn.sigmoid,
     "erf": lax.erf,
+    "erfc": lax.erfc,
+    "atan": jnp.arctan,
+    "stop_gradient": lambda x: x + lax.stop_gradient(jnp.round(x) - x) * x,
     "is_finite": lambda x: jnp.where(jnp.isfinite(1 / x), x, 2 * x),
     "select_n": lambda x: jnp.where(x > 0, x, 0.25 * x) + lax.select_n((x > 1).astype(jnp.int32), x, 2 * x, 3 * x),
     "eq": lambda x: jnp.where(x == 1.0, 2 * x, x),
@@ -116,6 +119,7 @@ ONE_ARGUMENT = {
 }
 # Of the score and a captured number.
 TWO_ARGUMENTS = {
+    "atan2": lambda x, y: jnp.arctan2(x, y + 8.0),
     "add": jnp.add,
     "sub": jnp.subtract,
     "mul": jnp.multiply,

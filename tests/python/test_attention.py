@@ -191,6 +191,15 @@ def test_sixteen_bit_floats(rng, name):
     assert error > 0
 
 
+def test_a_program_that_reads_the_scale(rng):
+    q, k, v = (rng.standard_normal((2, 5, 3, 8), dtype=np.float32) for _ in range(3))
+    for scale in (None, 0.25, 0.5):
+        found = scoremod.attention(q, k, v, score_mod="score + qk_scale * f32(kv_idx)", scale=scale)
+        constant = 8**-0.5 if scale is None else scale
+        want = scoremod.attention(q, k, v, score_mod=f"score + {np.float32(constant)!s} * f32(kv_idx)", scale=scale)
+        np.testing.assert_array_equal(found, want)
+
+
 def test_scale_and_offsets_of_a_call(rng):
     compiled = scoremod.Attention(problem_for("value = score\nkeep = kv_idx <= q_idx"))
     q, k, v = draw(rng)

@@ -25,6 +25,7 @@ struct Case {
   float dropout = 0;
   bool max_logit = false;
   void (*place)(AttentionProblem&) = nullptr;  ///< says where its tensors lie
+  bool dropout_keys = false;
 };
 
 /// Some of the tokens that there is room for, so that some sequences end early or are empty.
@@ -126,6 +127,17 @@ const Case kCases[] = {
      false,
      Sink::kOffByOne,
      0.5F,
+     true},
+    {"dropout by keys",
+     "value = score\nkeep = (q_idx + kv_idx) % 7 != 3",
+     {3, 4, 2, 130, 150, 64, 64},
+     DType::kBF16,
+     {1, 2, 3, 4},
+     false,
+     Sink::kNone,
+     0.4F,
+     false,
+     nullptr,
      true},
     {"dropout with one query",
      "value = score",
@@ -322,6 +334,7 @@ checking::CheckCase check_case(const Case& from, const Shape& s, bool backward) 
     from.place(p);
     p.index_offsets = false;
   }
+  p.dropout_keys = from.dropout_keys;
   for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
   p = problem::with_implied_operands(std::move(p));
   to.call.dropout_seed = 0x1234'5678'9abc'def0;

@@ -9,7 +9,7 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.call import Call, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
-from scoremod.jax.dropout import call_numbers, checked_rate
+from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.lengths_and_sinks import bounded, with_sink
 from scoremod.jax.manual_axes import vary_alike
@@ -63,8 +63,9 @@ def flex_attention(
     sink: a float array [heads], or a number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The
         LSE counts it; a query without any key has LSE sink. Applied to the output and the LSE of any backend.
     dropout_rate: the probability in [0, 1), a number, with which each weight is left out of the output; what is left is multiplied by
-        1 / (1 - dropout_rate), and the LSE is that of all. On CPUs, and neither under jax.vmap nor as XLA operations.
-    dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other.
+        1 / (1 - dropout_rate), and the LSE is that of all.
+    dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other. With one key all
+        backends, shards and mapped calls drop the same.
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     return_max_logit: also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no
         gradient, and a sink is none of them.
@@ -102,14 +103,14 @@ def flex_attention(
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     rate = checked_rate(dropout_rate)
-    numbers = [call_numbers(dropout_key)] if rate else []
+    keys = [call_keys(dropout_key, sizes.batch)] if rate else []
     with_lse = bool(return_lse) or sink is not None
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit))
     if 0 in sizes:
         result = _of_nothing(query, sizes, with_lse, options.max_logit)
     else:
         functions = (score_mod, mask_mod)
-        result = _attention(query, key, value, *functions, scale, layout, with_lse, options, numbers, backend, backends, fallback)
+        result = _attention(query, key, value, *functions, scale, layout, with_lse, options, keys, backend, backends, fallback)
     o, *rows = result if isinstance(result, tuple) else (result,)
     largest = rows.pop() if return_max_logit else None
     lse = rows[0] if with_lse else None
@@ -121,7 +122,7 @@ def flex_attention(
     return o if len(results) == 1 else tuple(results)
 
 
-def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, numbers, backend, backends, fallback):
+def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, backend, backends, fallback):
     """The output, or (output, lse, largest scores) as far as they are wanted, of checked arguments; called by flex_attention, to whose caller warnings point."""
     if backend != XLA or backends is not None:
         chosen_among = selected(backend, backends)
@@ -137,17 +138,13 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
                 raise
         else:
             warn_of_finite_masks(traced.call.program, traced.sources, memory, 3)
-            operands = [source.array() for source in traced.sources] + numbers
+            operands = [source.array() for source in traced.sources] + keys
             if explicit_axes(query):
                 return attend_on_shards(traced.call, query, key, value, operands, with_lse=with_lse)
             query, key, value, *operands = vary_alike([query, key, value, *operands])
             return attend(traced.call, query, key, value, tuple(operands), with_lse=with_lse)
-    if options.dropout:
-        raise UnsupportedError(
-            'dropout_rate: expected a backend of scoremod, found backend="xla" (or fallback="xla" of a call that no other runs), which has no dropout'
-        )
     dtype_of(query, key, value, on_xla=True)
-    o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout)
+    o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
     return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
 
 

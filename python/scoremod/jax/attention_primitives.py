@@ -3,7 +3,7 @@
 forward:  q, k, v, *operands -> o, and lse if with_lse, and each row's largest score if call.max_logit
 backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
 
-After the operands come the numbers of a call with dropout (scoremod.jax.dropout).
+After the operands come the keys of a call with dropout (scoremod.jax.dropout).
 
 Each comes twice: as the one that functions call, which jax.vmap and the partitioner of a mesh take apart, and as the call of one device that
 is left of it.
@@ -78,11 +78,6 @@ def _operands(call, arrays):
 
 
 def _lower(target, platform, context, arguments, call, problem, **attributes):
-    if call.dropout and platform != "cpu":
-        raise UnsupportedError(
-            "dropout_rate: expected a call on a CPU, found one on CUDA, where the numbers that a key is made to lie in the device's memory and no "
-            "engine reads them there; leave dropout out, or drop elements of the output"
-        )
     ffi.register()
     device = device_of(platform)
     if device is not None:

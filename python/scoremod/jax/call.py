@@ -32,7 +32,7 @@ class Call(NamedTuple):
     scale: float | None
     backends: tuple  # who may run it: scoremod.Attention's `backends`
     deterministic: bool
-    dropout: float = 0.0  # the last array of the call is then its numbers (scoremod.jax.dropout)
+    dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score
 
     def axis(self, letter):
@@ -96,5 +96,5 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         stats=stats,
         deterministic=call.deterministic,
     )
-    fields = {name: value for name, value in (("dropout", call.dropout), ("max_logit", call.max_logit)) if value}
+    fields = {name: value for name, value in (("dropout", call.dropout), ("dropout_keys", call.dropout > 0), ("max_logit", call.max_logit)) if value}
     return json.dumps(json.loads(text) | fields) if fields else text

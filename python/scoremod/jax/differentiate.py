@@ -14,7 +14,7 @@ from scoremod.jax.reverse_mode import reverse_mode_only
 
 def attend(call, q, k, v, operands, *, with_lse):
     """The output, or (output, lse) if with_lse, all differentiable, and the largest scores at the end if call.max_logit, which are taken for
-    constants. operands are arrays, one for each operand of call.program, then the numbers of a call with dropout."""
+    constants. operands are arrays, one for each operand of call.program, then the keys of a call with dropout."""
     compute = attention_lse_and_max if call.max_logit else attention_and_lse if with_lse else attention
     if jax.sharding.get_abstract_mesh().manual_axes:
         # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.

@@ -1,8 +1,8 @@
 """Dropout of attention weights: the rate is a part of the call, and what decides which weights are dropped an array of it, so that nothing is
-compiled anew for another key.
+compiled anew for another key, and no host reads it.
 
-A call's numbers are six uint32: the halves of the seed and of the offset, and the indices of its first batch and first head, which shards have
-beside the whole call's.
+A call's keys are the operand dropout_keys of its problem (docs/problem.md), int32 [batch, 4]: the bits of the two words of Philox's key, the
+batch's number in its counters, and what is added to the heads'. Batches carry theirs with them, into shards and under jax.vmap.
 """
 
 import numbers
@@ -10,10 +10,11 @@ import numbers
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from scoremod.errors import InvalidArgumentError
 
-_BATCH, _HEAD, COUNT = 4, 5, 6
+_WORD0, _WORD1, _BATCH, _HEAD = range(4)
 
 
 def checked_rate(rate):
@@ -23,17 +24,52 @@ def checked_rate(rate):
     return float(np.float32(rate))
 
 
-def call_numbers(key):
-    """The numbers of a whole call, from a key of jax.random."""
+def call_keys(key, batch):
+    """The keys of a whole call, from a key of jax.random."""
     if key is None:
         raise InvalidArgumentError("dropout_key: expected a key of jax.random beside dropout_rate, found none")
     try:
-        bits = jax.random.bits(key, (_BATCH,), jnp.uint32)
+        bits = jax.random.bits(key, (2,), jnp.uint32)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"dropout_key: expected one key of jax.random, found {key!r}") from error
-    return jnp.concatenate([bits, jnp.zeros(COUNT - _BATCH, jnp.uint32)])
+    words = jnp.broadcast_to(lax.bitcast_convert_type(bits, jnp.int32), (batch, 2))
+    places = jnp.stack([jnp.arange(batch, dtype=jnp.int32), jnp.zeros(batch, jnp.int32)], axis=1)
+    return jnp.concatenate([words, places], axis=1)
 
 
-def shifted(call_numbers, *, batch=0, head=0):
-    """The numbers of a shard whose first batch and head have these indices in the call."""
-    return call_numbers.at[_BATCH].add(jnp.asarray(batch, jnp.uint32)).at[_HEAD].add(jnp.asarray(head, jnp.uint32))
+def at_head(keys, first):
+    """The keys of a shard whose first head has this index in the call."""
+    return keys.at[:, _HEAD].add(jnp.asarray(first, jnp.int32))
+
+
+def shares(keys, rate, shape, first_key):
+    """What the weights of shape [batch, heads, queries, keys] are multiplied by, from a key on whose index 4 divides: the function that all
+    engines compute, as XLA operations."""
+    batch, heads, queries, count = shape
+    words = lax.bitcast_convert_type(keys, jnp.uint32)[:, :, None, None, None]
+    indices = [jnp.arange(n, dtype=jnp.uint32) for n in (heads, queries, -(-count // 4))]
+    four = (jnp.asarray(first_key, jnp.uint32) // 4 + indices[2])[None, None, None, :]
+    head = words[:, _HEAD] + indices[0][None, :, None, None]
+    counter = jnp.broadcast_arrays(four, indices[1][None, None, :, None], head, words[:, _BATCH])
+    bits = jnp.stack(_philox(counter, (words[:, _WORD0], words[:, _WORD1])), axis=-1)
+    bits = bits.reshape(batch, heads, queries, -1)[..., :count]
+    threshold = np.uint32(int(float(np.float32(rate)) * 2.0**32 + 0.5))
+    return jnp.where(bits >= threshold, np.float32(1 / (1 - rate)), np.float32(0))
+
+
+def _philox(counter, key):
+    """Philox4x32-10."""
+    for number in range(10):
+        key0, key1 = (word + np.uint32(step * number % 2**32) for word, step in zip(key, (0x9E3779B9, 0xBB67AE85)))
+        (high0, low0), (high1, low1) = _product(counter[0], 0xD2511F53), _product(counter[2], 0xCD9E8D57)
+        counter = high1 ^ counter[1] ^ key0, low1, high0 ^ counter[3] ^ key1, low0
+    return counter
+
+
+def _product(x, constant):
+    """The halves of the 64 bits of x times a constant."""
+    c_low, c_high = np.uint32(constant & 0xFFFF), np.uint32(constant >> 16)
+    x_low, x_high = x & np.uint32(0xFFFF), x >> 16
+    middle = x_high * c_low + (x_low * c_low >> 16)
+    other = x_low * c_high + (middle & np.uint32(0xFFFF))
+    return x_high * c_high + (middle >> 16) + (other >> 16), x * np.uint32(constant)

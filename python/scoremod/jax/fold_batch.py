@@ -2,14 +2,12 @@
 
 import jax.numpy as jnp
 
-from scoremod.errors import UnsupportedError
 from scoremod.folded_program import folded
 
 _TABLE_REMEDY = "use jax.lax.map, or index it before the attention"
 
 
 def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
-    _refuse_dropout(call)
     fold = _Fold(call, arguments, dims)
     operands = fold.operands(arguments[3:], dims[3:], mapped=[dim is not None for dim in dims[3:]])
     qkv = [fold.tensor(array, dim) for array, dim in zip(arguments[:3], dims)]
@@ -18,7 +16,6 @@ def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
 
 
 def batch_backward(primitive, arguments, dims, *, call, wanted):
-    _refuse_dropout(call)
     fold = _Fold(call, arguments, dims)
     # Each of the mapped calls has its own gradient of an operand that they share.
     mapped = [dim is not None or i in wanted for i, dim in enumerate(dims[6:])]
@@ -39,15 +36,6 @@ def batch_backward(primitive, arguments, dims, *, call, wanted):
             # Every batch of one mapped call read the same entry.
             unfolded.append(fold.unfold(gradient.astype(jnp.float32), 0).sum(axis=1).astype(gradient.dtype))
     return unfolded, axes
-
-
-def _refuse_dropout(call):
-    """The mapped calls would be batches of one, and drop others than each does by itself."""
-    if call.dropout:
-        raise UnsupportedError(
-            "dropout_rate: expected a call that jax.vmap does not map, found one that it does: what is dropped depends on the batch's number; use "
-            "jax.lax.map, or give the attention all batches"
-        )
 
 
 class _Fold:
@@ -78,7 +66,9 @@ class _Fold:
         """The operands' arrays for the folded program, which this makes, too. mapped: which operands differ between the mapped calls."""
         decls = self._call.program.operands
         self._program = folded(self._call.program, self._batch, mapped, _TABLE_REMEDY)
-        return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)]
+        # After the operands, the keys of a call with dropout: each batch has its own.
+        keys = [self.tensor(array, dim, 0) for array, dim in zip(arrays[len(decls) :], dims[len(decls) :])]
+        return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)] + keys
 
     def _operand(self, decl, array, dim, mapped):
         if "b" in decl.axes:

@@ -15,7 +15,7 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scoremod.jax.dropout import shifted
+from scoremod.jax.dropout import at_head
 from scoremod.program import Builder, OperandDecl
 
 # The arrays of the two primitives before their operands, each as the tensor whose dimensions it has.
@@ -79,7 +79,7 @@ def letters_of(call, tensors, results):
     keys), and others for dimensions that are never sharded."""
     q, k = call.layout, call.layout.replace("H", "K").replace("S", "T")
     known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "BHS"}
-    operands = [_operand_letters(decl) for decl in call.program.operands] + ["?"] * bool(call.dropout)
+    operands = [_operand_letters(decl) for decl in call.program.operands] + ["B?"] * bool(call.dropout)
     inputs = [known[name] for name in tensors] + operands
     return inputs, [operands[each] if isinstance(each, int) else known[each] for each in results]
 
@@ -167,13 +167,11 @@ class Shards:
         return lax.psum(output.astype(jnp.float32), axes).astype(output.dtype) if axes else output
 
     def own_call(self, q, operands):
-        """(call, order, operands) of a shard: what with_global_indices() gives, and all its arrays after the tensors. With dropout the whole
-        call's numbers say where a shard begins, and its program's indices follow from them."""
-        if self._call.dropout:
-            place = {name: self._first(letter, q) for name, letter in (("batch", "B"), ("head", "H"))}
-            return self._call, list(range(len(operands))), [*operands[:-1], shifted(operands[-1], **place)]
+        """(call, order, operands) of a shard: what with_global_indices() gives, and all its arrays after the tensors."""
+        count = len(self._call.program.operands)
+        keys = [at_head(keys, self._first("H", q)) for keys in operands[count:]]
         call, order, offsets = self.with_global_indices(q)
-        return call, order, [(operands + offsets)[number] for number in order]
+        return call, order, [*((operands[:count] + offsets)[number] for number in order), *keys]
 
     def _first(self, letter, q):
         """The index of a shard's first batch or head."""

@@ -7,6 +7,7 @@ of type f32, i32 or bool, and the primitive's operands have just those dtypes.
 import numpy as np
 from jax import lax
 
+from scoremod.jax.own_derivatives import stopped
 from scoremod.program_forms import clamp, cosh, integer_power, is_finite, log2, select_case, sinh, truncated_quotient, truncated_remainder
 
 PROGRAM_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.bool_): "bool"}
@@ -172,6 +173,9 @@ RULES = {
     "cosh": _of_float(cosh),
     "logistic": _float("sigmoid"),
     "erf": _float("erf"),
+    "erfc": _float("erfc"),
+    "atan": _float("atan"),
+    "atan2": _float("atan2"),
     "eq": _compare("eq"),
     "ne": _compare("ne"),
     "lt": _compare("lt"),
@@ -185,6 +189,7 @@ RULES = {
     "shift_left": _shift("mul"),
     "shift_right_arithmetic": _shift("floor_div"),
     "is_finite": _unparameterized(is_finite),
+    "stop_gradient": lambda builder, params, x: stopped(builder, x),
     "select_n": _select_n,
     "convert_element_type": _convert,
     # These move, name or join elements; a single one stays what it is.

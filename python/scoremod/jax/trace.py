@@ -17,6 +17,7 @@ from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
 from scoremod.jax.library_functions import library_rule
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
+from scoremod.jax.own_derivatives import with_own_derivative
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
 from scoremod.program_forms import select_case
@@ -139,13 +140,14 @@ class Tracer:
         self._constants = {}
         self._functions = []
         self._name = self._debug_info = self._where = None
+        self._only_values = False
 
     def root(self, name, function, arguments):
         """The node of what a user's function returns."""
         jaxpr = jaxpr_of(name, function)
         self._functions.append(function)
         self._name, self._debug_info = name, jaxpr.jaxpr.debug_info
-        return self.node_of(self._run(jaxpr, arguments, None)[0])
+        return self.node_of(self.run_inside(jaxpr, arguments, None)[0])
 
     def node_of(self, value):
         """The node of a single element, of type f32, i32 or bool; None if it can have none. It may be a new operand."""
@@ -158,7 +160,15 @@ class Tracer:
                 value.node = self.operands.scalar(value)
         return value.node
 
-    def _run(self, jaxpr, arguments, where):
+    def values_inside(self, jaxpr, arguments, where):
+        """The same of what nobody differentiates: rules of derivatives in it mean nothing."""
+        before, self._only_values = self._only_values, True
+        try:
+            return self.run_inside(jaxpr, arguments, where)
+        finally:
+            self._only_values = before
+
+    def run_inside(self, jaxpr, arguments, where):
         """The Values of what a jaxpr returns. where: the line of the user's function that led here, once inside a call."""
         jaxpr = closed(jaxpr)
         known = dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
@@ -216,20 +226,20 @@ class Tracer:
         jaxpr = called_jaxpr(equation)
         if jaxpr is None or name in ("scan", "while"):
             return None
-        if has_custom_rule(equation) and not (is_library_rule(equation) and body_has_rules_derivative(equation)):
+        custom = has_custom_rule(equation) and not self._only_values
+        if custom and not (is_library_rule(equation) and body_has_rules_derivative(equation)):
             if any("score" in value.deps for value in inputs):
-                self._refuse(
-                    equation, where, "has a derivative rule of its own, which the derived backward pass would not follow"
-                )
+                if not with_own_derivative(self, equation, inputs, results, where, self._debug_info):
+                    self._refuse(equation, where, "has a derivative rule of its own, and arguments or results that are no float32 scalars")
             return results
-        return self._run(jaxpr, inputs, where)
+        return self.run_inside(jaxpr, inputs, where)
 
     def _branches(self, equation, inputs, results, where):
         """Both branches of a lax.cond (all of a lax.switch), and a choice between their scalars."""
         which = self.node_of(inputs[0])
         if any(value.shape != () for value in results):
             return None
-        branches = [self._run(branch, inputs[1:], where) for branch in equation.params["branches"]]
+        branches = [self.run_inside(branch, inputs[1:], where) for branch in equation.params["branches"]]
         for value, cases in zip(results, zip(*branches)):
             nodes = [self.node_of(case) for case in cases]
             exact = value.dtype in PROGRAM_TYPES

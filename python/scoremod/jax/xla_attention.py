@@ -16,6 +16,7 @@ from jax.extend import core
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax.call import split_scale
+from scoremod.jax.dropout import shares
 from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
 from scoremod.jax.kept_results import named_results
@@ -33,10 +34,15 @@ class _Functions(NamedTuple):
     score_mod: core.Jaxpr | None
     mask_mod: core.Jaxpr | None
     score_array_count: int
+    dropout: float  # the rate; the last of the arrays is then the call's keys (scoremod.jax.dropout)
+
+    def shares(self, arrays, like, first):
+        """What the weights `like` of a block of keys are multiplied by on their way to the output."""
+        return shares(arrays[-1], self.dropout, like.shape, first) if self.dropout else 1.0
 
 
-def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
-    """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array."""
+def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, ())):
+    """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array. dropout: the rate, and the call's keys in a list."""
     if explicit_axes(q):
         raise UnsupportedError(
             "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "
@@ -54,8 +60,9 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout):
         jaxprs, arrays = _traced(named, wide, like=q)
     score, mask = (jaxprs.get(name) for name in ("score_mod", "mask_mod"))
     functions = _Functions(
-        *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts)
+        *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts), dropout[0]
     )
+    arrays = [*arrays, *vary_alike([*dropout[1], q])[:-1]]
     # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which tangents there are.
     compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
     o, top, total = compute(functions, q, k, v, scale, arrays)
@@ -91,7 +98,8 @@ def _attention(functions, q, k, v, scale, arrays):
         shift = _finite(new_top)
         p = jnp.exp(scores - shift[..., None])
         old = jnp.exp(top - shift)
-        sums = sums * old[..., None] + _over_keys(p.astype(v.dtype), v)
+        left = p * functions.shares(arrays, p, first)
+        sums = sums * old[..., None] + _over_keys(left.astype(v.dtype), v)
         return (new_top, total * old + p.sum(axis=-1), sums), None
 
     (top, total, sums), _ = _over_blocks(step, tuple(vary_as(x, q) for x in state), k, v)
@@ -150,7 +158,8 @@ def _tangents(functions, varied, point, given):
         )
         p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
         weighted = jnp.where(jnp.isneginf(scores), 0, p * d_scores)
-        sums = sums + _over_keys(weighted.astype(v.dtype), v) + _over_keys(p.astype(v.dtype), d_v)
+        share = functions.shares(arrays, p, first)
+        sums = sums + _over_keys((weighted * share).astype(v.dtype), v) + _over_keys((p * share).astype(v.dtype), d_v)
         return (row + weighted.sum(axis=-1), sums), None
 
     zeros = jnp.zeros(q.shape[:3], _wide(q)), jnp.zeros((*q.shape[:3], v.shape[-1]), _wide(q))
@@ -171,9 +180,10 @@ def _cotangents(functions, varied, point, upstream, wanted):
     def step(sums, first, k, v):
         scores, pull_back = jax.vjp(functools.partial(scores_of, first), q, k, scale, some)
         p = jnp.exp(scores - shift[..., None]) / divisor[..., None]
-        d_p = _scores_of_product(d_o, v)
+        share = functions.shares(arrays, p, first)
+        d_p = _scores_of_product(d_o, v) * share
         d_q, d_k, d_scale, d_some = pull_back(jnp.where(jnp.isneginf(scores), 0, p * (d_p + row[..., None])))
-        d_v = _over_queries(p.astype(d_o.dtype), d_o, v)
+        d_v = _over_queries((p * share).astype(d_o.dtype), d_o, v)
         sums = jax.tree.map(lambda sum, x: sum + x.astype(sum.dtype), sums, (d_q, d_scale, d_some))
         return sums, (d_k, d_v)
 
@@ -211,11 +221,11 @@ def _scores(functions, q, k, scale, arrays, first):
     indices = [jnp.arange(n, dtype=jnp.int32) for n in scores.shape]
     indices[3] = indices[3] + first
     indices = [vary_as(index, q) for index in indices]
-    count = functions.score_array_count
+    count, end = functions.score_array_count, len(arrays) - bool(functions.dropout)
     if functions.score_mod is not None:
         scores = _over_scores(functions.score_mod, arrays[:count])(scores, *indices)
     if functions.mask_mod is not None:
-        keep = _over_scores(functions.mask_mod, arrays[count:])(*indices)
+        keep = _over_scores(functions.mask_mod, arrays[count:end])(*indices)
         scores = jnp.where(keep, scores, -jnp.inf)
     return scores
 

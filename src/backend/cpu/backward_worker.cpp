@@ -6,7 +6,7 @@
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/row_kernels.hpp"
 #include "backend/cpu/tile_program.hpp"
-#include "problem/dropout_mask.hpp"
+#include "problem/call_dropout.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -37,7 +37,8 @@ class Worker {
         probabilities_(scratch.take<float>(kBlockRows * stride_)),
         adjoints_(scratch.take<float>(kBlockRows * stride_)),
         drops_(call.compiled.problem.dropout > 0),
-        dropout_(call.compiled.problem.dropout, call.parameters.dropout_seed, call.parameters.dropout_offset),
+        dropout_(call.compiled.problem, call.parameters.dropout_seed, call.parameters.dropout_offset,
+                 call.parameters.offsets, call.tensors.operands),
         shares_(drops_ ? scratch.take<float>(kBlockRows * stride_) : probabilities_) {}
 
   void run() {
@@ -180,10 +181,8 @@ class Worker {
     float* adjoint = adjoints_ + row * stride_;
     const auto factor = static_cast<float>(dropout_.factor());
     std::fill_n(shares, count, factor);
-    const IndexOffsets& offsets = call_.parameters.offsets;
-    dropout_.drop(offsets.batch + batch_, offsets.head + tile.head,
-                  offsets.query + tile.query + static_cast<std::int64_t>(row),
-                  offsets.key + first_key_ + static_cast<std::int64_t>(column), count, shares);
+    dropout_.drop(batch_, tile.head, tile.query + static_cast<std::int64_t>(row),
+                  first_key_ + static_cast<std::int64_t>(column), count, shares);
     for (std::size_t i = 0; i < count; ++i) {
       const bool stays = shares[i] != 0;
       adjoint[i] = stays ? factor * adjoint[i] : 0;
@@ -259,7 +258,7 @@ class Worker {
   std::size_t stride_;
   float *scores_, *probabilities_, *adjoints_;
   const bool drops_;
-  const problem::DropoutMask dropout_;
+  const problem::CallDropout dropout_;
   float* shares_;  ///< the probabilities as they went into the output
 
   std::int64_t unit_ = 0, batch_ = 0, head_kv_ = 0, tile_ = 0, head_ = -1;

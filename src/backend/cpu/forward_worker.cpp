@@ -10,7 +10,7 @@
 #include "backend/cpu/row_kernels.hpp"
 #include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_program.hpp"
-#include "problem/dropout_mask.hpp"
+#include "problem/call_dropout.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -36,7 +36,8 @@ class Worker {
         largest_(scratch.take<float>(call.queries)),
         sum_(scratch.take<float>(call.queries)),
         max_logit_(scratch.take<float>(makes_max_logit() ? call.queries : 0)),
-        dropout_(call.compiled.problem.dropout, call.parameters.dropout_seed, call.parameters.dropout_offset) {}
+        dropout_(call.compiled.problem, call.parameters.dropout_seed, call.parameters.dropout_offset,
+                 call.parameters.offsets, call.tensors.operands) {}
 
   void run() {
     const auto queries = static_cast<std::int64_t>(call_.queries);
@@ -163,9 +164,8 @@ class Worker {
   }
 
   void drop(std::size_t row, std::size_t column, std::size_t columns, float* weights) const {
-    const IndexOffsets& offsets = call_.parameters.offsets;
-    dropout_.drop(offsets.batch + batch_, offsets.head + head_, offsets.query + first_ + static_cast<std::int64_t>(row),
-                  offsets.key + first_key_ + static_cast<std::int64_t>(column), columns, weights);
+    dropout_.drop(batch_, head_, first_ + static_cast<std::int64_t>(row),
+                  first_key_ + static_cast<std::int64_t>(column), columns, weights);
   }
 
   void add_p_v(std::size_t row, std::size_t count, std::size_t column, std::size_t columns, const float* factors) {
@@ -244,7 +244,7 @@ class Worker {
   float* largest_;
   float* sum_;
   float* max_logit_;  ///< null where it is not wanted
-  const problem::DropoutMask dropout_;
+  const problem::CallDropout dropout_;
 
   std::int64_t batch_ = 0, head_ = 0, first_ = 0;
   std::int64_t first_key_ = 0;  ///< of the tile

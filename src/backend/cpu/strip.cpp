@@ -110,6 +110,7 @@ HWY_INLINE void run_float(const Instruction& instruction, const Operands& at) {
     case Op::kSub: SCOREMOD_FLOAT2(hn::Sub(x, y));
     case Op::kMul: SCOREMOD_FLOAT2(hn::Mul(x, y));
     case Op::kDiv: SCOREMOD_FLOAT2(hn::Div(x, y));
+    case Op::kSurrogate: SCOREMOD_FLOAT(x);
     case Op::kMin: SCOREMOD_FLOAT2(min_nan(x, y));
     case Op::kMax: SCOREMOD_FLOAT2(max_nan(x, y));
     case Op::kNeg: SCOREMOD_FLOAT(hn::Neg(x));
@@ -318,6 +319,7 @@ HWY_INLINE void run_one(const Instruction& instruction, const Strip& strip) {
   if (instruction.arg_count > 2) at.z = source_of(strip, instruction.args[2]);
 
   if (instruction.op == Op::kSelect) return run_select(at);
+  if (instruction.op == Op::kSurrogate) return run_float(instruction, at);
   if (instruction.op >= Op::kToF32) return run_cast(instruction, at);
   if (instruction.op >= Op::kAnd) return run_bool(instruction, at);
   if (instruction.op >= Op::kEq) {

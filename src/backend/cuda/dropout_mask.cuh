@@ -4,8 +4,12 @@
 #include "backend/cuda/dropout_argument.cuh"
 #include "backend/cuda/program_prelude.cuh"
 
+struct DropoutKey {
+  unsigned key[2], threshold;
+};
+
 // Philox4x32-10 of the counter (kv / 4, q, h, b): of bit i, whether the weight of the i-th of these four keys is left.
-SCOREMOD_FUNCTION unsigned four_stay(const DropoutArgument& call, unsigned b, unsigned h, unsigned q, unsigned four) {
+SCOREMOD_FUNCTION unsigned four_stay(const DropoutKey& call, unsigned b, unsigned h, unsigned q, unsigned four) {
   unsigned word0 = four, word1 = q, word2 = h, word3 = b, key0 = call.key[0], key1 = call.key[1];
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -20,6 +24,6 @@ SCOREMOD_FUNCTION unsigned four_stay(const DropoutArgument& call, unsigned b, un
   return (word0 >= call.threshold ? 1u : 0u) | (word1 >= call.threshold ? 2u : 0u) |
          (word2 >= call.threshold ? 4u : 0u) | (word3 >= call.threshold ? 8u : 0u);
 }
-SCOREMOD_FUNCTION bool one_stays(const DropoutArgument& call, unsigned b, unsigned h, unsigned q, unsigned kv) {
+SCOREMOD_FUNCTION bool one_stays(const DropoutKey& call, unsigned b, unsigned h, unsigned q, unsigned kv) {
   return (four_stay(call, b, h, q, kv / 4u) >> kv % 4u & 1u) != 0;
 }

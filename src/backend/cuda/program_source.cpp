@@ -52,6 +52,7 @@ const char* f32_function(Op op) {
   switch (op) {
     case Op::kMod: return "f32_mod";
     case Op::kPow: return "powf";
+    case Op::kAtan2: return "atan2f";
     case Op::kMin: return "f32_min";
     case Op::kMax: return "f32_max";
     case Op::kNeg: return "-";
@@ -71,9 +72,11 @@ const char* f32_function(Op op) {
     case Op::kSin: return "sinf";
     case Op::kCos: return "cosf";
     case Op::kTan: return "tanf";
+    case Op::kAtan: return "atanf";
     case Op::kTanh: return "tanhf";
     case Op::kSigmoid: return "f32_sigmoid";
     case Op::kErf: return "erff";
+    case Op::kErfc: return "erfcf";
     case Op::kSoftplus: return "f32_softplus";
     case Op::kRelu: return "f32_relu";
     case Op::kGelu: return "f32_gelu";
@@ -237,6 +240,7 @@ std::string ProgramSource::expression(NodeId id) {
     case Op::kOperand:
     case Op::kGather: return read_operand(node);
     case Op::kNot: return "!" + arg(0);
+    case Op::kSurrogate: return arg(0);
     case Op::kSelect: return concat(arg(0), " ? ", arg(1), " : ", arg(2));
     case Op::kToF32:
     case Op::kToI32:

@@ -59,8 +59,9 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
   // its operands are judged by the patterns that they need, and the other members that are not looked at here are run.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, program,
-                                operands, backward, stats, max_logit, index_offsets, deterministic] = problem;
+                                dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout,
+                                dropout_keys, program, operands, backward, stats, max_logit, index_offsets,
+                                deterministic] = problem;
   Reasons reasons;
   object_to_places(problem, reasons);
   if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {

@@ -8,6 +8,7 @@
 #include "backend/cuda/program_source.hpp"
 #include "base/fail.hpp"
 #include "problem/dropout_mask.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/row_addressing.hpp"
 
 namespace scoremod::backend::kernels {
@@ -104,7 +105,16 @@ ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& ma
   static_assert(std::size(decltype(call.constants){}) == cuda::kMaxArgumentConstants);
   std::ranges::copy(constants, call.constants);
   const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);
-  call.dropout = {{dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor())};
+  call.dropout = {
+      {dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor()), nullptr, 0, 0};
+  if (p.dropout_keys) {
+    const auto number = problem::operand_number(p.program, problem::kDropoutKeys);
+    if (!number) fail_bug("a problem with keys of dropout whose program does not declare them");
+    const auto strides = problem::strides_of(problem::spec_of(p, *number));
+    call.dropout.batch = strides[0];
+    call.dropout.word = strides[1];
+    if (!operands.empty()) call.dropout.keys = static_cast<const unsigned*>(operands[*number]);
+  }
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const OperandSpec& spec = problem::spec_of(p, static_cast<std::uint32_t>(i));
     const auto strides = problem::strides_of(spec);

@@ -120,6 +120,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"own_deltas", flag(shape.own_deltas)},
                                              {"sink", flag(problem.sink != Sink::kNone)},
                                              {"dropout", flag(problem.dropout > 0)},
+                                             {"dropout_keys", flag(problem.dropout_keys)},
                                              {"max_logit", flag(problem.max_logit)},
                                              {"ragged_queries", flag(problem.tokens_q.has_value())},
                                              {"ragged_keys", flag(problem.tokens_kv.has_value())},

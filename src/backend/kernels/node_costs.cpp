@@ -44,9 +44,12 @@ double cost_of(const Node& node, const Program& program) {
     case Op::kSilu: return 2.1;
     case Op::kSin:
     case Op::kCos:
+    case Op::kAtan:
     case Op::kSoftplus: return 3.0;
     case Op::kErf:
+    case Op::kErfc:
     case Op::kGelu: return 4.2;
+    case Op::kAtan2:
     case Op::kPow: return 5.2;
     case Op::kTan: return 6.0;
     default: return ir::info(node.op).signature == ir::Signature::kLeaf ? 0 : 0.045;

@@ -14,7 +14,7 @@
 #include "backend/reference/sink_value.hpp"
 #include "backend/reference/strip_evaluator.hpp"
 #include "base/fail.hpp"
-#include "problem/dropout_mask.hpp"
+#include "problem/call_dropout.hpp"
 
 namespace scoremod::backend::reference {
 namespace {
@@ -62,7 +62,8 @@ struct Task {
         q(load_dense<double>(problem, TensorRole::kQ, inputs.q, inputs.operands)),
         k(load_dense<double>(problem, TensorRole::kK, inputs.k, inputs.operands)),
         v(load_dense<double>(problem, TensorRole::kV, inputs.v, inputs.operands)),
-        operands(view_operands(problem, inputs.operands)) {}
+        operands(view_operands(problem, inputs.operands)),
+        dropout(problem, call.dropout_seed, call.dropout_offset, call.offsets, inputs.operands) {}
 
   std::size_t query_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return static_cast<std::size_t>((b * problem.heads_q + h) * problem.seq_q + i);
@@ -73,6 +74,7 @@ struct Task {
   const CallParameters& parameters;
   const std::vector<double> q, k, v;
   const std::vector<OperandView> operands;
+  const problem::CallDropout dropout;
   std::vector<double> d_o;            ///< empty for a forward
   std::optional<Program> derivative;  ///< likewise nothing
   ForwardResult<double> forward;      ///< of a forward
@@ -100,7 +102,6 @@ class Worker {
         scores_(kBlockRows, keys_),
         weights_(kBlockRows, keys_),
         shares_(kBlockRows, keys_),
-        dropout_(problem_.dropout, task.parameters.dropout_seed, task.parameters.dropout_offset),
         o_(kBlockRows, dim_v_),
         kept_(kBlockRows * scores_.stride),
         left_(kept_.size()),
@@ -219,13 +220,10 @@ class Worker {
     double* shares = shares_.row(r);
     const std::uint8_t* kept = kept_.data() + r * scores_.stride;
     std::uint8_t* left = left_.data() + r * scores_.stride;
-    const IndexOffsets& at = task_.parameters.offsets;
     for (std::size_t j = 0; j < keys_; ++j) {
       left[j] = kept[j];
-      if (problem_.dropout > 0 &&
-          !dropout_.keeps(at.batch + b, at.head + h, at.query + query, at.key + static_cast<std::int64_t>(j)))
-        left[j] = 0;
-      shares[j] = left[j] != 0 ? weights[j] * dropout_.factor() : 0;
+      if (problem_.dropout > 0 && !task_.dropout.keeps(b, h, query, static_cast<std::int64_t>(j))) left[j] = 0;
+      shares[j] = left[j] != 0 ? weights[j] * task_.dropout.factor() : 0;
     }
   }
 
@@ -259,7 +257,7 @@ class Worker {
     }
     const std::uint8_t* left = left_.data() + r * scores_.stride;
     for (std::size_t j = 0; j < keys_; ++j) {
-      const double d_weight = left[j] != 0 ? upstream[j] * dropout_.factor() : 0;
+      const double d_weight = left[j] != 0 ? upstream[j] * task_.dropout.factor() : 0;
       upstream[j] = kept[j] != 0 ? weights[j] * (d_weight - delta) : 0;
     }
     derivative_->begin_query(query);
@@ -332,7 +330,6 @@ class Worker {
   Matrix k_, k_transposed_, v_, v_transposed_;
   Matrix q_, scores_, weights_;
   Matrix shares_;  ///< the weights as they go into the output
-  const problem::DropoutMask dropout_;
   Matrix o_, d_o_;
   Matrix d_weights_;  ///< dO V^T, then the upstream adjoints, then the gradient of Q K^T
   Matrix dq_, dk_, dv_;

@@ -11,7 +11,7 @@
 #include "backend/reference/sink_value.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
-#include "problem/dropout_mask.hpp"
+#include "problem/call_dropout.hpp"
 
 namespace scoremod::backend::reference {
 namespace {
@@ -70,8 +70,7 @@ class SoftmaxRows {
         operands(view_operands(problem, inputs.operands)),
         // The user's own program: what the passes made of it is not to be trusted here.
         program_(problem.program, operands, parameters.offsets),
-        offsets_(parameters.offsets),
-        dropout_(problem.dropout, parameters.dropout_seed, parameters.dropout_offset) {
+        dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands) {
     const auto keys = static_cast<std::size_t>(problem.seq_kv);
     row_.score.resize(keys);
     row_.weight.resize(keys);
@@ -153,14 +152,13 @@ class SoftmaxRows {
 
   void draw_shares(std::int64_t b, std::int64_t h, std::int64_t i) {
     for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
-      const bool stays = dropout_.keeps(offsets_.batch + b, offsets_.head + h, offsets_.query + i, offsets_.key + j);
+      const bool stays = dropout_.keeps(b, h, i, j);
       row_.share[static_cast<std::size_t>(j)] = stays ? static_cast<Real>(dropout_.factor()) : Real(0);
     }
   }
 
   Interpreter<Real> program_;
-  const IndexOffsets offsets_;
-  const problem::DropoutMask dropout_;
+  const problem::CallDropout dropout_;
   Row<Real> row_;
   bool any_kept_ = false;
 };

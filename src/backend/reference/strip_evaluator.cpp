@@ -67,6 +67,7 @@ void with_constant(Op op, const Body& body) {
     SCOREMOD_CASE(kFloorDiv);
     SCOREMOD_CASE(kMod);
     SCOREMOD_CASE(kPow);
+    SCOREMOD_CASE(kAtan2);
     SCOREMOD_CASE(kMin);
     SCOREMOD_CASE(kMax);
     SCOREMOD_CASE(kNeg);
@@ -86,9 +87,11 @@ void with_constant(Op op, const Body& body) {
     SCOREMOD_CASE(kSin);
     SCOREMOD_CASE(kCos);
     SCOREMOD_CASE(kTan);
+    SCOREMOD_CASE(kAtan);
     SCOREMOD_CASE(kTanh);
     SCOREMOD_CASE(kSigmoid);
     SCOREMOD_CASE(kErf);
+    SCOREMOD_CASE(kErfc);
     SCOREMOD_CASE(kSoftplus);
     SCOREMOD_CASE(kRelu);
     SCOREMOD_CASE(kGelu);
@@ -104,6 +107,7 @@ void with_constant(Op op, const Body& body) {
     SCOREMOD_CASE(kOr);
     SCOREMOD_CASE(kXor);
     SCOREMOD_CASE(kNot);
+    SCOREMOD_CASE(kSurrogate);
 #undef SCOREMOD_CASE
     default: fail_bug("the fast oracle does not know '", ir::info(op).name, "'");
   }

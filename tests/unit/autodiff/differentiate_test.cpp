@@ -45,6 +45,20 @@ TEST(Differentiate, SoftCapIsPlainArithmeticOnTheForwardValue) {
             "d_score = upstream * (1.0 - %0 * %0)\n");
 }
 
+TEST(Differentiate, ASurrogateHasTheDerivativeOfItsSecondArgument) {
+  // Straight through: the derivative of what is rounded.
+  EXPECT_EQ(d_score("value = surrogate(round(score * 3.0), score * 3.0)", 0.7, 2), 6);
+  EXPECT_EQ(d_score("value = surrogate(score * score, 0.0)", 0.7), 0);
+  EXPECT_EQ(d_score("value = score * surrogate(score, 0.0)", 0.7), 0.7);
+  // Only the second argument's operands have a gradient.
+  const Program derivative = autodiff::differentiate(
+      Program::parse("operand x: f32 [h]\noperand y: f32 [h]\nvalue = surrogate(score * x, score * y)"));
+  for (const Root& root : derivative.roots()) {
+    if (root.kind != RootKind::kOperandAdjoint) continue;
+    EXPECT_EQ(derivative.operands()[root.operand].name, "y");
+  }
+}
+
 TEST(Differentiate, KeepIsKept) {
   EXPECT_EQ(derivative_of("value = score\nkeep = q_idx >= kv_idx"),
             "value = score\nkeep = q_idx >= kv_idx\nd_score = upstream\n");

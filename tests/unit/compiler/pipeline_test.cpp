@@ -69,7 +69,7 @@ TEST(Pipeline, ReportsEachStepInOrder) {
   std::vector<std::string> expected = compiler::step_names();
   for (auto name = expected.begin(); name != expected.end(); ++name) {
     if (*name == "classify_mask") {
-      expected.insert(name + 1, "differentiate");
+      expected.insert(name, "differentiate");
       break;
     }
   }
@@ -125,6 +125,33 @@ TEST(Pipeline, RefusesUnknownAndRequiredSteps) {
       EXPECT_NE(std::string(error.what()).find("normalize_mask, "), std::string::npos) << error.what();
     }
   }
+}
+
+TEST(Pipeline, PutsTheScaleIntoProgramsThatReadIt) {
+  AttentionProblem problem = problem_with("operand x: f32 [h]\nvalue = score + qk_scale * x", true);
+  problem.operands = {{"x", DType::kF32, {1}, {}}};
+  problem.scale = 0.25F;
+  const auto compiled = compiler::compile(problem);
+  EXPECT_EQ(compiled.problem.program, Program::parse("operand x: f32 [h]\nvalue = score + 0.25 * x"));
+  EXPECT_EQ(compiled.forward.program, Program::parse("operand x: f32 [h]\nvalue = score + x * 0.25"));
+}
+
+TEST(Pipeline, SurrogatesAreThereForTheDerivativeAlone) {
+  for (const bool simplified : {true, false}) {
+    compiler::PipelineOptions options;
+    if (!simplified) options.disabled = compiler::step_names();
+    const char* text = "value = surrogate(round(score), score * score) * 2.0\nkeep = surrogate(score, 1.0) > -3.0";
+    const auto compiled = compiler::compile(problem_with(text, true), options);
+    EXPECT_EQ(compiled.forward.program, Program::parse("value = round(score) * 2.0\nkeep = score > -3.0"));
+    const Program expected = Program::parse(
+        "value = round(score) * 2.0\nkeep = score > -3.0\nd_score = 2.0 * ((upstream * score) + (upstream * score))");
+    EXPECT_EQ(compiled.backward->program.to_string().find("surrogate"), std::string::npos);
+    EXPECT_EQ(compiled.backward->program.value(), expected.value());
+  }
+  // A mask inside one is found as any other.
+  const auto masked =
+      compiler::compile(problem_with("value = surrogate(select(kv_idx <= q_idx, score, -inf), score)", true));
+  EXPECT_EQ(masked.forward.program, Program::parse("value = score\nkeep = q_idx >= kv_idx"));
 }
 
 TEST(Pipeline, RefusesAnInvalidProblem) {

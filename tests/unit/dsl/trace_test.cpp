@@ -101,6 +101,7 @@ TEST(Trace, EveryOperatorAndFunctionRecordsItsOp) {
       {sin, "sin(score)"},           {cos, "cos(score)"},
       {tan, "tan(score)"},           {tanh, "tanh(score)"},
       {sigmoid, "sigmoid(score)"},   {erf, "erf(score)"},
+      {erfc, "erfc(score)"},         {atan, "atan(score)"},
       {softplus, "softplus(score)"}, {relu, "relu(score)"},
       {gelu, "gelu(score)"},         {gelu_tanh, "gelu_tanh(score)"},
       {silu, "silu(score)"}};

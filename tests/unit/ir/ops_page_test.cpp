@@ -14,7 +14,8 @@ constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/ops.md";
 const char* types_of(const OpInfo& row) {
   switch (row.op) {
     case Op::kScore:
-    case Op::kUpstream: return "f32";
+    case Op::kUpstream:
+    case Op::kScale: return "f32";
     case Op::kConstant:
     case Op::kOperand: return "T";
     case Op::kGather: return "i32, ... -> T";

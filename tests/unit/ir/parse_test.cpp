@@ -32,10 +32,12 @@ TEST(Parse, RefusesBadTextWithItsPlace) {
       {"value = (score", "line 1, column 15: expected ')' to close '(', found the end of the statement"},
       {"value = score)", "line 1, column 14: expected the end of the statement or an operator, found ')'"},
       {"value = scores",
-       "line 1, column 9: 'scores' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared "
+       "line 1, column 9: 'scores' has no meaning here: expected score, qk_scale, b, h, q_idx, kv_idx, a function, a "
+       "declared "
        "operand or a name given with 'let' before (did you mean 'score'?)"},
       {"value = %3",
-       "line 1, column 9: '%3' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared "
+       "line 1, column 9: '%3' has no meaning here: expected score, qk_scale, b, h, q_idx, kv_idx, a function, a "
+       "declared "
        "operand or a "
        "name given with 'let' before"},
       {"value = score\nvalue = score", "line 2, column 1: 'value' is given twice; keep one"},
@@ -75,7 +77,8 @@ TEST(Parse, RefusesBadTextWithItsPlace) {
       {"let 3 = 1.0", "line 1, column 5: expected a name, found '3'"},
       {"let x 1.0", "line 1, column 7: expected '=' after the name, found '1.0'"},
       {"let x = x + 1.0",
-       "line 1, column 9: 'x' has no meaning here: expected score, b, h, q_idx, kv_idx, a function, a declared operand "
+       "line 1, column 9: 'x' has no meaning here: expected score, qk_scale, b, h, q_idx, kv_idx, a function, a "
+       "declared operand "
        "or a "
        "name given with 'let' before"},
       {"operand x f32 []", "line 1, column 11: expected ':' after the operand's name, found 'f32'"},
@@ -128,7 +131,7 @@ TEST(Parse, SaysWhatMayHaveBeenMeant) {
       {"value = score\nkeep = not (q_idx >= kv_idx)", "(did you mean '!'?)"},
       {"value = where(q_idx >= kv_idx, score, -inf)", "(did you mean 'select'?)"},
       {"value = tanhh(score)", "(did you mean 'tanh'?); docs/ops.md lists the functions"},
-      {"value = atan(score)", "before; docs/ops.md lists the functions"},
+      {"value = acos(score)", "before; docs/ops.md lists the functions"},
       {"operand slopes: f32 [h]\nvalue = score * slope", "(did you mean 'slopes'?)"},
       {"let distance = q_idx - kv_idx\nvalue = score + f32(distanse)", "(did you mean 'distance'?)"},
       {"valu = score", "(did you mean 'value'?)"},

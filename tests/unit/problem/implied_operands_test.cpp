@@ -34,6 +34,17 @@ TEST(ImpliedOperands, ComeAfterTheProgramsOwn) {
   EXPECT_EQ(with_implied_operands(problem), problem);
 }
 
+TEST(ImpliedOperands, HaveTheKeysOfDropout) {
+  AttentionProblem problem = test::small_problem();
+  problem.dropout_keys = true;
+  test::expect_refusal("dropout_keys: expected them in a problem whose dropout is above 0", [&] { validate(problem); });
+  problem.dropout = 0.5F;
+  const AttentionProblem whole = with_implied_operands(problem);
+  ASSERT_EQ(whole.operands.size(), 1U);
+  EXPECT_EQ(whole.operands[0], (OperandSpec{"dropout_keys", DType::kI32, {problem.batch, 4}, {}}));
+  EXPECT_EQ(whole.program.operands()[0].table_rank, 2);
+}
+
 TEST(ImpliedOperands, AreNoneWithoutTheFields) {
   AttentionProblem problem = with_everything();
   problem.lengths = {};

@@ -58,6 +58,15 @@ TEST(TrialProblem, IsSmallAndKeepsWhatDecidesKernels) {
   EXPECT_EQ(trial.effective_scale(), problem.problem.effective_scale());
 }
 
+TEST(TrialProblem, HasTheKeysOfItsOwnBatches) {
+  AttentionProblem problem = large_problem("value = score * 2.0");
+  problem.dropout = 0.5F;
+  problem.dropout_keys = true;
+  const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
+  EXPECT_NO_THROW(validate(trial));
+  EXPECT_EQ(trial.operands.back().shape, (std::vector<std::int64_t>{trial.batch, 4}));
+}
+
 TEST(TrialProblem, KeepsPartialTilesSingleRowsAndShortLengths) {
   AttentionProblem problem = large_problem("value = score * 2.0");
   problem.seq_q = 1;

@@ -115,6 +115,8 @@ TEST(ZooScore, FullBias) {
   const OperandData by_head_and_key = numbered({3, 11});
   expect_score(zoo::full_bias({Axis::kHead, Axis::kKey}, "x"), {{"x", by_head_and_key}},
                [&](const Position& e) { return e.score + at2(by_head_and_key, e.h, e.kv); });
+  EXPECT_EQ(trace(zoo::full_bias({Axis::kHead}, "x", true)),
+            Program::parse("operand x: f32 [h]\nvalue = score + qk_scale * x"));
 }
 
 TEST(ZooScore, RelativeTable) {

@@ -64,6 +64,8 @@ Value lower_unary(GraphWriter& writer, Op op, Value x) {
     case Op::kRound: return round(writer, x);
     case Op::kExpm1: return writer.binary(Mode::kSub, writer.unary(Mode::kExp, x), one);
     case Op::kLog1p: return writer.unary(Mode::kLog, writer.binary(Mode::kAdd, x, one));
+    case Op::kAtan:
+    case Op::kErfc: throw NoPattern{concat("'", ir::info(op).name, "' of the score: cuDNN has no such function")};
     default: fail_bug("'", ir::info(op).name, "' has no lowering");
   }
 }
@@ -77,6 +79,8 @@ Value lower_binary(GraphWriter& writer, Op op, Value x, Value y) {
     case Op::kPow: return writer.binary(Mode::kPow, x, y);
     case Op::kMin: return writer.binary(Mode::kMin, x, y);
     case Op::kMax: return writer.binary(Mode::kMax, x, y);
+    case Op::kAtan2: throw NoPattern{"'atan2' of the score: cuDNN has no such function"};
+    case Op::kSurrogate: return x;
     case Op::kMod:
       if (x.type == Type::kF32) return floor_mod(writer, x, y);
       break;

@@ -5,16 +5,35 @@
 #include "backend/cuda/dropout_mask.cuh"
 #include "backend/kernels/device/attention_tiles.cuh"
 
-SCOREMOD_FUNCTION bool weight_stays(const AttentionArguments& call, int b, int h, int q, int kv) {
-  return !kDropout ||
-         one_stays(call.dropout, (unsigned)b + (unsigned)call.offset_b, (unsigned)h + (unsigned)call.offset_h,
-                   (unsigned)q + (unsigned)call.offset_q, (unsigned)kv + (unsigned)call.offset_kv);
-}
+// What a batch's weights are dropped by.
+struct BatchDropout {
+  DropoutKey key;
+  unsigned b, first_h, offset_q, offset_kv;
 
-// Of four neighbouring keys that share an evaluation.
-SCOREMOD_FUNCTION unsigned weights_stay(const AttentionArguments& call, int b, int h, int q, int first_kv) {
-  return four_stay(call.dropout, (unsigned)b + (unsigned)call.offset_b, (unsigned)h + (unsigned)call.offset_h,
-                   (unsigned)q + (unsigned)call.offset_q, ((unsigned)first_kv + (unsigned)call.offset_kv) / 4u);
+  SCOREMOD_MEMBER BatchDropout(const AttentionArguments& call, int batch)
+      : key{{call.dropout.key[0], call.dropout.key[1]}, call.dropout.threshold},
+        b((unsigned)batch + (unsigned)call.offset_b),
+        first_h((unsigned)call.offset_h),
+        offset_q((unsigned)call.offset_q),
+        offset_kv((unsigned)call.offset_kv) {
+    if (!kDropoutKeys) return;
+    const unsigned* words = call.dropout.keys + batch * call.dropout.batch;
+    key.key[0] = words[0];
+    key.key[1] = words[call.dropout.word];
+    b = words[2 * call.dropout.word];
+    first_h += words[3 * call.dropout.word];
+  }
+  SCOREMOD_MEMBER bool one(int h, int q, int kv) const {
+    return one_stays(key, b, (unsigned)h + first_h, (unsigned)q + offset_q, (unsigned)kv + offset_kv);
+  }
+  // Of four neighbouring keys that share an evaluation.
+  SCOREMOD_MEMBER unsigned four(int h, int q, int first_kv) const {
+    return four_stay(key, b, (unsigned)h + first_h, (unsigned)q + offset_q, ((unsigned)first_kv + offset_kv) / 4u);
+  }
+};
+
+SCOREMOD_FUNCTION bool weight_stays(const AttentionArguments& call, int b, int h, int q, int kv) {
+  return !kDropout || BatchDropout(call, b).one(h, q, kv);
 }
 
 // Of 16 rows by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a multiple of 8.
@@ -22,13 +41,14 @@ template <int kColumns>
 SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int h, int first_row, int first_key) {
   static_assert(kColumns <= 64, "four bits for each 8 columns");
   if (!kDropout) return ~0u;
+  const BatchDropout dropout(call, b);
   const int lane = threadIdx.x % 32;
   unsigned bits = 0;
   if (call.offset_kv % 4 != 0) {
 #pragma unroll 1
     for (int i = 0; i < kColumns / 2; ++i) {
       const RowOwner of = owner_of(call, h, first_row + i % 4 / 2 * 8 + lane / 4);
-      if (weight_stays(call, b, of.h, of.q, first_key + i / 4 * 8 + lane % 4 * 2 + i % 2)) bits |= 1u << i;
+      if (dropout.one(of.h, of.q, first_key + i / 4 * 8 + lane % 4 * 2 + i % 2)) bits |= 1u << i;
     }
     return bits;
   }
@@ -36,7 +56,7 @@ SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int 
   // Two threads have two keys each of both rows: one makes the four of the first row, the other of the second.
 #pragma unroll 2
   for (int n = 0; n < kColumns / 8; ++n)
-    bits |= weights_stay(call, b, of.h, of.q, first_key + n * 8 + lane % 4 / 2 * 4) << (4 * n);
+    bits |= dropout.four(of.h, of.q, first_key + n * 8 + lane % 4 / 2 * 4) << (4 * n);
   const unsigned others = exchange_bits(bits, 1);
   const unsigned first = lane % 2 == 0 ? bits : others, second = lane % 2 == 0 ? others : bits;
   const int own = lane % 2 * 2;
@@ -48,13 +68,14 @@ template <int kColumns>
 SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
   static_assert(kColumns <= 64, "four bits for each 8 columns");
   if (!kDropout) return ~0u;
+  const BatchDropout dropout(call, b);
   const int lane = threadIdx.x % 32;
   unsigned bits = 0;
   if (call.offset_kv % 4 != 0) {
 #pragma unroll 1
     for (int i = 0; i < kColumns / 2; ++i) {
       const int q = first_query + i / 4 * 8 + lane % 4 * 2 + i % 2, kv = first_key + i % 4 / 2 * 8 + lane / 4;
-      if (weight_stays(call, b, h, q, kv)) bits |= 1u << i;
+      if (dropout.one(h, q, kv)) bits |= 1u << i;
     }
     return bits;
   }
@@ -62,9 +83,8 @@ SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, i
   const int own = lane / 4 % 4;
 #pragma unroll 2
   for (int n = 0; n < kColumns / 8; ++n)
-    bits |=
-        weights_stay(call, b, h, first_query + n * 8 + lane % 4 * 2 + own % 2, first_key + own / 2 * 8 + lane / 16 * 4)
-        << (4 * n);
+    bits |= dropout.four(h, first_query + n * 8 + lane % 4 * 2 + own % 2, first_key + own / 2 * 8 + lane / 16 * 4)
+            << (4 * n);
   unsigned all = 0;
 #pragma unroll
   for (int distance = 0; distance < 4; ++distance) {

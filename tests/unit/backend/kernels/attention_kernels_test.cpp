@@ -98,7 +98,7 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Values("causal", "causal with offsets", "one query", "documents",
                                            "mask by the score", "infinite values", "wide heads", "unaligned rows",
-                                           "dropout with one query"));
+                                           "dropout with one query", "dropout by keys"));
 
 /// A learned sink, dropout and the largest score; and those with odd offsets.
 TEST(AttentionKernelFields, AreRight) {

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "scoremod/program.hpp"
+
+namespace scoremod::passes {
+
+bool has_surrogates(const Program& program);
+
+/// The program with each surrogate(x, y) replaced by x: what is left of it once derivatives are made.
+Program drop_surrogates(const Program& program);
+
+}  // namespace scoremod::passes

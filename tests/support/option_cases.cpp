@@ -1,0 +1,137 @@
+#include "support/option_cases.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <iomanip>
+#include <sstream>
+
+#include "check/zoo_cases.hpp"
+
+namespace scoremod::test {
+namespace {
+
+std::vector<Option> single_options() {
+  return {{"lengths",
+           [](AttentionProblem& p) {
+             p.lengths = {true, true};
+           }},
+          {"sink off_by_one", [](AttentionProblem& p) { p.sink = Sink::kOffByOne; }},
+          {"sink learned", [](AttentionProblem& p) { p.sink = Sink::kLearned; }},
+          {"dropout", [](AttentionProblem& p) { p.dropout = 0.25F; }},
+          {"max_logit", [](AttentionProblem& p) { p.max_logit = true; }},
+          {"index_offsets", [](AttentionProblem& p) { p.index_offsets = true; }},
+          {"deterministic", [](AttentionProblem& p) { p.deterministic = true; }},
+          {"ragged",
+           [](AttentionProblem& p) {
+             p.tokens_q = 61;
+             p.tokens_kv = 101;
+             p.q.layout = p.k.layout = p.v.layout = p.o.layout = Layout::kTHD;
+           }},
+          {"paged",
+           [](AttentionProblem& p) {
+             p.backward = false;
+             p.lengths.kv = true;
+             p.paged = PagedKeys{16, 13, 6};
+           }},
+          {"gradient layouts",
+           [](AttentionProblem& p) {
+             p.d_o = p.dk = TensorLayout{Layout::kBHSD, {}};
+             p.dq = p.dv = TensorLayout{Layout::kSBHD, {}};
+           }},
+          {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }}};
+}
+
+/// Whether two options may stand together: one sink; keys are ragged or paged; what is paged has no gradients, and
+/// ragged tensors lie in one way.
+bool are_compatible(const std::string& first, const std::string& second) {
+  if (first.starts_with("sink") && second.starts_with("sink")) return false;
+  if (first == "ragged") return second != "paged" && second != "gradient layouts";
+  return first != "paged" || second != "gradient layouts";
+}
+
+std::string number(double ratio) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2) << ratio;
+  return out.str();
+}
+
+/// The largest error over its tolerance of a direction's outputs; NaN where one is wrong in kind.
+double worst(const CheckReport& report, bool forward) {
+  double largest = 0;
+  for (const OutputCheck& output : report.outputs) {
+    const bool of_forward = output.name == "o" || output.name == "lse" || output.name == "max_logit";
+    if (of_forward == forward) largest = std::max(largest, output.badness());
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::vector<Option> options() {
+  const std::vector<Option> single = single_options();
+  std::vector<Option> all{{"none", [](AttentionProblem&) {}}};
+  all.insert(all.end(), single.begin(), single.end());
+  for (std::size_t i = 0; i < single.size(); ++i) {
+    for (std::size_t j = i + 1; j < single.size(); ++j) {
+      if (!are_compatible(single[i].name, single[j].name)) continue;
+      all.push_back({single[i].name + " + " + single[j].name, [first = single[i].set, second = single[j].set](auto& p) {
+                       first(p);
+                       second(p);
+                     }});
+    }
+  }
+  return all;
+}
+
+std::vector<Modifier> modifiers() {
+  return {{"none", {}},
+          {"additive", {"relative_bias", "causal"}},
+          {"soft cap", {"soft_cap"}},
+          {"per-head scale", {"head_temperature"}},
+          {"learned operand", {"full_bias"}},
+          {"documents", {"documents"}}};
+}
+
+checking::CheckCase option_case(const Option& option, const Modifier& modifier) {
+  AttentionProblem problem;
+  problem.batch = 2;
+  problem.heads_q = 4;
+  problem.heads_kv = 2;
+  problem.seq_q = 40;
+  problem.seq_kv = 72;
+  problem.dim_qk = problem.dim_v = 16;
+  problem.backward = problem.stats = true;
+  option.set(problem);
+  checking::CheckCase made = checking::zoo_case(modifier.names, problem, DType::kBF16);
+  // Sequences that offsets or tables place are whole.
+  if (problem.index_offsets)
+    made.call.offsets = {0, 1, problem.tokens_q ? 0 : 4, problem.tokens_kv || problem.paged ? 0 : 8};
+  made.call.dropout_seed = 12345;
+  made.seed = 7;
+  return made;
+}
+
+std::string fingerprint(const checking::CheckCase& made) {
+  const auto& [batch, head, query, key] = made.call.offsets;
+  std::ostringstream text;
+  text << to_json(made.problem) << batch << ',' << head << ',' << query << ',' << key << ',' << made.seed;
+  // FNV-1a.
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text.str()) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  std::ostringstream hex;
+  hex << std::hex << std::setw(16) << std::setfill('0') << hash;
+  return hex.str();
+}
+
+std::string text_of(const checking::CheckCase& made, const CheckReport& report) {
+  return number(worst(report, true)) + (made.problem.backward ? " / " + number(worst(report, false)) : "");
+}
+
+std::string zero_output(const CheckReport& report) {
+  for (const OutputCheck& output : report.outputs) {
+    if (!(output.l2.scale > 0)) return output.name;
+  }
+  return {};
+}
+
+}  // namespace scoremod::test

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "scoremod/check.hpp"
+
+#include "check/suite_cases.hpp"
+
+namespace scoremod::test {
+
+/// One option of a problem, or two that may stand together: what they set.
+struct Option {
+  std::string name;
+  std::function<void(AttentionProblem&)> set;
+};
+/// None, each alone, then each pair that may stand together.
+std::vector<Option> options();
+
+/// A kind of modifier, by names of the zoo.
+struct Modifier {
+  std::string title;
+  std::vector<std::string> names;
+};
+std::vector<Modifier> modifiers();
+
+checking::CheckCase option_case(const Option& option, const Modifier& modifier);
+
+/// What a cell's number depends on beside the code that runs it: a hash of the problem and its call.
+std::string fingerprint(const checking::CheckCase& made);
+
+/// "0.12 / 0.34": the largest error over its tolerance of the forward's outputs, then of the backward's, where there is
+/// one.
+std::string text_of(const checking::CheckCase& made, const CheckReport& report);
+
+/// The name of the output that is all zero, whose cell would say nothing; empty where none is.
+std::string zero_output(const CheckReport& report);
+
+}  // namespace scoremod::test
