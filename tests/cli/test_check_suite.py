@@ -108,6 +108,10 @@ def test_parts_make_the_report_of_the_whole(scoremod, tmp_path, backend, code):
     ratio = whole["summary"]["plain_attention"].pop("median_ratio")
     assert merged["summary"]["plain_attention"].pop("median_ratio") == pytest.approx(ratio, rel=1e-3)
     assert merged == whole
+    subprocess.run([*command, "0.json", "2.json", "--parts", "3"], cwd=tmp_path, timeout=60, check=False)
+    some = json.loads((tmp_path / "merged.json").read_text(encoding="utf-8"))
+    VALIDATOR.validate(some)
+    assert some["parts"] == "2 of 3"
 
 
 def test_dtypes_are_those_asked_for(scoremod):

@@ -1,10 +1,13 @@
 """Makes one report (docs/check_suite.md) of those of the processes that shared a check suite, and prints what matters of it.
 
-usage: merge_check_reports.py REPORT PART...
+usage: merge_check_reports.py REPORT PART... [--parts COUNT]
+
+COUNT is how many parts there should be; the report has `parts`, such as "60 of 64", where some are missing.
 
 Exits 1 when a result is wrong or an error, or when nothing was right.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -57,18 +60,25 @@ def print_what_matters(summary, results):
             print("   ", result["program"].replace("\n", "; ")[:300])
 
 
-def main(report_path, part_paths):
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("report")
+    parser.add_argument("part", nargs="+")
+    parser.add_argument("--parts", type=int)
+    arguments = parser.parse_args()
     parts = []
-    for path in part_paths:
+    for path in arguments.part:
         with open(path, encoding="utf-8") as part:
             parts.append(json.load(part))
     results = sorted((result for part in parts for result in part["results"]), key=lambda result: result["problem"])
     summary = summarize(results, [part["summary"] for part in parts])
     head = {key: parts[0][key] for key in ("machine", "versions", "commit", "backend", "seed")}
-    write_report(report_path, head, summary, results)
+    if arguments.parts not in (None, len(parts)):
+        head["parts"] = f"{len(parts)} of {arguments.parts}"
+    write_report(arguments.report, head, summary, results)
     print_what_matters(summary, results)
     return 1 if summary["wrong"] + summary["error"] > 0 or summary["right"] == 0 else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main())
