@@ -147,7 +147,7 @@ const PlantedFault kPlantedFaults[] = {
      {"row = q * call.group + h % call.group", "row = q + h % call.group * call.seq_q"}},
     {"AnotherHeadsDropout",
      "few queries' sink, dropout and largest score",
-     {"weights_stay(call, b, of.h, of.q", "weights_stay(call, b, h, of.q"}},
+     {"dropout.four(of.h, of.q", "dropout.four(h, of.q"}},
     {"PagesSwapped",
      "few queries of pages",
      {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"}},
