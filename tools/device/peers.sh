@@ -24,6 +24,8 @@ export PYTHONPATH=python${FA4:+:$FA4:$FA4/nvidia_cutlass_dsl/dsl_packages}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=$work/triton SCOREMOD_CACHE_DIR=$work/plans
+# FlashAttention-4 keeps what it compiles on request only.
+export FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1 FLASH_ATTENTION_CUTE_DSL_CACHE_DIR=$work/flash QUACK_CACHE_DIR=$work/quack
 
 python=${PYTHON:-python3}
 measure=("$python" bench/peers/measure.py)
