@@ -126,10 +126,8 @@ def dense_attention(q, k, v, offsets, cap, sink, key, rate):
 
 
 def stays(key, rate, heads, queries, keys):
-    """Which weights dropout leaves, as docs/problem.md says it, of batch 0."""
-    seed_low, seed_high, offset_low, offset_high = jax.random.bits(key, (4,), jnp.uint32)
-    zero = jnp.uint32(0)
-    of_call = philox((offset_low, offset_high, zero, zero), (seed_low, seed_high))[:2]
+    """Which weights dropout leaves, as docs/problem.md says it, of batch 0. Philox's key are two words from JAX's."""
+    zero, of_call = jnp.uint32(0), tuple(jax.random.bits(key, (2,), jnp.uint32))
     h, q, four = jnp.meshgrid(*(jnp.arange(n, dtype=jnp.uint32) for n in (heads, queries, -(-keys // 4))), indexing="ij")
     words = jnp.stack(philox((four, q, h, zero), of_call), axis=-1).reshape(heads, queries, -1)[..., :keys]
     return words >= jnp.uint32(round(float(np.float32(rate)) * 2**32))
