@@ -30,7 +30,8 @@ ProblemBuffers run(const AttentionProblem& problem, const std::string& backend, 
   CompileOptions options;
   options.backend = backend;
   const Attention attention = Attention::compile(problem, options);
-  ProblemBuffers buffers(problem, buffers_of(random_inputs(problem)));
+  const ProblemInputs inputs = random_inputs(problem);
+  ProblemBuffers buffers(problem, buffers_of(inputs));
   attention.forward(buffers.forward(call));
   attention.backward(buffers.backward(call));
   return buffers;
