@@ -45,7 +45,7 @@ int stages_of(TileShape shape, const AttentionProblem& problem, std::int64_t roo
 bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
   constexpr std::int64_t kOfMultiprocessor = 65536, kMostOfThread = 255, kBeside = 80;
   const std::int64_t wanted = shape.row_tiles * (padded(dim_v) + shape.keys) / 2 + kBeside;
-  return wanted <= std::min(kMostOfThread, kOfMultiprocessor / (shape.blocks * shape.threads()));
+  return wanted <= std::min(kMostOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
 }
 
 /// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
