@@ -34,10 +34,11 @@ class ComposedBackward final : public BackwardPlan {
   }
 
  private:
-  /// Whether the fused plan makes exactly what a call asks for: it writes every gradient that it was built for, and a
-  /// plan that runs anyway makes one more for less.
+  /// Whether the fused plan makes what a call asks for, and no more where a plan that runs anyway makes the rest for
+  /// less: without such a plan it makes all, and leaves out what is not wanted.
   bool writes_all(std::span<void* const> d_operands) const {
     if (!fused_) return false;
+    if (!gradients_) return true;
     for (std::uint32_t i = 0; i < d_operands.size(); ++i) {
       const bool is_fused = std::ranges::find(fused_operands_, i) != fused_operands_.end();
       if (is_fused != (d_operands[i] != nullptr)) return false;

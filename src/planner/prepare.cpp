@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <future>
+#include <limits>
 #include <utility>
 
 #include "backend/unsupported.hpp"
@@ -29,19 +30,46 @@ std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& 
   });
 }
 
-/// The best whole backward that writes some operands' gradients too.
-std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
-                                     std::vector<std::string>& notes) {
-  if (request.target == nullptr) return std::nullopt;
+/// What a task is predicted to take; infinite where nothing does it.
+double predicted_ms(const CompiledProblem& problem, const Task& task, Request request, verification::Trial& trial) {
+  request.level = Level::kStatic;
+  const TaskAnswer answer = plan_task(problem, task, request, trial);
+  const Considered* chosen = answer.chosen();
+  return chosen == nullptr ? std::numeric_limits<double>::infinity() : chosen->candidate.predicted.milliseconds;
+}
+
+/// The sets of operands whose gradients a whole backward is predicted to write in less time than one of `attention_ms`
+/// and a pass of their own.
+std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& request, double attention_ms,
+                                 verification::Trial& trial, std::vector<std::string>& notes) {
+  std::vector<Operands> sets;
+  if (request.target == nullptr) return sets;
   for (const Backend* engine : request.backends) {
-    for (const Operands& operands : engine->fused_operand_gradients(problem, *request.target, notes)) {
-      const Task task{Direction::kBackward, true, operands};
-      TaskAnswer answer = plan_task(problem, task, request, trial);
-      if (answer.chosen() != nullptr) return answer;
-      const std::string names = names_of(problem.problem, operands);
-      for (const UnsupportedReason& reason : answer.all_reasons()) {
-        notes.push_back(concat("gradient of ", names, " not beside dq, dk and dv: ", reason.text));
+    for (Operands& operands : engine->fused_operand_gradients(problem, *request.target, notes)) {
+      const double fused = predicted_ms(problem, {Direction::kBackward, true, operands}, request, trial);
+      const double apart =
+          attention_ms + predicted_ms(problem, {Direction::kBackward, false, operands}, request, trial);
+      if (request.in_order || fused <= apart) {
+        sets.push_back(std::move(operands));
+      } else {
+        notes.push_back(concat("gradient of ", names_of(problem.problem, operands),
+                               " not beside dq, dk and dv: predicted to take ", fused, " ms so, and ", apart,
+                               " ms in a pass of its own"));
       }
+    }
+  }
+  return sets;
+}
+
+/// The best whole backward that writes some operands' gradients too.
+std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request, double attention_ms,
+                                     verification::Trial& trial, std::vector<std::string>& notes) {
+  for (const Operands& operands : fused_sets(problem, request, attention_ms, trial, notes)) {
+    TaskAnswer answer = plan_task(problem, {Direction::kBackward, true, operands}, request, trial);
+    if (answer.chosen() != nullptr) return answer;
+    const std::string names = names_of(problem.problem, operands);
+    for (const UnsupportedReason& reason : answer.all_reasons()) {
+      notes.push_back(concat("gradient of ", names, " not beside dq, dk and dv: ", reason.text));
     }
   }
   return std::nullopt;
@@ -58,10 +86,9 @@ bool expects_own_pass(const CompiledProblem& problem, const Request& request, ve
   const Considered* attention = answer.chosen();
   if (attention == nullptr || attention->candidate.any_operand_gradients) return false;
   std::vector<std::string> notes;
-  return std::ranges::none_of(request.backends, [&](const Backend* engine) {
-    const auto fused = engine->fused_operand_gradients(problem, *request.target, notes);
-    return std::ranges::find(fused, operands) != fused.end();
-  });
+  const std::vector<Operands> fused =
+      fused_sets(problem, request, attention->candidate.predicted.milliseconds, trial, notes);
+  return std::ranges::find(fused, operands) == fused.end();
 }
 
 /// `beside` is the operands' gradients' answer where it was asked for already.
@@ -70,7 +97,8 @@ void plan_backward(const CompiledProblem& problem, const Request& request, verif
   const Operands operands = problem::operands_with_gradient(problem.problem);
   const Considered* attention = prepared.backward->chosen();
   if (attention == nullptr || operands.empty() || attention->candidate.any_operand_gradients) return;
-  prepared.fused_backward = plan_fused(problem, request, trial, prepared.notes);
+  prepared.fused_backward =
+      plan_fused(problem, request, attention->candidate.predicted.milliseconds, trial, prepared.notes);
   const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
   if (all_fused) return;
   prepared.operand_gradients =

@@ -169,6 +169,20 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
   }
 }
 
+TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
+  const AttentionProblem problem = hopper_problem("alibi", 128);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  ASSERT_EQ(targets.size(), 1U);
+  const TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
+  for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
+    std::string report;
+    cuda::compile_kernels(module, 90, &report, shape.instructions());
+    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
 TEST_F(AttentionKernelsText, OfHopperIsSeenToSerializeWhereTilesAreTooLarge) {
   const AttentionProblem problem = hopper_problem("causal", 128);
   TileShape shape = hopper_shapes(problem, Direction::kForward).front();

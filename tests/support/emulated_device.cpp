@@ -69,10 +69,14 @@ EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backe
 EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& problem,
                                                const std::vector<backend::kernels::OperandTarget>& targets,
                                                const backend::kernels::TileShape& shape,
-                                               const std::pair<std::string, std::string>& fault)
-    : kernels_(problem, targets, shape),
-      launches_(backend::kernels::operand_source(problem, targets, shape, emulated_primitives()), kernels_.launches(),
-                fault) {
+                                               const std::pair<std::string, std::string>& fault,
+                                               backend::kernels::Gains gains)
+    : kernels_(problem, targets, shape, gains),
+      launches_(gains == backend::kernels::Gains::kBeside
+                    ? backend::kernels::attention_source(problem, backend::Direction::kBackward, shape,
+                                                         emulated_primitives(), targets)
+                    : backend::kernels::operand_source(problem, targets, shape, emulated_primitives()),
+                kernels_.launches(), fault) {
   launches_.find_states(kernels_);
 }
 

@@ -67,7 +67,8 @@ class EmulatedOperandKernels {
   EmulatedOperandKernels(const compiler::CompiledProblem& problem,
                          const std::vector<backend::kernels::OperandTarget>& targets,
                          const backend::kernels::TileShape& shape,
-                         const std::pair<std::string, std::string>& fault = {});
+                         const std::pair<std::string, std::string>& fault = {},
+                         backend::kernels::Gains gains = backend::kernels::Gains::kApart);
 
   const backend::kernels::OperandKernels& kernels() const { return kernels_; }
   void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const { launches_.run(argument, seed); }

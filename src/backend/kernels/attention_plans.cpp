@@ -124,7 +124,9 @@ std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& probl
 }
 
 std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                            const std::vector<std::string>& modules) {
+                                            const std::vector<std::string>& modules,
+                                            const std::vector<OperandTarget>& targets) {
+  if (!targets.empty()) return std::make_unique<OperandGradients>(modules, problem, targets, shape, Gains::kBeside);
   return std::make_unique<Backward>(modules, problem, Direction::kBackward, shape);
 }
 

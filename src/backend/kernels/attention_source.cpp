@@ -19,8 +19,8 @@ namespace scoremod::embedded {
 extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
     kAttentionPrimitives, kAttentionTiles, kAttentionDropout, kAttentionProgram, kAttentionTileStates,
     kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients, kAttentionBackwardQueries,
-    kAttentionKeyGradients, kAttentionBackwardKeys, kHopperPrimitives, kHopperTiles, kHopperForward,
-    kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries;
+    kAttentionKeyGradients, kAttentionBackwardKeys, kAttentionOperandTargets, kAttentionOperandTotals,
+    kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -48,14 +48,28 @@ std::string forward_function(const AttentionProblem& problem, const Program& pro
                                                              {"value", ProgramSource::variable(program.value())}});
 }
 
-std::string backward_function(const AttentionProblem& problem, const Program& derivative) {
+/// What operands gain at an element, at the end of its derivative.
+std::string gains_of(ProgramSource source, const Program& derivative, const OperandText& operands) {
+  return fill(part(embedded::kAttentionProgram, "gains"), {{"value", ProgramSource::variable(derivative.value())},
+                                                           {"gains_statements", operands.statements(source)},
+                                                           {"contributions", operands.contributions()}});
+}
+
+std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
+                              Gains where) {
   ProgramSource source(problem, derivative, OperandSizes::kArguments);
   const auto root = std::ranges::find(derivative.roots(), RootKind::kScoreAdjoint, &Root::kind);
   if (root == derivative.roots().end()) fail_bug("a derivative without an adjoint of the score");
   std::string forward = source.statements(forward_nodes(derivative));
+  const bool has_gains = where == Gains::kBeside && operands.targets() > 0;
+  const std::string gains = has_gains ? gains_of(source, derivative, operands) : "";
+  ProgramSource all = source;
   const std::string statements = source.statements(std::span(&root->node, 1));
-  forward = with_operands(source, forward);
+  if (has_gains) operands.statements(all);
+  all.statements(std::span(&root->node, 1));
+  forward = with_operands(all, forward);
   return fill(part(embedded::kAttentionProgram, "backward"), {{"linkage", linkage(derivative)},
+                                                              {"gains", gains},
                                                               {"forward_statements", forward},
                                                               {"value", ProgramSource::variable(derivative.value())},
                                                               {"keep", keep_variable(derivative)},
@@ -90,7 +104,8 @@ const char* output_kind(const AttentionProblem& problem) {
   return output == DType::kF32 ? "kFloatOutput" : "kOtherHalfOutput";
 }
 
-std::string settings(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask) {
+std::string settings(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask,
+                     const OperandText& operands) {
   const AttentionProblem& problem = compiled.problem;
   const Program& program = compiled.forward.program;
   const bool score_is_value =
@@ -127,6 +142,9 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"paged", flag(problem.paged.has_value())},
                                              {"block_rows", problem.paged ? problem.paged->block_size : 1},
                                              {"output", output_kind(problem)},
+                                             {"row_targets", operands.row_targets()},
+                                             {"key_targets", operands.key_targets()},
+                                             {"targets", operands.targets()},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});
@@ -165,12 +183,13 @@ std::string hopper_primitives(const AttentionProblem& problem, Direction directi
 
 /// What stands before a program's functions, and the kernels that call them.
 std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                        const MaskKnowledge& mask, std::string_view primitives) {
+                        const MaskKnowledge& mask, std::string_view primitives, const OperandText& operands) {
   const bool hopper = shape.family == Family::kHopper;
   return concat(embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask,
-                embedded::kAttentionArguments, settings(compiled, shape, mask), primitives,
+                embedded::kAttentionArguments, settings(compiled, shape, mask, operands), primitives,
                 hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionTiles,
-                hopper ? embedded::kHopperTiles : "", embedded::kAttentionDropout, sink_function(compiled.problem));
+                operands.places(), hopper ? embedded::kHopperTiles : "", embedded::kAttentionDropout,
+                sink_function(compiled.problem));
 }
 
 /// Of the backward's kernels those of queries, and those of keys.
@@ -203,8 +222,9 @@ std::uint64_t revision_of_texts() {
         embedded::kAttentionDropout, embedded::kAttentionProgram, embedded::kAttentionTileStates,
         embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
         embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
-        embedded::kAttentionBackwardKeys, embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward,
-        embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries);
+        embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
+        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
+        embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;
@@ -212,10 +232,10 @@ std::uint64_t revision_of_texts() {
 
 /// What text_before() and the kernels' texts follow from.
 void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled, Direction direction,
-                 const TileShape& shape) {
+                 const TileShape& shape, const OperandText& operands) {
   const bool hopper = shape.family == Family::kHopper;
   out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
-  out.boolean(hopper).text(settings(compiled, shape, mask_knowledge(compiled, direction)));
+  out.boolean(hopper).text(settings(compiled, shape, mask_knowledge(compiled, direction), operands));
   const std::vector<std::int64_t> columns =
       hopper ? hopper_product_columns(compiled.problem, direction, shape) : std::vector<std::int64_t>{};
   out.list(columns.size());
@@ -276,11 +296,12 @@ std::string mask_text(const compiler::CompiledProblem& compiled, Direction direc
 }  // namespace
 
 std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                                std::optional<std::string_view> primitives) {
+                                std::optional<std::string_view> primitives, const OperandText& operands, Gains gains) {
   return text_before(compiled, direction, shape, mask_knowledge(compiled, direction),
-                     primitives.value_or(embedded::kAttentionPrimitives)) +
-         (direction == Direction::kForward ? forward_function(compiled.problem, compiled.forward.program)
-                                           : backward_function(compiled.problem, compiled.backward->program));
+                     primitives.value_or(embedded::kAttentionPrimitives), operands) +
+         (direction == Direction::kForward
+              ? forward_function(compiled.problem, compiled.forward.program)
+              : backward_function(compiled.problem, compiled.backward->program, operands, gains));
 }
 
 std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
@@ -289,39 +310,50 @@ std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direc
 }
 
 std::string attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                             std::optional<std::string_view> primitives) {
-  const std::string before = text_before_kernels(compiled, direction, shape, primitives);
+                             std::optional<std::string_view> primitives, std::span<const OperandTarget> targets) {
+  const OperandText operands(compiled, targets);
+  const std::string before = text_before_kernels(compiled, direction, shape, primitives, operands, Gains::kBeside);
   const std::string kernels = text_of_kernels(direction, shape.family);
   if (shape.family == Family::kFewQueries) return concat(before, mask_text(compiled, direction, shape.family), kernels);
-  return concat(before, kernels, text_of_tile_states(compiled, direction));
+  return concat(before, kernels, text_of_tile_states(compiled, direction), targets.empty() ? "" : operands.totals());
 }
 
 std::vector<std::string> attention_modules(const compiler::CompiledProblem& compiled, Direction direction,
-                                           const TileShape& shape) {
+                                           const TileShape& shape, std::span<const OperandTarget> targets) {
   if (direction == Direction::kForward) return {attention_source(compiled, direction, shape)};
+  const OperandText operands(compiled, targets);
   // Both read rows' terms, and so have the kernel that makes them; the first one's runs.
-  const std::string before =
-      concat(text_before_kernels(compiled, direction, shape, {}), embedded::kAttentionBackwardRows);
-  return {concat(before, text_of_queries(shape.family), text_of_tile_states(compiled, direction)),
+  const std::string before = concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside),
+                                    embedded::kAttentionBackwardRows);
+  return {concat(before, text_of_queries(shape.family), text_of_tile_states(compiled, direction),
+                 targets.empty() ? "" : operands.totals()),
           concat(before, text_of_keys(shape.family))};
 }
 
-Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                    std::span<const OperandTarget> targets) {
   CanonicalWriter out;
-  write_frame(out, compiled, direction, shape);
-  out.text(direction == Direction::kForward ? forward_function(compiled.problem, compiled.forward.program)
-                                            : backward_function(compiled.problem, compiled.backward->program));
+  const OperandText operands(compiled, targets);
+  write_frame(out, compiled, direction, shape, operands);
+  out.text(direction == Direction::kForward
+               ? forward_function(compiled.problem, compiled.forward.program)
+               : backward_function(compiled.problem, compiled.backward->program, operands, Gains::kBeside));
   out.text(mask_text(compiled, direction, shape.family));
+  out.text(targets.empty() ? "" : operands.places() + operands.totals());
   return out.written();
 }
 
-Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                          std::span<const OperandTarget> targets) {
   CanonicalWriter out;
-  write_frame(out, compiled, direction, shape);
+  write_frame(out, compiled, direction, shape, OperandText(compiled, targets));
   write_structure(out, program_of(compiled, direction));
   write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
   for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)
     out.integer(static_cast<std::int64_t>(problem::spec_of(compiled.problem, i).dtype));
+  out.list(targets.size());
+  for (const OperandTarget& target : targets)
+    out.integer(target.operand).integer(static_cast<std::int64_t>(target.sum));
   return out.written();
 }
 

@@ -23,4 +23,8 @@ Prediction few_query_time(const compiler::CompiledProblem& problem, const TileSh
 Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                         const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
 
+/// What attention_time() grows by where these are summed beside dq, dk and dv, in milliseconds.
+double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                  const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
+
 }  // namespace scoremod::backend::kernels

@@ -11,15 +11,19 @@
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/operand_kernels.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend {
 namespace {
 
 using compiler::CompiledProblem;
+using kernels::OperandSum;
+using kernels::OperandTarget;
 using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
@@ -39,14 +43,14 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter image;
   image.text("attention kernels").integer(kRevision).integer(compute_capability);
-  image.bytes(kernels::key_of_source(recipe.problem(), recipe.direction(), recipe.shape()));
+  image.bytes(kernels::key_of_source(recipe.problem(), recipe.direction(), recipe.shape(), recipe.targets()));
   return image.written();
 }
 
 Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter structure;
   structure.text("attention kernels").integer(kRevision).integer(compute_capability);
-  structure.bytes(kernels::structure_of_source(recipe.problem(), recipe.direction(), recipe.shape()));
+  structure.bytes(kernels::structure_of_source(recipe.problem(), recipe.direction(), recipe.shape(), recipe.targets()));
   kernels::write_branches(structure, recipe.problem().problem);
   structure.boolean(recipe.shape().splits > 1);
   return structure.written();
@@ -68,8 +72,15 @@ class KernelsBackend final : public Backend {
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
     std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
-    if (!task.attention || !task.operand_gradients.empty()) {
-      reasons.push_back(unsupported(Rule::kNoOperandGradient, "these kernels write dq, dk and dv, and nothing else"));
+    if (!task.attention) {
+      reasons.push_back(unsupported(Rule::kNoOperandGradient,
+                                    "these kernels write operands' gradients beside dq, dk "
+                                    "and dv alone"));
+    } else if (!task.operand_gradients.empty() && targets_of(problem, task).empty()) {
+      reasons.push_back(
+          unsupported(Rule::kNoOperandGradient,
+                      concat("beside dq, dk and dv: expected the gradients of at most ", kernels::kMostTargets,
+                             " operands, none of them a table, a sink, or one along queries and keys")));
     }
     if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
@@ -84,6 +95,7 @@ class KernelsBackend final : public Backend {
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>& reasons) const override {
     std::vector<Candidate> candidates;
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
     const auto add = [&](const std::vector<TileShape>& shapes) {
       const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
       for (const TileShape& shape : shapes) {
@@ -92,15 +104,32 @@ class KernelsBackend final : public Backend {
         candidates.push_back(candidate_of(problem, task, target, made, &shape == &shapes.back()));
         candidates.back().predicted =
             kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
+        if (targets.empty()) continue;
+        candidates.back().workspace_bytes = cuda::with_room_to_align(
+            kernels::OperandKernels(problem, targets, shape, kernels::Gains::kBeside).workspace_bytes());
+        candidates.back().predicted.milliseconds +=
+            kernels::gains_time(problem, targets, shape, mask, target.device.rates);
       }
     };
     const std::vector<UnsupportedReason> against =
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) add(kernels::hopper_shapes(problem.problem, task.direction));
-    add(shapes_of(problem.problem, task.direction));
+    // Portable kernels' registers are full without the gradients of operands.
+    if (task.operand_gradients.empty()) add(shapes_of(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
     return candidates;
+  }
+
+  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
+                                                                  std::vector<std::string>&) const override {
+    const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
+    const bool can =
+        !targets_of(problem, task).empty() &&
+        kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability).empty() &&
+        objections(problem, task, &target).empty();
+    if (!can) return {};
+    return {task.operand_gradients};
   }
 
  private:
@@ -120,23 +149,41 @@ class KernelsBackend final : public Backend {
 
   static Candidate candidate_of(const CompiledProblem& problem, const Task& task, const Target& target,
                                 const kernels::DirectionKernels& made, bool last) {
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
     const AttentionProblem& p = problem.problem;
     const TileShape& shape = made.shape();
-    const auto recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, shape,
-                                                                 last && shape.family == kernels::Family::kPortable);
+    const auto recipe = std::make_shared<kernels::KernelsRecipe>(
+        problem, task.direction, shape, last && shape.family == kernels::Family::kPortable, targets);
     const int compute_capability = target.device.compute_capability;
     Candidate candidate;
     candidate.task = task;
     candidate.structural_key = [recipe, compute_capability] { return structural_key(*recipe, compute_capability); };
     candidate.plan_key = [recipe, compute_capability] { return plan_key(*recipe, compute_capability); };
-    candidate.label =
-        concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk,
-               " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys);
+    candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
+                             p.dim_qk, " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x",
+                             shape.keys, targets.empty() ? "" : ", with operands' gradients");
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();
     candidate.recipe = recipe;
     return candidate;
+  }
+
+  /// What is summed beside dq, dk and dv; empty where nothing is to be, or cannot be.
+  static std::vector<OperandTarget> targets_of(const CompiledProblem& problem, const Task& task) {
+    const AttentionProblem& p = problem.problem;
+    // Of ragged sequences blocks without a row leave no sums.
+    if (task.operand_gradients.empty() || p.tokens_q || p.tokens_kv || p.paged) return {};
+    if (!problem.backward || !std::ranges::includes(problem::operands_with_gradient(p), task.operand_gradients))
+      return {};
+    std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
+    // The kernel of a sink's gradient has its threads meet, which in a text of Hopper kernels means those of consumers:
+    // a number that it has not.
+    const bool writes = std::ranges::none_of(targets, [](const OperandTarget& target) {
+      return target.sum == OperandSum::kElement || target.sum == OperandSum::kSink;
+    });
+    if (!writes || targets.size() > kernels::kMostTargets) return {};
+    return targets;
   }
 };
 

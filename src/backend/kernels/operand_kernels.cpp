@@ -42,7 +42,7 @@ bool has(std::span<const OperandTarget> targets, OperandSum sum) {
 }  // namespace
 
 OperandKernels::OperandKernels(const compiler::CompiledProblem& problem, std::vector<OperandTarget> targets,
-                               const TileShape& shape)
+                               const TileShape& shape, Gains gains)
     : backward_(problem, Direction::kBackward, shape), targets_(std::move(targets)) {
   const AttentionProblem& p = problem.problem;
   workspace_bytes_ = aligned(backward_.workspace_bytes());
@@ -52,10 +52,14 @@ OperandKernels::OperandKernels(const compiler::CompiledProblem& problem, std::ve
     workspace_bytes_ += aligned(static_cast<std::size_t>(sums) * sizeof(float));
     total_names_.push_back(total_kernel(target));
   }
-  add_launches(p, shape);
+  if (gains == Gains::kBeside)
+    launches_ = backward_.launches();
+  else
+    add_launches_apart(p, shape);
+  add_totals(p);
 }
 
-void OperandKernels::add_launches(const AttentionProblem& p, const TileShape& shape) {
+void OperandKernels::add_launches_apart(const AttentionProblem& p, const TileShape& shape) {
   for (const KernelLaunch& launch : backward_.launches()) {
     const std::string_view name = launch.kernel;
     if (name == "attention_tile_states" || name == "attention_backward_rows") launches_.push_back(launch);
@@ -69,6 +73,9 @@ void OperandKernels::add_launches(const AttentionProblem& p, const TileShape& sh
     launches_.push_back({"attention_operand_keys", blocks_of(p.seq_kv, shape.keys) * heads, shape.threads(),
                          backward_keys_shared_bytes(shape, p.dim_qk, p.dim_v)});
   }
+}
+
+void OperandKernels::add_totals(const AttentionProblem& p) {
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const std::int64_t entries = entries_of(p, targets_[i].operand);
     switch (targets_[i].sum) {

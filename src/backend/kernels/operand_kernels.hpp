@@ -10,12 +10,13 @@
 
 namespace scoremod::backend::kernels {
 
-/// The gradients of some operands, beside a backward that some engine runs: everything but a device, as
+/// The gradients of some operands, beside a backward that some engine runs or with one: everything but a device, as
 /// DirectionKernels has it.
 class OperandKernels {
  public:
-  /// `targets` are operand_targets() of the problem, and not empty.
-  OperandKernels(const compiler::CompiledProblem& problem, std::vector<OperandTarget> targets, const TileShape& shape);
+  /// `targets` are operand_targets() of the problem, and not empty. Gains::kBeside: dq, dk and dv too.
+  OperandKernels(const compiler::CompiledProblem& problem, std::vector<OperandTarget> targets, const TileShape& shape,
+                 Gains gains = Gains::kApart);
 
   OperandKernels(const OperandKernels&) = delete;  // launches name kernels in total_names_
   OperandKernels& operator=(const OperandKernels&) = delete;
@@ -34,7 +35,8 @@ class OperandKernels {
   ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
 
  private:
-  void add_launches(const AttentionProblem& problem, const TileShape& shape);
+  void add_launches_apart(const AttentionProblem& problem, const TileShape& shape);
+  void add_totals(const AttentionProblem& problem);
 
   DirectionKernels backward_;
   std::vector<OperandTarget> targets_;

@@ -1,31 +1,18 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "backend/kernels/operand_target.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
 #include "base/bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
-
-/// How the gradient of one operand is summed by tiles of scores.
-enum class OperandSum : std::uint8_t {
-  kTotal,    ///< varies along neither queries nor keys
-  kQueries,  ///< along queries
-  kKeys,     ///< along keys
-  kElement,  ///< along both, and is written once: along batches and heads, too
-  kSink,     ///< a learned sink: made of rows' LSEs and deltas alone
-};
-struct OperandTarget {
-  std::uint32_t operand = 0;
-  OperandSum sum = OperandSum::kTotal;
-};
 
 /// Those of some operands of a problem with backward, ascending by sum; empty where one of them is summed in no such
 /// way: a table, one along queries and keys that batches or heads share, one that nothing contributes to.

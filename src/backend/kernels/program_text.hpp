@@ -6,6 +6,7 @@
 
 #include "backend/cuda/program_source.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/operand_text.hpp"
 
 // What the texts of the attention kernels and of the kernels of operands' gradients share.
 
@@ -22,7 +23,7 @@ std::vector<NodeId> forward_nodes(const Program& program);
 
 /// Everything before a direction's kernels: settings, primitives, tiles, and the functions of its program.
 std::string text_before_kernels(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
-                                std::optional<std::string_view> primitives);
+                                std::optional<std::string_view> primitives, const OperandText& operands, Gains gains);
 /// The kernel that finds the states of tiles; empty where none is needed.
 std::string text_of_tile_states(const compiler::CompiledProblem& problem, Direction direction);
 

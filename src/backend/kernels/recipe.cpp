@@ -64,11 +64,15 @@ std::vector<std::byte> Images::serialize() const {
 }
 
 KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape,
-                             bool may_spill)
-    : problem_(std::move(problem)), direction_(direction), shape_(shape), may_spill_(may_spill) {}
+                             bool may_spill, std::vector<OperandTarget> targets)
+    : problem_(std::move(problem)),
+      direction_(direction),
+      shape_(shape),
+      may_spill_(may_spill),
+      targets_(std::move(targets)) {}
 
 BuildResult KernelsRecipe::build(const Target& target) const {
-  const std::vector<std::string> texts = attention_modules(problem_, direction_, shape_);
+  const std::vector<std::string> texts = attention_modules(problem_, direction_, shape_, targets_);
   std::string report;
   std::vector<std::string> images;
   for (Compiled& module : compiled(texts, target.device.compute_capability, shape_.instructions())) {
@@ -97,7 +101,7 @@ ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, con
   if (direction_ == Direction::kForward)
     plan.forward = forward_plan(problem_, shape_, modules);
   else
-    plan.backward = backward_plan(problem_, shape_, modules);
+    plan.backward = backward_plan(problem_, shape_, modules, targets_);
   plan.note = concat("kernels with tiles of ", shape_.queries, " queries by ", shape_.keys, " keys");
   return plan;
 }

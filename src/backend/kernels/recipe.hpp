@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/candidate.hpp"
+#include "backend/kernels/operand_target.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -33,8 +34,9 @@ class Images final : public Artifact {
 class KernelsRecipe final : public Recipe {
  public:
   /// A build whose kernels keep more than that in memory is refused unless `may_spill`: a smaller shape is then the
-  /// faster one.
-  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape, bool may_spill);
+  /// faster one. `targets` as for attention_source().
+  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape, bool may_spill,
+                std::vector<OperandTarget> targets = {});
 
   BuildResult build(const Target& target) const override;
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
@@ -43,12 +45,14 @@ class KernelsRecipe final : public Recipe {
   const compiler::CompiledProblem& problem() const { return problem_; }
   Direction direction() const { return direction_; }
   const TileShape& shape() const { return shape_; }
+  const std::vector<OperandTarget>& targets() const { return targets_; }
 
  private:
   compiler::CompiledProblem problem_;
   Direction direction_;
   TileShape shape_;
   bool may_spill_;
+  std::vector<OperandTarget> targets_;
 };
 
 /// The most bytes that one of the kernels keeps in memory for want of registers, by what ptxas says of them.

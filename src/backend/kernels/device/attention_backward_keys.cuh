@@ -26,6 +26,9 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   Sums<1, padded(kDimV)> dv;
   dk.clear();
   dv.clear();
+  KeyGains gains;
+  gains.clear();
+  if (kDk) gains.finish_group(p, b, head_kv, first_key);
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
   const auto load_step = [&](int buffer) {
@@ -64,12 +67,13 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
       add_product_of_rows<kDimQk>(scores, k_tile + warp_row * row_length(kDimQk), q_tile);
       if (kDk) add_product_of_rows<kDimV>(products, v_tile + warp_row * row_length(kDimV), d_o_tile);
       if (partial)
-        differentiate_part<true>(p, scores, products, terms, b, h, first_query + part, first_key);
+        differentiate_part<true>(p, scores, products, terms, gains, b, h, first_query + part, first_key);
       else
-        differentiate_part<false>(p, scores, products, terms, b, h, first_query + part, first_key);
+        differentiate_part<false>(p, scores, products, terms, gains, b, h, first_query + part, first_key);
       if (kDv) add_product<kDimV>(dv, scores, d_o_tile);
       if (kDk) add_product<kDimQk>(dk, products, q_tile);
     }
+    if (kKeyTargets > 0 && kDk && (!more || steps.h != h)) gains.finish(p, b, h, first_key);
   }
   const float ones[1][2] = {{1.0f, 1.0f}};
   if (kDk) store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, keys);

@@ -91,6 +91,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) ones[m][0] = ones[m][1] = 1.0f;
   if (kOwnDeltas) make_own_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
+  RowGains gains;
+  gains.clear();
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   bool more = steps.next(call, b, h);
@@ -115,15 +117,20 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
     block_barrier();  // nobody reads v any more
     if (more) load_tile<kKeyStep, kDimV>(v_tile, vs, steps.first_key(), keys);
     if (partial)
-      differentiate_tile<true>(p, scores, products, terms, b, h, first_query, first_key);
+      differentiate_tile<true>(p, scores, products, terms, gains, b, h, first_query, first_key);
     else
-      differentiate_tile<false>(p, scores, products, terms, b, h, first_query, first_key);
+      differentiate_tile<false>(p, scores, products, terms, gains, b, h, first_query, first_key);
     add_product<kDimQk>(dq, scores, k_tile);
     Half* const read = k_tile;
     k_tile = other_k_tile;
     other_k_tile = read;
   }
   store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, queries);
+  if (kRowTargets > 0) {
+    block_barrier();  // shared memory is free
+    write_row_gains(p, gains, terms, b, h, query_tile, (float*)shared);
+    block_barrier();
+  }
   if (!any_of_block(any_not_finite(dq, first_query, queries))) return;
   for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
     backward_query_row(p, (float*)shared, b, h, query_tile * kQueries + i);

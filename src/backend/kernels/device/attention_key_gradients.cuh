@@ -81,10 +81,50 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
   }
 }
 
+// Sums of a thread's two keys over one head's queries, where operands' gradients are summed. The four threads of a key
+// add theirs up when its head is done.
+struct KeyGains {
+  float at[2][kMostKeyTargets];
+
+  SCOREMOD_MEMBER void clear() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int t = 0; t < kMostKeyTargets; ++t) at[half][t] = 0.0f;
+  }
+  SCOREMOD_MEMBER void add(const Differentiated& element, int half) {
+#pragma unroll
+    for (int t = 0; t < kKeyTargets; ++t)
+      at[half][t] = multiply_add(element.gains[kRowTargets + t], element.centred, at[half][t]);
+  }
+  // Writes a head's sums, and begins those of another.
+  SCOREMOD_MEMBER void finish(const Arguments& p, int b, int h, int first_key) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int t = 0; t < kKeyTargets; ++t) {
+        float sum = at[half][t];
+        sum += exchange(sum, 1);
+        sum += exchange(sum, 2);
+        const int lane = threadIdx.x % 32, kv = first_key + half * 8 + lane / 4;
+        if (lane % 4 == 0 && kv < p.call.seq_kv)
+          key_target_sums(p, t)[((long long)b * p.call.heads_q + h) * p.call.seq_kv + kv] = sum;
+      }
+    clear();
+  }
+  // Heads without a step have sums too.
+  SCOREMOD_MEMBER void finish_group(const Arguments& p, int b, int head_kv, int first_key) {
+    if (kKeyTargets == 0) return;
+    clear();
+    for (int h = head_kv * p.call.group; h < (head_kv + 1) * p.call.group; ++h) finish(p, b, h, first_key);
+  }
+};
+
 // Turns transposed products of q and k, and of d_o and v, into weights and gradients of the scores times the scale.
 template <bool kMasked>
 SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& scores, Sums<1, kPart>& products,
-                                          const float* terms, int b, int h, int first_query, int first_key) {
+                                          const float* terms, KeyGains& gains, int b, int h, int first_query,
+                                          int first_key) {
   const int lane = threadIdx.x % 32;
   const ColumnsStay<kPart> stay(p.call, b, h, first_query, first_key);
 #pragma unroll
@@ -97,6 +137,7 @@ SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& sc
                                  terms[2 * query + 1], b, h, first_query + query, first_key + e / 2 * 8 + lane / 4);
       scores.at[0][n][e] = dropped(p.call, element.weight, stay.at(n, e));
       products.at[0][n][e] = element.gradient;
+      gains.add(element, e / 2);
     }
 }
 

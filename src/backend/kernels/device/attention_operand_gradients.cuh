@@ -258,25 +258,3 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
         key_target_sums(p, t)[((long long)b * call.heads_q + h) * call.seq_kv + kv] = sum;
     }
 }
-
-// The gradient of a learned sink, one block of threads for each head: the sum over its rows of -p (o . d_o), where p is
-// the sink's weight.
-SCOREMOD_KERNEL(128, 1) attention_sink_gradient(SCOREMOD_ARGUMENT p) {
-  SCOREMOD_SHARED(shared);
-  float* const parts = (float*)shared;
-  const AttentionArguments& call = p.call;
-  const int h = blockIdx.x;
-  const float sink = kSink ? sink_of(p, h) : -infinity();
-  const long long rows = (long long)call.batch * call.seq_q;
-  float sum = 0.0f;
-  if (sink != -infinity()) {
-    for (long long i = threadIdx.x; i < rows; i += 128) {
-      const float* const terms = row_terms(call, (int)(i / call.seq_q), h, (int)(i % call.seq_q));
-      sum = multiply_add(-exp2_of((sink - terms[0]) * kLog2E), terms[1], sum);
-    }
-  }
-  sum = sum_of_warp(sum);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
-  block_barrier();
-  if (threadIdx.x == 0) store_sink_gradient(p, parts[0] + parts[1] + parts[2] + parts[3], h);
-}

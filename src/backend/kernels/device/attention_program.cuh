@@ -4,7 +4,7 @@
 
 #include "backend/cuda/program_prelude.cuh"
 #include "backend/kernels/device/attention_dropout.cuh"
-#include "backend/kernels/device/attention_tiles.cuh"
+#include "backend/kernels/device/attention_operand_targets.cuh"
 
 /*{forward}*/
 // The modified score, -inf where the key is masked. Unless kMasked, no element of the tile is.
@@ -31,6 +31,9 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 struct Differentiated {
   float weight, gradient;  // exp(value - lse), before dropout; of the score, times the scale
   bool kept;
+  // Where operands' gradients are summed: what each gains is `gains` times `centred`, the gradient of the weight less
+  // the row's delta. `counted` is the weight, and `upstream` that times `centred`. All 0 of what is not kept.
+  float counted, centred, upstream, gains[kMostTargets];
 };
 
 // From the products of q and k, and of d_o and v, whether dropout leaves the weight, and the row's terms
@@ -56,7 +59,21 @@ template <bool kMasked>
   const float weight = kept ? exp2_of((/*{value}*/ value /*{}*/ - lse) * kLog2E) : 0.0f;
   const float upstream = kept ? weight * (product - delta) : 0.0f;
   /*{statements}*/ const float d_score = upstream; /*{}*/
-  return {weight, kept ? /*{d_score}*/ d_score /*{}*/ * p.call.scale : 0.0f, kept};
+  Differentiated element{weight, kept ? /*{d_score}*/ d_score /*{}*/ * p.call.scale : 0.0f, kept};
+  /*{gains}*/
+  const bool counts = kMasked ? kept : /*{value}*/ value /*{}*/ != -infinity() && lse != infinity();
+  const auto contributions = [&](float upstream) {
+    /*{gains_statements}*/ const float n1 = upstream * score; /*{}*/
+    return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};
+  };
+  const Contributions of_weight = contributions(weight);
+  element.counted = weight;
+  element.centred = counts ? product - delta : 0.0f;
+  element.upstream = counts ? upstream : 0.0f;
+#pragma unroll
+  for (int t = 0; t < kTargets; ++t) element.gains[t] = counts ? of_weight.of[t] : 0.0f;
+  /*{}*/
+  return element;
 }
 /*{}*/
 

@@ -56,12 +56,95 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
   }
 }
 
+// Of a row, where operands' gradients are summed: the sums over its keys of weights, of these times their centred
+// gradients, and of what each target gains of both. Less the mean of the gradients these are free of the rounding of
+// the delta that they are centred by.
+struct RowGains {
+  float weights[kRowTiles][2], upstreams[kRowTiles][2];
+  float of_weights[kRowTiles][2][kMostRowTargets], of_centred[kRowTiles][2][kMostRowTargets];
+
+  SCOREMOD_MEMBER void clear() {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        weights[m][half] = upstreams[m][half] = 0.0f;
+#pragma unroll
+        for (int t = 0; t < kMostRowTargets; ++t) of_weights[m][half][t] = of_centred[m][half][t] = 0.0f;
+      }
+  }
+  SCOREMOD_MEMBER void add(const Differentiated& element, int m, int half) {
+    if (kRowTargets == 0) return;
+    weights[m][half] += element.counted;
+    upstreams[m][half] += element.upstream;
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) {
+      of_weights[m][half][t] += element.gains[t];
+      of_centred[m][half][t] = multiply_add(element.gains[t], element.centred, of_centred[m][half][t]);
+    }
+  }
+};
+
+// Of a block's rows; `parts` is a float of shared memory for each warp. By all of the block's threads but producers.
+SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums, const float (&terms)[kRowTiles][2][2],
+                                       int b, int h, int query_tile, float* parts) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const long long head = (long long)b * call.heads_q + h;
+  const float sink = kSink ? sink_of(p, h) : -infinity();
+  float totals[kMostRowTargets];
+#pragma unroll
+  for (int t = 0; t < kMostRowTargets; ++t) totals[t] = 0.0f;
+  const auto of_row = [](float x) {
+    x += exchange(x, 1);
+    return x + exchange(x, 2);
+  };
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = query_tile * kQueries + warp * kWarpRows + m * 16 + half * 8 + lane / 4;
+      float weight = of_row(sums.weights[m][half]), mean = of_row(sums.upstreams[m][half]);
+      if (kSink) {
+        // A sink's gradient is 0, and minus the delta when it is centred. The LSE's rounding is a factor of its weight
+        // as it is of all others: it is no part of their mean.
+        const float of_sink = exp2_of((sink - terms[m][half][0]) * kLog2E);
+        weight += of_sink;
+        if (of_sink != 0.0f) mean = multiply_add(-of_sink, terms[m][half][1], mean);
+      }
+      if (weight != 0.0f) mean /= weight;
+#pragma unroll
+      for (int t = 0; t < kRowTargets; ++t) {
+        const float of_weight = of_row(sums.of_weights[m][half][t]), centred = of_row(sums.of_centred[m][half][t]);
+        // With no weight there is nothing to take away, whatever the mean.
+        const float gain = of_weight == 0.0f ? centred : multiply_add(-mean, of_weight, centred);
+        if (lane % 4 != 0 || row >= call.seq_q) continue;
+        if (row_target_is_total(t))
+          totals[t] += gain;
+        else
+          row_target_sums(p, t)[head * call.seq_q + row] = gain;
+      }
+    }
+#pragma unroll
+  for (int t = 0; t < kRowTargets; ++t) {
+    if (!row_target_is_total(t)) continue;
+    const float total = sum_of_warp(totals[t]);
+    block_barrier();
+    parts[warp] = total;
+    block_barrier();
+    if (threadIdx.x != 0) continue;
+    float all = 0.0f;
+    for (int i = 0; i < kWarps; ++i) all += parts[i];
+    row_target_sums(p, t)[head * call.query_tiles + query_tile] = all;
+  }
+}
+
 // Turns products of q and k, and of d_o and v, into gradients of the scores times the scale, in place of the first.
 template <bool kMasked>
 SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kKeyStep>& scores,
                                           const Sums<kRowTiles, kKeyStep>& products,
-                                          const float (&terms)[kRowTiles][2][2], int b, int h, int first_query,
-                                          int first_key) {
+                                          const float (&terms)[kRowTiles][2][2], RowGains& gains, int b, int h,
+                                          int first_query, int first_key) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -71,10 +154,11 @@ SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kK
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = scores.at[m][n][e];
-        x = differentiate<kMasked>(p, x, products.at[m][n][e], stay.at(n, e), terms[m][e / 2][0], terms[m][e / 2][1], b,
-                                   h, first_query + m * 16 + e / 2 * 8 + lane / 4,
-                                   first_key + n * 8 + lane % 4 * 2 + e % 2)
-                .gradient;
+        const Differentiated element = differentiate<kMasked>(
+            p, x, products.at[m][n][e], stay.at(n, e), terms[m][e / 2][0], terms[m][e / 2][1], b, h,
+            first_query + m * 16 + e / 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 * 2 + e % 2);
+        gains.add(element, m, e / 2);
+        x = element.gradient;
       }
   }
 }

@@ -30,6 +30,9 @@ constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
 // What o and d_o are, of which the one is not the type of q, k and v that the other is.
 enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
 constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
+// Operands whose gradients are summed here: those that do not vary along keys, those that do, and all, in this order.
+constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
+constexpr int kTargets = /*{targets}*/ 3 /*{}*/;
 // What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
 // a kernel finds the state of each tile.
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };

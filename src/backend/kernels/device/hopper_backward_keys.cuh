@@ -69,6 +69,7 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
 // A group's 64 keys: their sums, and what is made of the step that the ring is at.
 template <bool kDk, bool kDv>
 struct KeyGroup {
+  static constexpr bool kSumsGains = kDk && kKeyTargets > 0;
   const Arguments& p;
   const KeyTiles& tiles;
   int b, first_key;
@@ -79,15 +80,18 @@ struct KeyGroup {
   unsigned weights[kStep / 16][4], gradients[kStep / 16][4];
   Sums<1, padded(kDimQk)> dk;
   Sums<1, padded(kDimV)> dv;
+  KeyGains gains;
 
   SCOREMOD_MEMBER KeyGroup(const Arguments& arguments, const KeyTiles& key_tiles) : p(arguments), tiles(key_tiles) {
     dk.clear();
     dv.clear();
+    gains.clear();
   }
   // Walks over the queries; dk and dv are complete then.
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
     b = batch;
     first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
+    if (kDk) gains.finish_group(p, b, head_kv, first_key);
     steps.begin(p.call, b, head_kv, key_tile);
     if (!steps.next(p.call, b)) return;
     const int group_bytes = group_number() * 64 * 128;
@@ -107,7 +111,10 @@ struct KeyGroup {
     ask_products();
     wait_for_products<0>();
     differentiate_step();
+    int head = steps.h;
     while (steps.next(p.call, b)) {
+      if (kSumsGains && steps.h != head) gains.finish(p, b, head, first_key);
+      head = steps.h;
       const int last = ring.stage;
       ring.advance();
       wait_for(tiles.full + ring.stage, ring.phase);
@@ -126,6 +133,7 @@ struct KeyGroup {
     }
     ask_dv(ring.stage);
     ask_dk(ring.stage);
+    if (kSumsGains) gains.finish(p, b, head, first_key);
     wait_for_products<0>();
   }
 
@@ -172,10 +180,10 @@ struct KeyGroup {
     if (kDk) pin(products.at[0]);
     // Fewer registers meet after both ways where these are halves already.
     if (partial()) {
-      differentiate_part<true>(p, scores, products, terms(), b, steps.h, steps.first_query(), first_key);
+      differentiate_part<true>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
       round();
     } else {
-      differentiate_part<false>(p, scores, products, terms(), b, steps.h, steps.first_query(), first_key);
+      differentiate_part<false>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
       round();
     }
   }

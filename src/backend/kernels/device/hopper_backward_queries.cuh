@@ -61,8 +61,8 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const QueryTiles
   } while (steps.next(call, b, h));
 }
 
-SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles, Sums<1, padded(kDimQk)>& dq, int b,
-                                    int h, int query_tile) {
+SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles, Sums<1, padded(kDimQk)>& dq,
+                                    RowGains& gains, int b, int h, int query_tile) {
   const AttentionArguments& call = p.call;
   const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
   KeySteps steps;
@@ -90,9 +90,9 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
     pin(products.at[0]);
     leave(tiles.v_empty + ring.stage);
     if (steps.walk.partial)
-      differentiate_tile<true>(p, scores, products, terms, b, h, first_query, steps.first_key());
+      differentiate_tile<true>(p, scores, products, terms, gains, b, h, first_query, steps.first_key());
     else
-      differentiate_tile<false>(p, scores, products, terms, b, h, first_query, steps.first_key());
+      differentiate_tile<false>(p, scores, products, terms, gains, b, h, first_query, steps.first_key());
   };
   begin_turns();
   wait_for(tiles.own_full, 0);
@@ -143,11 +143,18 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     take_registers<kConsumerRegisters>();
     Sums<1, padded(kDimQk)> dq;
     dq.clear();
-    consume_keys(all.rest, tiles, dq, b, h, query_tile);
+    RowGains gains;
+    gains.clear();
+    consume_keys(all.rest, tiles, dq, gains, b, h, query_tile);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
     const int queries = queries_of(call, b);
     const float ones[1][2] = {{1.0f, 1.0f}};
     store_through_tile<kDimQk, kDimQk>(dq, ones, rows_of(call.dq, b, h), tiles.q, first_query, queries);
+    if (kRowTargets > 0) {
+      float terms[1][2][2];
+      read_row_terms(terms, call, b, h, first_query);
+      write_row_gains(all.rest, gains, terms, b, h, query_tile, (float*)tiles.d_o);
+    }
     if (any_of_block(any_not_finite(dq, first_query, queries))) {
       for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
         backward_query_row(all.rest, (float*)tiles.q, b, h, query_tile * kQueries + i);

@@ -11,9 +11,11 @@
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/operand_kernels.hpp"
 #include "backend/kernels/recipe.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "verification/trial_problem.hpp"
 
@@ -394,6 +396,45 @@ TEST(KernelsBackend, HasEveryKernelOfACallInOneOfItsModules) {
         })) << launch.kernel;
       }
     }
+  }
+}
+
+TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
+  AttentionProblem problem = problem_of("operand x: f32 [h]\noperand y: f32 [kv_idx]\nvalue = score * x + y");
+  for (OperandSpec& operand : problem.operands) operand.gradient = true;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  std::vector<std::string> notes;
+  using Sets = std::vector<std::vector<std::uint32_t>>;
+  EXPECT_EQ(kernels_backend().fused_operand_gradients(compiled, h200(), notes), (Sets{{0, 1}}));
+  Target other = h200();
+  other.device.compute_capability = 80;
+  EXPECT_EQ(kernels_backend().fused_operand_gradients(compiled, other, notes), Sets{});
+
+  AttentionProblem sinks = problem;
+  sinks.sink = Sink::kLearned;
+  EXPECT_EQ(kernels_backend().fused_operand_gradients(compiler::compile(problem::with_implied_operands(sinks)), h200(),
+                                                      notes),
+            Sets{})
+      << "its kernel would wait for threads that it has not";
+
+  std::vector<UnsupportedReason> reasons;
+  const auto plain = kernels_backend().candidates(compiled, {Direction::kBackward, true, {}}, h200(), reasons);
+  const auto fused = kernels_backend().candidates(compiled, {Direction::kBackward, true, {0, 1}}, h200(), reasons);
+  ASSERT_FALSE(fused.empty());
+  EXPECT_GT(fused[0].predicted.milliseconds, plain[0].predicted.milliseconds);
+  EXPECT_GT(fused[0].workspace_bytes, plain[0].workspace_bytes);
+  EXPECT_NE(fused[0].plan_key, plain[0].plan_key);
+  EXPECT_NE(fused[0].structural_key, plain[0].structural_key);
+
+  const auto targets = kernels::operand_targets(compiled, std::vector<std::uint32_t>{0, 1});
+  const kernels::TileShape shape = kernels::hopper_shapes(problem, Direction::kBackward).front();
+  const std::vector<std::string> modules = kernels::attention_modules(compiled, Direction::kBackward, shape, targets);
+  const kernels::OperandKernels made(compiled, targets, shape, kernels::Gains::kBeside);
+  for (const kernels::KernelLaunch& launch : made.launches()) {
+    const std::string definition = concat(") ", launch.kernel);
+    EXPECT_TRUE(std::ranges::any_of(modules, [&](const std::string& text) {
+      return text.find(definition) != std::string::npos;
+    })) << launch.kernel;
   }
 }
 

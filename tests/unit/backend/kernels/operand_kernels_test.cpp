@@ -25,14 +25,15 @@ CompileOptions on_the_host() {
   return options;
 }
 
-/// The host's attention, with the operands' gradients from the emulated device.
+/// The host's attention, with the operands' gradients from the emulated device, which writes over the rest of the
+/// backward too where gains are summed beside it.
 class Emulated {
  public:
-  Emulated(const compiler::CompiledProblem& compiled, const Fault& fault)
+  Emulated(const compiler::CompiledProblem& compiled, const Fault& fault, Gains gains)
       : problem_(compiled.problem),
         host_(Attention::compile(compiled.problem, on_the_host())),
         gradients_(compiled, operand_targets(compiled, problem::operands_with_gradient(compiled.problem)),
-                   tile_shape(compiled.problem, Direction::kBackward), fault) {}
+                   tile_shape(compiled.problem, Direction::kBackward), fault, gains) {}
 
   checking::Subject subject() {
     checking::Subject subject = checking::subject_of(host_);
@@ -68,6 +69,7 @@ struct Case {
   float dropout = 0;
   IndexOffsets offsets = {};
   std::int64_t batch = 2, heads_q = 2, heads_kv = 1, seq_q = 140, seq_kv = 90;
+  bool apart_alone = false;
 };
 
 AttentionProblem problem_of(const Case& from) {
@@ -90,9 +92,9 @@ AttentionProblem problem_of(const Case& from) {
   return problem::with_implied_operands(std::move(p));
 }
 
-CheckReport check_of(const Case& from, const Fault& fault = {}) {
+CheckReport check_of(const Case& from, const Fault& fault = {}, Gains gains = Gains::kApart) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(from));
-  Emulated emulated(compiled, fault);
+  Emulated emulated(compiled, fault, gains);
   CheckOptions options;
   options.call.dropout_seed = 77;
   options.call.offsets = from.offsets;
@@ -107,7 +109,16 @@ const Case kCases[] = {
     {"AlongKeys", "operand x: f32 [h, kv_idx]\noperand half: f32 [kv_idx]\nvalue = tanh(score * x) + half"},
     {"OfElements",
      "operand half: f32 [b, h, q_idx, kv_idx]\noperand y: f32 [h]\nvalue = score * y + half\nkeep = kv_idx + 70 <= "
-     "q_idx"},
+     "q_idx",
+     Sink::kNone,
+     0.0F,
+     {},
+     2,
+     2,
+     1,
+     140,
+     90,
+     true},
     {"ASink", "value = score\nkeep = kv_idx + 40 <= q_idx", Sink::kLearned, 0.0F, {}, 2, 2, 2},
     {"SinkAndDropout",
      "operand x: f32 [h]\noperand y: f32 [kv_idx]\nvalue = score * x + y",
@@ -121,11 +132,16 @@ void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
 class OperandKernelsRun : public ::testing::TestWithParam<Case> {};
 
-TEST_P(OperandKernelsRun, IsRight) {
-  const CheckReport report = check_of(GetParam());
+void expect_right(const CheckReport& report) {
   for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
   for (const OutputCheck& output : report.outputs)
     for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
+}
+
+TEST_P(OperandKernelsRun, IsRight) { expect_right(check_of(GetParam())); }
+TEST_P(OperandKernelsRun, IsRightBesideTheBackward) {
+  if (GetParam().apart_alone) GTEST_SKIP() << "a gradient along queries and keys";
+  expect_right(check_of(GetParam(), {}, Gains::kBeside));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandKernelsRun, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
@@ -136,6 +152,11 @@ TEST(OperandKernelsRun, FaultsAreSeen) {
   EXPECT_FALSE(check_of(kCases[4], {"if (kStores) clear_empty_tiles", "if (false) clear_empty_tiles"}).passed());
   EXPECT_FALSE(check_of(kCases[6], {"kDropout = true", "kDropout = false"}).passed());
   EXPECT_FALSE(check_of(kCases[7], {"if (kSink) weight +=", "if (false) weight +="}).passed());
+  const auto beside = [](const Case& from, const Fault& fault) { return check_of(from, fault, Gains::kBeside); };
+  EXPECT_FALSE(beside(kCases[0], {"multiply_add(-mean, of_weight, centred)", "centred + 1e-2f * of_weight"}).passed());
+  EXPECT_FALSE(beside(kCases[3], {"(!more || steps.h != h)", "!more"}).passed());
+  EXPECT_FALSE(beside(kCases[3], {"element.centred, at[half][t]", "1.0f, at[half][t]"}).passed());
+  EXPECT_FALSE(beside(kCases[7], {"mean = multiply_add(-of_sink, terms[m][half][1], mean)", "mean += 0.0f"}).passed());
 }
 
 TEST(OperandTargets, AreEmptyWhereOneIsSummedInNoSuchWay) {

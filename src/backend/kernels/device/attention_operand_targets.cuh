@@ -1,0 +1,41 @@
+// Operands whose gradients are summed by tiles of scores: where their sums go. Of a row and of a key they are sums of
+// `sums` of each operand, one for each batch, query head, and query, key or tile of queries, which
+// attention_operand_totals.cuh adds up.
+#pragma once
+
+#include "backend/kernels/device/attention_tiles.cuh"
+
+// No array has no elements.
+constexpr int kMostRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMostKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
+constexpr int kMostTargets = kTargets > 0 ? kTargets : 1;
+
+struct Contributions {
+  float of[kMostTargets];
+};
+
+// Sums of a target of rows; of one that does not vary along queries they are of tiles.
+SCOREMOD_FUNCTION float* row_target_sums(const Arguments& p, int target) {
+  constexpr int kNumbers[] = {/*{row_operands}*/ 0 /*{}*/};
+  return p.operands[kNumbers[target]].sums;
+}
+SCOREMOD_FUNCTION constexpr bool row_target_is_total(int target) {
+  return (/*{totals}*/ 1ull /*{}*/ >> target & 1ull) != 0;
+}
+SCOREMOD_FUNCTION float* key_target_sums(const Arguments& p, int target) {
+  constexpr int kNumbers[] = {/*{key_operands}*/ 0 /*{}*/};
+  return p.operands[kNumbers[target]].sums;
+}
+
+SCOREMOD_FUNCTION void store_f32(void* data, long long i, float value) { ((float*)data)[i] = value; }
+SCOREMOD_FUNCTION void store_f16(void* data, long long i, float value) {
+  ((unsigned short*)data)[i] = (unsigned short)f16_pair_of(value, 0.0f);
+}
+SCOREMOD_FUNCTION void store_bf16(void* data, long long i, float value) {
+  ((unsigned short*)data)[i] = (unsigned short)bf16_pair_of(value, 0.0f);
+}
+
+// Adds a warp's sums of one kind over its threads.
+SCOREMOD_FUNCTION float sum_of_warp(float x) {
+  for (int distance = 1; distance < 32; distance *= 2) x += exchange(x, distance);
+  return x;
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+namespace scoremod::backend::kernels {
+
+/// How the gradient of one operand is summed by tiles of scores.
+enum class OperandSum : std::uint8_t {
+  kTotal,    ///< varies along neither queries nor keys
+  kQueries,  ///< along queries
+  kKeys,     ///< along keys
+  kElement,  ///< along both, and is written once: along batches and heads, too
+  kSink,     ///< a learned sink: made of rows' LSEs and deltas alone
+};
+struct OperandTarget {
+  std::uint32_t operand = 0;
+  OperandSum sum = OperandSum::kTotal;
+};
+
+/// Where a text's targets are summed: by the kernels of dq, dk and dv, or by kernels that do nothing else.
+enum class Gains : std::uint8_t { kBeside, kApart };
+
+}  // namespace scoremod::backend::kernels

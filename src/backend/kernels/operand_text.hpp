@@ -1,0 +1,53 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/program_source.hpp"
+#include "backend/kernels/operand_target.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// The parts of a text that operands' gradients put into it, in the order in which its holes number the targets. There
+/// may be no targets; the problem has a backward where there are some.
+class OperandText {
+ public:
+  OperandText(const compiler::CompiledProblem& compiled, std::span<const OperandTarget> targets);
+
+  /// Of rows, of keys, and of all but sinks.
+  std::size_t row_targets() const;
+  std::size_t key_targets() const;
+  std::size_t targets() const;
+
+  /// attention_operand_targets.cuh.
+  std::string places() const;
+  /// attention_operand_program.cuh, of kernels that do nothing else.
+  std::string program() const;
+  /// What these targets gain at an element, in the text of its derivative: the definitions, and the list of it.
+  /// `source` has written the values of the forward, and nothing that depends on the upstream gradient.
+  std::string statements(cuda::ProgramSource& source) const;
+  std::string contributions() const;
+  /// The nodes that are contributions.
+  std::vector<NodeId> adjoints() const;
+  /// attention_operand_totals.cuh, with a kernel for each target that has sums.
+  std::string totals() const;
+
+ private:
+  bool is_large(std::size_t most) const { return derivative_->nodes().size() > most; }
+  std::size_t count(OperandSum sum) const;
+  std::string numbers(std::initializer_list<OperandSum> sums) const;
+  /// Whether the operand has entries of its own for each index of this axis, in a call: a dimension of 1 has not.
+  std::string varies(const OperandDecl& decl, Axis axis) const;
+  std::string store(const OperandTarget& target) const;
+  std::string offset(const OperandTarget& target) const;
+  std::string element_stores() const;
+  std::string sink_store() const;
+
+  const AttentionProblem& problem_;
+  const Program* derivative_;
+  std::span<const OperandTarget> targets_;
+};
+
+}  // namespace scoremod::backend::kernels
