@@ -143,6 +143,11 @@ struct AttentionProblem {
   /// that a device's work makes it and no host has to read it; the call's seed and offset then mean nothing. A batch's
   /// row has the bits of the two words of Philox's key, the batch of its counters, and what is added to their heads.
   bool dropout_keys = false;
+  /// Whether a backward takes each row's delta, the sum over d of o d_o, from the o and d_o that are bound, as they
+  /// are. It has to where o and the LSE are of more keys than the problem's, as a ring's parts have them, or where o
+  /// and d_o bring in a gradient of the LSE. Without it o and the LSE are this problem's own, and an engine may make
+  /// deltas of its own weights, which is more exact than a rounded o.
+  bool given_deltas = false;
 
   Program program;
   /// One for each operand of the program, in any order. Those that other fields bring may be left out.

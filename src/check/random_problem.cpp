@@ -116,6 +116,7 @@ void choose_fields(Chooser& choose, const RandomProblemOptions& options, CheckCa
   }
   problem.max_logit = choose.chance(options.max_logit_probability);
   problem.dropout_keys = problem.dropout > 0 && choose.chance(0.3);
+  problem.given_deltas = choose.chance(0.15);
 }
 
 void choose_ragged(Chooser& choose, AttentionProblem& problem) {

@@ -19,8 +19,8 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
 template <MaybeConst<AttentionProblem> Problem, class Visitor>
 void visit_members(Problem& problem, Visitor&& visit) {
   auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, q, k, v, o,
-         d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys, program, operands, backward, stats, max_logit,
-         index_offsets, deterministic] = problem;
+         d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
+         max_logit, index_offsets, deterministic] = problem;
   visit("batch", batch);
   visit("heads_q", heads_q);
   visit("heads_kv", heads_kv);
@@ -46,6 +46,7 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("sink", sink);
   visit("dropout", dropout);
   visit("dropout_keys", dropout_keys);
+  visit("given_deltas", given_deltas);
   visit("program", program);
   visit("operands", operands);
   visit("backward", backward);

@@ -48,7 +48,7 @@ def test_one_call_decides_about_each(monkeypatch):
     scoremod.attention(q, q, q, scale=1.0)
     assert bound["scale"] == 1.0
     # It has no backward and no shards; the scale and the LSE are asked of the call. Lengths are a mask_mod.
-    assert set(written) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
+    assert set(written) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "backward", "stats", "index_offsets", "deterministic"} == FIELDS
 
 
 def test_jax_decides_about_each(monkeypatch):
@@ -63,4 +63,4 @@ def test_jax_decides_about_each(monkeypatch):
     problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
     # Shards see true positions by operands that hold their offsets; the scale is asked of the call. Lengths are a
     # mask_mod that captures them.
-    assert problems and all(set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)
+    assert problems and all(set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)

@@ -50,6 +50,11 @@ void paged(AttentionProblem& p) {
   p.lengths.kv = true;
   p.paged = PagedKeys{24, p.batch * 6 + 3, p.seq_kv / 24 + 2};
 }
+/// Of blocks that hold whole tiles of keys.
+void paged_in_large_blocks(AttentionProblem& p) {
+  paged(p);
+  p.paged = PagedKeys{64, p.batch * 6 + 3, p.seq_kv / 64 + 2};
+}
 void paged_by_heads(AttentionProblem& p) {
   paged(p);
   p.k.layout = p.v.layout = Layout::kBHSD;
@@ -276,6 +281,16 @@ const Case kFewQueryCases[] = {
      {},
      {},
      paged_by_heads},
+    {"few queries of large pages",
+     kCausal,
+     {3, 8, 2, 4, 310, 64, 64},
+     DType::kBF16,
+     {0, 0, 280, 0},
+     {},
+     {},
+     {},
+     {},
+     paged_in_large_blocks},
     {"few queries, ragged",
      "value = score",
      {3, 4, 2, 5, 170, 64, 64},
@@ -359,8 +374,10 @@ std::vector<checking::CheckCase> few_query_cases(bool small) {
     if (small) {
       shape.batch = std::min<std::int64_t>(shape.batch, 2);
       shape.seq_kv = std::min<std::int64_t>(shape.seq_kv, 330);
-      shape.dim_qk = std::min<std::int64_t>(shape.dim_qk, shape.dim_qk > 128 ? 256 : 48);
-      shape.dim_v = std::min<std::int64_t>(shape.dim_v, shape.dim_v > 128 ? 256 : 48);
+      // 32 lanes copy whole rows of 32 dims, as of 64 and 128, and not of 40.
+      const auto small_dim = [](std::int64_t dim) { return dim > 128 ? 256 : dim >= 64 ? 32 : dim; };
+      shape.dim_qk = small_dim(shape.dim_qk);
+      shape.dim_v = small_dim(shape.dim_v);
     }
     cases.push_back(check_case(from, shape, false));
   }

@@ -88,3 +88,15 @@ def test_the_largest_scores(compiled, gradients, tensors):
     torch.testing.assert_close(aux.max_scores, scores.amax(dim=3))
     torch.testing.assert_close(aux.lse, scores.logsumexp(dim=3))
     assert not aux.max_scores.requires_grad and o.requires_grad == gradients
+
+
+def test_the_lse_has_a_gradient_of_all_weights(tensors, random):
+    """Which no weight that is dropped changes."""
+    weights = torch.randn(B, H, S, generator=random)
+
+    def gradients(dropout_p):
+        _, lse = flex_attention(*tensors, mask_mod=causal, dropout_p=dropout_p, return_lse=True)
+        return torch.autograd.grad((lse * weights).sum(), tensors[:2])
+
+    for found, expected in zip(gradients(0.4), gradients(0.0), strict=True):
+        assert (found - expected).norm() <= 64 * 2**-24 * expected.norm()

@@ -34,6 +34,7 @@ class Call(NamedTuple):
     deterministic: bool
     dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score
+    given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
 
     def axis(self, letter):
         """The position of a dimension of q, k, v or o."""
@@ -79,6 +80,10 @@ def split_scale(scale):
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 
+def _fields_of(call):
+    return (("dropout", call.dropout), ("dropout_keys", call.dropout > 0), ("max_logit", call.max_logit), ("given_deltas", call.given_deltas))
+
+
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. `wanted`: the numbers
     of the operands whose gradients may be asked for; None for all. max_logit is the forward's alone."""
@@ -96,5 +101,5 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         stats=stats,
         deterministic=call.deterministic,
     )
-    fields = {name: value for name, value in (("dropout", call.dropout), ("dropout_keys", call.dropout > 0), ("max_logit", call.max_logit)) if value}
+    fields = {name: value for name, value in _fields_of(call) if value}
     return json.dumps(json.loads(text) | fields) if fields else text

@@ -90,6 +90,7 @@ def _gradients(call, kept, d_o, d_lse):
     dim_v = v.shape[-1]
     if d_lse is not None:
         v, o, d_o = with_lse_column(call, v, o, d_o, d_lse)
+        call = call._replace(given_deltas=True)
     dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, d_o, operands, wanted=wanted.numbers)
     by_number = dict(zip(wanted.numbers, gradients))
     return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(operands)))

@@ -151,7 +151,9 @@ def _backward(ring, kept, d_o, d_lse):
                 return nothing
             tensors = (v, o, d_o) if d_lse is None else with_lse_column(part.call, v, o, d_o, d_lse)
             own = _wanted_of(part, wanted)
-            dq, dk, dv, *gradients = backward(part.call, q, k, tensors[0], tensors[1], lse, tensors[2], given, wanted=own)
+            # o and lse are the whole row's, not the part's.
+            call = part.call._replace(given_deltas=True)
+            dq, dk, dv, *gradients = backward(call, q, k, tensors[0], tensors[1], lse, tensors[2], given, wanted=own)
             by_number = {part.order[at]: gradient for at, gradient in zip(own, gradients)}
             return [dq, dk, dv[..., :dim_v], *(by_number.get(i, zero) for i, zero in zip(wanted, nothing[3:]))]
 

@@ -31,6 +31,7 @@ class Call(NamedTuple):
     offsets: Offsets = Offsets()
     dropout: float = 0.0
     max_scores: bool = False
+    given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
 
     def text(self):
         return json.dumps(self)
@@ -39,11 +40,17 @@ class Call(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def call_of(text):
     """The Call that text() was made of."""
-    program, scale, backends, deterministic, offsets, dropout, max_scores = json.loads(text)
+    program, scale, backends, deterministic, offsets, *others = json.loads(text)
     nodes, operands, value, keep = program
     nodes = tuple(Node(op, type, tuple(args), payload) for op, type, args, payload in nodes)
     operands = tuple(OperandDecl(type, tuple(axes), rank) for type, axes, rank in operands)
-    return Call(Program(nodes, operands, value, keep), scale, tuple(backends), deterministic, Offsets(*offsets), dropout, max_scores)
+    return Call(Program(nodes, operands, value, keep), scale, tuple(backends), deterministic, Offsets(*offsets), *others)
+
+
+@functools.lru_cache(maxsize=1024)
+def with_given_deltas(text):
+    """The text of the same call, of which a backward takes the rows' sums of o d_o as they are bound."""
+    return call_of(text)._replace(given_deltas=True).text()
 
 
 def check_places(query, key, value):

@@ -13,6 +13,7 @@ from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.api import part_of_call
 from scoremod.torch.attention_ops import with_lse_column
+from scoremod.torch.call import with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
 
 WAYS = ("ring", "all_gather")
@@ -172,7 +173,7 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part):
     dim = v.shape[-1]
     if d_lse is not None:
         v, o, d_o = with_lse_column(v, o, d_o, d_lse)
-    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, part.text)
+    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, with_given_deltas(part.text))
     return dq, dk, dv[..., :dim], gradients
 
 

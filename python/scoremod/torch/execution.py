@@ -62,6 +62,7 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
         index_offsets=any(call.offsets),
         dropout=call.dropout,
         max_logit=call.max_scores,
+        given_deltas=call.given_deltas,
         tensors={name: dict(zip(_STRIDE_NAMES, tensor.stride())) for name, tensor in (("q", q), ("k", k), ("v", v), ("o", o))},
     )
 

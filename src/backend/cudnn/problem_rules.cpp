@@ -60,8 +60,8 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   // its operands are judged by the patterns that they need, and the other members that are not looked at here are run.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
                                 dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout,
-                                dropout_keys, program, operands, backward, stats, max_logit, index_offsets,
-                                deterministic] = problem;
+                                dropout_keys, given_deltas, program, operands, backward, stats, max_logit,
+                                index_offsets, deterministic] = problem;
   Reasons reasons;
   object_to_places(problem, reasons);
   if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {

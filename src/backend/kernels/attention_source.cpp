@@ -133,6 +133,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"box_rows", kHopperBoxRows},
                                              {"split_keys", flag(shape.split_keys)},
                                              {"own_deltas", flag(shape.own_deltas)},
+                                             {"given_deltas", flag(problem.given_deltas)},
                                              {"sink", flag(problem.sink != Sink::kNone)},
                                              {"dropout", flag(problem.dropout > 0)},
                                              {"dropout_keys", flag(problem.dropout_keys)},

@@ -28,8 +28,8 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
   // Every member is named: one that is added does not compile until it is run or refused here.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
                                 dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout,
-                                dropout_keys, program, operands, backward, stats, max_logit, index_offsets,
-                                deterministic] = compiled.problem;
+                                dropout_keys, given_deltas, program, operands, backward, stats, max_logit,
+                                index_offsets, deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
   if (backward && dtype == DType::kF16 && dtype_o && *dtype_o != dtype) {
     // Gradients that another dtype holds would be lost in the products of halves.

@@ -124,8 +124,9 @@ class KernelsBackend final : public Backend {
   std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
                                                                   std::vector<std::string>&) const override {
     const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
+    // These sums make the rows' deltas themselves.
     const bool can =
-        !targets_of(problem, task).empty() &&
+        !problem.problem.given_deltas && !targets_of(problem, task).empty() &&
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability).empty() &&
         objections(problem, task, &target).empty();
     if (!can) return {};

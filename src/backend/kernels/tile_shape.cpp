@@ -50,7 +50,7 @@ TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
     shape.queries = shape.keys = 32;
     shape.step = shape.part = 16;
   }
-  shape.own_deltas = std::min(problem.seq_q, problem.seq_kv) <= kFewRows;
+  shape.own_deltas = !problem.given_deltas && std::min(problem.seq_q, problem.seq_kv) <= kFewRows;
   shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
   return shape;
 }

@@ -65,6 +65,7 @@ const std::vector<Change>& changes() {
       {"sink", [](auto& p) { p.sink = Sink::kLearned; }},
       {"dropout", [](auto& p) { p.dropout = 0.5f; }},
       {"dropout_keys", [](auto& p) { p.dropout_keys = true; }},
+      {"given_deltas", [](auto& p) { p.given_deltas = true; }},
       {"program", [](auto& p) { p.program = Program::parse("operand x: f32 [h]\nvalue = score + x"); }},
       {"program", [](auto& p) { p.program = Program(); }},
       {"operands", [](auto& p) { p.operands.clear(); }},

@@ -28,6 +28,7 @@ const char* const kFull = R"({
   "sink": "learned",
   "dropout": 0.125,
   "dropout_keys": true,
+  "given_deltas": true,
   "program": ["operand slopes: f32 [h]", "operand doc: i32 [b, kv_idx]", "operand allowed: bool [q_idx, kv_idx]",
               "table rel: f32 rank 2", "value = score + slopes + rel[h, q_idx]", "keep = allowed & doc == b"],
   "operands": [
@@ -114,6 +115,7 @@ TEST(ParseProblem, ReadsEveryField) {
   EXPECT_EQ(problem.sink, Sink::kLearned);
   EXPECT_EQ(problem.dropout, 0.125f);
   EXPECT_TRUE(problem.dropout_keys);
+  EXPECT_TRUE(problem.given_deltas);
   EXPECT_TRUE(problem.max_logit);
   EXPECT_EQ(problem.program.operands().size(), 4u);
   const std::vector<OperandSpec> operands{{"rel", DType::kF16, {4, 9}, {16, 1}},

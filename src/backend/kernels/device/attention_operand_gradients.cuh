@@ -69,7 +69,7 @@ SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, const Sums<k
 }
 
 // What a row's targets gain: of a product, less the row's delta times that of a weight. The delta is the sums' own, in
-// float32 from end to end.
+// float32 from end to end, unless the call's o says it.
 SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const float (&terms)[kRowTiles][2][2], int b,
                                       int h, int query_tile, float* parts) {
   const AttentionArguments& call = p.call;
@@ -92,6 +92,7 @@ SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const f
       // The LSE's rounding is a factor of all weights of a row, the sink's among them: it is no part of their mean.
       if (kSink) weight += exp2_of((sink - terms[m][half][0]) * kLog2E);
       if (weight != 0.0f) delta /= weight;
+      if (kGivenDeltas) delta = terms[m][half][1];
 #pragma unroll
       for (int t = 0; t < kRowTargets; ++t) {
         const float of_weight = of_row(sums.of_weights[m][half][t]), of_product = of_row(sums.of_products[m][half][t]);

@@ -18,11 +18,12 @@ constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 // The modified score of a kept key is the score itself.
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
-constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;     // row_terms() are made from weights and their gradients
-constexpr bool kSink = /*{sink}*/ true /*{}*/;                 // the softmax has a sink, sink_of()
-constexpr bool kDropout = /*{dropout}*/ true /*{}*/;           // weights are dropped after the softmax
-constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;  // the call binds what decides which
-constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;        // the largest score of each row is an output
+constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;      // row_terms() are made from weights and their gradients
+constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // rows' deltas are those of the o and d_o of the call
+constexpr bool kSink = /*{sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()
+constexpr bool kDropout = /*{dropout}*/ true /*{}*/;            // weights are dropped after the softmax
+constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // the call binds what decides which
+constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;         // the largest score of each row is an output
 // Sequences lie one after the other, without padding; keys lie in blocks of a pool, of so many rows.
 constexpr bool kRaggedQueries = /*{ragged_queries}*/ true /*{}*/, kRaggedKeys = /*{ragged_keys}*/ true /*{}*/;
 constexpr bool kPaged = /*{paged}*/ false /*{}*/;

@@ -90,6 +90,8 @@ const ShapedCase kShapedCases[] = {
     {"few queries of pages", 16},
     {"few queries of pages by heads", 32},
     {"few queries, ragged", 16},
+    {"few queries of pages", 16},
+    {"few queries of large pages", 16},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
 
@@ -151,6 +153,8 @@ const PlantedFault kPlantedFaults[] = {
     {"PagesSwapped",
      "few queries of pages",
      {"pages[position / kBlockRows * page_step]", "pages[(position / kBlockRows ^ 1) * page_step]"}},
+    {"ARowOfAnotherPage", "few queries of pages", {"from.at(first + row + i) + dim", "from.at(first + row) + dim"}},
+    {"ATileOfAnotherPage", "few queries of large pages", {"* at = from.at(first) + row", "* at = from.at(0) + row"}},
     {"LseByHeads", "few queries, ragged", {"+ q) * call.heads_q + h", "+ q) + h * call.seq_q"}},
     {"BandFromAnotherRow", "a window at a position", {"first_q + call.lowest", "first_q + call.lowest + 64"}},
 };
