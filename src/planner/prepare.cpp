@@ -61,11 +61,24 @@ std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& 
   return sets;
 }
 
+/// A task that is planned beside the backward, because it is expected to be wanted.
+struct Beside {
+  Task task;
+  std::future<TaskAnswer> answer;  ///< not valid where there is none
+};
+
+/// Of the one beside, where it is that; planned now otherwise.
+TaskAnswer answer_of(const Task& task, Beside& beside, const CompiledProblem& problem, const Request& request,
+                     verification::Trial& trial) {
+  if (beside.answer.valid() && beside.task == task) return beside.answer.get();
+  return plan_task(problem, task, request, trial);
+}
+
 /// The best whole backward that writes some operands' gradients too.
 std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request, double attention_ms,
-                                     verification::Trial& trial, std::vector<std::string>& notes) {
+                                     verification::Trial& trial, Beside& beside, std::vector<std::string>& notes) {
   for (const Operands& operands : fused_sets(problem, request, attention_ms, trial, notes)) {
-    TaskAnswer answer = plan_task(problem, {Direction::kBackward, true, operands}, request, trial);
+    TaskAnswer answer = answer_of({Direction::kBackward, true, operands}, beside, problem, request, trial);
     if (answer.chosen() != nullptr) return answer;
     const std::string names = names_of(problem.problem, operands);
     for (const UnsupportedReason& reason : answer.all_reasons()) {
@@ -75,34 +88,34 @@ std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Reque
   return std::nullopt;
 }
 
-/// Whether the backward is expected to leave all gradients of operands to a pass of their own, which may then be
-/// planned beside it.
-bool expects_own_pass(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
-                      const Operands& operands) {
-  if (operands.empty()) return false;
+/// What is expected to make all gradients of operands, where the backward by itself does not: one that is fused, or a
+/// pass of their own.
+std::optional<Task> expected_beside(const CompiledProblem& problem, const Request& request,
+                                    verification::Trial& trial) {
+  const Operands operands = problem::operands_with_gradient(problem.problem);
+  if (operands.empty()) return std::nullopt;
   Request expected = request;
   expected.level = Level::kStatic;
   const TaskAnswer answer = plan_task(problem, {Direction::kBackward, true, {}}, expected, trial);
   const Considered* attention = answer.chosen();
-  if (attention == nullptr || attention->candidate.any_operand_gradients) return false;
+  if (attention == nullptr || attention->candidate.any_operand_gradients) return std::nullopt;
   std::vector<std::string> notes;
   const std::vector<Operands> fused =
       fused_sets(problem, request, attention->candidate.predicted.milliseconds, trial, notes);
-  return std::ranges::find(fused, operands) == fused.end();
+  const bool all_fused = std::ranges::find(fused, operands) != fused.end();
+  return Task{Direction::kBackward, all_fused, operands};
 }
 
-/// `beside` is the operands' gradients' answer where it was asked for already.
-void plan_backward(const CompiledProblem& problem, const Request& request, verification::Trial& trial,
-                   std::future<TaskAnswer> beside, Prepared& prepared) {
+void plan_backward(const CompiledProblem& problem, const Request& request, verification::Trial& trial, Beside beside,
+                   Prepared& prepared) {
   const Operands operands = problem::operands_with_gradient(problem.problem);
   const Considered* attention = prepared.backward->chosen();
   if (attention == nullptr || operands.empty() || attention->candidate.any_operand_gradients) return;
   prepared.fused_backward =
-      plan_fused(problem, request, attention->candidate.predicted.milliseconds, trial, prepared.notes);
+      plan_fused(problem, request, attention->candidate.predicted.milliseconds, trial, beside, prepared.notes);
   const bool all_fused = prepared.fused_backward && prepared.fused_backward->task.operand_gradients == operands;
   if (all_fused) return;
-  prepared.operand_gradients =
-      beside.valid() ? beside.get() : plan_task(problem, {Direction::kBackward, false, operands}, request, trial);
+  prepared.operand_gradients = answer_of({Direction::kBackward, false, operands}, beside, problem, request, trial);
   // Where no engine of this memory has such a pass, that is the reason.
   if (prepared.operand_gradients->reasons.empty()) {
     UnsupportedReason none = backend::unsupported(backend::Rule::kNoOperandGradient,
@@ -177,12 +190,12 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
     plans::count_planned_forward();
     if (wants_backward) plans::count_planned_backward();
   }
-  std::future<TaskAnswer> beside, gradients_beside;
+  std::future<TaskAnswer> backward;
+  Beside beside;
   if (wants_backward && side_by_side) {
-    beside = plan_beside(problem, {Direction::kBackward, true, {}}, request, trial);
-    const Operands operands = problem::operands_with_gradient(problem.problem);
-    if (expects_own_pass(problem, request, trial, operands)) {
-      gradients_beside = plan_beside(problem, {Direction::kBackward, false, operands}, request, trial);
+    backward = plan_beside(problem, {Direction::kBackward, true, {}}, request, trial);
+    if (const std::optional<Task> task = expected_beside(problem, request, trial)) {
+      beside = {*task, plan_beside(problem, *task, request, trial)};
     }
   }
   prepared.forward = plan_task(problem, {Direction::kForward, true, {}}, request, trial);
@@ -191,8 +204,8 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
     return prepared;
   }
   prepared.backward =
-      side_by_side ? beside.get() : plan_task(problem, {Direction::kBackward, true, {}}, request, trial);
-  plan_backward(problem, request, trial, std::move(gradients_beside), prepared);
+      side_by_side ? backward.get() : plan_task(problem, {Direction::kBackward, true, {}}, request, trial);
+  plan_backward(problem, request, trial, std::move(beside), prepared);
   prepared.forward_plan = prepared.forward.plan.forward;
   if (prepared.runs_backward()) prepared.backward_plan = compose_backward(prepared);
   return prepared;

@@ -90,7 +90,7 @@ class MeetingRecipe final : public backend::Recipe {
 };
 
 /// An engine of the host that makes the gradients of operands in a pass of their own.
-class PassOfItsOwn final : public backend::Backend {
+class PassOfItsOwn : public backend::Backend {
  public:
   const char* name() const override { return "apart"; }
   bool offers(const backend::Task&) const override { return true; }
@@ -109,8 +109,18 @@ class PassOfItsOwn final : public backend::Backend {
   mutable std::latch meeting{3};
 };
 
-TEST(Prepare, PlansThePassOfOperandsBesideBothDirections) {
-  const PassOfItsOwn engine;
+/// And that writes them beside dq, dk and dv, too.
+class Fused final : public PassOfItsOwn {
+ public:
+  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const compiler::CompiledProblem&,
+                                                                  const backend::Target&,
+                                                                  std::vector<std::string>&) const override {
+    return {{0}};
+  }
+};
+
+/// What the forward's build found.
+std::string found_by_forward(const PassOfItsOwn& engine) {
   const std::vector<const backend::Backend*> engines{&engine};
   const backend::Target target{backend::host_memory().describe(), 0, 0, true};
   Request request;
@@ -118,8 +128,15 @@ TEST(Prepare, PlansThePassOfOperandsBesideBothDirections) {
   request.backends = engines;
   request.max_workspace = 100;
   const Prepared prepared = prepare(problem_of(16, true), request);
-  ASSERT_EQ(prepared.forward.considered.size(), 1U);
-  EXPECT_EQ(prepared.forward.considered[0].refusal->text, "apart refused it: met");
+  return prepared.forward.considered.at(0).refusal->text;
+}
+
+TEST(Prepare, PlansThePassOfOperandsBesideBothDirections) {
+  EXPECT_EQ(found_by_forward(PassOfItsOwn()), "apart refused it: met");
+}
+
+TEST(Prepare, PlansAFusedBackwardBesideBothDirections) {
+  EXPECT_EQ(found_by_forward(Fused()), "apart refused it: met");
 }
 
 TEST(Prepare, PlansBothDirectionsOnTheHost) {
