@@ -17,6 +17,8 @@ export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-1}
 
 here=$(dirname "${BASH_SOURCE[0]}")
 source "$here/environment.sh"
+# Where pack.sh put what the tests need.
+export LD_LIBRARY_PATH=$(realpath "$(dirname "$binary")/../lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 # The kernels that racecheck names as writing what others read, one for each such instruction.
 races_of() { grep -o 'Write access at [a-z_]*+0x[0-9a-f]*' "$1" | sort -u | sed 's/.* at //; s/+.*//'; }
