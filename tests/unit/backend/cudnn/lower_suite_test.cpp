@@ -15,11 +15,11 @@ namespace {
 
 /// Of each problem that the check suite runs on a device: what the lowering says on sm_90 with cuDNN 9.19.0. A problem
 /// that it refuses is one that the suite can't judge, so that more of them would go unnoticed there.
-TEST(LowerSuite, RefusesOnlyComputedTensorsBesideASingleKey) {
+TEST(LowerSuite, RefusesOnlyFunctionsThatCudnnLacksAndComputedTensorsBesideASingleKey) {
   CheckSuiteOptions options;
   options.seed = 0;
   options.random_problems = 500;
-  int graphs = 0;
+  int graphs = 0, lacking = 0;
   for (const checking::CheckCase& test_case : checking::suite_cases(options)) {
     const compiler::CompiledProblem problem = compiler::compile(test_case.problem);
     const PatternTable table = shipped_pattern_table("sm_90", "9.19.0", row_class(test_case.problem));
@@ -29,11 +29,16 @@ TEST(LowerSuite, RefusesOnlyComputedTensorsBesideASingleKey) {
       ++graphs;
       const Lowerings found = lowerings(problem, direction, right_patterns(table, direction));
       if (!found.found.empty()) continue;
+      if (found.reasons.front().find("cuDNN has no such function") != std::string::npos) {
+        ++lacking;
+        continue;
+      }
       EXPECT_EQ(test_case.problem.seq_kv, 1) << test_case.name << ": " << found.reasons.front();
       EXPECT_NE(found.reasons.front().find("computed beforehand"), std::string::npos) << found.reasons.front();
     }
   }
   EXPECT_GT(graphs, 1000);
+  EXPECT_LT(lacking, graphs / 20);
 }
 
 /// Otherwise a plan could not be verified, and so not be used.
