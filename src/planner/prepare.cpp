@@ -30,10 +30,17 @@ std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& 
   });
 }
 
-/// What a task is predicted to take; infinite where nothing does it.
-double predicted_ms(const CompiledProblem& problem, const Task& task, Request request, verification::Trial& trial) {
+/// What a task is expected to come to, without a build.
+TaskAnswer expected_answer(const CompiledProblem& problem, const Task& task, Request request,
+                           verification::Trial& trial) {
   request.level = Level::kStatic;
-  const TaskAnswer answer = plan_task(problem, task, request, trial);
+  return plan_task(problem, task, request, trial);
+}
+
+/// What a task is predicted to take; infinite where nothing does it.
+double predicted_ms(const CompiledProblem& problem, const Task& task, const Request& request,
+                    verification::Trial& trial) {
+  const TaskAnswer answer = expected_answer(problem, task, request, trial);
   const Considered* chosen = answer.chosen();
   return chosen == nullptr ? std::numeric_limits<double>::infinity() : chosen->candidate.predicted.milliseconds;
 }
@@ -94,9 +101,7 @@ std::optional<Task> expected_beside(const CompiledProblem& problem, const Reques
                                     verification::Trial& trial) {
   const Operands operands = problem::operands_with_gradient(problem.problem);
   if (operands.empty()) return std::nullopt;
-  Request expected = request;
-  expected.level = Level::kStatic;
-  const TaskAnswer answer = plan_task(problem, {Direction::kBackward, true, {}}, expected, trial);
+  const TaskAnswer answer = expected_answer(problem, {Direction::kBackward, true, {}}, request, trial);
   const Considered* attention = answer.chosen();
   if (attention == nullptr || attention->candidate.any_operand_gradients) return std::nullopt;
   std::vector<std::string> notes;
