@@ -1,5 +1,9 @@
 #include "check/check_memory.hpp"
 
+#include <cmath>
+#include <random>
+
+#include "backend/reference/dense_tensor.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"
 
@@ -58,6 +62,26 @@ CheckMemory::CheckMemory(const Completed& completed, const ProblemInputs& inputs
   }
 }
 
+void CheckMemory::give_deltas(const AttentionProblem& completed, std::uint64_t seed,
+                              const backend::MemorySpace& space) {
+  namespace reference = backend::reference;
+  const reference::InputTensors tensors = reference_inputs();
+  std::vector<double> values = reference::load_dense<double>(completed, TensorRole::kO, o.data(), tensors.operands);
+  const auto upstream = reference::load_dense<double>(completed, TensorRole::kDO, tensors.d_o, tensors.operands);
+  std::mt19937_64 random(seed);
+  const auto dim = static_cast<std::size_t>(completed.dim_v);
+  for (std::size_t row = 0; row < values.size(); row += dim) {
+    const double part = std::ldexp(static_cast<double>(random() >> 11), -52) - 1;
+    double squares = 0;
+    for (std::size_t d = 0; d < dim; ++d) squares += upstream[row + d] * upstream[row + d];
+    if (!(squares > 0) || !std::isfinite(squares)) continue;
+    for (std::size_t d = 0; d < dim; ++d) values[row + d] += part * upstream[row + d] / std::sqrt(squares);
+  }
+  given_o.emplace(buffer_for(o.tensor(), seed, space));
+  reference::store_dense(completed, TensorRole::kO, values, given_o->data(), tensors.operands);
+  given_o->hold_as_is();
+}
+
 ForwardArgs CheckMemory::forward_args(const CallOptions& options) {
   return scoremod::forward_args(inputs(), outputs(), options);
 }
@@ -69,12 +93,18 @@ BackwardArgs CheckMemory::backward_args(const CallOptions& options) {
 backend::reference::InputTensors CheckMemory::reference_inputs() {
   operand_data_.clear();
   for (const GuardedBuffer& operand : operands) operand_data_.push_back(operand.data());
-  return {q.data(), k.data(), v.data(), d_o.data(), operand_data_};
+  backend::reference::InputTensors tensors{q.data(), k.data(), v.data(), d_o.data(), operand_data_};
+  if (given_o) {
+    tensors.o = given_o->data();
+    tensors.lse = reinterpret_cast<const float*>(lse.data());
+  }
+  return tensors;
 }
 
 std::vector<GuardedBuffer*> CheckMemory::all() {
   std::vector<GuardedBuffer*> list{&q, &k, &v, &d_o, &o, &lse, &dq, &dk, &dv};
   if (max_logit) list.push_back(&*max_logit);
+  if (given_o) list.push_back(&*given_o);
   for (auto* group : {&operands, &d_operands}) {
     for (GuardedBuffer& buffer : *group) list.push_back(&buffer);
   }
@@ -96,7 +126,7 @@ InputBuffers CheckMemory::inputs() const {
 }
 
 OutputBuffers CheckMemory::outputs() {
-  OutputBuffers buffers{out(o), out(lse), out(dq), out(dk), out(dv), {}};
+  OutputBuffers buffers{out(given_o ? *given_o : o), out(lse), out(dq), out(dk), out(dv), {}};
   if (max_logit) buffers.max_logit = out(*max_logit);
   for (const std::uint32_t i : with_gradient) {
     buffers.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});

@@ -18,6 +18,11 @@ struct CheckMemory {
   CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
               const backend::MemorySpace& space = backend::host_memory());
 
+  /// After a forward, for a problem with given deltas: makes the o that the backward is given another than the
+  /// forward's, so that each row's delta is off by up to |d_o|, as a gradient of its LSE makes it. `completed` is the
+  /// problem with its implied operands.
+  void give_deltas(const AttentionProblem& completed, std::uint64_t seed, const backend::MemorySpace& space);
+
   ForwardArgs forward_args(const CallOptions& options);
   /// Wants every gradient that an operand has.
   BackwardArgs backward_args(const CallOptions& options);
@@ -30,6 +35,7 @@ struct CheckMemory {
 
   GuardedBuffer q, k, v, d_o, o, lse, dq, dk, dv;
   std::optional<GuardedBuffer> max_logit;           ///< where the problem wants it
+  std::optional<GuardedBuffer> given_o;             ///< what the backward gets for o, after give_deltas()
   std::vector<GuardedBuffer> operands, d_operands;  ///< in the order of the declarations
   std::vector<std::uint32_t> with_gradient;         ///< problem::operands_with_gradient()
 

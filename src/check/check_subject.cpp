@@ -8,6 +8,7 @@
 #include "base/fail.hpp"
 #include "check/check_memory.hpp"
 #include "check/rounding_band.hpp"
+#include "problem/implied_operands.hpp"
 #include "verification/compare_output.hpp"
 
 namespace scoremod::checking {
@@ -48,8 +49,8 @@ void collect_damage(CheckMemory& memory, const char* what, CheckReport& report) 
   }
 }
 
-void run_subject(const Subject& subject, bool with_backward, const CallOptions& call, CheckMemory& memory,
-                 CheckReport& report) {
+void run_subject(const Subject& subject, const AttentionProblem& completed, const CallOptions& call,
+                 CheckMemory& memory, CheckReport& report) {
   memory.o.expect_output();
   memory.lse.expect_output();
   if (memory.max_logit) memory.max_logit->expect_output();
@@ -58,7 +59,8 @@ void run_subject(const Subject& subject, bool with_backward, const CallOptions& 
                                      [&](Buffer workspace) { subject.forward(memory.forward_args(call), workspace); });
   memory.fetch();
   collect_damage(memory, "forward", report);
-  if (!with_backward) return;
+  if (!completed.backward) return;
+  if (completed.given_deltas) memory.give_deltas(completed, report.seed, *subject.memory);
   memory.o.hold_as_is();
   memory.lse.hold_as_is();
   if (memory.max_logit) memory.max_logit->hold_as_is();
@@ -171,7 +173,7 @@ CheckReport check_subject(const compiler::CompiledProblem& compiled, const Subje
   report.seed = options.seed;
   CheckMemory memory(problem, inputs, options.seed, *subject.memory);
   progress("running the backend", 0, 0)(0);
-  run_subject(subject, problem.backward, options.call, memory, report);
+  run_subject(subject, problem::with_implied_operands(problem), options.call, memory, report);
 
   const backend::CallParameters parameters{options.call.scale.value_or(problem.effective_scale()), options.call.offsets,
                                            nullptr, options.call.dropout_seed, options.call.dropout_offset};

@@ -119,6 +119,8 @@ class Band {
         o_magnitude_(o_.size()) {
     if (inputs.d_o == nullptr || !compiled.backward) return;
     d_o_ = reference::load_dense<double>(problem_, TensorRole::kDO, inputs.d_o, inputs.operands);
+    if (inputs.o != nullptr && problem_.given_deltas)
+      given_o_ = reference::load_dense<double>(problem_, TensorRole::kO, inputs.o, inputs.operands);
     derivative_program_ = compiled.backward->program;
     derivative_.emplace(derivative_program_, operands_, parameters.offsets);
     derivative_error_.emplace(derivative_program_, function_error_);
@@ -300,20 +302,21 @@ class Band {
   /// The weights are computed anew, from the LSE.
   void gradient_row(std::int64_t b, std::int64_t h, std::int64_t i) {
     const double* d_o = d_o_.data() + query_row(b, h, i) * problem_.dim_v;
+    const double* given = given_o_.empty() ? nullptr : given_o_.data() + query_row(b, h, i) * problem_.dim_v;
     RoundedSum delta;
     double delta_square = 0;
     for (std::size_t d = 0; d < o_.size(); ++d) {
-      delta.add(d_o[d] * o_[d]);
-      delta_square += square(store_o_ * d_o[d] * o_[d]);
+      delta.add(d_o[d] * (given != nullptr ? given[d] : o_[d]));
+      if (given == nullptr) delta_square += square(store_o_ * d_o[d] * o_[d]);
     }
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       Key& key = keys_[static_cast<std::size_t>(j)];
       if (!key.possible) continue;
       value_gradient(key, key_row(b, h, j), d_o);
-      delta_square += square(weight_move(key) * key.d_weight);
+      if (given == nullptr) delta_square += square(weight_move(key) * key.d_weight);
     }
-    row_.delta = unless_overflow(delta.magnitude,
-                                 std::sqrt(delta_square + delta.square_move + square(row_.weight * delta.value)));
+    if (given == nullptr) delta_square += square(row_.weight * delta.value);
+    row_.delta = unless_overflow(delta.magnitude, std::sqrt(delta_square + delta.square_move));
     add_sink_gradient(h, delta.value);
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
       const Key& key = keys_[static_cast<std::size_t>(j)];
@@ -447,6 +450,7 @@ class Band {
   const double store_o_;  ///< of o and d_o
   const std::vector<double> q_, k_, v_;
   std::vector<double> d_o_;
+  std::vector<double> given_o_;  ///< that deltas are made of; none where they are made of the row's own o
   const std::vector<reference::OperandView> operands_;
   Interpreter<double> program_;
   const problem::CallDropout dropout_;

@@ -118,6 +118,9 @@ std::string introduction() {
          "by\n"
          "`tools/device/options.sh`); `device` stands where the engine has no objection and no run was made yet.\n"
          "Problems are bf16 with batch 2, 4 heads over 2, 40 queries and 72 keys, head dim 16.\n"
+         "With `given_deltas` the backward gets another o than the forward's, one that brings in a gradient of the "
+         "LSE, as\n"
+         "`return_lse` in Python has it.\n"
          "`tests/conformance/options_page_test.cpp` computes every cell in each run and holds it to its tolerance; "
          "the\n"
          "numbers here are of the machine that wrote the file.\n";

@@ -150,7 +150,7 @@ def test_lse_and_its_gradient():
 
     plain = jax.jit(functools.partial(compute, dense.attention_and_lse))(d_o, d_lse, q, k, v, *arrays)
     truth = dense.in_float64(functools.partial(compute, dense.attention_and_lse), d_o, d_lse, q, k, v, *arrays)
-    for backend in ("cpu", "xla"):
+    for backend in ("cpu", "reference", "xla"):
         attention = functools.partial(flex_attention, return_lse=True, backend=backend)
         result = jax.jit(functools.partial(compute, attention))(d_o, d_lse, q, k, v, *arrays)
         dense.assert_close(result, plain, truth, captured=1, scores=np.prod(modifiers.SHAPE))

@@ -18,6 +18,12 @@ std::vector<Option> single_options() {
           {"sink off_by_one", [](AttentionProblem& p) { p.sink = Sink::kOffByOne; }},
           {"sink learned", [](AttentionProblem& p) { p.sink = Sink::kLearned; }},
           {"dropout", [](AttentionProblem& p) { p.dropout = 0.25F; }},
+          {"dropout_keys",
+           [](AttentionProblem& p) {
+             p.dropout = 0.25F;
+             p.dropout_keys = true;
+           }},
+          {"given_deltas", [](AttentionProblem& p) { p.given_deltas = true; }},
           {"max_logit", [](AttentionProblem& p) { p.max_logit = true; }},
           {"index_offsets", [](AttentionProblem& p) { p.index_offsets = true; }},
           {"deterministic", [](AttentionProblem& p) { p.deterministic = true; }},
@@ -41,11 +47,14 @@ std::vector<Option> single_options() {
           {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }}};
 }
 
-/// Whether two options may stand together: one sink; keys are ragged or paged; what is paged has no gradients, and
-/// ragged tensors lie in one way.
+/// Whether two options may stand together: one sink, and one way to bind dropout's keys; keys are ragged or paged; what
+/// is paged has no gradients, and ragged tensors lie in one way.
 bool are_compatible(const std::string& first, const std::string& second) {
-  if (first.starts_with("sink") && second.starts_with("sink")) return false;
+  for (const char* kind : {"sink", "dropout"}) {
+    if (first.starts_with(kind) && second.starts_with(kind)) return false;
+  }
   if (first == "ragged") return second != "paged" && second != "gradient layouts";
+  if (second == "paged") return first != "given_deltas";
   return first != "paged" || second != "gradient layouts";
 }
 

@@ -113,6 +113,19 @@ class SoftmaxRows {
     return row_;
   }
 
+  /// The weights of the row that row() gave last, for another LSE than its own: that of more keys than the problem's.
+  void normalize_by(std::int64_t h, float lse) {
+    if (is_rounded(row_.lse, lse)) return;
+    const Real factor = std::exp(row_.lse - static_cast<Real>(lse));
+    for (std::size_t j = 0; j < row_.weight.size(); ++j) {
+      if (row_.kept[j]) row_.weight[j] *= factor;
+    }
+    if (const auto sink = sink_value<Real>(problem, operands, h)) {
+      row_.sink_weight = std::exp(*sink - static_cast<Real>(lse));
+    }
+    row_.lse = static_cast<Real>(lse);
+  }
+
   /// The row's output, as it is stored.
   void output(std::int64_t b, std::int64_t h, const Row<Real>& row, Real* o) const {
     // A NaN among the terms of the sum is in all of the row, whatever goes into the output.
@@ -132,6 +145,13 @@ class SoftmaxRows {
   const std::vector<OperandView> operands;
 
  private:
+  /// Whether `stored` is what float32 leaves of an LSE, which may be further from it than weights can bear.
+  static bool is_rounded(Real lse, float stored) {
+    const auto exact = static_cast<double>(lse), kept = static_cast<double>(stored);
+    if (!std::isfinite(kept) || !std::isfinite(exact)) return true;
+    return std::abs(exact - kept) <= std::abs(kept) * std::numeric_limits<float>::epsilon();
+  }
+
   /// Fills score, kept and (for now) the modified scores in weight; returns the largest modified score, NaN if there is
   /// one.
   Real modify_scores(std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -171,6 +191,7 @@ class Backward {
         problem_(softmax_.problem),
         d_o_(load_dense<Real>(problem_, TensorRole::kDO, inputs.d_o, inputs.operands)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
+        given_(given(problem_, inputs)),
         derivative_program_(derivative_of(compiled)),
         derivative_(derivative_program_, softmax_.operands, parameters.offsets) {
     result_.dq.resize(softmax_.q.size());
@@ -185,8 +206,14 @@ class Backward {
     const Row<Real>& row = softmax_.row(b, h, i);
     const std::int64_t query_row = (b * problem_.heads_q + h) * problem_.seq_q + i;
     const Real* d_o = d_o_.data() + query_row * problem_.dim_v;
-    softmax_.output(b, h, row, o_.data());
-    const Real delta = dot(d_o, o_.data(), problem_.dim_v);
+    const Real* o = o_.data();
+    if (given_.o.empty()) {
+      softmax_.output(b, h, row, o_.data());
+    } else {
+      softmax_.normalize_by(h, given_.lse[static_cast<std::size_t>(query_row)]);
+      o = given_.o.data() + query_row * problem_.dim_v;
+    }
+    const Real delta = dot(d_o, o, problem_.dim_v);
     if (const auto sink = problem::sink_operand(problem_))
       result_.d_operands[*sink][static_cast<std::size_t>(h)] -= row.sink_weight * delta;
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
@@ -217,6 +244,17 @@ class Backward {
   }
 
  private:
+  /// What a problem with given deltas takes as it is bound; nothing otherwise.
+  struct Given {
+    std::vector<Real> o;
+    std::vector<float> lse;
+  };
+  static Given given(const AttentionProblem& problem, const InputTensors& inputs) {
+    if (!problem.given_deltas || inputs.o == nullptr) return {};
+    return {load_dense<Real>(problem, TensorRole::kO, inputs.o, inputs.operands),
+            load_dense<float>(problem, TensorRole::kLse, inputs.lse, inputs.operands)};
+  }
+
   static Program derivative_of(const compiler::CompiledProblem& compiled) {
     if (!compiled.backward) fail_bug("the problem was compiled without a derivative");
     return compiled.backward->program;
@@ -238,6 +276,7 @@ class Backward {
   const AttentionProblem& problem_;
   const std::vector<Real> d_o_;
   std::vector<Real> o_;
+  const Given given_;
   const Program derivative_program_;
   Interpreter<Real> derivative_;
   BackwardResult<Real> result_;

@@ -9,13 +9,15 @@
 namespace scoremod::backend::reference {
 
 /// Checked pointers of what a call reads; operands in the order of the declarations. d_o is needed by the backward
-/// only.
+/// only, o and lse by that of a problem with given deltas: without them it makes its own.
 struct InputTensors {
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
   const void* d_o = nullptr;
   std::span<const void* const> operands;
+  const void* o = nullptr;
+  const float* lse = nullptr;
 };
 
 /// Called now and then with the part that is done, in (0, 1].

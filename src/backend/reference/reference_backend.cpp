@@ -37,10 +37,11 @@ class ReferenceBackward final : public BackwardPlan {
 
   std::size_t workspace_bytes() const override { return 0; }
 
-  /// Computes the forward anew instead of reading o and lse, whose rounding must not enter.
+  /// Computes the forward anew instead of reading o and lse, whose rounding must not enter, but where deltas are given.
   void execute(const BackwardTensors& tensors, const CallParameters& parameters, std::span<std::byte>) const override {
     const AttentionProblem& problem = compiled_.problem;
-    const reference::InputTensors inputs{tensors.q, tensors.k, tensors.v, tensors.d_o, tensors.operands};
+    const reference::InputTensors inputs{tensors.q,        tensors.k, tensors.v,  tensors.d_o,
+                                         tensors.operands, tensors.o, tensors.lse};
     const auto result = reference::backward<double>(compiled_, inputs, parameters);
     reference::store_dense(problem, TensorRole::kDQ, result.dq, tensors.dq, tensors.operands);
     reference::store_dense(problem, TensorRole::kDK, result.dk, tensors.dk, tensors.operands);
