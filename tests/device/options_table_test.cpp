@@ -7,14 +7,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "scoremod/attention.hpp"
 #include "scoremod/error.hpp"
@@ -23,6 +26,7 @@
 #include "device/device_fixture.hpp"
 #include "support/check_report.hpp"
 #include "support/option_cases.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod {
 namespace {
@@ -33,17 +37,49 @@ struct Cell {
   test::Modifier modifier;
 };
 
-/// In a new order each time, so that runs that end early fill the table together.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// What the record has of cells as they are today: the commit of each one's last run.
+std::map<std::string, std::string> recorded_commits() {
+  std::map<std::string, std::string> commits;
+  std::ifstream file(variable("SCOREMOD_OPTIONS_RECORD"));
+  if (!file) return commits;
+  for (const nlohmann::json& cell : nlohmann::json::parse(file).at("cells"))
+    commits[cell.at("backend").get<std::string>() + ' ' + cell.at("case").get<std::string>()] = cell.at("commit");
+  return commits;
+}
+
+/// This process's share of the cells that the record has not of this commit, those that never ran first; in a new order
+/// each time, so that runs that end early fill the table together.
 std::vector<Cell> cells() {
-  std::vector<Cell> all;
+  std::vector<Cell> never, before;
+  const std::map<std::string, std::string> commits = recorded_commits();
   for (const backend::Backend* engine : backend::backends()) {
     if (engine->is_companion() || engine->memory().kind() == MemoryKind::kHost) continue;
     for (const test::Option& option : test::options()) {
-      for (const test::Modifier& modifier : test::modifiers()) all.push_back({engine->name(), option, modifier});
+      for (const test::Modifier& modifier : test::modifiers()) {
+        const std::string made = test::fingerprint(test::option_case(option, modifier));
+        const auto found = commits.find(std::string(engine->name()) + ' ' + made);
+        if (found == commits.end()) {
+          never.push_back({engine->name(), option, modifier});
+        } else if (found->second != variable("SCOREMOD_OPTIONS_COMMIT")) {
+          before.push_back({engine->name(), option, modifier});
+        }
+      }
     }
   }
-  std::ranges::shuffle(all, std::mt19937_64(std::random_device()()));
-  return all;
+  std::mt19937_64 random(test::test_seed());
+  std::ranges::shuffle(never, random);
+  std::ranges::shuffle(before, random);
+  never.insert(never.end(), before.begin(), before.end());
+  std::size_t part = 0, parts = 1;
+  std::istringstream(variable("SCOREMOD_OPTIONS_PART")) >> part >> parts;
+  std::vector<Cell> share;
+  for (std::size_t i = part; i < never.size(); i += parts) share.push_back(never[i]);
+  return share;
 }
 
 std::string ids_of(const std::vector<UnsupportedReason>& reasons) {
@@ -83,6 +119,8 @@ TEST_F(DeviceOptions, Run) {
   if (path == nullptr) GTEST_SKIP() << "takes a minute and more: tools/device/options.sh runs it";
   const char* seconds = std::getenv("SCOREMOD_OPTIONS_SECONDS");
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds ? std::atoi(seconds) : 60);
+  const int given = std::atoi(variable("SCOREMOD_OPTIONS_THREADS").c_str());
+  const unsigned thread_count = given > 0 ? static_cast<unsigned>(given) : std::thread::hardware_concurrency();
   std::ofstream results(path);
   const std::vector<Cell> all = cells();
   std::atomic<std::size_t> next = 0;
@@ -105,7 +143,7 @@ TEST_F(DeviceOptions, Run) {
     }
   };
   std::vector<std::jthread> threads;
-  for (unsigned t = 1; t < std::max(1U, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
+  for (unsigned t = 1; t < thread_count; ++t) threads.emplace_back(work);
   work();
   threads.clear();
   std::printf("%zu of %zu cells\n", std::min(next.load(), all.size()), all.size());

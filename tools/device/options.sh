@@ -3,12 +3,14 @@
 #
 #   usage: tools/device/options.sh FOLDER RECORD.json [SECONDS]
 #
-# FOLDER is what pack.sh made, or a build folder. It ends after SECONDS (60) and the cells then begun; cells that it did not come to keep what
-# the record had of them. Afterwards tests/conformance/options_page_test.cpp writes the page, with SCOREMOD_UPDATE_GOLDEN=1. The exit code is 0
-# when no cell was wrong.
+# FOLDER is what pack.sh made, or a build folder. Cells that the record has of this commit are left out, and those that it has not at all come
+# first. It ends after SECONDS (60) and the cells then begun; cells that it did not come to keep what the record had of them. Every few seconds
+# the record gets what was found until then, and a line says how much. cuDNN builds one plan at a time in a process, so that several processes
+# share the cells: SCOREMOD_PROCESSES of them (one for four cores). Afterwards tests/conformance/options_page_test.cpp writes the page, with
+# SCOREMOD_UPDATE_GOLDEN=1. The exit code is 0 when no cell was wrong.
 set -uo pipefail
 
-(($# >= 2)) || { sed -n '2,8p' "$0" >&2; exit 2; }
+(($# >= 2)) || { sed -n '2,11p' "$0" >&2; exit 2; }
 folder=$(cd "$1" && pwd) || exit 2
 record=$2
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -19,8 +21,38 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 seconds=${3:-60}
-SCOREMOD_CACHE_DIR=$work/store SCOREMOD_OPTIONS_SECONDS=$seconds SCOREMOD_OPTIONS_RESULTS=$work/cells.jsonl \
-  timeout "$((seconds + 60))" "$folder/bin/scoremod_device_tests" --gtest_brief=1 --gtest_filter='DeviceOptions.*'
-status=$?
-python3 "$here/merge_options.py" "$record" "$work/cells.jsonl" "$machine" "$commit" || status=1
+cores=$(nproc)
+processes=${SCOREMOD_PROCESSES:-$(((cores + 3) / 4))}
+# All processes share out one order of the cells, which are those that the record did not have when they began.
+[[ ! -s $record ]] || cp "$record" "$work/before.json"
+export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-$((RANDOM * 32768 + RANDOM))} SCOREMOD_OPTIONS_COMMIT=$commit
+export SCOREMOD_OPTIONS_RECORD=$work/before.json SCOREMOD_OPTIONS_SECONDS=$seconds SCOREMOD_CACHE_DIR=$work/store
+export SCOREMOD_OPTIONS_THREADS=$((cores / processes + 1))
+children=()
+for ((part = 0; part < processes; ++part)); do
+  : >"$work/cells.$part"
+  SCOREMOD_OPTIONS_PART="$part $processes" SCOREMOD_OPTIONS_RESULTS=$work/cells.$part timeout "$((seconds + 60))" \
+    "$folder/bin/scoremod_device_tests" --gtest_brief=1 --gtest_filter='DeviceOptions.*' >"$work/log.$part" 2>&1 &
+  children+=($!)
+done
+
+merge() {
+  # A line that is being written has no end yet.
+  grep -h '}$' "$work"/cells.[0-9]* >"$work/found"
+  python3 "$here/merge_options.py" "$record" "$work/found" "$machine" "$commit"
+}
+
+while [[ -n $(jobs -pr) ]]; do
+  for ((second = 0; second < 10; ++second)); do
+    [[ -z $(jobs -pr) ]] || sleep 1
+  done
+  echo "$SECONDS s: $(merge)"
+done
+status=0
+for ((part = 0; part < processes; ++part)); do
+  wait "${children[part]}" || status=1
+  # What was wrong, and how many cells there were.
+  grep -v -e '^Running main' -e '^Note: ' "$work/log.$part" | head -n 40
+done
+merge || status=1
 exit "$status"
