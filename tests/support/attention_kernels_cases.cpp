@@ -80,6 +80,8 @@ void gradients_elsewhere(AttentionProblem& p) {
 }
 
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
+constexpr const char* kDifferences =
+    "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]\nkeep = kv_idx <= q_idx + 30";
 constexpr const char* kIds =
     "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = tanh(score * 0.2) * 5.0\n"
     "keep = x == y";
@@ -207,6 +209,12 @@ const Case kCases[] = {
      {},
      {},
      gradients_elsewhere},
+    {"differences by head", kDifferences, {2, 4, 2, 200, 290, 128, 128}, DType::kBF16, {0, 1, 50, 20}},
+    {"differences of every kind",
+     "operand x: f32 [b, h]\nvalue = score * exp(x * -0.01 * f32(abs(q_idx - kv_idx))) + sqrt(f32(abs(kv_idx - "
+     "q_idx)))\nkeep = kv_idx % 7 != 3",
+     {2, 4, 2, 333, 130, 64, 64}},
+    {"differences, ragged", kDifferences, {3, 4, 2, 200, 150, 64, 64}, DType::kF16, {}, {}, {}, {}, {}, ragged},
 };
 
 constexpr const char* kLengths = "operand x: i32 [b]\nvalue = score * 0.7\nkeep = kv_idx < x * 40 + 60";
@@ -350,7 +358,10 @@ checking::CheckCase check_case(const Case& from, const Shape& s, bool backward) 
     p.index_offsets = false;
   }
   p.dropout_keys = from.dropout_keys;
-  for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
+  for (const OperandDecl& decl : p.program.operands()) {
+    p.operands.push_back(problem::default_spec(p, decl));
+    if (decl.is_table()) p.operands.back().shape = {41, s.heads_q};
+  }
   p = problem::with_implied_operands(std::move(p));
   to.call.dropout_seed = 0x1234'5678'9abc'def0;
   to.call.dropout_offset = 5;

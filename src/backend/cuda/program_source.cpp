@@ -210,7 +210,7 @@ std::string ProgramSource::statements(std::span<const NodeId> nodes) {
   std::vector<bool> needed(all.size());
   for (const NodeId node : nodes) needed[node] = true;
   for (std::size_t id = all.size(); id-- > 0;) {
-    if (!needed[id] || written_[id]) continue;
+    if (!needed[id] || written_[id] || replaced_.contains(static_cast<NodeId>(id))) continue;
     for (const NodeId arg : ir::args_of(all[id])) needed[arg] = true;
   }
   std::string text;
@@ -224,6 +224,7 @@ std::string ProgramSource::statements(std::span<const NodeId> nodes) {
 }
 
 std::string ProgramSource::expression(NodeId id) {
+  if (const auto replaced = replaced_.find(id); replaced != replaced_.end()) return replaced->second;
   const Node& node = program_.nodes()[id];
   const auto argument = std::ranges::find(arguments_, id);
   if (argument != arguments_.end()) return concat("p.call.constants[", argument - arguments_.begin(), "]");

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "scoremod/problem.hpp"
@@ -47,6 +49,9 @@ class ProgramSource {
   ProgramSource(const AttentionProblem& problem, const Program& program,
                 OperandSizes sizes = OperandSizes::kCompiledIn);
 
+  /// From now on statements() take a node's value from this C++ expression, and not from its arguments.
+  void replace(NodeId node, std::string expression) { replaced_[node] = std::move(expression); }
+
   /// Statements that define variable() of each of these nodes and of everything that they need, but for what earlier
   /// calls have written.
   std::string statements(std::span<const NodeId> nodes);
@@ -66,6 +71,7 @@ class ProgramSource {
   OperandSizes sizes_;
   std::vector<NodeId> arguments_;  ///< argument_constants(), where constants are arguments
   std::vector<bool> written_;
+  std::map<NodeId, std::string> replaced_;
   std::set<std::uint32_t> operands_;
 };
 

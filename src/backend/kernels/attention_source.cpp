@@ -7,6 +7,7 @@
 #include "analysis/keep_nodes.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/difference_tables.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/program_text.hpp"
 #include "backend/program_structure.hpp"
@@ -20,7 +21,8 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kAttentionPrimitives, kAttentionTiles, kAttentionDropout, kAttentionProgram, kAttentionTileStates,
     kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients, kAttentionBackwardQueries,
     kAttentionKeyGradients, kAttentionBackwardKeys, kAttentionOperandTargets, kAttentionOperandTotals,
-    kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries;
+    kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries,
+    kAttentionDifferences;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -39,8 +41,16 @@ const Program& program_of(const compiler::CompiledProblem& problem, Direction di
   return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
 }
 
-std::string forward_function(const AttentionProblem& problem, const Program& program) {
+/// Those that a direction's kernels read. Kernels of few queries have rows of several heads in a tile, and those of
+/// gradients alone walk once.
+DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction direction, Family family, Gains gains) {
+  if (family == Family::kFewQueries || gains == Gains::kApart) return {};
+  return difference_tables(program_of(problem, direction));
+}
+
+std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables) {
   ProgramSource source(problem, program, OperandSizes::kArguments);
+  read_tables(source, tables);
   const std::string statements = source.statements(forward_nodes(program));
   return fill(part(embedded::kAttentionProgram, "forward"), {{"linkage", linkage(program)},
                                                              {"statements", with_operands(source, statements)},
@@ -56,8 +66,9 @@ std::string gains_of(ProgramSource source, const Program& derivative, const Oper
 }
 
 std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
-                              Gains where) {
+                              const DifferenceTables& tables, Gains where) {
   ProgramSource source(problem, derivative, OperandSizes::kArguments);
+  read_tables(source, tables);
   const auto root = std::ranges::find(derivative.roots(), RootKind::kScoreAdjoint, &Root::kind);
   if (root == derivative.roots().end()) fail_bug("a derivative without an adjoint of the score");
   std::string forward = source.statements(forward_nodes(derivative));
@@ -75,6 +86,14 @@ std::string backward_function(const AttentionProblem& problem, const Program& de
                                                               {"keep", keep_variable(derivative)},
                                                               {"statements", statements},
                                                               {"d_score", ProgramSource::variable(root->node)}});
+}
+
+/// The function of a direction's program.
+std::string function_of(const compiler::CompiledProblem& compiled, Direction direction, const OperandText& operands,
+                        const DifferenceTables& tables, Gains gains) {
+  return direction == Direction::kForward
+             ? forward_function(compiled.problem, compiled.forward.program, tables)
+             : backward_function(compiled.problem, compiled.backward->program, operands, tables, gains);
 }
 
 std::string sink_function(const AttentionProblem& problem) {
@@ -225,7 +244,7 @@ std::uint64_t revision_of_texts() {
         embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
         embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
         embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
-        embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries);
+        embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries, embedded::kAttentionDifferences);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;
@@ -283,6 +302,12 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
 
 namespace {
 
+/// The kernel that fills a direction's tables.
+std::string text_of_differences(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+  return text_of_difference_kernel(compiled.problem, program_of(compiled, direction),
+                                   tables_of(compiled, direction, family, Gains::kBeside));
+}
+
 /// The mask of an element, for kernels that find the states of tiles; few queries' do it themselves, and name it
 /// always.
 std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
@@ -298,11 +323,10 @@ std::string mask_text(const compiler::CompiledProblem& compiled, Direction direc
 
 std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                                 std::optional<std::string_view> primitives, const OperandText& operands, Gains gains) {
-  return text_before(compiled, direction, shape, mask_knowledge(compiled, direction),
-                     primitives.value_or(embedded::kAttentionPrimitives), operands) +
-         (direction == Direction::kForward
-              ? forward_function(compiled.problem, compiled.forward.program)
-              : backward_function(compiled.problem, compiled.backward->program, operands, gains));
+  const DifferenceTables tables = tables_of(compiled, direction, shape.family, gains);
+  return concat(text_before(compiled, direction, shape, mask_knowledge(compiled, direction),
+                            primitives.value_or(embedded::kAttentionPrimitives), operands),
+                text_of_difference_reads(tables), function_of(compiled, direction, operands, tables, gains));
 }
 
 std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
@@ -316,7 +340,8 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
   const std::string before = text_before_kernels(compiled, direction, shape, primitives, operands, Gains::kBeside);
   const std::string kernels = text_of_kernels(direction, shape.family);
   if (shape.family == Family::kFewQueries) return concat(before, mask_text(compiled, direction, shape.family), kernels);
-  return concat(before, kernels, text_of_tile_states(compiled, direction), targets.empty() ? "" : operands.totals());
+  return concat(before, kernels, text_of_tile_states(compiled, direction),
+                text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals());
 }
 
 std::vector<std::string> attention_modules(const compiler::CompiledProblem& compiled, Direction direction,
@@ -327,7 +352,7 @@ std::vector<std::string> attention_modules(const compiler::CompiledProblem& comp
   const std::string before = concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside),
                                     embedded::kAttentionBackwardRows);
   return {concat(before, text_of_queries(shape.family), text_of_tile_states(compiled, direction),
-                 targets.empty() ? "" : operands.totals()),
+                 text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals()),
           concat(before, text_of_keys(shape.family))};
 }
 
@@ -336,9 +361,9 @@ Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction directi
   CanonicalWriter out;
   const OperandText operands(compiled, targets);
   write_frame(out, compiled, direction, shape, operands);
-  out.text(direction == Direction::kForward
-               ? forward_function(compiled.problem, compiled.forward.program)
-               : backward_function(compiled.problem, compiled.backward->program, operands, Gains::kBeside));
+  const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
+  out.text(text_of_difference_reads(tables) + function_of(compiled, direction, operands, tables, Gains::kBeside));
+  out.text(text_of_differences(compiled, direction, shape.family));
   out.text(mask_text(compiled, direction, shape.family));
   out.text(targets.empty() ? "" : operands.places() + operands.totals());
   return out.written();
@@ -350,6 +375,10 @@ Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction d
   write_frame(out, compiled, direction, shape, OperandText(compiled, targets));
   write_structure(out, program_of(compiled, direction));
   write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
+  // Which they are depends on the values of constants too.
+  const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
+  out.list(tables.nodes.size());
+  for (const NodeId node : tables.nodes) out.integer(node);
   for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)
     out.integer(static_cast<std::int64_t>(problem::spec_of(compiled.problem, i).dtype));
   out.list(targets.size());

@@ -88,7 +88,7 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
               target.sum == OperandSum::kElement;
     keys = keys || target.sum == OperandSum::kKeys;
   }
-  const NodeCosts costs = node_costs(problem.backward->program);
+  const NodeCosts costs = node_costs(problem.backward->program, true);
   const double pairs = pairs_of(p) / kMeasuredPairs, dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
   const double walk = mask.run * (kOperandWalk * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
   double compute = pairs * walk * (queries + keys) * idle_parts(p, Direction::kBackward, shape, rates);
@@ -140,7 +140,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
 Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
                           const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
-  const NodeCosts costs = node_costs(problem.forward.program);
+  const NodeCosts costs = node_costs(problem.forward.program, true);
   const bool listed = mask_knowledge(problem, Direction::kForward).kind == MaskKnowledge::Kind::kList;
   const auto heads = static_cast<double>(p.batch * p.heads_kv), keys = static_cast<double>(p.seq_kv);
   const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/difference_tables.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/unsupported.hpp"
@@ -77,7 +78,20 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
   key_tiles_ = tiles_of(p.seq_kv, shape_.keys);
   if (direction == Direction::kBackward)
     rows_bytes_ = static_cast<std::size_t>(2 * p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2)) * sizeof(float);
+  if (shape_.family != Family::kFewQueries) {
+    const DifferenceTables tables = difference_tables(program);
+    const std::int64_t entries = tables.entries(p, query_tiles_ * shape_.queries, key_tiles_ * shape_.keys);
+    differences_bytes_ = tables.nodes.size() * static_cast<std::size_t>(entries) * sizeof(float);
+    if (!tables.nodes.empty())
+      launches_.push_back({"attention_differences", tiles_of(entries, kSmallThreads), kSmallThreads, 0});
+  }
   add_launches(direction);
+}
+
+std::size_t DirectionKernels::differences_at() const {
+  constexpr std::size_t kAlignment = 16;
+  const std::size_t before = (states_launch_ ? 0 : states_bytes_) + rows_bytes_ + parts_bytes_;
+  return differences_bytes_ == 0 ? before : (before + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 void DirectionKernels::add_launches(Direction direction) {
@@ -148,6 +162,7 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   call.key_tiles = static_cast<int>(key_tiles_);
   call.splits = shape_.splits;
   call.rows = call.parts = reinterpret_cast<float*>(workspace);
+  call.differences = reinterpret_cast<float*>(workspace + differences_at());
   call.states = states_launch_ ? states_ : reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
   return bytes;
 }

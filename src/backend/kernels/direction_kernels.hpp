@@ -39,7 +39,7 @@ class DirectionKernels {
   const TileShape& shape() const { return shape_; }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
   /// Of a workspace that is aligned to 16 bytes.
-  std::size_t workspace_bytes() const { return (states_launch_ ? 0 : states_bytes_) + rows_bytes_ + parts_bytes_; }
+  std::size_t workspace_bytes() const { return differences_at() + differences_bytes_; }
 
   /// Where the states of tiles are the same in every call, the launch that finds them, once for all; it is then not
   /// among launches(). Its states_bytes() go where set_states() says, which calls' arguments() are given from then on.
@@ -52,6 +52,7 @@ class DirectionKernels {
   ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
 
  private:
+  std::size_t differences_at() const;  ///< in the workspace
   void add_launches(Direction direction);
   void add_hopper_launches(Direction direction);
   void add_few_query_launches();
@@ -64,7 +65,7 @@ class DirectionKernels {
   TileShape shape_;
   MaskKnowledge mask_;
   std::int64_t query_tiles_ = 0, key_tiles_ = 0;
-  std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0;
+  std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0, differences_bytes_ = 0;
   std::vector<KernelLaunch> launches_;
   std::optional<KernelLaunch> states_launch_;
   unsigned char* states_ = nullptr;

@@ -1,9 +1,11 @@
 #include "backend/kernels/node_costs.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "analysis/dependence.hpp"
 #include "analysis/keep_nodes.hpp"
+#include "backend/kernels/difference_tables.hpp"
 #include "ir/op_table.hpp"
 
 namespace scoremod::backend::kernels {
@@ -12,6 +14,8 @@ namespace {
 /// Of what varies along one of queries and keys, the part that is left where the compiler evaluates it once for a
 /// thread's scores of one row or column.
 constexpr double kAlongOneAxis = 0.15;
+/// A read of a difference's entry, which neighbouring scores of a thread share.
+constexpr double kReadDifference = 0.1;
 
 // From bench/results/attention_kernels.json: what each program there takes longer than none.
 
@@ -21,8 +25,9 @@ double cost_of_read(const Node& node, const OperandDecl& decl) {
   return along(Axis::kQuery) && along(Axis::kKey) ? 1.3 : 1.0;
 }
 
-/// For each score.
-double cost_of(const Node& node, const Program& program) {
+}  // namespace
+
+double node_cost(const Node& node, const Program& program) {
   switch (node.op) {
     case Op::kOperand:
     case Op::kGather: return cost_of_read(node, program.operands()[node.payload]);
@@ -56,25 +61,28 @@ double cost_of(const Node& node, const Program& program) {
   }
 }
 
-}  // namespace
-
-NodeCosts node_costs(const Program& program) {
+NodeCosts node_costs(const Program& program, bool evaluates_all) {
   const std::vector<bool> of_keep = analysis::keep_nodes(program);
   const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
   std::vector<bool> of_value(program.nodes().size());
   for (const Root& root : program.roots()) {
     if (root.kind == RootKind::kValue || root.kind == RootKind::kScoreAdjoint) of_value[root.node] = true;
   }
+  const std::vector<NodeId> tables = evaluates_all ? std::vector<NodeId>{} : difference_tables(program).nodes;
   NodeCosts costs;
   for (NodeId id = static_cast<NodeId>(program.nodes().size()); id-- > 0;) {
     const Node& node = program.nodes()[id];
+    if (of_value[id] && std::ranges::find(tables, id) != tables.end()) {
+      costs.value += kReadDifference;
+      continue;
+    }
     if (of_value[id]) {
       for (std::size_t i = 0; i < node.arg_count; ++i) of_value[node.args[i]] = true;
     }
     const analysis::Dependence& on = dependences[id];
     const int axes = on.on(Axis::kQuery) + on.on(Axis::kKey);
     const double evaluations = on.score || axes == 2 ? 1 : axes == 1 ? kAlongOneAxis : 0;
-    const double cost = evaluations * cost_of(node, program);
+    const double cost = evaluations * node_cost(node, program);
     if (of_value[id])
       costs.value += cost;
     else if (of_keep[id])

@@ -11,8 +11,12 @@ struct NodeCosts {
   double keep = 0;   ///< of the mask alone
 };
 
-/// Of the program that a direction's kernels evaluate. Nodes that vary along queries or keys alone are evaluated once
+/// What evaluating a node for each score adds to it.
+double node_cost(const Node& node, const Program& program);
+
+/// Of the program that a direction's kernels evaluate, which read what they can from difference_tables() unless
+/// `evaluates_all`. Nodes that vary along queries or keys alone are evaluated once
 /// for several scores, and those that vary along neither cost nothing.
-NodeCosts node_costs(const Program& program);
+NodeCosts node_costs(const Program& program, bool evaluates_all = false);
 
 }  // namespace scoremod::backend::kernels

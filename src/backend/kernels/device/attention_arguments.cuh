@@ -30,6 +30,7 @@ struct AttentionArguments {
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   float* parts;           ///< of few queries' rows, see attention_few_queries.cuh
+  float* differences;     ///< tables of kv - q, see attention_differences.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
   int splits, unused;     ///< of few queries: blocks of threads that share the keys of a head

@@ -9,8 +9,9 @@
 /*{forward}*/
 // The modified score, -inf where the key is masked. Unless kMasked, no element of the tile is.
 template <bool kMasked>
-/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ float value_of(const Arguments& p, float score, int b, int h, int q,
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ float value_of(const Arguments& p, float score, int b, int h, int any_q,
                                                       int any_kv) {
+  const int q = any_q < p.call.seq_q ? any_q : p.call.seq_q - 1;
   const int kv = kMasked && any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
   const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
             offset_kv = p.call.offset_kv;

@@ -54,7 +54,7 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + m * 16 + half * 8 + lane / 4;
-      const RowOwner of = owner_of(p.call, h, row < last_row ? row : last_row);
+      const RowOwner of = owner_of(p.call, h, kPackedHeads && row > last_row ? last_row : row);
       top[m][half] = -infinity();
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)

@@ -98,7 +98,8 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Values("causal", "causal with offsets", "one query", "documents",
                                            "mask by the score", "infinite values", "wide heads", "unaligned rows",
-                                           "dropout with one query", "dropout by keys"));
+                                           "dropout with one query", "dropout by keys", "differences by head",
+                                           "differences of every kind", "differences, ragged"));
 
 /// A learned sink, dropout and the largest score; and those with odd offsets.
 TEST(AttentionKernelFields, AreRight) {
@@ -225,6 +226,15 @@ TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   test = case_of("documents");
   test.problem.index_offsets = false;
   EXPECT_FALSE(kernels().states_launch()) << "operands decide";
+}
+
+/// Nothing of a difference is evaluated beside the tiles: a table that is shifted is seen.
+TEST(AttentionKernelDifferences, AreReadFromTheirTable) {
+  const checking::CheckCase test = case_of("differences by head");
+  const ProblemInputs inputs = random_inputs(test.problem);
+  const Fault shifted{"[kv - q + difference_origin(p.call)]", "[kv - q + 1 + difference_origin(p.call)]"};
+  EXPECT_FALSE(check_of(test, inputs, shifted).passed());
+  EXPECT_FALSE(check_of(test, inputs, {}, shifted).passed());
 }
 
 double error_of(const CheckReport& report, const std::string& name) {

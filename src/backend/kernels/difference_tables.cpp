@@ -1,0 +1,94 @@
+#include "backend/kernels/difference_tables.hpp"
+
+#include <algorithm>
+
+#include "analysis/dependence.hpp"
+#include "analysis/differences.hpp"
+#include "backend/cuda/kernel_text.hpp"
+#include "backend/kernels/node_costs.hpp"
+#include "backend/kernels/program_text.hpp"
+#include "base/fail.hpp"
+#include "ir/builder.hpp"
+
+namespace scoremod::embedded {
+extern const std::string_view kAttentionDifferences;
+}  // namespace scoremod::embedded
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using cuda::fill;
+using cuda::part;
+using cuda::ProgramSource;
+
+/// Of a node and all that it is made of, in the milliseconds of NodeCosts: more than a read takes.
+constexpr double kWorthATable = 0.15;
+
+double cost_of_all(const Program& program, NodeId root) {
+  const std::vector<Node>& nodes = program.nodes();
+  std::vector<bool> needed(nodes.size());
+  needed[root] = true;
+  double cost = 0;
+  for (NodeId id = root + 1; id-- > 0;) {
+    if (!needed[id]) continue;
+    cost += node_cost(nodes[id], program);
+    for (const NodeId arg : ir::args_of(nodes[id])) needed[arg] = true;
+  }
+  return cost;
+}
+
+}  // namespace
+
+std::int64_t DifferenceTables::entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const {
+  return (by_batch ? problem.batch : 1) * (by_head ? problem.heads_q : 1) * (rows + keys);
+}
+
+DifferenceTables difference_tables(const Program& program) {
+  const std::vector<Node>& nodes = program.nodes();
+  const std::vector<bool> of_differences = analysis::of_differences(program);
+  const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
+  std::vector<bool> needed(nodes.size());
+  for (const Root& root : program.roots()) {
+    if (root.kind != RootKind::kKeep) needed[root.node] = true;
+  }
+  DifferenceTables tables;
+  for (NodeId id = static_cast<NodeId>(nodes.size()); id-- > 0;) {
+    if (!needed[id]) continue;
+    const analysis::Dependence& on = dependences[id];
+    const bool varies = on.on(Axis::kQuery) && on.on(Axis::kKey);
+    if (of_differences[id] && varies && nodes[id].type == Type::kF32) {
+      if (tables.nodes.size() == kMostDifferenceTables || cost_of_all(program, id) < kWorthATable) continue;
+      tables.nodes.push_back(id);
+      tables.by_batch = tables.by_batch || on.on(Axis::kBatch);
+      tables.by_head = tables.by_head || on.on(Axis::kHead);
+      continue;
+    }
+    for (const NodeId arg : ir::args_of(nodes[id])) needed[arg] = true;
+  }
+  return tables;
+}
+
+void read_tables(ProgramSource& source, const DifferenceTables& tables) {
+  for (std::size_t i = 0; i < tables.nodes.size(); ++i)
+    source.replace(tables.nodes[i], concat("difference_at<", i, ">(p, b, h, any_q, any_kv)"));
+}
+
+std::string text_of_difference_reads(const DifferenceTables& tables) {
+  if (tables.nodes.empty()) return {};
+  return fill(part(embedded::kAttentionDifferences, "read"), {{"count", tables.nodes.size()},
+                                                              {"by_batch", tables.by_batch ? "true" : "false"},
+                                                              {"by_head", tables.by_head ? "true" : "false"}});
+}
+
+std::string text_of_difference_kernel(const AttentionProblem& problem, const Program& program,
+                                      const DifferenceTables& tables) {
+  if (tables.nodes.empty()) return {};
+  ProgramSource source(problem, program, cuda::OperandSizes::kArguments);
+  const std::string statements = source.statements(tables.nodes);
+  std::string values;
+  for (const NodeId node : tables.nodes) values += concat(values.empty() ? "" : ", ", ProgramSource::variable(node));
+  return fill(part(embedded::kAttentionDifferences, "fill"),
+              {{"statements", with_operands(source, statements)}, {"values", values}});
+}
+
+}  // namespace scoremod::backend::kernels

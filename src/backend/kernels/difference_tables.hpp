@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/cuda/program_source.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// What kernels read from tables that a kernel makes first (attention_differences.cuh): floats of a program that follow
+/// from b, h and kv_idx - q_idx alone, and that take longer to evaluate for each score than to read.
+struct DifferenceTables {
+  std::vector<NodeId> nodes;  ///< at most kMostDifferenceTables
+  bool by_batch = false, by_head = false;
+
+  /// Of each table, for tiles that cover so many rows and keys.
+  std::int64_t entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const;
+};
+inline constexpr std::size_t kMostDifferenceTables = 4;
+
+/// Those of a direction's program. What the mask alone is made of is not among them.
+DifferenceTables difference_tables(const Program& program);
+
+/// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.
+void read_tables(cuda::ProgramSource& source, const DifferenceTables& tables);
+/// The functions that read, and the kernel that fills them; empty where there are no tables.
+std::string text_of_difference_reads(const DifferenceTables& tables);
+std::string text_of_difference_kernel(const AttentionProblem& problem, const Program& program,
+                                      const DifferenceTables& tables);
+
+}  // namespace scoremod::backend::kernels
