@@ -43,6 +43,11 @@ class Backend {
   /// The properties of the current device as building elsewhere takes them; empty where this backend cannot say.
   virtual std::string device_properties_here() const { return {}; }
 
+  /// Whether it builds one plan at a time, so that processes of their own build several of them sooner.
+  virtual bool builds_in_turn() const { return false; }
+  /// Where such a process finds the libraries that this one has.
+  virtual std::vector<std::string> library_folders() const { return {}; }
+
   /// Every reason against a task that is known before anything is lowered or built, without a device: of the problem
   /// alone where `target` is null, and of the target's architecture too where it is not. Builds and tries nothing.
   virtual std::vector<UnsupportedReason> objections(const compiler::CompiledProblem& problem, const Task& task,

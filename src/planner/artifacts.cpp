@@ -60,8 +60,7 @@ plans::PlanOrRefusal<Artifact> load_or_build(const backend::Backend& engine, con
     const std::size_t size = built.refusal.size();
     return {nullptr, size, std::move(built.refusal)};
   }
-  store->save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,
-               candidate.plan_key, built.artifact->serialize()});
+  store_artifact(engine, candidate, *built.artifact, target, *store);
   return kept(std::move(built.artifact));
 }
 
@@ -73,6 +72,12 @@ backend::BuildResult obtain_artifact(const backend::Backend& engine, const backe
   auto entry =
       cache_of(engine).get(loaded_key(candidate, target), [&] { return load_or_build(engine, candidate, target); });
   return {std::move(entry.plan), std::move(entry.refusal)};
+}
+
+bool store_artifact(const backend::Backend& engine, const backend::Candidate& candidate, const Artifact& artifact,
+                    const backend::Target& target, plans::PlanStore& store) {
+  return store.save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,
+                     candidate.plan_key, artifact.serialize()});
 }
 
 }  // namespace scoremod::planner

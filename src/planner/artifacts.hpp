@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/backend.hpp"
+#include "plans/plan_store.hpp"
 
 namespace scoremod::planner {
 
@@ -8,5 +9,9 @@ namespace scoremod::planner {
 /// What the engine refuses is remembered too, for as long as the process lives. Throws as Recipe::build() does.
 backend::BuildResult obtain_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                                      const backend::Target& target);
+
+/// Whether the store has the artifact now, under the candidate's plan key.
+bool store_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
+                    const backend::Artifact& artifact, const backend::Target& target, plans::PlanStore& store);
 
 }  // namespace scoremod::planner

@@ -11,7 +11,6 @@
 #include "planner/autotune.hpp"
 #include "plans/plan_work.hpp"
 #include "problem/tensor_view.hpp"
-#include "verification/verdict.hpp"
 #include "verification/verify_plan.hpp"
 
 namespace scoremod::planner {
@@ -129,7 +128,7 @@ class TaskPlanner {
 
   void build_trial_elsewhere(Considered& considered) {
     if (considered.candidate.structural_key.empty()) return;
-    std::optional<Candidate> same = trial_candidate(considered);
+    std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
     if (!same || same->plan_key == considered.candidate.plan_key) return;
     const auto start = std::chrono::steady_clock::now();
     backend::BuildResult built = same->recipe->build(*request_.target);
@@ -157,7 +156,8 @@ class TaskPlanner {
     if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;
     considered.asked = true;
     // The host's part of a trial takes about as long as a build, and needs none.
-    if (is_verified(candidate) && verification::needs_trial(subject_of(considered))) trial_.begin(task_.direction);
+    if (is_verified(candidate) && verification::needs_trial(subject_of(considered, *request_.target)))
+      trial_.begin(task_.direction);
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
     considered.artifact = built.artifact;
@@ -171,16 +171,10 @@ class TaskPlanner {
     return request_.level == Level::kVerified && !candidate.structural_key.empty();
   }
 
-  verification::Subject subject_of(const Considered& considered) const {
-    const Candidate& candidate = considered.candidate;
-    return {candidate.structural_key, considered.engine->engine_text(), request_.target->device.label(),
-            concat("trial of ", candidate.label), [right = candidate.known_right] { return right; }};
-  }
-
   bool is_right(Considered& considered) {
     try {
       const verification::Verdict verdict =
-          verification::verify(subject_of(considered), [&] { return run_trial(considered); });
+          verification::verify(subject_of(considered, *request_.target), [&] { return run_trial(considered); });
       if (!verdict.right) considered.refusal = unsupported(Rule::kWrongResult, verdict.reason);
       return verdict.right;
     } catch (const NoTrial& none) {
@@ -190,7 +184,7 @@ class TaskPlanner {
   }
 
   verification::Verdict run_trial(const Considered& considered) {
-    const std::optional<Candidate> same = trial_candidate(considered);
+    const std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
     if (!built.artifact) throw NoTrial{concat("the engine refused the small problem to be verified: ", built.refusal)};
@@ -199,15 +193,6 @@ class TaskPlanner {
                                       : verification::verify_backward(trial_, *plan.backward, memory(),
                                                                       task_.operand_gradients, task_.attention);
     return verification::verdict_of(outputs, task_.direction);
-  }
-
-  /// The trial problem's candidate that speaks for another: the one whose structural key is equal.
-  std::optional<Candidate> trial_candidate(const Considered& considered) const {
-    std::vector<UnsupportedReason> reasons;
-    for (Candidate& same : considered.engine->candidates(trial_.problem(), task_, *request_.target, reasons)) {
-      if (same.structural_key == considered.candidate.structural_key) return std::move(same);
-    }
-    return std::nullopt;
   }
 
   static bool refuse(Considered& considered, const std::string& words) {
@@ -255,6 +240,21 @@ std::vector<UnsupportedReason> TaskAnswer::all_reasons() const {
   }
   for (const EngineReasons& engine : reasons) add_new(all, engine.reasons);
   return all;
+}
+
+verification::Subject subject_of(const Considered& considered, const backend::Target& target) {
+  const Candidate& candidate = considered.candidate;
+  return {candidate.structural_key, considered.engine->engine_text(), target.device.label(),
+          concat("trial of ", candidate.label), [right = candidate.known_right] { return right; }};
+}
+
+std::optional<Candidate> trial_candidate(const Considered& considered, const backend::Task& task,
+                                         const backend::Target& target, verification::Trial& trial) {
+  std::vector<UnsupportedReason> reasons;
+  for (Candidate& same : considered.engine->candidates(trial.problem(), task, target, reasons)) {
+    if (same.structural_key == considered.candidate.structural_key) return std::move(same);
+  }
+  return std::nullopt;
 }
 
 TaskAnswer plan_task(const CompiledProblem& problem, const backend::Task& task, const Request& request,

@@ -9,6 +9,7 @@
 
 #include "backend/backend.hpp"
 #include "verification/trial.hpp"
+#include "verification/verdict.hpp"
 
 namespace scoremod::planner {
 
@@ -69,6 +70,13 @@ struct TaskAnswer {
   /// Every reason, of engines and of candidates, each once.
   std::vector<UnsupportedReason> all_reasons() const;
 };
+
+/// What a verification of the candidate on the target is about.
+verification::Subject subject_of(const Considered& considered, const backend::Target& target);
+
+/// The trial problem's candidate that speaks for another: the one whose structural key is equal.
+std::optional<backend::Candidate> trial_candidate(const Considered& considered, const backend::Task& task,
+                                                  const backend::Target& target, verification::Trial& trial);
 
 /// Merges the candidates of the request's backends by predicted time, and takes the first that builds, fits and is
 /// right, which `trial` says, of the same problem. Throws Error(kEnvironment) where a build or a device fails for a

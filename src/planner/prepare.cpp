@@ -8,6 +8,7 @@
 
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "planner/build_process.hpp"
 #include "planner/composed_backward.hpp"
 #include "plans/planned_directions.hpp"
 #include "problem/tensor_view.hpp"
@@ -21,11 +22,16 @@ using backend::Task;
 using compiler::CompiledProblem;
 using Operands = std::vector<std::uint32_t>;
 
-/// The answer of another thread, on the same device.
+/// The answer of another thread, on the same device; `apart` builds its plan first.
 std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& task, const Request& request,
-                                    verification::Trial& trial) {
-  return std::async(std::launch::async, [&problem, task, &request, &trial] {
+                                    verification::Trial& trial, std::optional<BuildRequest> apart) {
+  return std::async(std::launch::async, [&problem, task, &request, &trial, apart = std::move(apart)] {
     const backend::DeviceScope device(request.backends.front()->memory(), request.target->ordinal);
+    if (apart) {
+      // The host's part of the trial that follows takes about as long, and needs none of it.
+      if (!apart->trial.empty()) trial.begin(task.direction);
+      build_apart(*apart);
+    }
     return plan_task(problem, task, request, trial);
   });
 }
@@ -195,21 +201,23 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
     plans::count_planned_forward();
     if (wants_backward) plans::count_planned_backward();
   }
+  const Task forward{Direction::kForward, true, {}};
+  const Task whole{Direction::kBackward, true, {}};
   std::future<TaskAnswer> backward;
   Beside beside;
   if (wants_backward && side_by_side) {
-    backward = plan_beside(problem, {Direction::kBackward, true, {}}, request, trial);
-    if (const std::optional<Task> task = expected_beside(problem, request, trial)) {
-      beside = {*task, plan_beside(problem, *task, request, trial)};
-    }
+    std::vector<Task> tasks{forward, whole};
+    if (const auto expected = expected_beside(problem, request, trial)) tasks.push_back(*expected);
+    std::vector<std::optional<BuildRequest>> apart = build_requests(problem, tasks, request, trial);
+    backward = plan_beside(problem, whole, request, trial, std::move(apart[1]));
+    if (tasks.size() > 2) beside = {tasks[2], plan_beside(problem, tasks[2], request, trial, std::move(apart[2]))};
   }
-  prepared.forward = plan_task(problem, {Direction::kForward, true, {}}, request, trial);
+  prepared.forward = plan_task(problem, forward, request, trial);
   if (!wants_backward) {
     prepared.forward_plan = prepared.forward.plan.forward;
     return prepared;
   }
-  prepared.backward =
-      side_by_side ? backward.get() : plan_task(problem, {Direction::kBackward, true, {}}, request, trial);
+  prepared.backward = side_by_side ? backward.get() : plan_task(problem, whole, request, trial);
   plan_backward(problem, request, trial, std::move(beside), prepared);
   prepared.forward_plan = prepared.forward.plan.forward;
   if (prepared.runs_backward()) prepared.backward_plan = compose_backward(prepared);

@@ -61,6 +61,11 @@ std::optional<Bytes> PlanStore::load(RecordKind kind, const Bytes& key) {
   return std::nullopt;
 }
 
+bool PlanStore::has(RecordKind kind, const Bytes& key) const {
+  std::error_code error;
+  return is_on() && std::filesystem::is_regular_file(directory_ / file_name(kind, key), error);
+}
+
 void PlanStore::write(const Record& record) {
   const Bytes file = encode(record);
   if (file.size() > max_bytes_) {

@@ -39,6 +39,8 @@ class PlanStore {
   /// The payload that was saved under exactly this key, and makes the file the last used. Nothing for a key that is not
   /// there, and for a file that is damaged, of another format, or of another key.
   std::optional<Bytes> load(RecordKind kind, const Bytes& key);
+  /// Whether load() is likely to find something; reads nothing, and counts nothing.
+  bool has(RecordKind kind, const Bytes& key) const;
   /// Takes the place of what was there for this kind and key; then deletes the least recently used files over the
   /// limit. Returns whether the record is there now.
   bool save(const Record& record);

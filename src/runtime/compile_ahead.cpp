@@ -6,6 +6,7 @@
 #include "backend/backend.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
+#include "planner/artifacts.hpp"
 #include "planner/plan_problem.hpp"
 #include "plans/plan_store.hpp"
 
@@ -15,12 +16,10 @@ namespace {
 /// Adds a plan's record to the store.
 void keep(const backend::Backend& engine, const backend::Candidate& candidate, const backend::Artifact& artifact,
           const backend::Target& target, plans::PlanStore& store, AheadResult& result) {
-  Bytes payload = artifact.serialize();
   result.label = candidate.label;
-  result.plan_bytes = payload.size();
+  result.plan_bytes = artifact.serialize().size();
   result.workspace_bytes = std::max(artifact.workspace_bytes(), candidate.workspace_bytes.value_or(0));
-  result.stored = store.save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,
-                              candidate.plan_key, std::move(payload)});
+  result.stored = planner::store_artifact(engine, candidate, artifact, target, store);
   if (!result.stored) {
     fail_environment("the plan could not be written to ", store.directory().string(),
                      ": the warning above says why; choose another folder");

@@ -16,9 +16,11 @@ for name in scoremod scoremod_bench scoremod_device_tests scoremod_explore score
   cp "$build/bin/$name" "$folder/bin/"
 done
 cp -P "$build"/lib/libscoremod.so* "$folder/lib/"
+mkdir "$folder/lib/scoremod"
+cp "$build/lib/scoremod/build_plan" "$folder/lib/scoremod/"
 [[ ! -e $build/lib/libscoremod_jax.so ]] || cp "$build/lib/libscoremod_jax.so" "$folder/lib/"
 # Highway's is not a part of every system.
 ldd "$build/bin/scoremod_bench" | awk '$3 ~ /libhwy/ { print $3 }' | while read -r library; do cp -L "$library" "$folder/lib/"; done
-strip --strip-unneeded "$folder"/bin/* "$folder"/lib/*.so* 2>/dev/null || true
+strip --strip-unneeded "$folder"/bin/* "$folder"/lib/scoremod/* "$folder"/lib/*.so* 2>/dev/null || true
 git -C "$root" describe --always --dirty >"$folder/commit" 2>/dev/null || true
 du -sh "$folder"

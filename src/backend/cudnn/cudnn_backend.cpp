@@ -46,6 +46,10 @@ class CudnnBackend final : public Backend {
   }
   std::string device_properties_here() const override { return cudnn::device_properties(cudnn::builder_handle()).json; }
 
+  /// Its own locks: construction_turns() says which.
+  bool builds_in_turn() const override { return true; }
+  std::vector<std::string> library_folders() const override { return cudnn::library_folders(); }
+
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
     const std::optional<int> capability =

@@ -1,5 +1,6 @@
 #include "backend/cudnn/graph/library.hpp"
 
+#include <algorithm>
 #include <array>
 #include <dlfcn.h>
 
@@ -56,6 +57,17 @@ cuda::SharedLibrary open_cudnn() {
     }
   }
   return cuda::open_library(whole);
+}
+
+std::vector<std::string> library_folders() {
+  std::vector<std::string> folders;
+  // It compiles by NVRTC.
+  const std::array found{cuda::folder_of(open_cudnn()), cuda::folder_of(cuda::nvrtc_library()),
+                         cuda::folder_of(cuda::library().runtime)};
+  for (const std::string& folder : found) {
+    if (!folder.empty() && std::ranges::find(folders, folder) == folders.end()) folders.push_back(folder);
+  }
+  return folders;
 }
 
 void require_library() {

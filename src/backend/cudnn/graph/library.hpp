@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/library.hpp"
 
@@ -24,6 +25,9 @@ void require_library();
 /// libcudnn.so.9: the one that the process has loaded; or else the one beside whichever of cuDNN's other libraries it
 /// has loaded, since that is the version which libcudnn.so.9 would call; or else the loader's. Never throws.
 cuda::SharedLibrary open_cudnn();
+
+/// The folders of cuDNN, of the compiler that it uses and of the CUDA runtime, as this process has them.
+std::vector<std::string> library_folders();
 
 /// "9.19.0" of 91900.
 std::string version_text(std::size_t cudnn_version);

@@ -1,0 +1,24 @@
+// lib/scoremod/build_plan: the library runs it to build a plan beside one that it builds itself, where an engine builds
+// one at a time in a process (planner/build_process.hpp). It reads a request from the standard input.
+
+#include <csignal>
+#include <exception>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <sys/prctl.h>
+
+#include "planner/build_process.hpp"
+
+int main() {
+  // What nobody waits for any more need not be built.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const std::string request{std::istreambuf_iterator<char>(std::cin), {}};
+  try {
+    scoremod::planner::serve_build_request(request);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}

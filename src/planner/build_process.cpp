@@ -1,0 +1,195 @@
+#include "planner/build_process.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <string>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "base/child_process.hpp"
+#include "base/companion_file.hpp"
+#include "base/fail.hpp"
+#include "base/warning.hpp"
+#include "compiler/pipeline.hpp"
+#include "planner/artifacts.hpp"
+#include "plans/plan_store.hpp"
+#include "plans/plan_work.hpp"
+
+namespace scoremod::planner {
+namespace {
+
+using backend::Backend;
+using backend::Task;
+using compiler::CompiledProblem;
+using Json = nlohmann::json;
+
+constexpr const char* kProgram = "build_plan";
+constexpr const char* kVariable = "SCOREMOD_BUILD_PROCESSES";
+/// A build takes a second or two. One that takes this long hangs.
+constexpr std::chrono::milliseconds kLimit{60'000};
+
+/// Set by the first that fails.
+std::atomic<bool>& have_failed() {
+  static std::atomic<bool> failed{false};
+  return failed;
+}
+
+bool are_allowed() {
+  const char* value = std::getenv("SCOREMOD_BUILD_PROCESSES");
+  const std::string_view text = value == nullptr ? "" : value;
+  if (!text.empty() && text != "0" && text != "1") fail_argument(kVariable, ": expected 0 or 1, found '", text, "'");
+  return text != "0" && !have_failed();
+}
+
+/// What is expected to be chosen for the task, where its engine builds one plan at a time and has none stored.
+std::optional<Considered> built_in_turn(const CompiledProblem& problem, const Task& task, Request request,
+                                        verification::Trial& trial) {
+  request.level = Level::kStatic;
+  const TaskAnswer answer = plan_task(problem, task, request, trial);
+  const Considered* chosen = answer.chosen();
+  if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return std::nullopt;
+  if (plans::plan_store()->has(plans::RecordKind::kPlan, chosen->candidate.plan_key)) return std::nullopt;
+  return *chosen;
+}
+
+std::string folders_of(const Backend& engine) {
+  std::string folders;
+  for (const std::string& folder : engine.library_folders()) folders += folder + ":";
+  const char* before = std::getenv("LD_LIBRARY_PATH");
+  return before == nullptr ? folders : folders + before;
+}
+
+std::string program() {
+  std::error_code error;
+  for (const std::filesystem::path& file : companion_file(kProgram)) {
+    if (std::filesystem::is_regular_file(file, error)) return file;
+  }
+  return {};
+}
+
+Json request_of(const CompiledProblem& problem, const Task& task, const Request& request, const Backend& engine) {
+  Json backends = Json::array();
+  for (const Backend* each : request.backends) backends.push_back(each->name());
+  return {{"problem", Json::parse(to_json(problem.problem))},
+          {"device", engine.device_properties_here()},
+          {"store", plans::plan_store()->directory().string()},
+          {"store_bytes", plans::plan_store()->max_bytes()},
+          {"backends", std::move(backends)},
+          {"in_order", request.in_order},
+          {"max_workspace", request.max_workspace},
+          {"backward", task.direction == backend::Direction::kBackward},
+          {"attention", task.attention},
+          {"operand_gradients", task.operand_gradients},
+          {"trial", false}};
+}
+
+BuildRequest build_request(const CompiledProblem& problem, const Task& task, const Request& request,
+                           const Considered& expected) {
+  Json document = request_of(problem, task, request, *expected.engine);
+  BuildRequest asked{expected.engine, document.dump(), {}};
+  const bool verified = request.level == Level::kVerified && !expected.candidate.structural_key.empty();
+  if (verified && verification::needs_trial(subject_of(expected, *request.target))) {
+    document["trial"] = true;
+    asked.trial = document.dump();
+  }
+  return asked;
+}
+
+/// Why it failed; empty where it did not. It needs no device, and makes no context on one.
+std::string serve(const std::string& request, const Backend& engine) {
+  return run_child({program(),
+                    {{"LD_LIBRARY_PATH", folders_of(engine)}, {"CUDA_VISIBLE_DEVICES", ""}, {kVariable, "0"}},
+                    request,
+                    kLimit});
+}
+
+/// What a request says.
+struct Asked {
+  AttentionProblem problem;
+  backend::Target target;
+  std::vector<const Backend*> backends;
+  Request request;
+  Task task;
+  bool trial = false;  ///< the plan that verifies the task's
+  std::string store;
+  std::uint64_t store_bytes = 0;
+};
+
+Asked parse_request(std::string_view text) {
+  Asked asked;
+  try {
+    const Json document = Json::parse(text);
+    asked.problem = parse_problem(document.at("problem").dump());
+    asked.target = {backend::DeviceProperties::parse(document.at("device").get<std::string>()), 0, 0, false};
+    asked.store = document.at("store");
+    asked.store_bytes = document.at("store_bytes");
+    for (const auto& name : document.at("backends")) asked.backends.push_back(&backend::find_backend(name));
+    asked.request.level = Level::kStatic;
+    asked.request.in_order = document.at("in_order");
+    asked.request.max_workspace = document.at("max_workspace");
+    const bool backward = document.at("backward");
+    asked.task.direction = backward ? backend::Direction::kBackward : backend::Direction::kForward;
+    asked.task.attention = document.at("attention");
+    asked.trial = document.at("trial");
+    asked.task.operand_gradients = document.at("operand_gradients").get<std::vector<std::uint32_t>>();
+  } catch (const Json::exception& error) {
+    fail_argument("expected what scoremod asks its program build_plan for, found something else: ", error.what());
+  }
+  return asked;
+}
+
+}  // namespace
+
+std::vector<std::optional<BuildRequest>> build_requests(const CompiledProblem& problem, const std::vector<Task>& tasks,
+                                                        const Request& request, verification::Trial& trial) {
+  std::vector<std::optional<BuildRequest>> requests(tasks.size());
+  if (request.autotune || !plans::plan_store()->is_on() || !are_allowed() || program().empty()) return requests;
+  std::vector<const Backend*> building;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const std::optional<Considered> expected = built_in_turn(problem, tasks[i], request, trial);
+    if (!expected) continue;
+    // The first is this process's own.
+    if (std::ranges::find(building, expected->engine) != building.end()) {
+      requests[i] = build_request(problem, tasks[i], request, *expected);
+    }
+    building.push_back(expected->engine);
+  }
+  return requests;
+}
+
+void build_apart(const BuildRequest& request) {
+  const plans::CountedWork build(plans::WorkKind::kBuild);
+  std::future<std::string> trial;
+  if (!request.trial.empty()) {
+    trial = std::async(std::launch::async, [&] { return serve(request.trial, *request.engine); });
+  }
+  std::string why = serve(request.plan, *request.engine);
+  if (trial.valid()) why += trial.get();
+  if (why.empty() || have_failed().exchange(true)) return;
+  warn("plans are built one after the other: a process that was to build one beside another failed: ", why, " (",
+       kVariable, "=0 starts none)");
+}
+
+void serve_build_request(std::string_view text) {
+  Asked asked = parse_request(text);
+  asked.request.target = &asked.target;
+  asked.request.backends = asked.backends;
+  const CompiledProblem problem = compiler::compile(asked.problem);
+  for (const Backend* engine : asked.backends) engine->prepare_building_elsewhere();
+  verification::Trial trial(problem);
+  const TaskAnswer answer = plan_task(problem, asked.task, asked.request, trial);
+  const Considered* chosen = answer.chosen();
+  if (chosen == nullptr) return;
+  std::optional<backend::Candidate> candidate = chosen->candidate;
+  if (asked.trial) candidate = trial_candidate(*chosen, asked.task, asked.target, trial);
+  if (!candidate || candidate->plan_key.empty()) return;
+  const backend::BuildResult built = candidate->recipe->build(asked.target);
+  plans::PlanStore store(asked.store, asked.store_bytes);
+  if (built.artifact) store_artifact(*chosen->engine, *candidate, *built.artifact, asked.target, store);
+}
+
+}  // namespace scoremod::planner

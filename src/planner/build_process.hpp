@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scoremod/export.hpp"
+
+#include "planner/plan_task.hpp"
+
+namespace scoremod::planner {
+
+/// What processes of their own are asked to build for a task.
+struct BuildRequest {
+  const backend::Backend* engine = nullptr;  ///< whose plans they are
+  std::string plan;                          ///< JSON: the request for the task's plan
+  std::string trial;                         ///< the one for the plan that verifies it; empty where none is needed
+};
+
+/// For each of a problem's tasks a request where it is planned sooner if processes of their own build its plans: where
+/// its first candidate's engine builds one plan at a time, and has another one to build for a task before it. None
+/// where plans are not stored, because the store is how they come back, and where SCOREMOD_BUILD_PROCESSES is 0. Builds
+/// nothing. Throws Error(kInvalidArgument) for another value of the variable than 0 or 1.
+std::vector<std::optional<BuildRequest>> build_requests(const compiler::CompiledProblem& problem,
+                                                        const std::vector<backend::Task>& tasks, const Request& request,
+                                                        verification::Trial& trial);
+
+/// Has the program lib/scoremod/build_plan serve a request, once for each plan and side by side, so that plan_task()
+/// finds them in this process's store. Where that fails a warning says so, no further request is made in this process,
+/// and plans are built as without it.
+void build_apart(const BuildRequest& request);
+
+/// That program's work: builds the plan that a request is for, as for a device elsewhere, and stores it. What the
+/// engine refuses is no error: the process that asked finds it refused, too. Throws Error(kInvalidArgument) for a text
+/// that is no request, and as plan_task() does.
+SCOREMOD_API void serve_build_request(std::string_view text);
+
+}  // namespace scoremod::planner
