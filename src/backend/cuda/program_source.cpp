@@ -73,7 +73,7 @@ const char* f32_function(Op op) {
     case Op::kCos: return "cosf";
     case Op::kTan: return "tanf";
     case Op::kAtan: return "atanf";
-    case Op::kTanh: return "tanhf";
+    case Op::kTanh: return "f32_tanh";
     case Op::kSigmoid: return "f32_sigmoid";
     case Op::kErf: return "erff";
     case Op::kErfc: return "erfcf";
@@ -117,8 +117,18 @@ const char* relation(Op op) {
   }
 }
 
-/// By a positive constant, as floor_div and mod mean it; empty for other ops and divisors.
+/// x / y of constants that f32_divide_by() is made for; empty for others.
+std::string divided_by(float y, const std::string& x) {
+  const float magnitude = std::fabs(y);
+  if (!(magnitude >= 0x1p-100f && magnitude <= 0x1p100f)) return {};
+  return concat("f32_divide_by(", std::signbit(y) ? "-" : "", x, ", ", float_literal(magnitude), ", ",
+                float_literal(1.0f / magnitude), ")");
+}
+
+/// By a constant, as div means it, and by a positive one, as floor_div and mod mean it; empty for other ops and
+/// divisors.
 std::string by_constant(const Node& node, const Node& divisor, const std::string& x) {
+  if (node.op == Op::kDiv && divisor.op == Op::kConstant) return divided_by(ir::constant_f32(divisor), x);
   const bool quotient = node.op == Op::kFloorDiv;
   if (node.type != Type::kI32 || (!quotient && node.op != Op::kMod) || divisor.op != Op::kConstant) return {};
   const std::int32_t y = ir::constant_i32(divisor);

@@ -36,10 +36,10 @@ double node_cost(const Node& node, const Program& program) {
     case Op::kToF32: return 0.2;
     case Op::kExp:
     case Op::kExp2: return 0.3;
-    case Op::kTanh: return 0.63;
+    case Op::kTanh: return 0.5;
     case Op::kSqrt:
     case Op::kRsqrt: return 0.8;
-    case Op::kDiv:
+    case Op::kDiv: return program.nodes()[node.args[1]].op == Op::kConstant ? 0.2 : 1.15;
     case Op::kReciprocal:
     case Op::kLog: return 1.15;
     case Op::kGeluTanh: return 1.3;
