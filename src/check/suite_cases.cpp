@@ -61,14 +61,17 @@ void check_options(const CheckSuiteOptions& options) {
 
 std::vector<CheckCase> suite_cases(const CheckSuiteOptions& options) {
   check_options(options);
-  std::vector<DType> dtypes = options.dtypes;
-  if (dtypes.empty()) dtypes = {DType::kF16, DType::kBF16};
+  std::vector<DType> dtypes = options.dtypes, random_dtypes = options.dtypes;
+  if (dtypes.empty()) {
+    dtypes = {DType::kF16, DType::kBF16};
+    random_dtypes = {DType::kF16, DType::kBF16, DType::kF16, DType::kBF16, DType::kF32};
+  }
   if (!options.seed) fail_bug("the problems of a suite were asked for without a seed");
   const std::uint64_t seed = *options.seed;
   std::vector<CheckCase> cases = zoo_cases(dtypes);
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i].seed = seed + i;
   for (int i = 0; i < options.random_problems; ++i) {
-    cases.push_back(random_case(dtypes, seed + static_cast<std::uint64_t>(i), i));
+    cases.push_back(random_case(random_dtypes, seed + static_cast<std::uint64_t>(i), i));
   }
   std::erase_if(cases, [&](const CheckCase& one) { return one.name.find(options.filter) == std::string::npos; });
   if (cases.empty()) {

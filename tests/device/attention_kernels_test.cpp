@@ -33,6 +33,7 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr int kRandomProblems = 24;
+constexpr std::array kDTypes{DType::kF16, DType::kBF16, DType::kF32};
 
 /// Plans of both directions as something that check_subject() runs.
 class Plans {
@@ -241,7 +242,7 @@ class ZooAttentionKernels : public test::OnDevice, public ::testing::WithParamIn
 TEST_P(ZooAttentionKernels, AreRight) {
   const std::string name = zoo::entries()[static_cast<std::size_t>(GetParam())].name;
   for (const Family family : kFamilies)
-    expect_right(family, test::zoo_problem(name, GetParam(), GetParam() % 3 == 0 ? DType::kF16 : DType::kBF16));
+    expect_right(family, test::zoo_problem(name, GetParam(), kDTypes[static_cast<std::size_t>(GetParam()) % 3]));
 }
 INSTANTIATE_TEST_SUITE_P(Zoo, ZooAttentionKernels, ::testing::Range(0, static_cast<int>(zoo::entries().size())));
 
@@ -251,7 +252,7 @@ TEST_P(RandomAttentionKernels, AreRight) {
   const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(GetParam());
   std::mt19937_64 random(seed);
   checking::RandomProblemOptions options;
-  options.dtypes = {DType::kF16, DType::kBF16};
+  options.dtypes = {kDTypes.begin(), kDTypes.end()};
   options.max_scores = 40000;
   options.ragged_probability = options.paged_probability = options.output_dtype_probability = 0.2;
   options.gradient_layout_probability = 0.3;

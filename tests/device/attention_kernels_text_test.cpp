@@ -9,6 +9,7 @@
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/operand_source.hpp"
@@ -111,6 +112,30 @@ TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
     }
   }
 }
+
+class AttentionKernelsTextOfFloats : public AttentionKernelsText, public ::testing::WithParamInterface<int> {};
+
+/// Of float32 the last shape fits the shared memory of every device, and each compiles on some architecture.
+TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
+  constexpr std::size_t kSmallestSharedBytes = std::size_t{99} * 1024;
+  AttentionProblem problem = test::zoo_problem("causal", 0, DType::kF32).problem;
+  problem.seq_q = problem.seq_kv = 4096;
+  problem.dim_qk = problem.dim_v = GetParam();
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  auto number = static_cast<std::size_t>(GetParam() / 64);
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const std::vector<TileShape> shapes = tile_shapes(problem, direction);
+    for (const KernelLaunch& launch : DirectionKernels(compiled, direction, shapes.back()).launches())
+      EXPECT_LE(launch.shared_bytes, kSmallestSharedBytes) << launch.kernel;
+    for (const TileShape& shape : shapes) {
+      const int architecture = kArchitectures[number++ % kArchitectures.size()];
+      const std::string report = report_of(problem, direction, architecture, shape);
+      // Where the best shape of a forward was timed.
+      if (architecture == 90 && direction == Direction::kForward) EXPECT_LE(spilled_bytes(report), kHarmlessSpill);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Dims, AttentionKernelsTextOfFloats, ::testing::Values(64, 128, 256));
 
 /// Of every shape on some architecture, with the shared memory that its devices have.
 TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {

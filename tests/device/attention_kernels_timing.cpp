@@ -37,6 +37,7 @@ struct Timed {
   const char* name;
   const char* program;
   Sizes sizes = {};
+  DType dtype = DType::kBF16;
 };
 
 constexpr const char* kPlain = "value = score";
@@ -80,6 +81,12 @@ constexpr Timed kTimed[] = {
     {"causal, grouped heads", kCausal, {.batch = 1, .heads_q = 32, .heads_kv = 8, .seq_q = 8192, .seq_kv = 8192}},
     {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
     {"eight queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 8192}},
+    // Of float32.
+    {"full f32", kPlain, {}, DType::kF32},
+    {"causal f32", kCausal, {}, DType::kF32},
+    {"documents f32", kDocuments, {}, DType::kF32},
+    {"full f32, 1024 of 64", kPlain, {.seq_q = 1024, .seq_kv = 1024, .dim = 64}, DType::kF32},
+    {"full f32, head dim 256", kPlain, {.batch = 1, .dim = 256}, DType::kF32},
 };
 
 AttentionProblem problem_of(const Timed& timed) {
@@ -90,7 +97,7 @@ AttentionProblem problem_of(const Timed& timed) {
   p.seq_q = timed.sizes.seq_q;
   p.seq_kv = timed.sizes.seq_kv;
   p.dim_qk = p.dim_v = timed.sizes.dim;
-  p.dtype = DType::kBF16;
+  p.dtype = timed.dtype;
   p.backward = p.stats = true;
   p.program = Program::parse(timed.program);
   for (const OperandDecl& decl : p.program.operands()) {
@@ -215,6 +222,17 @@ std::vector<TimedShape> timed_shapes() {
       {.warps = 4, .row_tiles = 2, .queries = 128, .keys = 64, .step = 32, .part = 32, .key_step = 32, .blocks = 2},
       {.warps = 4, .row_tiles = 1, .queries = 64, .keys = 64, .step = 64, .part = 32, .key_step = 64, .blocks = 2},
   };
+  const std::vector<TileShape> float_forward_shapes{
+      {.row_tiles = 1, .queries = 64, .keys = 32, .element_bytes = 4, .blocks = 3},
+      {.row_tiles = 1, .queries = 64, .keys = 64, .element_bytes = 4},
+      {.row_tiles = 2, .queries = 128, .keys = 64, .element_bytes = 4, .blocks = 1},
+  };
+  const std::vector<TileShape> float_backward_shapes{
+      {.step = 8, .part = 8, .key_step = 8, .element_bytes = 4},
+      {.step = 16, .part = 8, .key_step = 16, .element_bytes = 4},
+      {.row_tiles = 2, .queries = 128, .step = 32, .part = 32, .key_step = 16, .element_bytes = 4, .blocks = 1},
+      {.step = 32, .part = 32, .key_step = 32, .element_bytes = 4, .blocks = 1},
+  };
   std::vector<TimedShape> all;
   for (const Timed& timed : kTimed) {
     const AttentionProblem problem = problem_of(timed);
@@ -222,6 +240,10 @@ std::vector<TimedShape> timed_shapes() {
       all.push_back({&timed, direction, tile_shape(problem, direction)});
       if (hopper_objections(problem, direction, kHopper).empty())
         all.push_back({&timed, direction, hopper_shapes(problem, direction).front()});
+    }
+    if (timed.name == std::string("full f32")) {
+      for (const TileShape& shape : float_forward_shapes) all.push_back({&timed, Direction::kForward, shape});
+      for (const TileShape& shape : float_backward_shapes) all.push_back({&timed, Direction::kBackward, shape});
     }
     // Every shape where nothing else takes time.
     if (&timed >= kTimed + 2) continue;

@@ -65,6 +65,7 @@ void paged_to_float(AttentionProblem& p) {
 }
 void lengths(AttentionProblem& p) { p.lengths = {true, true}; }
 void to_float(AttentionProblem& p) { p.dtype_o = DType::kF32; }
+void to_a_half(AttentionProblem& p) { p.dtype_o = DType::kBF16; }
 void to_the_other_half(AttentionProblem& p) {
   p.dtype_o = DType::kF16;
   p.o.layout = Layout::kBHSD;
@@ -215,6 +216,31 @@ const Case kCases[] = {
      "q_idx)))\nkeep = kv_idx % 7 != 3",
      {2, 4, 2, 333, 130, 64, 64}},
     {"differences, ragged", kDifferences, {3, 4, 2, 200, 150, 64, 64}, DType::kF16, {}, {}, {}, {}, {}, ragged},
+    // In float32, whose tiles have other shapes and whose products are sums of several.
+    {"plain f32", "value = score", {2, 4, 2, 200, 333, 128, 128}, DType::kF32},
+    {"causal f32", kCausal, {1, 2, 2, 257, 257, 64, 64}, DType::kF32, {0, 0, 30, 0}},
+    {"documents f32", kIds, {3, 2, 2, 300, 280, 64, 128}, DType::kF32},
+    {"one query f32", "value = score * 0.5\nkeep = kv_idx % 3 != 1", {3, 8, 2, 1, 500, 128, 128}, DType::kF32},
+    {"mask by the score f32", "value = score\nkeep = score > -0.3", {1, 2, 2, 100, 100, 64, 64}, DType::kF32},
+    {"wide heads f32", kCausal, {1, 2, 1, 150, 170, 256, 256}, DType::kF32},
+    {"odd dims f32", "value = score", {1, 2, 1, 90, 100, 40, 24}, DType::kF32},
+    {"unaligned rows f32", kCausal, {2, 2, 1, 100, 150, 72, 33}, DType::kF32, {}, true},
+    {"bias f32",
+     "operand x: f32 [h, q_idx, kv_idx]\noperand y: f32 [h]\nvalue = score * y + x",
+     {2, 2, 2, 140, 150, 64, 64},
+     DType::kF32},
+    {"a learned sink, dropout and the largest score f32",
+     "value = tanh(score * 0.2) * 5.0\nkeep = kv_idx + 40 <= q_idx",
+     {2, 4, 2, 200, 230, 64, 64},
+     DType::kF32,
+     {},
+     false,
+     Sink::kLearned,
+     0.3F,
+     true},
+    {"ragged f32", kCausal, {3, 4, 2, 200, 200, 64, 64}, DType::kF32, {}, {}, {}, {}, {}, ragged},
+    {"paged f32", kCausal, {3, 4, 2, 100, 130, 64, 64}, DType::kF32, {}, {}, {}, {}, {}, paged},
+    {"o in a half", kCausal, {2, 4, 2, 150, 130, 64, 64}, DType::kF32, {}, {}, {}, {}, {}, to_a_half},
 };
 
 constexpr const char* kLengths = "operand x: i32 [b]\nvalue = score * 0.7\nkeep = kv_idx < x * 40 + 60";

@@ -222,6 +222,38 @@ inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
   }
 }
 
+// Reads the upper 11 digits of its factors, and cuts off what a sum is too short for.
+inline void multiply_add_upper(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  for (int i = 0; i < 4; ++i) warp.in[lane][i] = a[i];
+  warp.in[lane][4] = b0 | (uint64_t)b1 << 32;
+  emulated::meet("a product of upper digits", [](emulated::Warp& all) {
+    const auto upper = [](uint32_t bits) { return float_of_bits(bits & 0xffffe000u); };
+    double left[16][8], right[8][8];
+    for (int from = 0; from < 32; ++from)
+      for (int half = 0; half < 2; ++half) {
+        for (int part = 0; part < 2; ++part)
+          left[from / 4 + part * 8][from % 4 + half * 4] = upper((uint32_t)all.in[from][part + 2 * half]);
+        right[from % 4 + half * 4][from / 4] = upper((uint32_t)(all.in[from][4] >> (32 * half)));
+      }
+    for (int to = 0; to < 32; ++to)
+      for (int e = 0; e < 4; ++e) {
+        double total = 0;
+        for (int k = 0; k < 8; ++k) total += left[to / 4 + e / 2 * 8][k] * right[k][to % 4 * 2 + e % 2];
+        const float rounded = (float)total;
+        memcpy(&all.out[to][e], &rounded, 4);
+      }
+  });
+  for (int e = 0; e < 4; ++e) {
+    float product;
+    memcpy(&product, &warp.out[lane][e], 4);
+    const double total = (double)sum[e] + product;
+    const float rounded = (float)total;
+    sum[e] = fabs((double)rounded) > fabs(total) ? nextafterf(rounded, 0.0f) : rounded;
+  }
+}
+
 template <int kBytes>
 void copy_ahead(void* shared, const void* from, int bytes) {
   if ((uintptr_t)shared % kBytes != 0 || (uintptr_t)from % kBytes != 0) emulated::fail("a copy that is not aligned");
@@ -277,6 +309,11 @@ inline unsigned exchange_bits(unsigned value, int lane_distance) {
   return value;
 }
 inline int bit_number(unsigned bit) { return __builtin_ctz(bit); }
+inline unsigned bits_of(float x) {
+  unsigned bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
 inline float exp2_of(float x) { return exp2f(x); }
 inline float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
 inline unsigned bf16_pair_of(float low, float high) {

@@ -37,4 +37,5 @@ def main():
                 print(json.dumps({"kind": "time", "case": case, "direction": direction, "implementation": name, "ms": round(ms, 4)}), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -18,11 +18,11 @@
 
 namespace scoremod::embedded {
 extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
-    kAttentionPrimitives, kAttentionTiles, kAttentionDropout, kAttentionProgram, kAttentionTileStates,
-    kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients, kAttentionBackwardQueries,
-    kAttentionKeyGradients, kAttentionBackwardKeys, kAttentionOperandTargets, kAttentionOperandTotals,
-    kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries,
-    kAttentionDifferences;
+    kAttentionPrimitives, kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram,
+    kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients,
+    kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys, kAttentionOperandTargets,
+    kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries,
+    kHopperBackwardKeys, kAttentionFewQueries, kAttentionDifferences;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -117,10 +117,15 @@ std::string mask_function(const AttentionProblem& problem, const Program& progra
                                                           {"keep", ProgramSource::variable(keep)}});
 }
 
+/// Of the halves that there are: those of q, k and v, or of o where only that has some.
+DType half_dtype(const AttentionProblem& problem) {
+  return problem.dtype == DType::kF32 ? problem.dtype_o.value_or(DType::kBF16) : problem.dtype;
+}
+
 const char* output_kind(const AttentionProblem& problem) {
   const DType output = problem.dtype_o.value_or(problem.dtype);
-  if (output == problem.dtype) return "kHalfOutput";
-  return output == DType::kF32 ? "kFloatOutput" : "kOtherHalfOutput";
+  if (output == DType::kF32) return "kFloatOutput";
+  return output == half_dtype(problem) ? "kHalfOutput" : "kOtherHalfOutput";
 }
 
 std::string settings(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask,
@@ -131,7 +136,8 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
       program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
   static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  return fill(embedded::kAttentionSettings, {{"bf16", flag(problem.dtype == DType::kBF16)},
+  return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
+                                             {"floats", flag(problem.dtype == DType::kF32)},
                                              {"dim_qk", problem.dim_qk},
                                              {"dim_v", problem.dim_v},
                                              {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},
@@ -207,8 +213,9 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
   const bool hopper = shape.family == Family::kHopper;
   return concat(embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask,
                 embedded::kAttentionArguments, settings(compiled, shape, mask, operands), primitives,
-                hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionTiles,
-                operands.places(), hopper ? embedded::kHopperTiles : "", embedded::kAttentionDropout,
+                hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionElements,
+                embedded::kAttentionTiles, operands.places(),
+                hopper ? embedded::kHopperTiles : embedded::kAttentionProducts, embedded::kAttentionDropout,
                 sink_function(compiled.problem));
 }
 
@@ -238,12 +245,13 @@ std::uint64_t revision_of_texts() {
   static const std::uint64_t revision = [] {
     const std::string all = concat(
         embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
-        embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionTiles,
-        embedded::kAttentionDropout, embedded::kAttentionProgram, embedded::kAttentionTileStates,
-        embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
-        embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
-        embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
-        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
+        embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionElements,
+        embedded::kAttentionTiles, embedded::kAttentionProducts, embedded::kAttentionDropout,
+        embedded::kAttentionProgram, embedded::kAttentionTileStates, embedded::kAttentionSoftmax,
+        embedded::kAttentionForward, embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients,
+        embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients, embedded::kAttentionBackwardKeys,
+        embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals, embedded::kHopperPrimitives,
+        embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
         embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries, embedded::kAttentionDifferences);
     return fnv1a(std::as_bytes(std::span(all)));
   }();

@@ -27,6 +27,8 @@ struct Direct {
 constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
 constexpr Direct kHopperForward{0.79, 0.077, 0.29, 1.06, 1.06, 0.006, 1},
     kHopperBackward{2.5, 0.37, 0.26, 2.4, 1, 0.016, 2};
+/// Of floats, whose products are three of a half the width each, beside what splits them.
+constexpr double kFloatProducts = 4.3;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
 /// Of the kernel that finds the states of tiles, for all scores, beside the mask's own statements.
@@ -52,7 +54,8 @@ double memory_time(const AttentionProblem& p, Direction direction, const DeviceR
   const double heads_q = static_cast<double>(p.batch * p.heads_q), heads_kv = static_cast<double>(p.batch * p.heads_kv);
   const double elements = (heads_q * static_cast<double>(p.seq_q) + heads_kv * static_cast<double>(p.seq_kv)) *
                           static_cast<double>(p.dim_qk + p.dim_v);
-  return (direction == Direction::kForward ? 2 : 6) * elements / (kReachedBandwidth * rates.bytes_per_ms);
+  const double bytes = (direction == Direction::kForward ? 2 : 6) * elements * (p.dtype == DType::kF32 ? 2 : 1);
+  return bytes / (kReachedBandwidth * rates.bytes_per_ms);
 }
 
 /// Of the kernel that finds the states of tiles.
@@ -90,7 +93,9 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
   }
   const NodeCosts costs = node_costs(problem.backward->program, true);
   const double pairs = pairs_of(p) / kMeasuredPairs, dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const double walk = mask.run * (kOperandWalk * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
+  const double of_floats = p.dtype == DType::kF32 ? kFloatProducts : 1;
+  const double walk =
+      mask.run * (kOperandWalk * of_floats * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
   double compute = pairs * walk * (queries + keys) * idle_parts(p, Direction::kBackward, shape, rates);
   compute += states_time(p, mask_knowledge(problem, Direction::kBackward), costs);
   compute += kOperandRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / kMeasuredRows;
@@ -124,6 +129,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
   const bool small = hopper ? shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
+  if (p.dtype == DType::kF32) products *= kFloatProducts;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
   const double program =
       direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;

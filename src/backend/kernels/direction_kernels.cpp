@@ -37,8 +37,6 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
     reasons.push_back(unsupported(
         Rule::kOutputDtype, concat("expected o of the dtype of q in a backward in f16, found ", to_string(*dtype_o))));
   }
-  if (dtype == DType::kF32)
-    reasons.push_back(unsupported(Rule::kDtype, "expected q, k and v in f16 or bf16, found f32"));
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {
     reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", kMaxDim, ", found ", dim_qk,
                                                          " of q and k and ", dim_v, " of v")));

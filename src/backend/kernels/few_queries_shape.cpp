@@ -104,6 +104,8 @@ TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const At
 }
 
 std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem) {
+  if (problem.dtype == DType::kF32)
+    return {unsupported(Rule::kDtype, "few-query kernels: expected q, k and v in f16 or bf16, found f32")};
   if (problem.seq_q <= kMostQueries) return {};
   return {unsupported(Rule::kEngineRefused,
                       concat("few-query kernels: expected at most ", kMostQueries, " queries, found ", problem.seq_q))};

@@ -80,6 +80,9 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
         unsupported(Rule::kEngineRefused, concat("hopper kernels: expected compute capability 9.0, found ",
                                                  compute_capability / 10, ".", compute_capability % 10)));
   }
+  if (problem.dtype == DType::kF32) {
+    reasons.push_back(unsupported(Rule::kDtype, "hopper kernels: expected q, k and v in f16 or bf16, found f32"));
+  }
   const bool backward = direction == Direction::kBackward;
   if (backward && std::min(problem.seq_q, problem.seq_kv) <= kFewRows) {
     reasons.push_back(unsupported(Rule::kEngineRefused, concat("hopper kernels: expected more than ", kFewRows,

@@ -29,17 +29,6 @@ using kernels::TileShape;
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 3;
 
-/// The shapes of portable kernels to build, the better first: the last is taken whatever becomes of it.
-std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
-  const TileShape best = kernels::tile_shape(problem, direction);
-  if (best.row_tiles == 1) return {best};
-  TileShape smaller = best;
-  smaller.row_tiles = 1;
-  smaller.queries /= 2;
-  smaller.step = std::min(smaller.step, smaller.queries);
-  return {best, smaller};
-}
-
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter image;
   image.text("attention kernels").integer(kRevision).integer(compute_capability);
@@ -86,8 +75,8 @@ class KernelsBackend final : public Backend {
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
     if (target == nullptr || !reasons.empty()) return reasons;
     reasons = kernels::device_objections(target->device);
-    for (UnsupportedReason& reason :
-         shape_objections(problem, task.direction, shapes_of(problem.problem, task.direction).back(), target->device))
+    for (UnsupportedReason& reason : shape_objections(
+             problem, task.direction, kernels::tile_shapes(problem.problem, task.direction).back(), target->device))
       reasons.push_back(std::move(reason));
     return reasons;
   }
@@ -116,7 +105,7 @@ class KernelsBackend final : public Backend {
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) add(kernels::hopper_shapes(problem.problem, task.direction));
     // Portable kernels' registers are full without the gradients of operands.
-    if (task.operand_gradients.empty()) add(shapes_of(problem.problem, task.direction));
+    if (task.operand_gradients.empty()) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
     return candidates;
   }

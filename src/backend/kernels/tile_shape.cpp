@@ -7,13 +7,55 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-constexpr std::int64_t kHalfBytes = 2;
 /// Of these a trial has as many as the problem.
 constexpr std::int64_t kFewRows = 64;
+constexpr std::int64_t kWordBytes = 16;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
-std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
+std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
+  return padded(dim) * shape.element_bytes + kWordBytes;
+}
+
+TileShape forward_shape(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  const bool floats = problem.dtype == DType::kF32;
+  TileShape shape;
+  if (widest > 128) {
+    shape.keys = floats ? 16 : 32;
+  } else {
+    if (floats && widest > 64) shape.keys = 32;
+    if (problem.seq_q > shape.queries) {
+      // Each matrix that is read from k and v then serves two products.
+      shape.row_tiles = 2;
+      shape.queries = 128;
+    }
+  }
+  return shape;
+}
+
+TileShape backward_shape(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  const bool floats = problem.dtype == DType::kF32;
+  TileShape shape;
+  shape.step = 64;
+  if (widest <= (floats ? 64 : 128) && problem.seq_q > shape.queries) {
+    shape.row_tiles = 2;
+    shape.queries = 128;
+  }
+  if (widest > 128) {
+    // The smallest devices have 99 KiB of shared memory for a block.
+    shape.warps = 2;
+    shape.queries = shape.keys = 32;
+    shape.step = shape.part = 16;
+  }
+  if (floats) {
+    shape.step = shape.part = shape.key_step = widest > 64 ? 16 : 32;
+  }
+  shape.own_deltas = !problem.given_deltas && std::min(problem.seq_q, problem.seq_kv) <= kFewRows;
+  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  return shape;
+}
 
 }  // namespace
 
@@ -26,51 +68,45 @@ const char* to_string(Family family) {
   fail_bug("unknown family of kernels ", static_cast<int>(family));
 }
 
+std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
+  TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);
+  if (problem.dtype == DType::kF32) best.element_bytes = 4;
+  TileShape smaller = best;
+  if (best.row_tiles > 1) {
+    smaller.row_tiles = 1;
+    smaller.queries /= 2;
+    smaller.step = std::min(smaller.step, smaller.queries);
+  } else if (direction == Direction::kBackward && problem.dtype == DType::kF32) {
+    smaller.step = smaller.part = smaller.key_step = 8;
+  }
+  if (smaller == best) return {best};
+  return {best, smaller};
+}
+
 TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
-  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  TileShape shape;
-  if (direction == Direction::kForward) {
-    if (widest > 128) {
-      shape.keys = 32;
-    } else if (problem.seq_q > shape.queries) {
-      // Each matrix that is read from k and v then serves two products.
-      shape.row_tiles = 2;
-      shape.queries = 128;
-    }
-    return shape;
-  }
-  shape.step = 64;
-  if (widest <= 128 && problem.seq_q > shape.queries) {
-    shape.row_tiles = 2;
-    shape.queries = 128;
-  }
-  if (widest > 128) {
-    // The smallest devices have 99 KiB of shared memory for a block.
-    shape.warps = 2;
-    shape.queries = shape.keys = 32;
-    shape.step = shape.part = 16;
-  }
-  shape.own_deltas = !problem.given_deltas && std::min(problem.seq_q, problem.seq_kv) <= kFewRows;
-  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
-  return shape;
+  return tile_shapes(problem, direction).front();
 }
 
 std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + shape.keys) * row_bytes(dim_qk) + shape.keys * row_bytes(dim_v));
+  return static_cast<std::size_t>((shape.queries + shape.keys) * row_bytes(shape, dim_qk) +
+                                  shape.keys * row_bytes(shape, dim_v));
 }
 
 std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) * row_bytes(dim_qk) +
-                                  (shape.queries + shape.key_step) * row_bytes(dim_v));
+  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) * row_bytes(shape, dim_qk) +
+                                  (shape.queries + shape.key_step) * row_bytes(shape, dim_v));
 }
 
 std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) * (row_bytes(dim_qk) + row_bytes(dim_v)));
+  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) *
+                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
 }
 
 std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const std::size_t terms = 2 * 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
-  return static_cast<std::size_t>((shape.keys + 2 * shape.step) * (row_bytes(dim_qk) + row_bytes(dim_v))) + terms;
+  return static_cast<std::size_t>((shape.keys + 2 * shape.step) *
+                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v))) +
+         terms;
 }
 
 }  // namespace scoremod::backend::kernels

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "scoremod/problem.hpp"
 
@@ -22,14 +23,15 @@ const char* to_string(Family family);
 /// How the kernels of one direction cut a problem.
 struct TileShape {
   Family family = Family::kPortable;
-  int warps = 4;      ///< of a block of threads, but for kHopper's producers
-  int row_tiles = 1;  ///< rows of 16 that a warp has in the forward and in the kernel of dq
-  int queries = 64;   ///< of a tile of scores: a block's in these two, 16 * row_tiles * warps
-  int keys = 64;      ///< likewise: a block's in the kernel of dk and dv, 16 * warps
-  int step = 32;      ///< queries that the kernel of dk and dv loads at once
-  int part = 32;      ///< of these: queries whose scores it has at once
-  int key_step = 32;  ///< keys that the kernel of dq takes at once
-  int blocks = 2;     ///< that a multiprocessor should have room for, which limits a thread's registers
+  int warps = 4;          ///< of a block of threads, but for kHopper's producers
+  int row_tiles = 1;      ///< rows of 16 that a warp has in the forward and in the kernel of dq
+  int queries = 64;       ///< of a tile of scores: a block's in these two, 16 * row_tiles * warps
+  int keys = 64;          ///< likewise: a block's in the kernel of dk and dv, 16 * warps
+  int step = 32;          ///< queries that the kernel of dk and dv loads at once
+  int part = 32;          ///< of these: queries whose scores it has at once
+  int key_step = 32;      ///< keys that the kernel of dq takes at once
+  int element_bytes = 2;  ///< of a number in a tile: 4 where q, k and v are f32
+  int blocks = 2;         ///< that a multiprocessor should have room for, which limits a thread's registers
   /// dk and dv are written by a kernel each: the sums of both would not fit into the registers.
   bool split_keys = false;
   /// The sum of a row's weights and their gradients is made from these, and not from o and d_o: o's rounding is much of
@@ -51,8 +53,10 @@ struct TileShape {
   bool operator==(const TileShape&) const = default;
 };
 
-/// The shape of portable kernels that was fastest on an H200 among those without spilled registers. Problems whose
-/// lengths differ have one shape, but for those with few queries.
+/// The shapes of portable kernels to build, the better first; the last is taken whatever becomes of it, and fits every
+/// device. Problems whose lengths differ have the same shapes, but for those with few queries.
+std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction);
+/// The first of them: of halves, what was fastest on an H200 among shapes without spilled registers.
 TileShape tile_shape(const AttentionProblem& problem, Direction direction);
 
 /// Shared memory of one block, in bytes.

@@ -49,7 +49,7 @@ TEST(SuiteCases, AreValidAndWhatGpuBackendsAllow) {
     const AttentionProblem& problem = one.problem;
     ASSERT_NO_THROW(validate(problem));
     EXPECT_TRUE(problem.backward || problem.paged);
-    EXPECT_TRUE(problem.dtype == DType::kF16 || problem.dtype == DType::kBF16);
+    EXPECT_TRUE(is_floating(problem.dtype));
     EXPECT_LE(problem.dim_qk, 256);
     for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO}) {
       const Strides strides = problem::strides_of(problem, role);

@@ -5,15 +5,16 @@
 #pragma once
 
 #include "backend/kernels/device/attention_key_gradients.cuh"
+#include "backend/kernels/device/attention_products.cuh"
 
 template <bool kDk, bool kDv>
 SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   SCOREMOD_SHARED(shared);
-  constexpr int kStepHalves = kStep * (row_length(kDimQk) + row_length(kDimV));
-  Half* const k_tile = (Half*)shared;
-  Half* const v_tile = k_tile + kKeys * row_length(kDimQk);
-  Half* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
-  float* const step_terms = (float*)(step_tiles + 2 * kStepHalves);
+  constexpr int kStepElements = kStep * (row_length(kDimQk) + row_length(kDimV));
+  TileElement* const k_tile = (TileElement*)shared;
+  TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
+  TileElement* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
+  float* const step_terms = (float*)(step_tiles + 2 * kStepElements);
   const AttentionArguments& call = p.call;
   const int heads_kv = call.heads_q / call.group;
   const int key_tile = blockIdx.x % call.key_tiles;
@@ -32,7 +33,7 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
   const auto load_step = [&](int buffer) {
-    Half* const q_tile = step_tiles + buffer * kStepHalves;
+    TileElement* const q_tile = step_tiles + buffer * kStepElements;
     load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, steps.h), steps.first_query(), queries);
     load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of<Output>(call.d_o, b, steps.h),
                             steps.first_query(), queries);
@@ -57,9 +58,9 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
     if (more) load_step(buffer ^ 1);
 #pragma unroll 1
     for (int part = 0; part < kStep; part += kPart) {
-      const Half* const q_tile = step_tiles + buffer * kStepHalves + part * row_length(kDimQk);
-      const Half* const d_o_tile =
-          step_tiles + buffer * kStepHalves + kStep * row_length(kDimQk) + part * row_length(kDimV);
+      const TileElement* const q_tile = step_tiles + buffer * kStepElements + part * row_length(kDimQk);
+      const TileElement* const d_o_tile =
+          step_tiles + buffer * kStepElements + kStep * row_length(kDimQk) + part * row_length(kDimV);
       const float* const terms = step_terms + (buffer * kStep + part) * 2;
       Sums<1, kPart> scores, products;
       scores.clear();

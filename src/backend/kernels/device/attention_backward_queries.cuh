@@ -2,12 +2,14 @@
 // tiles of keys in ascending order.
 #pragma once
 
+#include "backend/kernels/device/attention_products.cuh"
 #include "backend/kernels/device/attention_query_gradients.cuh"
 
 // Puts the sum of each row's weights times their gradients, in float32 from end to end, in the place of the rows' sums
 // of o d_o, here and in memory.
-SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d_o_tile, Half* k_tile, Half* v_tile,
-                                       float (&terms)[kRowTiles][2][2], int b, int h, int query_tile) {
+SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, TileElement* q_tile, TileElement* d_o_tile,
+                                       TileElement* k_tile, TileElement* v_tile, float (&terms)[kRowTiles][2][2], int b,
+                                       int h, int query_tile) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
@@ -70,11 +72,11 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, Half* q_tile, Half* d
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  Half* const q_tile = (Half*)shared;
-  Half* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
-  Half* const v_tile = d_o_tile + kQueries * row_length(kDimV);
-  Half* k_tile = v_tile + kKeyStep * row_length(kDimV);
-  Half* other_k_tile = k_tile + kKeyStep * row_length(kDimQk);
+  TileElement* const q_tile = (TileElement*)shared;
+  TileElement* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
+  TileElement* const v_tile = d_o_tile + kQueries * row_length(kDimV);
+  TileElement* k_tile = v_tile + kKeyStep * row_length(kDimV);
+  TileElement* other_k_tile = k_tile + kKeyStep * row_length(kDimQk);
   const AttentionArguments& call = p.call;
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
@@ -121,7 +123,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
     else
       differentiate_tile<false>(p, scores, products, terms, gains, b, h, first_query, first_key);
     add_product<kDimQk>(dq, scores, k_tile);
-    Half* const read = k_tile;
+    TileElement* const read = k_tile;
     k_tile = other_k_tile;
     other_k_tile = read;
   }

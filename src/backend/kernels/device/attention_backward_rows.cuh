@@ -26,7 +26,7 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   }
   const RowsOf<Output> o = rows_of<Output>(call.o, b, h), d_o = rows_of<Output>(call.d_o, b, h);
   float sum = 0.0f;
-  if (are_halves(o.data) && o.aligned && d_o.aligned) {
+  if (kSameType<Output, Half> && o.aligned && d_o.aligned) {
     // Sixteen bytes of each.
     if (lane < kDimV / 8) {
       alignas(16) Half o_word[8], d_o_word[8];
@@ -67,8 +67,8 @@ SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const Attent
 }
 
 // The products of one element by plain sums.
-template <class Element>
-SCOREMOD_FUNCTION float dot(const RowsOf<Element>& x, int x_row, const Rows& y, int y_row, int dims) {
+template <class Of>
+SCOREMOD_FUNCTION float dot(const RowsOf<Of>& x, int x_row, const Rows& y, int y_row, int dims) {
   float sum = 0.0f;
 #pragma unroll 1
   for (int d = 0; d < dims; ++d)

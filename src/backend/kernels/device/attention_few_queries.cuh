@@ -4,6 +4,7 @@
 // row, from what the shares have left, in ascending order; a single share needs no such kernel.
 #pragma once
 
+#include "backend/kernels/device/attention_products.cuh"
 #include "backend/kernels/device/attention_softmax.cuh"
 
 constexpr int kTeamWarps = kWarps / kTeams, kTeamThreads = 32 * kTeamWarps;

@@ -2,13 +2,14 @@
 // them, and walks with the others over the tiles of keys with an online softmax.
 #pragma once
 
+#include "backend/kernels/device/attention_products.cuh"
 #include "backend/kernels/device/attention_softmax.cuh"
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  Half* const q_tile = (Half*)shared;
-  Half* const k_tile = q_tile + kQueries * row_length(kDimQk);
-  Half* const v_tile = k_tile + kKeys * row_length(kDimQk);
+  TileElement* const q_tile = (TileElement*)shared;
+  TileElement* const k_tile = q_tile + kQueries * row_length(kDimQk);
+  TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
   const AttentionArguments& call = p.call;
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/kernels/device/attention_operand_program.cuh"
+#include "backend/kernels/device/attention_products.cuh"
 
 // Gradients that vary along queries and keys are zero in tiles that are not walked over.
 SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int query_tile) {
@@ -121,10 +122,10 @@ SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const f
 
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  constexpr int kStepHalves = kKeyStep * (row_length(kDimQk) + row_length(kDimV));
-  Half* const q_tile = (Half*)shared;
-  Half* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
-  Half* const step_tiles = d_o_tile + kQueries * row_length(kDimV);  // two times k, then v
+  constexpr int kStepElements = kKeyStep * (row_length(kDimQk) + row_length(kDimV));
+  TileElement* const q_tile = (TileElement*)shared;
+  TileElement* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
+  TileElement* const step_tiles = d_o_tile + kQueries * row_length(kDimV);  // two times k, then v
   const AttentionArguments& call = p.call;
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
@@ -141,7 +142,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   const auto load_step = [&](int buffer) {
-    Half* const k_tile = step_tiles + buffer * kStepHalves;
+    TileElement* const k_tile = step_tiles + buffer * kStepElements;
     load_tile<kKeyStep, kDimQk>(k_tile, ks, steps.first_key(), keys);
     load_tile<kKeyStep, kDimV>(k_tile + kKeyStep * row_length(kDimQk), vs, steps.first_key(), keys);
   };
@@ -158,7 +159,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
     block_barrier();  // the step is there, and nobody reads the last one any more
     more = steps.next(call, b, h);
     if (more) load_step(buffer ^ 1);
-    const Half* const k_tile = step_tiles + buffer * kStepHalves;
+    const TileElement* const k_tile = step_tiles + buffer * kStepElements;
     Sums<kRowTiles, kKeyStep> scores, products;
     scores.clear();
     products.clear();
@@ -177,11 +178,11 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
 // One block of threads for kKeys keys of one batch and query head.
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
-  constexpr int kStepHalves = kStep * (row_length(kDimQk) + row_length(kDimV));
-  Half* const k_tile = (Half*)shared;
-  Half* const v_tile = k_tile + kKeys * row_length(kDimQk);
-  Half* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
-  float* const step_terms = (float*)(step_tiles + 2 * kStepHalves);
+  constexpr int kStepElements = kStep * (row_length(kDimQk) + row_length(kDimV));
+  TileElement* const k_tile = (TileElement*)shared;
+  TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
+  TileElement* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
+  float* const step_terms = (float*)(step_tiles + 2 * kStepElements);
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32, key_tile = blockIdx.x % call.key_tiles;
   const int head = blockIdx.x / call.key_tiles, b = head / call.heads_q, h = head % call.heads_q;
@@ -194,7 +195,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   QuerySteps steps;
   steps.begin_head(call, b, h, key_tile);
   const auto load_step = [&](int buffer) {
-    Half* const q_tile = step_tiles + buffer * kStepHalves;
+    TileElement* const q_tile = step_tiles + buffer * kStepElements;
     load_tile<kStep, kDimQk>(q_tile, rows_of(call.q, b, h), steps.first_query(), queries);
     load_tile<kStep, kDimV>(q_tile + kStep * row_length(kDimQk), rows_of<Output>(call.d_o, b, h), steps.first_query(),
                             queries);
@@ -219,9 +220,9 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
     if (more) load_step(buffer ^ 1);
 #pragma unroll 1
     for (int part = 0; part < kStep; part += kPart) {
-      const Half* const q_tile = step_tiles + buffer * kStepHalves + part * row_length(kDimQk);
-      const Half* const d_o_tile =
-          step_tiles + buffer * kStepHalves + kStep * row_length(kDimQk) + part * row_length(kDimV);
+      const TileElement* const q_tile = step_tiles + buffer * kStepElements + part * row_length(kDimQk);
+      const TileElement* const d_o_tile =
+          step_tiles + buffer * kStepElements + kStep * row_length(kDimQk) + part * row_length(kDimV);
       const float* const terms = step_terms + (buffer * kStep + part) * 2;
       Sums<1, kPart> scores, products;
       scores.clear();

@@ -47,6 +47,16 @@ SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const unsigned (&a)[4], uns
   }
 }
 
+// The same of the upper 11 digits of floats, 16 x 8 by 8 x 8: a's columns and b's rows are l % 4 and l % 4 + 4 of lane
+// l, and a's rows l / 4 and l / 4 + 8, which come first.
+SCOREMOD_FUNCTION void multiply_add_upper(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Copies `bytes` of kBytes and fills the rest with zeros, beside what follows. `from` must be an address of the tensor
 // even where nothing is copied.
 template <int kBytes>
@@ -106,6 +116,7 @@ SCOREMOD_FUNCTION unsigned exchange_bits(unsigned value, int lane_distance) {
 // Of a word with one bit.
 SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }
 
+SCOREMOD_FUNCTION unsigned bits_of(float x) { return __float_as_uint(x); }
 SCOREMOD_FUNCTION float exp2_of(float x) {
   float value;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));

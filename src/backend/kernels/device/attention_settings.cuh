@@ -1,7 +1,8 @@
 // What is compiled into attention kernels beside the program.
 #pragma once
 
-constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;  // else f16
+constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;       // halves are bf16, else f16
+constexpr bool kFloats = /*{floats}*/ false /*{}*/;  // q, k and v are f32, else halves
 constexpr int kDimQk = /*{dim_qk}*/ 64 /*{}*/, kDimV = /*{dim_v}*/ 64 /*{}*/;
 constexpr int kOperands = /*{operands}*/ 1 /*{}*/;  // at least 1
 // A tile of scores, the warps of a block, rows of 16 that a warp has where rows are queries, queries that the backward
@@ -28,7 +29,7 @@ constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;         // the largest s
 constexpr bool kRaggedQueries = /*{ragged_queries}*/ true /*{}*/, kRaggedKeys = /*{ragged_keys}*/ true /*{}*/;
 constexpr bool kPaged = /*{paged}*/ false /*{}*/;
 constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
-// What o and d_o are, of which the one is not the type of q, k and v that the other is.
+// What o and d_o are: halves are those of q, k and v, unless these are floats.
 enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
 constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
 // Operands whose gradients are summed here: those that do not vary along keys, those that do, and all, in this order.

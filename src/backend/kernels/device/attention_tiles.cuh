@@ -1,7 +1,7 @@
-// Tiles of q, k, v and d_o in shared memory, products of them, and which tiles a mask leaves.
+// Tiles of q, k, v and d_o in shared memory, sums over them, and which tiles a mask leaves.
 #pragma once
 
-#include "backend/kernels/device/attention_primitives.cuh"
+#include "backend/kernels/device/attention_elements.cuh"
 
 struct Arguments {
   AttentionArguments call;
@@ -14,57 +14,9 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 SCOREMOD_FUNCTION float infinity() { return float_of_bits(0x7f800000u); }
 
 SCOREMOD_FUNCTION constexpr int padded(int dim) { return (dim + 15) / 16 * 16; }
-// Halves from one row of a tile to the next: an odd number of 16-byte words, so that eight rows at one column lie in
+// Elements from one row of a tile to the next: an odd number of 16-byte words, so that eight rows at one column lie in
 // different banks.
-SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + 8; }
-
-// Eight halves, where one access may take them.
-struct alignas(16) Word {
-  unsigned long long halves[2];
-};
-SCOREMOD_FUNCTION void copy_word(void* to, const void* from) { *(Word*)to = *(const Word*)from; }
-
-// The numbers that tensors hold: halves, or in o and d_o what kOutput says.
-struct OtherHalf {
-  unsigned short bits;
-};
-template <OutputKind kKind>
-struct OutputElement {
-  using Type = Half;
-};
-template <>
-struct OutputElement<kOtherHalfOutput> {
-  using Type = OtherHalf;
-};
-template <>
-struct OutputElement<kFloatOutput> {
-  using Type = float;
-};
-using Output = OutputElement<kOutput>::Type;
-
-SCOREMOD_FUNCTION float float_of(Half x) { return kBf16 ? load_bf16(&x, 0) : load_f16(&x, 0); }
-SCOREMOD_FUNCTION float float_of(OtherHalf x) { return kBf16 ? load_f16(&x.bits, 0) : load_bf16(&x.bits, 0); }
-SCOREMOD_FUNCTION float float_of(float x) { return x; }
-SCOREMOD_FUNCTION unsigned other_pair_of(float low, float high) {
-  return kBf16 ? f16_pair_of(low, high) : bf16_pair_of(low, high);
-}
-SCOREMOD_FUNCTION Half half_of(float x) { return (Half)pair_of(x, 0.0f); }
-SCOREMOD_FUNCTION Half half_of(Half x) { return x; }
-SCOREMOD_FUNCTION Half half_of(OtherHalf x) { return half_of(float_of(x)); }
-SCOREMOD_FUNCTION void store_element(Half* to, float x) { *to = half_of(x); }
-SCOREMOD_FUNCTION void store_element(OtherHalf* to, float x) { to->bits = (unsigned short)other_pair_of(x, 0.0f); }
-SCOREMOD_FUNCTION void store_element(float* to, float x) { *to = x; }
-
-// Of two neighbours in an aligned row.
-struct alignas(8) FloatPair {
-  float low, high;
-};
-SCOREMOD_FUNCTION void store_pair(Half* to, float low, float high) { *(unsigned*)to = pair_of(low, high); }
-SCOREMOD_FUNCTION void store_pair(OtherHalf* to, float low, float high) { *(unsigned*)to = other_pair_of(low, high); }
-SCOREMOD_FUNCTION void store_pair(float* to, float low, float high) { *(FloatPair*)to = {low, high}; }
-
-SCOREMOD_FUNCTION constexpr bool are_halves(const Half*) { return true; }
-SCOREMOD_FUNCTION constexpr bool are_halves(const void*) { return false; }
+SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + kWordElements<TileElement>; }
 
 SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
 
@@ -94,16 +46,16 @@ SCOREMOD_FUNCTION long long row_number(const AttentionArguments& call, int b, in
 }
 
 // The rows of one batch and head of a tensor, by their positions in the sequence.
-template <class Element>
+template <class Of>
 struct RowsOf {
-  Element* data;  // of position 0, or of the pool's first block
+  Of* data;  // of position 0, or of the pool's first block
   long long row, dim;
   bool aligned;
   const int* pages;  // null where the rows lie in one piece
   long long page_step, block;
   int blocks;
 
-  SCOREMOD_MEMBER Element* at(int position) const {
+  SCOREMOD_MEMBER Of* at(int position) const {
     if (kPaged && pages != nullptr) {
       // Nobody has checked what a call's page table holds either.
       const int page = clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
@@ -112,11 +64,11 @@ struct RowsOf {
     return data + position * row;
   }
 };
-using Rows = RowsOf<Half>;
+using Rows = RowsOf<Element>;
 
-template <class Element = Half>
-SCOREMOD_FUNCTION RowsOf<Element> rows_of(const TensorArgument& tensor, int b, int h) {
-  RowsOf<Element> rows{(Element*)tensor.data + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
+template <class Of = Element>
+SCOREMOD_FUNCTION RowsOf<Of> rows_of(const TensorArgument& tensor, int b, int h) {
+  RowsOf<Of> rows{(Of*)tensor.data + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
   if (kPaged && tensor.places != nullptr) {
     rows.pages = tensor.places + b * tensor.place_batch;
     rows.page_step = tensor.place_step;
@@ -130,16 +82,16 @@ SCOREMOD_FUNCTION RowsOf<Element> rows_of(const TensorArgument& tensor, int b, i
   return rows;
 }
 
-// Rows first, first + 1, ... as halves; those from `end` on are zeros, and so are the dims that pad a row. By kLoaders
-// threads, of which the calling one is `thread`. Complete after wait_for_copies() and a barrier.
-template <int kTileRows, int kDim, int kLoaders = kThreads, class Element>
-SCOREMOD_FUNCTION void load_tile(Half* tile, const RowsOf<Element>& from, int first, int end,
+// Rows first, first + 1, ... as elements of a tile; those from `end` on are zeros, and so are the dims that pad a row.
+// By kLoaders threads, of which the calling one is `thread`. Complete after wait_for_copies() and a barrier.
+template <int kTileRows, int kDim, int kLoaders = kThreads, class From>
+SCOREMOD_FUNCTION void load_tile(TileElement* tile, const RowsOf<From>& from, int first, int end,
                                  int thread = threadIdx.x) {
-  if (are_halves(from.data) && from.aligned) {
-    constexpr int kWords = padded(kDim) / 8;
+  if (kSameType<From, TileElement> && from.aligned) {
+    constexpr int kPerWord = kWordElements<TileElement>, kWords = padded(kDim) / kPerWord;
 #pragma unroll 2
     for (int i = thread; i < kTileRows * kWords; i += kLoaders) {
-      const int row = i / kWords, dim = i % kWords * 8;
+      const int row = i / kWords, dim = i % kWords * kPerWord;
       const bool there = first + row < end && dim < kDim;
       copy_ahead<16>(tile + row * row_length(kDim) + dim, there ? from.at(first + row) + dim : from.data,
                      there ? 16 : 0);
@@ -148,8 +100,9 @@ SCOREMOD_FUNCTION void load_tile(Half* tile, const RowsOf<Element>& from, int fi
 #pragma unroll 1
     for (int i = thread; i < kTileRows * padded(kDim); i += kLoaders) {
       const int row = i / padded(kDim), dim = i % padded(kDim);
-      const bool there = first + row < end && dim < kDim;
-      tile[row * row_length(kDim) + dim] = there ? half_of(from.at(first + row)[dim * from.dim]) : (Half)0;
+      TileElement* const to = tile + row * row_length(kDim) + dim;
+      *to = 0;
+      if (first + row < end && dim < kDim) convert_element(to, from.at(first + row)[dim * from.dim]);
     }
   }
 }
@@ -169,67 +122,12 @@ struct Sums {
   }
 };
 
-// sums += a b^T, where a's rows are the warp's and b has kColumns rows; both are tiles of kDim.
-template <int kDim, int kRowTiles, int kColumns>
-SCOREMOD_FUNCTION void add_product_of_rows(Sums<kRowTiles, kColumns>& sums, const Half* a, const Half* b) {
-  const int lane = threadIdx.x % 32;
-  const Half* const a_row = a + lane % 16 * row_length(kDim) + lane / 16 * 8;
-  const Half* const b_row = b + (lane % 8 + lane / 16 * 8) * row_length(kDim) + lane / 8 % 2 * 8;
-#pragma unroll
-  for (int k = 0; k < padded(kDim); k += 16) {
-    unsigned left[kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) load_matrices(left[m], a_row + m * 16 * row_length(kDim) + k);
-#pragma unroll
-    for (int n = 0; n < kColumns; n += 16) {
-      unsigned right[4];
-      load_matrices(right, b_row + n * row_length(kDim) + k);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(sums.at[m][n / 8], left[m], right[0], right[1]);
-        multiply_add(sums.at[m][n / 8 + 1], left[m], right[2], right[3]);
-      }
-    }
-  }
-}
-
-// sums += w b, where w has kInner columns, rounded to halves, and b is a tile of kInner rows of kDim.
-template <int kDim, int kRowTiles, int kInner>
-SCOREMOD_FUNCTION void add_product(Sums<kRowTiles, padded(kDim)>& sums, const Sums<kRowTiles, kInner>& w,
-                                   const Half* b) {
-  const int lane = threadIdx.x % 32;
-  const Half* const b_row = b + lane % 16 * row_length(kDim) + lane / 16 * 8;
-#pragma unroll
-  for (int k = 0; k < kInner; k += 16) {
-    unsigned left[kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      const auto& low = w.at[m][k / 8];
-      const auto& high = w.at[m][k / 8 + 1];
-      left[m][0] = pair_of(low[0], low[1]);
-      left[m][1] = pair_of(low[2], low[3]);
-      left[m][2] = pair_of(high[0], high[1]);
-      left[m][3] = pair_of(high[2], high[3]);
-    }
-#pragma unroll
-    for (int n = 0; n < padded(kDim); n += 16) {
-      unsigned right[4];
-      load_matrices_transposed(right, b_row + k * row_length(kDim) + n);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(sums.at[m][n / 8], left[m], right[0], right[1]);
-        multiply_add(sums.at[m][n / 8 + 1], left[m], right[2], right[3]);
-      }
-    }
-  }
-}
-
 SCOREMOD_FUNCTION bool is_finite(float x) { return x - x == 0.0f; }
 
 // Rows below `end` of the sums times a factor of each row, to a tensor.
-template <int kDim, int kRowTiles, class Element>
+template <int kDim, int kRowTiles, class To>
 SCOREMOD_FUNCTION void store_rows(const Sums<kRowTiles, padded(kDim)>& sums, const float (&factors)[kRowTiles][2],
-                                  const RowsOf<Element>& to, int first, int end) {
+                                  const RowsOf<To>& to, int first, int end) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
@@ -237,7 +135,7 @@ SCOREMOD_FUNCTION void store_rows(const Sums<kRowTiles, padded(kDim)>& sums, con
     for (int half = 0; half < 2; ++half) {
       const int row = first + m * 16 + half * 8 + lane / 4;
       if (row >= end) continue;
-      Element* const at = to.at(row);
+      To* const at = to.at(row);
 #pragma unroll
       for (int n = 0; n < padded(kDim) / 8; ++n) {
         const int dim = n * 8 + lane % 4 * 2;

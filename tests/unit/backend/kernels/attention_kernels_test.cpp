@@ -99,7 +99,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Values("causal", "causal with offsets", "one query", "documents",
                                            "mask by the score", "infinite values", "wide heads", "unaligned rows",
                                            "dropout with one query", "dropout by keys", "differences by head",
-                                           "differences of every kind", "differences, ragged"));
+                                           "differences of every kind", "differences, ragged", "causal f32",
+                                           "documents f32", "one query f32", "mask by the score f32", "wide heads f32",
+                                           "odd dims f32", "unaligned rows f32"));
 
 /// A learned sink, dropout and the largest score; and those with odd offsets.
 TEST(AttentionKernelFields, AreRight) {
@@ -125,7 +127,9 @@ TEST_P(AttentionKernelPlaces, AreRightWithInfinitiesAndNan) {
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernelPlaces,
                          ::testing::Values("ragged", "ragged queries", "ragged keys with dropout",
                                            "ragged with a mask by the score", "paged", "paged by heads", "lengths",
-                                           "o in f32", "o in the other half", "gradients elsewhere"));
+                                           "o in f32", "o in the other half", "gradients elsewhere",
+                                           "a learned sink, dropout and the largest score f32", "ragged f32",
+                                           "paged f32", "o in a half"));
 
 /// Bytes with memory before or behind them that may not be touched.
 class GuardedBytes {
@@ -301,6 +305,11 @@ const FieldFault kFieldFaults[] = {
      {},
      {"rows_of(call.dq, b, h), first_query", "rows_of(call.q, b, h), first_query"},
      "gradients elsewhere"},
+    {"FloatsOfUpperDigits", {"multiply_add_upper(product, a.large, b.small[0], b.small[1]);", ""}, {}, "causal f32"},
+    {"FloatsOfUpperDigitsInBackward",
+     {},
+     {"multiply_add_upper(product, a.small, b.large[0], b.large[1]);", ""},
+     "causal f32"},
     {"OutputsInPairs", {"= {low, high}; }", "= {high, low}; }"}, {}, "o in f32"},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, AttentionKernelFieldFaults, ::testing::ValuesIn(kFieldFaults),

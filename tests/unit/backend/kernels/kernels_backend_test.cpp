@@ -356,7 +356,8 @@ TEST(KernelsBackend, TellsProblemsOfAnotherStructureApart) {
 
 TEST(KernelsBackend, RefusesWithEveryReason) {
   AttentionProblem problem = problem_of(kCausal);
-  problem.dtype = DType::kF32;
+  problem.dtype = DType::kF16;
+  problem.dtype_o = DType::kF32;
   problem.dim_qk = 264;
   const auto ids = [&](const Target* target, const Task& task) {
     std::vector<std::string> found;
@@ -365,8 +366,8 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
     return found;
   };
   const Task forward{Direction::kForward, true, {}};
-  EXPECT_EQ(ids(nullptr, forward), (std::vector<std::string>{"dtype", "head_dim"}));
-  problem.dtype = DType::kF16;
+  EXPECT_EQ(ids(nullptr, forward), (std::vector<std::string>{"output_dtype", "head_dim"}));
+  problem.dtype_o.reset();
   problem.dim_qk = 128;
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
   EXPECT_EQ(ids(nullptr, {Direction::kBackward, true, {0}}), std::vector<std::string>{"no_operand_gradient"});

@@ -1,0 +1,75 @@
+// The numbers that tensors and tiles hold: what q, k, v and their gradients are in memory, what o and d_o are, what
+// a tile in shared memory is made of, and how one becomes another. attention_products.cuh has the products of each.
+#pragma once
+
+#include "backend/kernels/device/attention_primitives.cuh"
+
+struct OtherHalf {
+  unsigned short bits;
+};
+
+// Of q, k, v and their gradients, and of their tiles.
+template <bool kAreFloats>
+struct ElementOf {
+  using Type = Half;
+};
+template <>
+struct ElementOf<true> {
+  using Type = float;
+};
+using Element = ElementOf<kFloats>::Type;
+using TileElement = Element;
+
+// Of o and d_o.
+template <OutputKind kKind>
+struct OutputElement {
+  using Type = Half;
+};
+template <>
+struct OutputElement<kOtherHalfOutput> {
+  using Type = OtherHalf;
+};
+template <>
+struct OutputElement<kFloatOutput> {
+  using Type = float;
+};
+using Output = OutputElement<kOutput>::Type;
+
+SCOREMOD_FUNCTION float float_of(Half x) { return kBf16 ? load_bf16(&x, 0) : load_f16(&x, 0); }
+SCOREMOD_FUNCTION float float_of(OtherHalf x) { return kBf16 ? load_f16(&x.bits, 0) : load_bf16(&x.bits, 0); }
+SCOREMOD_FUNCTION float float_of(float x) { return x; }
+SCOREMOD_FUNCTION unsigned other_pair_of(float low, float high) {
+  return kBf16 ? f16_pair_of(low, high) : bf16_pair_of(low, high);
+}
+SCOREMOD_FUNCTION void store_element(Half* to, float x) { *to = (Half)pair_of(x, 0.0f); }
+SCOREMOD_FUNCTION void store_element(OtherHalf* to, float x) { to->bits = (unsigned short)other_pair_of(x, 0.0f); }
+SCOREMOD_FUNCTION void store_element(float* to, float x) { *to = x; }
+
+// What a tensor holds, as an element of a tile.
+template <class From, class To>
+SCOREMOD_FUNCTION void convert_element(To* to, From x) {
+  store_element(to, float_of(x));
+}
+SCOREMOD_FUNCTION void convert_element(Half* to, Half x) { *to = x; }
+
+// Of two neighbours in an aligned row.
+struct alignas(8) FloatPair {
+  float low, high;
+};
+SCOREMOD_FUNCTION void store_pair(Half* to, float low, float high) { *(unsigned*)to = pair_of(low, high); }
+SCOREMOD_FUNCTION void store_pair(OtherHalf* to, float low, float high) { *(unsigned*)to = other_pair_of(low, high); }
+SCOREMOD_FUNCTION void store_pair(float* to, float low, float high) { *(FloatPair*)to = {low, high}; }
+
+// Sixteen bytes, where one access may take them.
+struct alignas(16) Word {
+  unsigned long long halves[2];
+};
+SCOREMOD_FUNCTION void copy_word(void* to, const void* from) { *(Word*)to = *(const Word*)from; }
+
+template <class X, class Y>
+constexpr bool kSameType = false;
+template <class X>
+constexpr bool kSameType<X, X> = true;
+
+template <class X>
+constexpr int kWordElements = 16 / (int)sizeof(X);
