@@ -24,7 +24,7 @@ def causal(b, h, q_idx, kv_idx):
     return q_idx >= kv_idx
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", modifiers.NAMES)
 def test_output_and_gradients(name, dtype, random):
     captured, make = modifiers.cases((B, H, S, S), random, "cuda")[name]
