@@ -12,6 +12,7 @@
 #include "explain/mask_map.hpp"
 #include "ir/builder.hpp"
 #include "planner/plan_problem.hpp"
+#include "runtime/later_plans.hpp"
 
 namespace scoremod {
 namespace explaining {
@@ -149,6 +150,7 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
 
 /// Marks what compile() would take, and says who decided.
 void mark_chosen(const compiler::CompiledProblem& compiled, const CompileOptions& options, Explanation& explanation) {
+  const std::string failure = runtime::later_failure(compiled.problem);
   planner::Selection selection = planner::select(options);
   explanation.decided_by = selection.decided_by;
   const auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, std::move(selection));
@@ -156,6 +158,9 @@ void mark_chosen(const compiler::CompiledProblem& compiled, const CompileOptions
   if (chosen == nullptr) return;
   for (BackendExplanation& backend : explanation.backends) {
     backend.chosen = backend.support.backend == chosen->engine->name();
+    if (!backend.chosen || failure.empty()) continue;
+    backend.support.notes.push_back(
+        concat("with SCOREMOD_NEW_SIZES=serve: the plans that were to be built beside failed: ", failure));
   }
 }
 

@@ -74,6 +74,12 @@ backend::BuildResult obtain_artifact(const backend::Backend& engine, const backe
   return {std::move(entry.plan), std::move(entry.refusal)};
 }
 
+bool has_artifact(const backend::Backend& engine, const backend::Candidate& candidate, const backend::Target& target) {
+  // What has no key costs nothing to build.
+  return candidate.plan_key.empty() || cache_of(engine).has(loaded_key(candidate, target)) ||
+         plans::plan_store()->has(plans::RecordKind::kPlan, candidate.plan_key);
+}
+
 bool store_artifact(const backend::Backend& engine, const backend::Candidate& candidate, const Artifact& artifact,
                     const backend::Target& target, plans::PlanStore& store) {
   return store.save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,

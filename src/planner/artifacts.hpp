@@ -10,6 +10,9 @@ namespace scoremod::planner {
 backend::BuildResult obtain_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                                      const backend::Target& target);
 
+/// Whether obtain_artifact() is likely to build nothing. Reads and builds nothing itself.
+bool has_artifact(const backend::Backend& engine, const backend::Candidate& candidate, const backend::Target& target);
+
 /// Whether the store has the artifact now, under the candidate's plan key.
 bool store_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                     const backend::Artifact& artifact, const backend::Target& target, plans::PlanStore& store);

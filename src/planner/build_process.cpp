@@ -147,7 +147,8 @@ Asked parse_request(std::string_view text) {
 std::vector<std::optional<BuildRequest>> build_requests(const CompiledProblem& problem, const std::vector<Task>& tasks,
                                                         const Request& request, verification::Trial& trial) {
   std::vector<std::optional<BuildRequest>> requests(tasks.size());
-  if (request.autotune || !plans::plan_store()->is_on() || !are_allowed() || program().empty()) return requests;
+  if (request.autotune || request.at_hand || !plans::plan_store()->is_on() || !are_allowed() || program().empty())
+    return requests;
   std::vector<const Backend*> building;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const std::optional<Considered> expected = built_in_turn(problem, tasks[i], request, trial);

@@ -75,12 +75,14 @@ std::size_t workspace_limit(const CompileOptions& options) {
 }
 
 PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions& options, Level level,
-                            Selection selection) {
+                            Selection selection, bool at_hand) {
   PlannedProblem planned{std::move(selection), {}, {}};
   if (planned.selection.backends.empty()) return planned;
   const auto backends = with_companions(planned.selection.backends);
   const backend::MemorySpace& memory = backends.front()->memory();
   Request request = request_for(options, level, planned.selection, backends);
+  request.at_hand = at_hand;
+  request.autotune = request.autotune && !at_hand;
   std::optional<backend::DeviceScope> current;
   UnsupportedReason no_device;
   try {

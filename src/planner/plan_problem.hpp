@@ -20,9 +20,10 @@ struct PlannedProblem {
 };
 
 /// Plans for the current device of the selection's memory, or the one that the options name. Where there is no device,
-/// every reason that the problem alone gives is there beside that one. Throws as prepare() does.
+/// every reason that the problem alone gives is there beside that one. `at_hand` as in Request, and nothing is measured
+/// then. Throws as prepare() does.
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
-                            Selection selection);
+                            Selection selection, bool at_hand = false);
 
 /// The same for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
 PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,

@@ -154,6 +154,7 @@ class TaskPlanner {
   bool make_ready(Considered& considered, backend::ExecutablePlan& plan) {
     const Candidate& candidate = considered.candidate;
     if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;
+    if (request_.at_hand && !is_at_hand(considered)) return false;
     considered.asked = true;
     // The host's part of a trial takes about as long as a build, and needs none.
     if (is_verified(candidate) && verification::needs_trial(subject_of(considered, *request_.target)))
@@ -165,6 +166,18 @@ class TaskPlanner {
     considered.workspace_bytes = plan.workspace_bytes();
     if (!fits(considered, plan.workspace_bytes())) return false;
     return !is_verified(candidate) || is_right(considered);
+  }
+
+  /// Whether it can run without a build and a trial; says so where it can't.
+  bool is_at_hand(Considered& considered) {
+    const Candidate& candidate = considered.candidate;
+    const bool is_tried =
+        !is_verified(candidate) || !verification::needs_trial(subject_of(considered, *request_.target));
+    if (is_tried && has_artifact(*considered.engine, candidate, *request_.target)) return true;
+    considered.left_for_later = true;
+    considered.refusal =
+        unsupported(Rule::kEngineRefused, "it is to be built or tried first, and another one is at hand");
+    return false;
   }
 
   bool is_verified(const Candidate& candidate) const {

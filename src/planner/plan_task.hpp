@@ -32,6 +32,8 @@ struct Request {
   bool every_candidate = false;
   /// Measure the candidates that may run on the device, and take the fastest.
   bool autotune = false;
+  /// Pass over what would have to be built or tried: what is left runs at once.
+  bool at_hand = false;
   std::size_t max_workspace = 0;  ///< bytes; a candidate that needs more is passed over
   backend::PlanOptions options;
 };
@@ -46,6 +48,7 @@ struct Considered {
   std::optional<std::size_t> workspace_bytes;         ///< where it was made ready to run
   std::optional<double> measured_milliseconds;        ///< where autotuning timed it
   std::optional<UnsupportedReason> refusal;           ///< why it was passed over
+  bool left_for_later = false;                        ///< for Request::at_hand alone
   double build_milliseconds = 0;                      ///< for a device elsewhere
   /// For a device elsewhere: the same candidate of the small problem that will be verified there.
   std::optional<backend::Candidate> trial;

@@ -163,6 +163,14 @@ std::vector<UnsupportedReason> Prepared::backward_reasons() const {
   return backward->chosen() == nullptr ? backward->all_reasons() : operand_gradients->all_reasons();
 }
 
+bool Prepared::left_for_later() const {
+  const auto has_one = [](const TaskAnswer& answer) {
+    return std::ranges::any_of(answer.considered, &Considered::left_for_later);
+  };
+  return has_one(forward) || (backward && has_one(*backward)) || (fused_backward && has_one(*fused_backward)) ||
+         (operand_gradients && has_one(*operand_gradients));
+}
+
 std::vector<UnsupportedReason> Prepared::reasons() const {
   std::vector<UnsupportedReason> all;
   if (!runs_forward()) all = forward.all_reasons();

@@ -26,6 +26,8 @@ struct Prepared {
   bool runs_backward() const;
   /// Why the backward does not run; empty where it does or is not wanted.
   std::vector<UnsupportedReason> backward_reasons() const;
+  /// Whether a faster candidate of a task was passed over because it was not at hand.
+  bool left_for_later() const;
   /// Of both directions.
   std::vector<UnsupportedReason> reasons() const;
   /// What runs, what that is predicted to take, and what was passed over and why; empty where nothing runs.

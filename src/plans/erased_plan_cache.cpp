@@ -82,6 +82,12 @@ ErasedPlan ErasedPlanCache::get(const Bytes& key, const Build& build) {
   return entry->value;
 }
 
+bool ErasedPlanCache::has(const Bytes& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  return found != entries_.end() && found->second->finished;
+}
+
 ErasedPlan ErasedPlanCache::wait(std::unique_lock<std::mutex>& lock, const EntryPtr& entry) {
   if (entry->builder == std::this_thread::get_id()) {
     fail_bug("the build of a plan asks the ", name_, " plan cache for the plan that it builds");

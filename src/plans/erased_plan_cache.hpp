@@ -40,6 +40,7 @@ class ErasedPlanCache {
   ErasedPlanCache& operator=(const ErasedPlanCache&) = delete;
 
   ErasedPlan get(const Bytes& key, const Build& build);
+  bool has(const Bytes& key) const;
 
   const std::string& name() const { return name_; }
   PlanCacheStatistics statistics() const;

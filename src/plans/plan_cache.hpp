@@ -46,6 +46,9 @@ class PlanCache {
     return {std::static_pointer_cast<const Plan>(std::move(found.plan)), found.bytes, std::move(found.refusal)};
   }
 
+  /// Whether get() of this key builds nothing and waits for no build. Counts nothing.
+  bool has(const Bytes& key) const { return erased_.has(key); }
+
   PlanCacheStatistics statistics() const { return erased_.statistics(); }
   void clear() { erased_.clear(); }
   void set_limits(const PlanCacheLimits& limits) { erased_.set_limits(limits); }

@@ -1,6 +1,8 @@
 #include "scoremod/attention.hpp"
 
+#include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include "backend/backend.hpp"
 #include "base/fail.hpp"
@@ -8,6 +10,7 @@
 #include "planner/plan_problem.hpp"
 #include "problem/implied_operands.hpp"
 #include "runtime/call_tensors.hpp"
+#include "runtime/later_plans.hpp"
 #include "runtime/workspace.hpp"
 
 namespace scoremod {
@@ -63,6 +66,25 @@ std::string reasons_text(const planner::TaskAnswer& answer) {
   fail_unsupported(text);
 }
 
+/// Whether to run at once what is at hand where a faster plan has to be built or tried first.
+bool serves_new_sizes() {
+  const char* value = std::getenv("SCOREMOD_NEW_SIZES");
+  const std::string_view text = value == nullptr ? "" : value;
+  if (!text.empty() && text != "wait" && text != "serve")
+    fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
+  return text == "serve";
+}
+
+/// What is at hand, where that is all that the problem wants; nothing otherwise.
+std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
+                                                    const CompileOptions& options) {
+  auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options), true);
+  const planner::Prepared& prepared = planned.prepared;
+  if (!planned.target || !prepared.runs_forward() || (problem.backward && !prepared.runs_backward()))
+    return std::nullopt;
+  return planned;
+}
+
 /// Runs body; the machine's being out of memory becomes the error that it is.
 template <class Body>
 auto with_memory(const char* what, const Body& body) {
@@ -78,13 +100,22 @@ auto with_memory(const char* what, const Body& body) {
 
 struct Attention::State {
   AttentionProblem problem;
-  std::string backend;
-  std::string backward_backend;
-  std::vector<UnsupportedReason> backward_reasons;
   const backend::MemorySpace* memory = nullptr;
   int device = 0;
-  std::shared_ptr<const backend::ForwardPlan> forward;
-  std::shared_ptr<const backend::BackwardPlan> backward;
+  runtime::RunningPlans served;
+  std::shared_ptr<const runtime::LaterPlans> later;  ///< null where nothing is built beside
+
+  const runtime::RunningPlans& running() const {
+    const runtime::RunningPlans* faster = later == nullptr ? nullptr : later->ready();
+    return faster == nullptr ? served : *faster;
+  }
+  /// What a call with this workspace runs: its size may have been asked for before there were faster plans.
+  template <class Plan>
+  const Plan& plan_for(const std::shared_ptr<const Plan> runtime::RunningPlans::*direction, Buffer workspace) const {
+    const Plan& plan = *(running().*direction);
+    const bool is_too_small = workspace.data != nullptr && workspace.bytes < plan.workspace_bytes();
+    return is_too_small ? *(served.*direction) : plan;
+  }
 };
 
 std::string to_string(const UnsupportedReason& reason) {
@@ -109,19 +140,18 @@ std::vector<Support> support(const AttentionProblem& problem, const CompileOptio
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
   return with_memory("compile", [&] {
     const compiler::CompiledProblem compiled = compile_problem(problem, options);
-    auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
-    if (!planned.prepared.runs_forward()) fail_no_backend(planned);
-    const planner::Prepared& prepared = planned.prepared;
-    const Backend& engine = *prepared.forward.chosen()->engine;
+    std::optional<planner::PlannedProblem> planned;
+    if (serves_new_sizes()) planned = plan_at_hand(compiled, options);
+    const bool serves = planned && planned->prepared.left_for_later();
+    if (!planned)
+      planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
+    if (!planned->prepared.runs_forward()) fail_no_backend(*planned);
     auto state = std::make_unique<State>();
     state->problem = problem::with_implied_operands(problem);
-    state->backend = engine.name();
-    state->memory = &engine.memory();
-    state->device = planned.target->ordinal;
-    state->forward = prepared.forward_plan;
-    state->backward = prepared.backward_plan;
-    state->backward_reasons = prepared.backward_reasons();
-    if (state->backward) state->backward_backend = prepared.backward->chosen()->engine->name();
+    state->memory = &planned->prepared.forward.chosen()->engine->memory();
+    state->device = planned->target->ordinal;
+    state->served = runtime::running_plans(*planned);
+    if (serves) state->later = runtime::LaterPlans::begin(compiled, options, *planned);
     return Attention(std::move(state));
   });
 }
@@ -132,39 +162,43 @@ Attention& Attention::operator=(Attention&&) noexcept = default;
 Attention::~Attention() = default;
 
 const AttentionProblem& Attention::problem() const { return state_->problem; }
-const std::string& Attention::backend() const { return state_->backend; }
-const std::string& Attention::backward_backend() const { return state_->backward_backend; }
-const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state_->backward_reasons; }
+const std::string& Attention::backend() const { return state_->running().backend; }
+const std::string& Attention::backward_backend() const { return state_->running().backward_backend; }
+const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state_->running().backward_reasons; }
 int Attention::device() const { return state_->device; }
 MemoryKind Attention::memory() const { return state_->memory->kind(); }
 std::size_t Attention::alignment() const { return state_->memory->alignment(); }
-std::size_t Attention::forward_workspace_bytes() const { return state_->forward->workspace_bytes(); }
+std::size_t Attention::forward_workspace_bytes() const { return state_->running().forward->workspace_bytes(); }
 
 std::size_t Attention::backward_workspace_bytes() const {
-  return state_->backward == nullptr ? 0 : state_->backward->workspace_bytes();
+  const auto& backward = state_->running().backward;
+  return backward == nullptr ? 0 : backward->workspace_bytes();
 }
 
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   with_memory("forward", [&] {
     const backend::DeviceScope current(*state_->memory, state_->device);
-    const std::size_t bytes = forward_workspace_bytes();
+    const backend::ForwardPlan& plan = state_->plan_for(&runtime::RunningPlans::forward, workspace);
+    const std::size_t bytes = plan.workspace_bytes();
     const runtime::ForwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
     const runtime::Workspace scratch(*state_->memory, workspace, bytes);
-    state_->forward->execute(call.tensors, call.parameters, scratch.span());
+    plan.execute(call.tensors, call.parameters, scratch.span());
   });
 }
 
 void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
-  if (state_->backward == nullptr && !state_->backward_reasons.empty()) fail_no_backward(state_->backward_reasons);
-  if (state_->backward == nullptr) {
+  const runtime::RunningPlans& served = state_->served;
+  if (served.backward == nullptr && !served.backward_reasons.empty()) fail_no_backward(served.backward_reasons);
+  if (served.backward == nullptr) {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
   with_memory("backward", [&] {
     const backend::DeviceScope current(*state_->memory, state_->device);
-    const std::size_t bytes = backward_workspace_bytes();
+    const backend::BackwardPlan& plan = state_->plan_for(&runtime::RunningPlans::backward, workspace);
+    const std::size_t bytes = plan.workspace_bytes();
     const runtime::BackwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
     const runtime::Workspace scratch(*state_->memory, workspace, bytes);
-    state_->backward->execute(call.tensors, call.parameters, scratch.span());
+    plan.execute(call.tensors, call.parameters, scratch.span());
   });
 }
 

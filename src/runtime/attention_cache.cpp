@@ -25,8 +25,8 @@ namespace {
 constexpr std::size_t kDefaultAttentions = 256;
 
 /// Everything in the environment that compiling looks at: a changed variable makes another attention.
-constexpr const char* kVariables[] = {"SCOREMOD_BACKENDS", "SCOREMOD_AUTOTUNE", "SCOREMOD_MAX_WORKSPACE",
-                                      "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION"};
+constexpr const char* kVariables[] = {"SCOREMOD_BACKENDS",     "SCOREMOD_AUTOTUNE",  "SCOREMOD_MAX_WORKSPACE",
+                                      "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION", "SCOREMOD_NEW_SIZES"};
 
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);

@@ -159,3 +159,46 @@ def test_serves_jax(tmp_path):
     assert len(reasons) == 1 and "dim_qk is 96: the third engine" in reasons[0]
     code = "import os; os.environ['SCOREMOD_BACKENDS'] = 'reference,third'\n" + JAX
     assert json.loads(python(tmp_path / "another", code))[:2] == ["reference", "SCOREMOD_BACKENDS"]
+
+
+SERVED = ATTENTION.replace("\na = scoremod.Attention(problem)\n", """
+import os, pathlib, time
+os.environ["SCOREMOD_NEW_SIZES"] = "serve"
+a = scoremod.Attention(problem)
+""").split("statistics =")[0]
+
+
+def test_what_is_at_hand_serves_until_the_faster_plan_is_built(tmp_path):
+    """The CPU's plan costs nothing to make; the third engine's waits for a file."""
+    file = tmp_path / "may_build"
+    code = f"import os; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + SERVED + f"""
+backends = [a.backend]
+pathlib.Path({str(file)!r}).touch()
+end = time.monotonic() + 60
+while a.backend == "cpu" and time.monotonic() < end:
+    time.sleep(0.01)
+backends.append(a.backend)
+again = a.forward(q, k, v, operands={{"slope": slope}})
+np.testing.assert_allclose(again[0] if isinstance(again, tuple) else again, expected, rtol=1e-4, atol=1e-5)
+print(json.dumps(backends))
+"""
+    assert json.loads(python(tmp_path, code)) == ["cpu", "third"]
+
+
+def test_a_plan_that_fails_beside_leaves_what_serves_and_is_explained(tmp_path):
+    code = "import os; os.environ['THIRD_BUILD_FAILS'] = '1'\n" + SERVED + """
+end = time.monotonic() + 60
+while "broken" not in (text := json.dumps(scoremod.explain(problem))) and time.monotonic() < end:
+    time.sleep(0.01)
+print(json.dumps([a.backend, "the third engine's library is broken" in text]))
+"""
+    assert json.loads(python(tmp_path, code)) == ["cpu", True]
+
+
+def test_a_process_ends_while_a_plan_is_built_beside(tmp_path):
+    file = tmp_path / "may_build"
+    code = f"import os, threading; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + SERVED + f"""
+threading.Timer(0.3, pathlib.Path({str(file)!r}).touch).start()
+print(json.dumps(a.backend))
+"""
+    assert json.loads(python(tmp_path, code)) == "cpu"

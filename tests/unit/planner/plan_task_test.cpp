@@ -58,6 +58,7 @@ struct Behaviour {
   std::string refusal;                       ///< of its build
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
+  bool kept_by_key = false;
   int out_of_memory = 0;  ///< so many builds find none, and are kept by key when they succeed
 };
 
@@ -103,7 +104,7 @@ class FakeEngine final : public backend::Backend {
     if (!behaviour_.same_structure_in_trial) key += std::to_string(problem.problem.seq_q);
     const auto bytes = std::as_bytes(std::span(key));
     candidate.structural_key = Bytes(bytes.begin(), bytes.end());
-    if (behaviour_.out_of_memory > 0) candidate.plan_key = candidate.structural_key;
+    if (behaviour_.out_of_memory > 0 || behaviour_.kept_by_key) candidate.plan_key = candidate.structural_key;
     candidate.predicted = {behaviour_.milliseconds, "made up"};
     candidate.workspace_bytes = behaviour_.workspace;
     candidate.recipe = std::make_shared<FakeRecipe>(problem, behaviour_, &builds);
@@ -118,9 +119,9 @@ class FakeEngine final : public backend::Backend {
 };
 
 /// A problem whose program no other test has, so that no verdict of this process speaks for it.
-CompiledProblem problem_of(const char* program) {
+CompiledProblem problem_of(const char* program, std::int64_t length = 600) {
   AttentionProblem problem;
-  problem.seq_q = problem.seq_kv = 600;
+  problem.seq_q = problem.seq_kv = length;
   problem.dim_qk = problem.dim_v = 16;
   problem.program = Program::parse(program);
   return compiler::compile(problem);
@@ -187,6 +188,26 @@ TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
   EXPECT_NE(answer.answer.considered[0].refusal->text.find("not today"), std::string::npos);
   EXPECT_EQ(answer.answer.considered[1].refusal.value().id, "workspace_limit");
   EXPECT_EQ(large.builds, 0);
+}
+
+/// What was built and verified for one length serves another, and what was not waits.
+TEST(PlanTask, TakesWhatIsAtHandForANewLengthAndLeavesTheFasterForLater) {
+  const FakeEngine slow("at hand", {.milliseconds = 2, .kept_by_key = true}),
+      fast("not at hand", {.milliseconds = 1, .kept_by_key = true});
+  const auto at_hand = [](Request& request) { request.at_hand = true; };
+  constexpr const char* kProgram = "value = score * 11.5";
+  const Answer none = answer_of(problem_of(kProgram), {&slow, &fast}, Level::kVerified, at_hand);
+  EXPECT_EQ(none.chosen, "");
+  EXPECT_EQ(slow.builds + fast.builds, 0);
+  answer_of(problem_of(kProgram), {&slow}, Level::kVerified);
+  const int builds = slow.builds;
+  EXPECT_GT(builds, 0);
+  const Answer served = answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified, at_hand);
+  EXPECT_EQ(served.chosen, "at hand");
+  EXPECT_TRUE(served.answer.considered.front().left_for_later);
+  EXPECT_EQ(slow.builds, builds) << "a new length builds nothing";
+  EXPECT_EQ(fast.builds, 0);
+  EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not at hand");
 }
 
 TEST(PlanTask, RemembersNothingOfABuildThatFoundNoMemory) {

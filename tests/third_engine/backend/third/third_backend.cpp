@@ -1,5 +1,10 @@
 #include "backend/third/third_backend.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "backend/cpu/backward_plan.hpp"
@@ -38,12 +43,27 @@ class WrongForward final : public ForwardPlan {
   std::size_t bytes_;
 };
 
+/// A build waits for the file that THIRD_BUILD_WAITS_FOR names, and the first one fails where THIRD_BUILD_FAILS is set.
+void wait_or_fail() {
+  static std::atomic<bool> has_failed{false};
+  if (const char* file = std::getenv("THIRD_BUILD_WAITS_FOR")) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!std::filesystem::exists(file) && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (std::getenv("THIRD_BUILD_FAILS") != nullptr && !has_failed.exchange(true))
+    fail_environment("the third engine's library is broken");
+}
+
 class ThirdRecipe final : public Recipe {
  public:
   ThirdRecipe(const CompiledProblem& problem, Direction direction, bool right)
       : problem_(problem), direction_(direction), right_(right) {}
 
-  BuildResult build(const Target&) const override { return {std::make_shared<ThirdArtifact>(), ""}; }
+  BuildResult build(const Target&) const override {
+    wait_or_fail();
+    return {std::make_shared<ThirdArtifact>(), ""};
+  }
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target&) const override {
     if (bytes.size() != 3) fail_environment("a stored plan of the third engine is damaged");
     return std::make_shared<ThirdArtifact>();

@@ -1,0 +1,56 @@
+#include "runtime/background_thread.hpp"
+
+#include <cstdlib>
+#include <utility>
+
+namespace scoremod::runtime {
+
+BackgroundThread::~BackgroundThread() { end(); }
+
+void BackgroundThread::add(Job job) {
+  const std::lock_guard lock(mutex_);
+  if (has_ended_) return;
+  jobs_.push_back(std::move(job));
+  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  job_came_.notify_one();
+}
+
+void BackgroundThread::end() {
+  std::deque<Job> dropped;
+  std::thread ending;
+  {
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    dropped.swap(jobs_);
+    ending.swap(thread_);
+  }
+  job_came_.notify_one();
+  if (ending.joinable()) ending.join();
+}
+
+void BackgroundThread::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    job_came_.wait(lock, [this] { return has_ended_ || !jobs_.empty(); });
+    if (has_ended_) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    job();
+    job = nullptr;  // what it holds is freed without the lock
+    lock.lock();
+  }
+}
+
+BackgroundThread& planning_thread() {
+  // Never destroyed: threads may ask for it while the process ends. Handlers run in the reverse order, so that the
+  // thread has ended before the libraries that were in use before it go.
+  static auto& made = *[] {
+    auto* thread = new BackgroundThread;
+    std::atexit([] { planning_thread().end(); });
+    return thread;
+  }();
+  return made;
+}
+
+}  // namespace scoremod::runtime

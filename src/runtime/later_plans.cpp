@@ -1,0 +1,96 @@
+#include "runtime/later_plans.hpp"
+
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "base/fail.hpp"
+#include "runtime/background_thread.hpp"
+
+namespace scoremod::runtime {
+namespace {
+
+/// The last failures of the process, for explain.
+class Failures {
+ public:
+  void add(std::string problem, std::string reason) {
+    const std::lock_guard lock(mutex_);
+    all_.emplace_front(std::move(problem), std::move(reason));
+    if (all_.size() > kMost) all_.pop_back();
+  }
+  std::string of(const std::string& problem) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [failed, reason] : all_) {
+      if (failed == problem) return reason;
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::size_t kMost = 64;
+  mutable std::mutex mutex_;
+  std::deque<std::pair<std::string, std::string>> all_;
+};
+
+/// Never destroyed: the planning thread may write there while the process ends.
+Failures& failures() {
+  static auto& made = *new Failures;
+  return made;
+}
+
+/// Why what served is not replaced, where no plan that was tried may be used.
+std::string refusals_of(const planner::Prepared& prepared) {
+  std::string text;
+  for (const UnsupportedReason& reason : prepared.reasons()) text += (text.empty() ? "" : "; ") + to_string(reason);
+  return text;
+}
+
+}  // namespace
+
+RunningPlans running_plans(const planner::PlannedProblem& planned) {
+  const planner::Prepared& prepared = planned.prepared;
+  RunningPlans plans;
+  plans.backend = prepared.forward.chosen()->engine->name();
+  plans.forward = prepared.forward_plan;
+  plans.backward = prepared.backward_plan;
+  plans.backward_reasons = prepared.backward_reasons();
+  if (plans.backward) plans.backward_backend = prepared.backward->chosen()->engine->name();
+  return plans;
+}
+
+std::shared_ptr<LaterPlans> LaterPlans::begin(compiler::CompiledProblem problem, CompileOptions options,
+                                              const planner::PlannedProblem& served) {
+  auto later = std::make_shared<LaterPlans>();
+  // The thread's own current device is another.
+  options.device = served.target->ordinal;
+  planning_thread().add([waiting = std::weak_ptr(later), problem = std::move(problem), options = std::move(options),
+                         target = *served.target] {
+    if (const auto wanted = waiting.lock()) wanted->plan(problem, options, target);
+  });
+  return later;
+}
+
+void LaterPlans::plan(const compiler::CompiledProblem& problem, const CompileOptions& options,
+                      const backend::Target& target) {
+  std::string reason;
+  try {
+    const auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options));
+    const planner::Prepared& prepared = planned.prepared;
+    if (!prepared.runs_forward() || (problem.backward && !prepared.runs_backward())) {
+      reason = refusals_of(prepared);
+    } else if (planned.target->context != target.context) {
+      reason = "calls are made in another CUDA context than the device's own, where plans are built beside";
+    } else {
+      plans_ = running_plans(planned);
+      return ready_.store(&plans_, std::memory_order_release);
+    }
+  } catch (const std::exception& error) {
+    reason = error.what();
+  }
+  failures().add(to_json(problem.problem), std::move(reason));
+}
+
+std::string later_failure(const AttentionProblem& problem) { return failures().of(to_json(problem)); }
+
+}  // namespace scoremod::runtime

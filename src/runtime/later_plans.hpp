@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+
+#include "backend/plan.hpp"
+#include "planner/plan_problem.hpp"
+
+namespace scoremod::runtime {
+
+/// What calls of an attention run, of both directions.
+struct RunningPlans {
+  std::string backend, backward_backend;  ///< the second is empty without a backward
+  std::vector<UnsupportedReason> backward_reasons;
+  std::shared_ptr<const backend::ForwardPlan> forward;
+  std::shared_ptr<const backend::BackwardPlan> backward;
+};
+RunningPlans running_plans(const planner::PlannedProblem& planned);
+
+/// Plans that are made beside those that serve already.
+class LaterPlans {
+ public:
+  /// Has planning_thread() plan the problem as without Request::at_hand, for the device and the context of `served`.
+  /// Nothing more is done once nobody holds what this returns.
+  static std::shared_ptr<LaterPlans> begin(compiler::CompiledProblem problem, CompileOptions options,
+                                           const planner::PlannedProblem& served);
+
+  /// Null until they are verified; from then on the same.
+  const RunningPlans* ready() const { return ready_.load(std::memory_order_acquire); }
+
+ private:
+  void plan(const compiler::CompiledProblem& problem, const CompileOptions& options, const backend::Target& target);
+
+  RunningPlans plans_;  ///< written before ready_, and never again
+  std::atomic<const RunningPlans*> ready_ = nullptr;
+};
+
+/// Why plans for this problem failed that were to be made beside others in this process; empty where none did.
+std::string later_failure(const AttentionProblem& problem);
+
+}  // namespace scoremod::runtime
