@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Runs the cells of docs/options.md that a device decides, and adds what it finds to the record.
 #
-#   usage: tools/device/options.sh FOLDER RECORD.json [SECONDS]
+#   usage: tools/device/options.sh FOLDER RECORD.json [SECONDS [new]]
 #
-# FOLDER is what pack.sh made, or a build folder. Cells that the record has of this commit are left out, and those that it has not at all come
-# first. It ends after SECONDS (60) and the cells then begun; cells that it did not come to keep what the record had of them. Every few seconds
+# FOLDER is what pack.sh made, or a build folder. Cells that the record has of this commit are left out (with `new` those that it has of any),
+# and those that it has not at all, or that were wrong, come first. It ends after SECONDS (60) and the cells then begun; cells that it did not come to keep what the record had of them. Every few seconds
 # the record gets what was found until then, and a line says how much. cuDNN builds one plan at a time in a process, so that several processes
 # share the cells: SCOREMOD_PROCESSES of them (one for four cores). Afterwards tests/conformance/options_page_test.cpp writes the page, with
 # SCOREMOD_UPDATE_GOLDEN=1. The exit code is 0 when no cell was wrong.
 set -uo pipefail
 
-(($# >= 2)) || { sed -n '2,11p' "$0" >&2; exit 2; }
+(($# >= 2)) || { sed -n '2,12p' "$0" >&2; exit 2; }
 folder=$(cd "$1" && pwd) || exit 2
 record=$2
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -26,6 +26,7 @@ processes=${SCOREMOD_PROCESSES:-$(((cores + 3) / 4))}
 # All processes share out one order of the cells, which are those that the record did not have when they began.
 [[ ! -s $record ]] || cp "$record" "$work/before.json"
 export SCOREMOD_TEST_SEED=${SCOREMOD_TEST_SEED:-$((RANDOM * 32768 + RANDOM))} SCOREMOD_OPTIONS_COMMIT=$commit
+[[ ${4:-} != new ]] || SCOREMOD_OPTIONS_COMMIT=any
 export SCOREMOD_OPTIONS_RECORD=$work/before.json SCOREMOD_OPTIONS_SECONDS=$seconds SCOREMOD_CACHE_DIR=$work/store
 export SCOREMOD_OPTIONS_THREADS=$((cores / processes + 1))
 children=()
