@@ -7,6 +7,7 @@
 
 #include "compiler/pipeline.hpp"
 #include "verification/small_constants.hpp"
+#include "verification/trial.hpp"
 
 namespace scoremod::verification {
 namespace {
@@ -56,6 +57,18 @@ TEST(TrialProblem, IsSmallAndKeepsWhatDecidesKernels) {
   EXPECT_EQ(trial.operands[0].shape, (std::vector<std::int64_t>{4}));
   EXPECT_EQ(trial.operands[1].shape, (std::vector<std::int64_t>{64}));
   EXPECT_EQ(trial.effective_scale(), problem.problem.effective_scale());
+}
+
+TEST(TrialProblem, IsCalledWithoutOffsetsOfWhatLiesInSequences) {
+  AttentionProblem problem = large_problem("value = score");
+  problem.index_offsets = true;
+  const compiler::CompiledProblem dense = compiler::compile(problem);
+  EXPECT_EQ(Trial(dense).parameters().offsets, (IndexOffsets{1, 2, 5, 3}));
+  problem.tokens_q = problem.tokens_kv = 8192;
+  problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = Layout::kTHD;
+  const compiler::CompiledProblem ragged = compiler::compile(problem);
+  // Calls with others are refused, and engines need not take them.
+  EXPECT_EQ(Trial(ragged).parameters().offsets, (IndexOffsets{1, 2, 0, 0}));
 }
 
 TEST(TrialProblem, HasTheKeysOfItsOwnBatches) {
