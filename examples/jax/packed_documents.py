@@ -121,16 +121,19 @@ def dense_attention(q, k, v, offsets, cap, sink, key, rate):
     sinks = jnp.broadcast_to(sink.astype(wide)[:, None, None], (*scores.shape[:2], 1))
     weights = jax.nn.softmax(jnp.concatenate([scores, sinks], axis=-1), axis=-1)[..., :-1]
     if rate:
-        weights = jnp.where(stays(key, rate, *scores.shape), weights / (1 - rate), 0)
+        first = offsets[jnp.clip(document - 1, 0, offsets.shape[0] - 2)]
+        weights = jnp.where(stays(key, rate, q.shape[1], document - 1, token - first), weights / (1 - rate), 0)
     return jnp.einsum("hqk,khd->qhd", weights.astype(v.dtype), v, preferred_element_type=wide).astype(q.dtype)
 
 
-def stays(key, rate, heads, queries, keys):
-    """Which weights dropout leaves, as docs/problem.md says it, of batch 0. Philox's key are two words from JAX's."""
-    zero, of_call = jnp.uint32(0), tuple(jax.random.bits(key, (2,), jnp.uint32))
-    h, q, four = jnp.meshgrid(*(jnp.arange(n, dtype=jnp.uint32) for n in (heads, queries, -(-keys // 4))), indexing="ij")
-    words = jnp.stack(philox((four, q, h, zero), of_call), axis=-1).reshape(heads, queries, -1)[..., :keys]
-    return words >= jnp.uint32(round(float(np.float32(rate)) * 2**32))
+def stays(key, rate, heads, document, position):
+    """Which weights dropout leaves, as docs/problem.md says it, by each token's document and position in it. Philox's key are two words from
+    JAX's."""
+    document, position = document.astype(jnp.uint32), position.astype(jnp.uint32)
+    counter = (position // 4)[None, None, :], position[None, :, None], jnp.arange(heads, dtype=jnp.uint32)[:, None, None], document[None, :, None]
+    words = philox(jnp.broadcast_arrays(*counter), tuple(jax.random.bits(key, (2,), jnp.uint32)))
+    word = jnp.select([position % 4 == n for n in range(4)], words)
+    return word >= jnp.uint32(round(float(np.float32(rate)) * 2**32))
 
 
 def philox(counter, key):

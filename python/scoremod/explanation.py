@@ -23,12 +23,15 @@ class Explanation:
     operands: tuple
     problem: dict  # docs/problem.md
     compiled: dict  # what the compiler made of it: the fields of `scoremod explain --json`
+    road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
 
     def __str__(self):
         lines = [self.program, ""]
         for operand in self.operands:
             where = f"over {', '.join(operand.axes)}" if operand.axes else "table" if operand.shape else "scalar"
             lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {operand.origin}, {operand.bytes} bytes")
+        if self.road:
+            lines += ["", f"sequences, pages and sinks: {self.road}"]
         mask = self.compiled["mask"]
         lines += ["", f"mask: {mask['kind']}", *self._map(mask["map"]), f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]

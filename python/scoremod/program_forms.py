@@ -79,3 +79,48 @@ def sinh(builder, x):
 
 def log2(builder, x):
     return builder.op("div", builder.op("log", x), builder.constant(np.log(2), "f32"))
+
+
+def _one_minus_square_root(builder, x):
+    """sqrt(1 - x^2), exact where |x| is near 1."""
+    one = builder.constant(1, "f32")
+    return builder.op("sqrt", builder.op("mul", builder.op("sub", one, x), builder.op("add", one, x)))
+
+
+def asin(builder, x):
+    return builder.op("atan2", x, _one_minus_square_root(builder, x))
+
+
+def acos(builder, x):
+    return builder.op("atan2", _one_minus_square_root(builder, x), x)
+
+
+def atanh(builder, x):
+    """Odd without a choice, so that its derivative at 0 is 1."""
+    difference = builder.op("sub", builder.op("log1p", x), builder.op("log1p", builder.op("neg", x)))
+    return builder.op("mul", builder.constant(0.5, "f32"), difference)
+
+
+def asinh(builder, x):
+    """Up to 1 twice the atanh of x / (1 + sqrt(1 + x^2)); beyond, log(2 |x|) and a little, where no square overflows."""
+    one = builder.constant(1, "f32")
+    # Squares of what the other branch is for would overflow.
+    near = builder.op("min", builder.op("max", x, builder.constant(-2, "f32")), builder.constant(2, "f32"))
+    root = builder.op("sqrt", builder.op("add", one, builder.op("mul", near, near)))
+    small = builder.op("mul", builder.constant(2, "f32"), atanh(builder, builder.op("div", near, builder.op("add", one, root))))
+    size = builder.op("max", builder.op("abs", x), builder.constant(0.5, "f32"))
+    inverse = builder.op("reciprocal", size)
+    rest = builder.op("sqrt", builder.op("add", one, builder.op("mul", inverse, inverse)))
+    large = builder.op("mul", builder.op("sign", x), builder.op("add", builder.op("log", size), builder.op("log1p", rest)))
+    return builder.op("select", builder.op("le", builder.op("abs", x), one), small, large)
+
+
+def acosh(builder, x):
+    """log1p of x - 1 and a root below 2, where it is exact; beyond, log(2 x) less a little, where no square overflows. NaN below 1."""
+    one, two = builder.constant(1, "f32"), builder.constant(2, "f32")
+    above = builder.op("sub", builder.op("min", x, two), one)
+    root = builder.op("mul", builder.op("sqrt", above), builder.op("sqrt", builder.op("add", above, two)))
+    small = builder.op("log1p", builder.op("add", above, root))
+    size = builder.op("max", x, two)
+    large = builder.op("add", builder.op("log", size), builder.op("log1p", _one_minus_square_root(builder, builder.op("reciprocal", size))))
+    return builder.op("select", builder.op("gt", x, two), large, small)

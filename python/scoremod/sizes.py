@@ -27,7 +27,7 @@ def sizes_of(layout, q, k, v, *, may_be_empty=False):
     head dims."""
     if layout not in LAYOUTS:
         raise InvalidArgumentError(f"layout: expected one of {', '.join(LAYOUTS)}, found {layout!r}")
-    shapes = {"query": tuple(q.shape), "key": tuple(k.shape), "value": tuple(v.shape)}
+    shapes = {name: tuple(getattr(x, "shape", x)) for name, x in (("query", q), ("key", k), ("value", v))}
     for name, shape in shapes.items():
         if len(shape) != 4:
             raise InvalidArgumentError(f"{name}: expected 4 dimensions in the order {layout}, found shape {shape}")

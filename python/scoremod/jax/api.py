@@ -1,5 +1,6 @@
-"""flex_attention: fused attention with a score function in plain JAX; explain and support: what becomes of it."""
+"""flex_attention: fused attention with a score function in plain JAX."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -7,16 +8,19 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
-from scoremod.jax.call import Call, check_known, dtype_of, problem_text, split_scale
+from scoremod.jax.call import Call, TracedCall, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
-from scoremod.jax.lengths_and_sinks import bounded, with_sink
+from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
 from scoremod.jax.manual_axes import vary_alike
+from scoremod.jax.operands import Computed
+from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
 from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
-from scoremod.jax.sequences import Ragged, gathered
+from scoremod.jax.sequences import Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
+from scoremod.large_operands import warn_of_large_operands
 from scoremod.sizes import sizes_of
 
 
@@ -33,6 +37,7 @@ def flex_attention(
     q_offsets=None,
     kv_offsets=None,
     page_table=None,
+    max_length=None,
     sink=None,
     dropout_rate=0.0,
     dropout_key=None,
@@ -59,9 +64,12 @@ def flex_attention(
     kv_offsets: likewise for the keys; q_offsets without it.
     page_table: an integer array [batch, blocks of a sequence], or a pair for key and value, whose B is then the blocks of a pool and S the
         positions in one: position j of a sequence is in block page_table[b, j // block size]. Needs lengths of the keys; what the table holds
-        beyond them may be anything. The keys are gathered by XLA before the attention.
+        beyond them may be anything. Backends that take page tables read the keys where they lie; for others, and for gradients, XLA gathers
+        them before the attention.
+    max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys; all tokens without it. A kernel's work is
+        laid out for so many, and a longer sequence is refused where its offsets are known.
     sink: a float array [heads], or a number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The
-        LSE counts it; a query without any key has LSE sink. Applied to the output and the LSE of any backend.
+        LSE counts it; a query without any key has LSE sink. Applied to the output and the LSE of backends that have none.
     dropout_rate: the probability in [0, 1), a number, with which each weight is left out of the output; what is left is multiplied by
         1 / (1 - dropout_rate), and the LSE is that of all.
     dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other. With one key all
@@ -86,40 +94,126 @@ def flex_attention(
     if unknown:
         _refuse_keywords(unknown)
     query, key, value = (jnp.asarray(array) for array in (query, key, value))
-    if page_table is not None:
-        if q_offsets is not None or kv_offsets is not None:
-            raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
-        key, value = gathered(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
-    ragged = None
-    if q_offsets is not None or kv_offsets is not None:
-        ragged = Ragged(query, key, value, q_offsets, kv_offsets, layout)
-        query, key, value = (array[None] for array in (query, key, value))
-        layout = "BSHD"
-    sizes = sizes_of(layout, query, key, value, may_be_empty=True)
-    if lengths is not None:
-        mask_mod = bounded(mask_mod, lengths, sizes.batch if ragged is None else ragged.batch)
-    if ragged is not None:
-        score_mod, mask_mod = ragged.score_mod(score_mod), ragged.mask_mod(mask_mod)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     rate = checked_rate(dropout_rate)
-    keys = [call_keys(dropout_key, sizes.batch)] if rate else []
-    with_lse = bool(return_lse) or sink is not None
+    keys = functools.partial(call_keys, dropout_key)
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit))
+    chosen = (scale, layout, options, keys, backend, backends)
+    results = None
+    if placed is not None or sink is not None:
+        results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
+    if results is None:
+        results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
+    return results if len(results) > 1 else results[0]
+
+
+def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
+    """Where sequences lie, if not as the layout says: Sequences, Pages or None."""
+    ragged = q_offsets is not None or kv_offsets is not None
+    if max_length is not None and not ragged:
+        raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
+    if page_table is not None:
+        if ragged:
+            raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
+        return Pages(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
+    return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length) if ragged else None
+
+
+def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, backend, backends, placed, lengths, sink, return_lse, fallback):
+    """The results, in a tuple, on a backend that takes the problem's own fields; None where none does. Called by flex_attention, to whose caller
+    warnings point."""
+    if backend == XLA and backends is None:
+        return None
+    mods = (score_mod, mask_mod)
+    traced = traced_in_own_fields(query, key, value, *mods, scale, layout, options, selected(backend, backends), placed, lengths, sink)
+    if traced is None:
+        return None
+    platform = platform_of(query, key, value)
+    if fallback is not None:
+        try:
+            compiled(traced.problem, traced.call.backends, platform, backward=not traced.call.is_paged)
+        except UnsupportedError:
+            return None
+    warn_of_finite_masks(traced.call.program, traced.sources, memory_of(platform), 3)
+    warn_of_large_operands(_computed_by_xla(traced), "XLA", 3)
+    operands = [source.array() for source in traced.sources] + bound_arrays(traced.call, query, placed, sink, keys)
+    result = _run(traced.call, query, key, value, operands, return_lse)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, lengths, sink):
+    """The TracedCall that a backend runs with the problem's own fields; None where none does. query, key and value may be shapes."""
+    unlike_pages = isinstance(placed, Pages) and placed.place() is None
+    if 0 in (*query.shape, *key.shape, *value.shape) or unlike_pages:
+        return None
+    mask_mod = _bounded(mask_mod, placed, lengths, query, layout, keys_too=not isinstance(placed, Pages))
+    try:
+        dtype_of(query, key, value)
+        memory = memory_of(platform_of(query, key, value))
+        traced = trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, sink)
+    except UnsupportedError:
+        return None
+    return traced if takes_own_fields(traced, memory) else None
+
+
+def tensors_without_fields(query, key, value, placed):
+    """Tensors of a call without fields of its own: the tokens of all sequences as one, or gathered keys."""
+    if isinstance(placed, Sequences):
+        return [array[None] for array in (query, key, value)]
+    return [query, key, value] if placed is None else [query, *placed.gathered()]
+
+
+def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths):
+    """The two functions as they see such tensors, and their layout."""
+    mask_mod = _bounded(mask_mod, placed, lengths, query, layout)
+    if isinstance(placed, Sequences):
+        return placed.score_mod(score_mod), placed.mask_mod(mask_mod), "BSHD"
+    return score_mod, mask_mod, layout
+
+
+def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, backend, backends, placed, lengths, sink, return_lse, fallback):
+    """The results, in a tuple, of tensors without fields of their own: keys of pages are gathered, tokens of sequences are those of one, and a sink
+    is applied to the output. Called by flex_attention, to whose caller warnings point."""
+    sequences = placed if isinstance(placed, Sequences) else None
+    score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
+    query, key, value = tensors_without_fields(query, key, value, placed)
+    sizes = sizes_of(layout, query, key, value, may_be_empty=True)
+    dropout = [keys(jnp.arange(sizes.batch, dtype=jnp.int32))] if options.dropout else []
+    if sequences is not None and dropout:
+        if fallback is None and backend != XLA:
+            raise UnsupportedError(
+                "dropout_rate: expected a backend that takes q_offsets as they are, whose positions decide what is dropped, found none among "
+                f"those for this call; {_RUNS_ON_XLA}"
+            )
+        backend, backends = XLA, None
+        (of_query, position), (_, of_key) = sequences.tokens_places()
+        dropout = [of_query, position, of_key, *dropout]
+    with_lse = return_lse or sink is not None
     if 0 in sizes:
         result = _of_nothing(query, sizes, with_lse, options.max_logit)
     else:
-        functions = (score_mod, mask_mod)
-        result = _attention(query, key, value, *functions, scale, layout, with_lse, options, keys, backend, backends, fallback)
+        result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, dropout, backend, backends, fallback)
     o, *rows = result if isinstance(result, tuple) else (result,)
-    largest = rows.pop() if return_max_logit else None
+    largest = rows.pop() if options.max_logit else None
     lse = rows[0] if with_lse else None
     if sink is not None:
-        o, lse = with_sink(o, lse, sink, layout)
-    if ragged is not None:
+        o, lse = with_sink(o, lse, checked_sink(sink, sizes.heads_q), layout)
+    if sequences is not None:
         o, lse, largest = o[0], *(each if each is None else each[0].T for each in (lse, largest))
-    results = [o, *[lse] * bool(return_lse), *[largest] * bool(return_max_logit)]
-    return o if len(results) == 1 else tuple(results)
+    return (o, *[lse] * return_lse, *[largest] * options.max_logit)
+
+
+def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
+    """The mask_mod that keeps indices below the lengths. keys_too: those of the keys as well."""
+    if lengths is None:
+        return mask_mod
+    if not keys_too:
+        of_queries = lengths[0] if isinstance(lengths, (tuple, list)) else None
+        checked_lengths(lengths, query.shape[layout.index("B")])
+        lengths = (of_queries, None)
+    return bounded(mask_mod, lengths, placed.batch if isinstance(placed, Sequences) else query.shape[layout.index("B")])
 
 
 def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, backend, backends, fallback):
@@ -137,15 +231,26 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             if fallback is None:
                 raise
         else:
-            warn_of_finite_masks(traced.call.program, traced.sources, memory, 3)
-            operands = [source.array() for source in traced.sources] + keys
-            if explicit_axes(query):
-                return attend_on_shards(traced.call, query, key, value, operands, with_lse=with_lse)
-            query, key, value, *operands = vary_alike([query, key, value, *operands])
-            return attend(traced.call, query, key, value, tuple(operands), with_lse=with_lse)
+            warn_of_finite_masks(traced.call.program, traced.sources, memory, 4)
+            warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
+            return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
     dtype_of(query, key, value, on_xla=True)
     o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
     return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
+
+
+def _run(call, query, key, value, operands, with_lse):
+    """attend() of arrays, and of what is bound after the operands, on whatever mesh they lie."""
+    if explicit_axes(query):
+        return attend_on_shards(call, query, key, value, operands, with_lse=with_lse)
+    query, key, value, *operands = vary_alike([query, key, value, *operands])
+    return attend(call, query, key, value, tuple(operands), with_lse=with_lse)
+
+
+def _computed_by_xla(traced):
+    """(axes, shape, bytes) of each operand that XLA computes for the indices that it depends on."""
+    operands = zip(traced.call.program.operands, traced.sources, traced.operands)
+    return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, source, shape in operands if isinstance(source, Computed)]
 
 
 def _of_nothing(query, sizes, with_lse, max_logit):
@@ -154,6 +259,8 @@ def _of_nothing(query, sizes, with_lse, max_logit):
     rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.promote_types(query.dtype, jnp.float32))
     return (o, *[rows] * (with_lse + max_logit))
 
+
+_RUNS_ON_XLA = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 # Arguments of other attention functions -> what takes their place here.
 _ELSEWHERE = {
@@ -183,13 +290,6 @@ class CallOptions(NamedTuple):
     deterministic: bool = False
     dropout: float = 0.0
     max_logit: bool = False
-
-
-class TracedCall(NamedTuple):
-    call: Call
-    sources: list  # what makes each operand's array
-    operands: list  # their shapes and dtypes
-    problem: str  # of the forward, as JSON
 
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, backends):

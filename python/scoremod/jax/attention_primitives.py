@@ -3,7 +3,8 @@
 forward:  q, k, v, *operands -> o, and lse if with_lse, and each row's largest score if call.max_logit
 backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
 
-After the operands come the keys of a call with dropout (scoremod.jax.dropout).
+After the operands comes what a call binds beside them (Call.bound), such as the keys of dropout. lse is float32 [batch, heads, seq_q], of ragged
+tensors [tokens, heads].
 
 Each comes twice: as the one that functions call, which jax.vmap and the partitioner of a mesh take apart, and as the call of one device that
 is left of it.
@@ -25,7 +26,6 @@ from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
 from scoremod.jax.selection import compiled, device_of
-from scoremod.sizes import sizes_of
 
 # Where a workspace starts within its buffer; XLA promises less.
 _ALIGNMENT = 64
@@ -37,7 +37,7 @@ device_backward_p = Primitive("scoremod_attention_backward_on_device")
 
 
 def forward(call, q, k, v, operands, *, with_lse, wanted=None):
-    """[o] or [o, lse], and the largest scores if call.max_logit: they and lse are float32 [batch, heads, seq_q].
+    """[o] or [o, lse], and the largest scores if call.max_logit, which have the LSE's shape.
 
     wanted: what backward() will be called with, so that both are directions of one compiled problem; None where it won't be."""
     return forward_p.bind(q, k, v, *operands, call=call, with_lse=with_lse, wanted=wanted)
@@ -48,9 +48,9 @@ def backward(call, q, k, v, o, lse, d_o, operands, *, wanted):
 
 
 def _forward_avals(q, k, v, *operands, call, with_lse, wanted):
-    sizes = sizes_of(call.layout, q, k, v)
+    sizes = call.sizes(q, k, v)
     o = type_like(q, (*q.shape[:-1], sizes.dim_v), q.dtype)
-    rows = type_like(q, (sizes.batch, sizes.heads_q, sizes.seq_q), jnp.float32)
+    rows = type_like(q, call.row_shape(q, sizes), jnp.float32)
     return [o] + [rows] * (with_lse + call.max_logit)
 
 
@@ -60,21 +60,14 @@ def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
 
 def _lower_forward(platform, context, *arguments, call, with_lse, wanted):
     q, k, v, *operands = context.avals_in
-    operands = _operands(call, operands)
     problem = problem_text(call, q, k, v, operands, backward=wanted is not None, stats=with_lse, wanted=wanted)
     return _lower(ffi.FORWARD, platform, context, arguments, call, problem)
 
 
 def _lower_backward(platform, context, *arguments, call, wanted):
     q, k, v, _, _, _, *operands = context.avals_in
-    operands = _operands(call, operands)
     problem = problem_text(call._replace(max_logit=False), q, k, v, operands, backward=True, stats=True, wanted=wanted)
     return _lower(ffi.BACKWARD, platform, context, arguments, call, problem, wanted=np.asarray(wanted, np.int64))
-
-
-def _operands(call, arrays):
-    """Those of the arrays that the program's operands are."""
-    return arrays[: len(call.program.operands)]
 
 
 def _lower(target, platform, context, arguments, call, problem, **attributes):

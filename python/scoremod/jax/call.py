@@ -10,6 +10,7 @@ import numpy as np
 
 from scoremod.arguments import finite
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax.places import Paged, Ragged
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
 from scoremod.sizes import sizes_of
@@ -35,10 +36,48 @@ class Call(NamedTuple):
     dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score
     given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
+    place: Ragged | Paged | None = None  # where sequences lie, if not as the layout says; the layout of ragged ones is "THD"
+    lengths: bool = False  # whether keys have a length in each batch
+    sink: bool = False  # whether each head has a learned sink
+
+    @property
+    def is_ragged(self):
+        return isinstance(self.place, Ragged)
+
+    @property
+    def is_paged(self):
+        return isinstance(self.place, Paged)
 
     def axis(self, letter):
-        """The position of a dimension of q, k, v or o."""
-        return self.layout.index(letter)
+        """The position of a dimension of q, k, v or o. Ragged tensors have tokens where others have batches."""
+        return self.layout.index("T" if self.is_ragged and letter in "BS" else letter)
+
+    def bound(self):
+        """The names of the arrays after the operands (docs/problem.md), in their order."""
+        options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
+        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given))
+
+    def sizes(self, q, k, v):
+        """The Sizes of these arrays or shapes."""
+        return sizes_of(self.layout, q, k, v) if self.place is None else self.place.sizes(self.layout, q, k, v)
+
+    def row_shape(self, q, sizes):
+        """Of an LSE."""
+        return (q.shape[0], sizes.heads_q) if self.is_ragged else (sizes.batch, sizes.heads_q, sizes.seq_q)
+
+    def as_rows(self, lse):
+        """What has an LSE's shape, in the order of o's dimensions, with one of size 1 for the head dim."""
+        order = [self.axis(letter) for letter in ("SH" if self.is_ragged else "BHS")]
+        return jnp.moveaxis(lse, range(len(order)), order)[..., None]
+
+
+class TracedCall(NamedTuple):
+    """What flex_attention's arguments are traced to."""
+
+    call: Call
+    sources: list  # what makes each operand's array
+    operands: list  # their shapes and dtypes
+    problem: str  # of the forward, as JSON; with own fields of both directions, where there are two
 
 
 def check_known(sizes):
@@ -80,19 +119,31 @@ def split_scale(scale):
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 
-def _fields_of(call):
-    return (("dropout", call.dropout), ("dropout_keys", call.dropout > 0), ("max_logit", call.max_logit), ("given_deltas", call.given_deltas))
+def _fields_of(call, q, k):
+    given = (
+        ("dropout", call.dropout),
+        ("dropout_keys", call.dropout > 0),
+        ("max_logit", call.max_logit),
+        ("given_deltas", call.given_deltas),
+        ("lengths", {"kv": True} if call.lengths else None),
+        ("sink", "learned" if call.sink else None),
+    )
+    return {name: value for name, value in given if value} | ({} if call.place is None else call.place.fields(call.layout, q, k))
 
 
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
-    """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. `wanted`: the numbers
-    of the operands whose gradients may be asked for; None for all. max_logit is the forward's alone."""
+    """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. operands: those of the
+    program, and what is bound after them. `wanted`: the numbers of those whose gradients may be asked for; None for all. max_logit is the
+    forward's alone."""
+    count = len(call.program.operands)
+    bound = dict(zip(call.bound(), enumerate(operands[count:], count)))
+    operands = operands[:count]
     described = [
         OperandTensor(_DTYPE_NAMES[np.dtype(operand.dtype)], tuple(operand.shape), wanted is None or i in wanted)
         for i, operand in enumerate(operands)
     ]
     text = problem_json(
-        sizes_of(call.layout, q, k, v),
+        call.sizes(q, k, v),
         call.program,
         described,
         dtype=_DTYPE_NAMES[np.dtype(q.dtype)],
@@ -101,5 +152,12 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         stats=stats,
         deterministic=call.deterministic,
     )
-    fields = {name: value for name, value in _fields_of(call) if value}
-    return json.dumps(json.loads(text) | fields) if fields else text
+    fields = _fields_of(call, q, k)
+    if not fields:
+        return text
+    problem = json.loads(text) | fields
+    if "sink" in bound:
+        number, sink = bound["sink"]
+        gradient = wanted is None or number in wanted
+        problem["operands"].append({"name": "sink", "dtype": _DTYPE_NAMES[np.dtype(sink.dtype)], "shape": list(sink.shape), "gradient": gradient})
+    return json.dumps(problem)

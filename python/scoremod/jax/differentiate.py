@@ -10,11 +10,14 @@ from jax.custom_derivatives import SymbolicZero
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.reverse_mode import reverse_mode_only
+from scoremod.jax.sequences import gathered
 
 
 def attend(call, q, k, v, operands, *, with_lse):
     """The output, or (output, lse) if with_lse, all differentiable, and the largest scores at the end if call.max_logit, which are taken for
-    constants. operands are arrays, one for each operand of call.program, then the keys of a call with dropout."""
+    constants. operands are arrays, one for each operand of call.program, then what is bound beside them (call.bound)."""
+    if call.is_paged:
+        return _attend_paged(call, q, k, v, operands, with_lse=with_lse)
     compute = attention_lse_and_max if call.max_logit else attention_and_lse if with_lse else attention
     if jax.sharding.get_abstract_mesh().manual_axes:
         # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.
@@ -25,6 +28,36 @@ def attend(call, q, k, v, operands, *, with_lse):
         return results
     o, lse, largest = results
     return (o, *[lse] * bool(with_lse), jax.lax.stop_gradient(largest))
+
+
+def _attend_paged(call, q, k, v, operands, *, with_lse):
+    results = paged_attention(call, bool(with_lse), q, k, v, tuple(operands))
+    if not call.max_logit:
+        return results if with_lse else results[0]
+    *results, largest = results
+    return (*results, jax.lax.stop_gradient(largest))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def paged_attention(call, with_lse, q, k, v, operands):
+    """The results in a tuple, of keys where they lie; differentiated, of gathered ones, for pages have no backward."""
+    return tuple(forward(call, q, k, v, operands, with_lse=with_lse))
+
+
+def _gathered_attention(call, with_lse, q, k, v, operands):
+    count = len(call.program.operands)
+    tables, lengths = operands[count : count + 2], operands[count + 2]
+    k, v = (gathered(pool, table, lengths, call.layout) for pool, table in zip((k, v), tables))
+    results = attend(call._replace(place=None), q, k, v, (*operands[:count], *operands[count + 2 :]), with_lse=with_lse)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _forward_rule_of_pages(call, with_lse, q, k, v, operands):
+    return jax.vjp(functools.partial(_gathered_attention, call, with_lse), q, k, v, operands)
+
+
+def _backward_rule_of_pages(call, with_lse, pull_back, upstream):
+    return pull_back(upstream)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -104,13 +137,12 @@ def with_lse_column(call, v, o, d_o, d_lse):
     """d loss / d lse, brought in through columns that v, o and d_o get.
 
     The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
-    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too: there the sum of
-    the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
+    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too, and a sink has no dP:
+    there the sum of the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
     """
-    heads, sequence = call.axis("H"), call.axis("S")
-    d_lse = jnp.moveaxis(d_lse, (0, 1, 2), (call.axis("B"), heads, sequence))[..., None].astype(d_o.dtype)
+    d_lse = call.as_rows(d_lse).astype(d_o.dtype)
     zeros = jnp.zeros((*d_o.shape[:-1], _COLUMNS - 1), d_o.dtype)
-    if call.dropout:
+    if call.dropout or call.sink:
         v = jnp.concatenate([v, jnp.zeros((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
         o = jnp.concatenate([o, -d_lse, zeros], axis=-1)
         return v, o, jnp.concatenate([d_o, jnp.ones_like(d_lse), zeros], axis=-1)
@@ -119,6 +151,7 @@ def with_lse_column(call, v, o, d_o, d_lse):
     return v, o, jnp.concatenate([d_o, d_lse, zeros], axis=-1)
 
 
+paged_attention.defvjp(_forward_rule_of_pages, _backward_rule_of_pages)
 attention.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 attention_and_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)
 attention_lse_and_max.defvjp(_forward_rule_with_lse, _backward_rule_with_lse, symbolic_zeros=True)

@@ -24,16 +24,16 @@ def checked_rate(rate):
     return float(np.float32(rate))
 
 
-def call_keys(key, batch):
-    """The keys of a whole call, from a key of jax.random."""
+def call_keys(key, batches):
+    """The keys of a whole call, from a key of jax.random. batches: the number of each batch, int32."""
     if key is None:
         raise InvalidArgumentError("dropout_key: expected a key of jax.random beside dropout_rate, found none")
     try:
         bits = jax.random.bits(key, (2,), jnp.uint32)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"dropout_key: expected one key of jax.random, found {key!r}") from error
-    words = jnp.broadcast_to(lax.bitcast_convert_type(bits, jnp.int32), (batch, 2))
-    places = jnp.stack([jnp.arange(batch, dtype=jnp.int32), jnp.zeros(batch, jnp.int32)], axis=1)
+    words = jnp.broadcast_to(lax.bitcast_convert_type(bits, jnp.int32), (batches.shape[0], 2))
+    places = jnp.stack([batches, jnp.zeros_like(batches)], axis=1)
     return jnp.concatenate([words, places], axis=1)
 
 
@@ -52,7 +52,23 @@ def shares(keys, rate, shape, first_key):
     head = words[:, _HEAD] + indices[0][None, :, None, None]
     counter = jnp.broadcast_arrays(four, indices[1][None, None, :, None], head, words[:, _BATCH])
     bits = jnp.stack(_philox(counter, (words[:, _WORD0], words[:, _WORD1])), axis=-1)
-    bits = bits.reshape(batch, heads, queries, -1)[..., :count]
+    return _factors(bits.reshape(batch, heads, queries, -1)[..., :count], rate)
+
+
+def shares_in_sequences(keys, rate, shape, first_key, of_query, query, key):
+    """The same for tokens of sequences one after the other, [1, heads, tokens, some of the key tokens]: the number of each query token's sequence
+    and its position there, and each key token's. What it says of tokens of two sequences means nothing."""
+    _, heads, _, count = shape
+    words = lax.bitcast_convert_type(keys, jnp.uint32)[0]
+    key = lax.dynamic_slice_in_dim(key, first_key, count).astype(jnp.uint32)
+    head = words[_HEAD] + jnp.arange(heads, dtype=jnp.uint32)
+    rows = [x.astype(jnp.uint32)[None, None, :, None] for x in (query, of_query)]
+    counter = jnp.broadcast_arrays((key // 4)[None, None, None, :], rows[0], head[None, :, None, None], words[_BATCH] + rows[1])
+    bits = jnp.stack(_philox(counter, (words[_WORD0], words[_WORD1])))
+    return _factors(jnp.select([key % 4 == n for n in range(4)], list(bits)), rate)
+
+
+def _factors(bits, rate):
     threshold = np.uint32(int(float(np.float32(rate)) * 2.0**32 + 0.5))
     return jnp.where(bits >= threshold, np.float32(1 / (1 - rate)), np.float32(0))
 

@@ -2,29 +2,59 @@
 
 import json
 
+import jax
+
 import scoremod
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
-from scoremod.jax.api import CallOptions, trace_call
+from scoremod.jax.api import CallOptions, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
 from scoremod.jax.call import dtype_of
 from scoremod.jax.fused_attention import graph_modifier
+from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.selection import XLA, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
 from scoremod.sizes import sizes_of
 
 
-def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD", backend=None, backends=None, **callbacks):
-    """The Explanation of flex_attention's arguments, with backward; query, key and value may be jax.ShapeDtypeStructs.
+def explain(
+    query,
+    key,
+    value,
+    score_mod=None,
+    mask_mod=None,
+    *,
+    scale=None,
+    layout="BSHD",
+    lengths=None,
+    q_offsets=None,
+    kv_offsets=None,
+    page_table=None,
+    max_length=None,
+    sink=None,
+    backend=None,
+    backends=None,
+    **callbacks,
+):
+    """The Explanation of flex_attention's arguments, with backward (of pages the forward, where they are read in place); query, key and value may be
+    jax.ShapeDtypeStructs. Its `road` says whether sequences, pages and a sink are fields of the problem, or arrays made before and after it.
 
     callbacks: fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of
     them score_mod is a callback that builds on a graph."""
     chosen_among = selected(backend, backends)
-    sizes = sizes_of(layout, query, key, value)
     if callbacks:
-        score_mod = graph_modifier(sizes, score_mod, **callbacks)
-    dtype_of(query, key, value)
-    traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among)
-    problem = json.loads(traced.problem) | {"backward": True}
+        score_mod = graph_modifier(sizes_of(layout, query, key, value), score_mod, **callbacks)
+    placed, road, traced = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length), "", None
+    if placed is not None or sink is not None:
+        traced = traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among, placed, lengths, sink)
+        road = ARRAYS if traced is None else FIELDS
+    if traced is None:
+        score_mod, mask_mod, layout = functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths)
+        query, key, value = jax.eval_shape(lambda *x: tensors_without_fields(*x, None if placed is None else placed.of(*x[1:])), query, key, value)
+        sizes_of(layout, query, key, value)
+        dtype_of(query, key, value)
+        traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among)
+    problem = json.loads(traced.problem)
+    problem["backward"] = not traced.call.is_paged
     if traced.call.scale is not None:
         problem["scale"] = traced.call.scale
     operands = tuple(
@@ -33,7 +63,7 @@ def explain(query, key, value, score_mod=None, mask_mod=None, *, scale=None, lay
     )
     platform = platform_of(query, key, value)
     compiled = scoremod.explain(problem, backends=chosen_among, memory=memory_of(platform), device=device_of(platform))
-    return Explanation(traced.call.program.text(), operands, problem, compiled)
+    return Explanation(traced.call.program.text(), operands, problem, compiled, road)
 
 
 def support(query, key, value, score_mod=None, mask_mod=None, *, scale=None, layout="BSHD", **callbacks):

@@ -15,7 +15,7 @@ def explicit_axes(array):
 def attend_on_shards(call, q, k, v, operands, *, with_lse):
     """attend() for arrays on a mesh with explicit axes: batches and heads are sharded as q's type says, and so are the types of the results."""
     mesh, spec = jax.typeof(q).sharding.mesh, jax.typeof(q).sharding.spec
-    axes = {letter: as_axes(spec[call.axis(letter)]) for letter in "BH"}
+    axes = {letter: () if call.is_ragged and letter == "B" else as_axes(spec[call.axis(letter)]) for letter in "BH"}
     shards = Shards(call, mesh, axes, k.shape[call.axis("H")])
 
     def on_shard(q, k, v, *operands):

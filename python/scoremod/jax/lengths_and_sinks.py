@@ -9,7 +9,7 @@ from scoremod.errors import InvalidArgumentError
 def bounded(mask_mod, lengths, batch):
     """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer array [batch] for the keys, or a pair of such for
     queries and keys, either of which may be None."""
-    of_queries, of_keys = (_checked(array, batch) for array in (lengths if isinstance(lengths, (tuple, list)) else (None, lengths)))
+    of_queries, of_keys = checked_lengths(lengths, batch)
 
     def bounded_mask(b, h, q_idx, kv_idx):
         keep = True if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
@@ -20,6 +20,11 @@ def bounded(mask_mod, lengths, batch):
         return keep
 
     return mask_mod if of_queries is None and of_keys is None else bounded_mask
+
+
+def checked_lengths(lengths, batch):
+    """(lengths of queries, of keys) as arrays, or None."""
+    return [_checked(array, batch) for array in (lengths if isinstance(lengths, (tuple, list)) else (None, lengths))]
 
 
 def _checked(array, batch):
@@ -34,15 +39,20 @@ def _checked(array, batch):
     return array
 
 
-def with_sink(o, lse, sink, layout):
-    """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all
-    three; a row without a key gives 0 and the sink."""
-    sink, heads = jnp.asarray(sink), lse.shape[1]
+def checked_sink(sink, heads):
+    """The sink of each of so many heads, as an array."""
+    sink = jnp.asarray(sink)
     if sink.shape not in ((), (heads,)) or not jnp.issubdtype(sink.dtype, jnp.floating):
         raise InvalidArgumentError(
             f"sink: expected a float array of shape ({heads},), one for each query head, or a number; found {sink.dtype} of shape {sink.shape}"
         )
-    sink = jnp.broadcast_to(sink.astype(lse.dtype), (heads,))[:, None]
+    return jnp.broadcast_to(sink, (heads,))
+
+
+def with_sink(o, lse, sink, layout):
+    """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all
+    three; a row without a key gives 0 and the sink."""
+    sink = sink.astype(lse.dtype)[:, None]
     share = jax.nn.sigmoid(lse - sink)  # [batch, heads, seq_q]: what is left to the keys
     order = ["BHS".index(letter) for letter in layout if letter != "D"]
     scaled = o.astype(lse.dtype) * jnp.transpose(share, order)[..., None]

@@ -77,11 +77,22 @@ def partitioned(tensors, results_of, bind):
 def letters_of(call, tensors, results):
     """For each array and result a string with a letter for each dimension: B, H (heads of q), K (heads of k and v), S and T (queries and
     keys), and others for dimensions that are never sharded."""
-    q, k = call.layout, call.layout.replace("H", "K").replace("S", "T")
-    known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "BHS"}
-    operands = [_operand_letters(decl) for decl in call.program.operands] + ["B?"] * bool(call.dropout)
+    # Tokens of sequences one after the other, and blocks of a pool, are nobody's batches.
+    q = call.layout.replace("T", "?") if call.is_ragged else call.layout
+    k = (call.layout.replace("B", "?").replace("S", "?") if call.is_paged else q).replace("H", "K").replace("S", "T")
+    known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "?H" if call.is_ragged else "BHS"}
+    operands = [*map(_operand_letters, call.program.operands), *(_bound_letters(call, name) for name in call.bound())]
     inputs = [known[name] for name in tensors] + operands
     return inputs, [operands[each] if isinstance(each, int) else known[each] for each in results]
+
+
+def _bound_letters(call, name):
+    """Of what is bound after the operands: rows of batches, which ragged sequences keep together."""
+    if name == "sink":
+        return "H"
+    if call.is_ragged:
+        return "?" if name.startswith("offsets") else "??"
+    return "B" if name == "lengths_kv" else "B?"
 
 
 def _operand_letters(decl):
@@ -128,7 +139,7 @@ class Shards:
     def of_arguments(cls, call, mesh, arguments):
         """As the partitioner gives them, q and k first."""
         q, k = arguments[0], arguments[1]
-        axes = {letter: _dividing(q, call.axis(letter), mesh) for letter in "BH"}
+        axes = {letter: () if call.is_ragged and letter == "B" else _dividing(q, call.axis(letter), mesh) for letter in "BH"}
         return cls(call, mesh, axes, k.shape[call.axis("H")])
 
     def sharding(self, letters):
@@ -167,11 +178,13 @@ class Shards:
         return lax.psum(output.astype(jnp.float32), axes).astype(output.dtype) if axes else output
 
     def own_call(self, q, operands):
-        """(call, order, operands) of a shard: what with_global_indices() gives, and all its arrays after the tensors."""
+        """(call, numbers, operands) of a shard: all its arrays after the tensors, and the number of each in the whole call, None for those that
+        only the shard has."""
         count = len(self._call.program.operands)
-        keys = [at_head(keys, self._first("H", q)) for keys in operands[count:]]
+        bound = [at_head(x, self._first("H", q)) if name == "dropout_keys" else x for name, x in zip(self._call.bound(), operands[count:])]
         call, order, offsets = self.with_global_indices(q)
-        return call, order, [*((operands[:count] + offsets)[number] for number in order), *keys]
+        numbers = [*(number if number < count else None for number in order), *range(count, count + len(bound))]
+        return call, numbers, [*((operands[:count] + offsets)[number] for number in order), *bound]
 
     def _first(self, letter, q):
         """The index of a shard's first batch or head."""
@@ -203,7 +216,7 @@ class Shards:
         """The axes of the mesh whose shards each have a part of an operand's gradient."""
         if not isinstance(result, int):
             return ()
-        letters = _operand_letters(self._call.program.operands[result])
+        letters = letters_of(self._call, (), [result])[1][0]
         return tuple(axis for letter, axes in self._axes.items() if letter not in letters for axis in axes)
 
     def _count(self, letter):

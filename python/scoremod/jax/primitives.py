@@ -8,7 +8,22 @@ import numpy as np
 from jax import lax
 
 from scoremod.jax.own_derivatives import stopped
-from scoremod.program_forms import clamp, cosh, integer_power, is_finite, log2, select_case, sinh, truncated_quotient, truncated_remainder
+from scoremod.program_forms import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atanh,
+    clamp,
+    cosh,
+    integer_power,
+    is_finite,
+    log2,
+    select_case,
+    sinh,
+    truncated_quotient,
+    truncated_remainder,
+)
 
 PROGRAM_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.bool_): "bool"}
 
@@ -171,6 +186,11 @@ RULES = {
     "tanh": _float("tanh"),
     "sinh": _of_float(sinh),
     "cosh": _of_float(cosh),
+    "asin": _of_float(asin),
+    "acos": _of_float(acos),
+    "asinh": _of_float(asinh),
+    "acosh": _of_float(acosh),
+    "atanh": _of_float(atanh),
     "logistic": _float("sigmoid"),
     "erf": _float("erf"),
     "erfc": _float("erfc"),

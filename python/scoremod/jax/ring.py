@@ -176,5 +176,4 @@ _with_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse)
 
 def _as_rows(ring, weights):
     """[batch, heads, seq_q] as what multiplies o."""
-    call = ring.call
-    return jnp.moveaxis(weights, (0, 1, 2), (call.axis("B"), call.axis("H"), call.axis("S")))[..., None]
+    return ring.call.as_rows(weights)

@@ -1,16 +1,22 @@
-"""Sequences that lie one after the other, and keys in blocks of a pool, brought to the tensors that attention takes: both run on every backend."""
+"""Sequences that lie one after the other, and keys in blocks of a pool: as what a problem's own fields say of them (Sequences.place, Pages.place),
+and brought to the tensors that attention without them takes, which run on every backend."""
+
+import copy
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
+from scoremod.jax.places import Paged, Ragged
 
 
-class Ragged:
+class Sequences:
     """Sequences of all batches in one: query [tokens_q, heads, dim], key and value [tokens_kv, heads_kv, dim], and where each begins."""
 
-    def __init__(self, query, key, value, q_offsets, kv_offsets, layout):
+    def __init__(self, query, key, value, q_offsets, kv_offsets, layout, max_length=None):
         if layout != "THD":
             raise InvalidArgumentError(f'layout: expected "THD" (tokens, heads, dim) with q_offsets, found {layout!r}')
         for name, array in (("query", query), ("key", key), ("value", value)):
@@ -19,20 +25,73 @@ class Ragged:
         if q_offsets is None:
             raise InvalidArgumentError("kv_offsets: expected q_offsets beside them, found none; give those of the queries")
         kv_offsets = q_offsets if kv_offsets is None else kv_offsets
-        q_offsets, kv_offsets = _checked("q_offsets", q_offsets, query.shape[0]), _checked("kv_offsets", kv_offsets, key.shape[0])
+        tokens = query.shape[0], key.shape[0]
+        longest = max_length if isinstance(max_length, (tuple, list)) else (max_length, max_length)
+        if len(longest) != 2:
+            raise InvalidArgumentError(f"max_length: expected a number, or a pair for queries and keys, found {max_length!r}")
+        self._longest = [_longest(each, count) for each, count in zip(longest, tokens)]
+        names = ("q_offsets", "kv_offsets")
+        self._offsets = [_checked(*each) for each in zip(names, (q_offsets, kv_offsets), tokens, self._longest)]
+        q_offsets, kv_offsets = self._offsets
         if q_offsets.shape != kv_offsets.shape:
             raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {q_offsets.shape[0]}, found {kv_offsets.shape[0]}")
         self.batch = q_offsets.shape[0] - 1
-        # What is in no sequence is in none of the other's either.
-        self._queries = _sequences(q_offsets, query.shape[0], -1)
-        self._keys = _sequences(kv_offsets, key.shape[0], -2)
+        self._tokens = tokens
+        # Tokens before the first and after the last sequence are sequences of their own, which have no keys or no queries.
+        self._outside = [
+            0 if _covers(offsets, count) else -(-count // longest) for offsets, count, longest in zip(self._offsets, tokens, self._longest)
+        ]
+
+    def of(self, key, value):
+        """The same of other arrays of such keys and values."""
+        return self
+
+    def place(self):
+        """How a problem has them. Its sequences have numbers from `first` on."""
+        return Ragged(self.batch + 2 * sum(self._outside), *self._longest)
+
+    @property
+    def first(self):
+        return sum(self._outside)
+
+    def bound(self):
+        """The arrays of Ragged.bound."""
+        return [self._with_outside(number) for number in (0, 1)]
+
+    def numbers(self):
+        """Of each of the problem's sequences, what the functions see as b."""
+        return jnp.arange(self.place().sequences, dtype=jnp.int32) - self.first
+
+    def tokens_places(self):
+        """((number of the sequence, position in it) of each query token, the same of each key token)."""
+        return [
+            (sequence, jnp.arange(count, dtype=jnp.int32) - first) for (sequence, first), count in zip(self._sequences, self._tokens)
+        ]
+
+    def _with_outside(self, number):
+        """Offsets that begin at 0 and end at the tokens."""
+        offsets, tokens, longest = self._offsets[number].astype(jnp.int32), self._tokens[number], self._longest[number]
+        outside, of_other = self._outside[number], self._outside[1 - number]
+        steps = jnp.arange(1, outside + 1, dtype=jnp.int32) * longest
+        before, after = jnp.minimum(steps, offsets[0]), jnp.minimum(offsets[-1] + steps, tokens)
+        start = jnp.zeros(1, jnp.int32) if outside else offsets[:1]
+        last = after[-1:] if outside else offsets[-1:]
+        first = [start, before, jnp.repeat(offsets[:1], of_other)] if number == 0 else [start, jnp.repeat(start, of_other), before]
+        end = [after, jnp.repeat(last, of_other)] if number == 0 else [jnp.repeat(offsets[-1:], of_other), after]
+        return jnp.concatenate([*first, offsets[1:], *end])
+
+    @functools.cached_property
+    def _sequences(self):
+        """Of each query token and each key token, the number of its sequence and the sequence's first token. What is in no sequence is in none of
+        the other's either."""
+        return [_sequences(*each) for each in zip(self._offsets, self._tokens, (-1, -2))]
 
     def score_mod(self, function):
         """The function of a score, seen from the one long sequence."""
         return function and (lambda score, b, h, q_idx, kv_idx: function(score, *self._place(h, q_idx, kv_idx)))
 
     def mask_mod(self, function):
-        (of_query, _), (of_key, _) = self._queries, self._keys
+        (of_query, _), (of_key, _) = self._sequences
 
         def mask(b, h, q_idx, kv_idx):
             same = of_query[q_idx] == of_key[kv_idx]
@@ -41,19 +100,41 @@ class Ragged:
         return mask
 
     def _place(self, h, q_idx, kv_idx):
-        (sequence, first), (_, first_key) = self._queries, self._keys
+        (sequence, first), (_, first_key) = self._sequences
         return sequence[q_idx], h, q_idx - first[q_idx], kv_idx - first_key[kv_idx]
 
 
-def _checked(name, offsets, tokens):
+def _longest(given, tokens):
+    """The most tokens that a sequence has."""
+    if given is None:
+        return max(tokens, 1)
+    longest = int32(given, "max_length")
+    if longest < 1:
+        raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {given!r}")
+    return min(longest, max(tokens, 1))
+
+
+def _known(offsets):
+    """The numbers of offsets; None for those of a traced function."""
+    return None if isinstance(offsets, jax.core.Tracer) else np.asarray(offsets)
+
+
+def _covers(offsets, tokens):
+    known = _known(offsets)
+    return known is not None and known[0] == 0 and known[-1] == tokens
+
+
+def _checked(name, offsets, tokens, longest):
     array = jnp.asarray(offsets)
     if array.ndim != 1 or array.shape[0] < 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(f"{name}: expected an integer array [batch + 1], found {array.dtype} of shape {array.shape}")
-    if isinstance(array, jax.core.Tracer):
+    known = _known(array)
+    if known is None:
         return array  # its values are not known here
-    known = np.asarray(array)
     if known[0] < 0 or known[-1] > tokens or (np.diff(known) < 0).any():
         raise InvalidArgumentError(f"{name}: expected numbers from 0 to {tokens}, the tokens, that do not descend; found {known}")
+    if np.diff(known).max() > longest:
+        raise InvalidArgumentError(f"max_length: expected at least the {np.diff(known).max()} tokens of the longest sequence of {name}, found {longest}")
     return array
 
 
@@ -65,18 +146,44 @@ def _sequences(offsets, tokens, none):
     return jnp.where(inside, sequence, none), offsets[jnp.clip(sequence, 0, offsets.shape[0] - 2)]
 
 
-def gathered(key, value, page_table, lengths, layout, batch):
-    """Key and value of `batch` sequences, from blocks of a pool. page_table: an integer array [batch, blocks of a sequence], or a pair of them."""
-    if lengths is None or (isinstance(lengths, (tuple, list)) and lengths[1] is None):
-        raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
-    of_keys = jnp.asarray(lengths[1] if isinstance(lengths, (tuple, list)) else lengths)
-    tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
-    if len(tables) != 2:
-        raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
-    return [_gather(array, table, of_keys, layout, batch) for array, table in zip((key, value), tables)]
+class Pages:
+    """Key and value of `batch` sequences in blocks of a pool, and what says which. page_table: an integer array [batch, blocks of a sequence], or
+    a pair of them."""
+
+    def __init__(self, key, value, page_table, lengths, layout, batch):
+        if lengths is None or (isinstance(lengths, (tuple, list)) and lengths[1] is None):
+            raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
+        self.lengths = jnp.asarray(lengths[1] if isinstance(lengths, (tuple, list)) else lengths)
+        tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
+        if len(tables) != 2:
+            raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
+        self._tables = [_checked_table(array, table, layout, batch) for array, table in zip((key, value), tables)]
+        self._pools, self._layout = (key, value), layout
+
+    def of(self, key, value):
+        """The same of other arrays of such keys and values."""
+        other = copy.copy(self)
+        other._pools = (key, value)
+        return other
+
+    def place(self):
+        """How a problem has them; None where the two tables are of unlike sizes, which it has not."""
+        of_keys, of_values = self._tables
+        return Paged(of_keys.shape[1]) if of_keys.shape == of_values.shape else None
+
+    def bound(self):
+        """The arrays of Paged.bound, and the lengths of the keys."""
+        size = self._pools[0].shape[self._layout.index("S")] * self._tables[0].shape[1]
+        # What a table holds beyond a length may be anything.
+        tables = [jnp.clip(table, 0, pool.shape[self._layout.index("B")] - 1) for table, pool in zip(self._tables, self._pools)]
+        return [*(table.astype(jnp.int32) for table in tables), jnp.clip(self.lengths, 0, size).astype(jnp.int32)]
+
+    def gathered(self):
+        """Key and value of each sequence, in memory of their own."""
+        return [gathered(array, table, self.lengths, self._layout) for array, table in zip(self._pools, self._tables)]
 
 
-def _gather(array, table, lengths, layout, batch):
+def _checked_table(array, table, layout, batch):
     table = jnp.asarray(table)
     if table.ndim != 2 or table.shape[0] != batch or not jnp.issubdtype(table.dtype, jnp.integer):
         raise InvalidArgumentError(
@@ -86,6 +193,11 @@ def _gather(array, table, lengths, layout, batch):
         raise InvalidArgumentError(
             f"page_table: expected key and value [blocks, block size, heads, dim] in the order of a layout as {layout!r} has it, found shape {array.shape}"
         )
+    return table
+
+
+def gathered(array, table, lengths, layout):
+    """The keys, or values, of each sequence from blocks of a pool; 0 from its length on."""
     order = [layout.index(letter) for letter in "BSHD"]
     blocks = jnp.take(jnp.transpose(array, order), table, axis=0, mode="clip")  # what a table holds beyond a length may be anything
     whole = blocks.reshape(table.shape[0], -1, *blocks.shape[3:])

@@ -103,14 +103,15 @@ def _check_parts_kept(name, jaxpr):
             _check_parts_kept(name, inner)
 
 
-def trace(score_mod, mask_mod, sizes, scale=None, positions=None):
+def trace(score_mod, mask_mod, sizes, scale=None, positions=None, upper_limits=()):
     """(program, sources): the program of both functions, and for each of its operands what makes its array.
 
     sizes: axis -> size of the score along it, as the functions see it.
+    upper_limits: the axes whose size is more than any index needs: an array may be shorter along them.
     scale: an array that the score is multiplied with before score_mod; None to leave that out.
     positions: for some axes a function(tracer, node) from the local index to the one that the functions see.
     """
-    tracer = Tracer(sizes)
+    tracer = Tracer(sizes, upper_limits)
     for axis, position in (positions or {}).items():
         index = tracer.indices[AXES.index(axis)]
         index.node = position(tracer, index.node)
@@ -130,8 +131,9 @@ def trace(score_mod, mask_mod, sizes, scale=None, positions=None):
 class Tracer:
     """Walks the jaxpr of a function and finds a program node for each scalar that it can, a view for each indexed array."""
 
-    def __init__(self, sizes):
+    def __init__(self, sizes, upper_limits=()):
         self.sizes = sizes
+        self._upper_limits = upper_limits
         self.builder = Builder()
         self.indices = [values.index(axis) for axis in AXES]
         for axis, value in zip(AXES, self.indices):
@@ -274,7 +276,7 @@ class Tracer:
         it may hold more positions than there are today. dim: the dimension of `base`, the captured array, or None for one of size 1 that it
         doesn't have."""
         axis = next((axis for axis, index in zip(AXES, self.indices) if index.node == node), None)
-        if axis is None or extent == self.sizes[axis] or (extent > self.sizes[axis] and axis in ("q_idx", "kv_idx")):
+        if axis is None or axis in self._upper_limits or extent == self.sizes[axis] or (extent > self.sizes[axis] and axis in ("q_idx", "kv_idx")):
             return
         name = name_of(base.array, self._functions)
         array = f"'{name}'" if name else "an array"

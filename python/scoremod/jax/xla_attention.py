@@ -16,7 +16,7 @@ from jax.extend import core
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax.call import split_scale
-from scoremod.jax.dropout import shares
+from scoremod.jax.dropout import shares, shares_in_sequences
 from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
 from scoremod.jax.kept_results import named_results
@@ -34,15 +34,22 @@ class _Functions(NamedTuple):
     score_mod: core.Jaxpr | None
     mask_mod: core.Jaxpr | None
     score_array_count: int
-    dropout: float  # the rate; the last of the arrays is then the call's keys (scoremod.jax.dropout)
+    dropout: float  # the rate; the last of the arrays are then what `shares` takes
+    dropout_arrays: int  # how many: the call's keys, or before them the places of tokens in sequences (scoremod.jax.dropout)
 
     def shares(self, arrays, like, first):
         """What the weights `like` of a block of keys are multiplied by on their way to the output."""
-        return shares(arrays[-1], self.dropout, like.shape, first) if self.dropout else 1.0
+        if not self.dropout:
+            return 1.0
+        if self.dropout_arrays == 1:
+            return shares(arrays[-1], self.dropout, like.shape, first)
+        *places, keys = arrays[-self.dropout_arrays :]
+        return shares_in_sequences(keys, self.dropout, like.shape, first, *places)
 
 
 def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, ())):
-    """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array. dropout: the rate, and the call's keys in a list."""
+    """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array. dropout: the rate, and a list of what
+    decides which weights are dropped: the call's keys, and before them for tokens of sequences Sequences.tokens_places."""
     if explicit_axes(q):
         raise UnsupportedError(
             "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "
@@ -59,9 +66,8 @@ def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, 
     if varying_axes(q):
         jaxprs, arrays = _traced(named, wide, like=q)
     score, mask = (jaxprs.get(name) for name in ("score_mod", "mask_mod"))
-    functions = _Functions(
-        *(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), 0 if score is None else len(score.consts), dropout[0]
-    )
+    score_count = 0 if score is None else len(score.consts)
+    functions = _Functions(*(None if jaxpr is None else without_arrays(jaxpr) for jaxpr in (score, mask)), score_count, dropout[0], len(dropout[1]))
     arrays = [*arrays, *vary_alike([*dropout[1], q])[:-1]]
     # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which tangents there are.
     compute = _attention_jitted if jax.sharding.get_abstract_mesh().manual_axes else _attention
@@ -221,7 +227,7 @@ def _scores(functions, q, k, scale, arrays, first):
     indices = [jnp.arange(n, dtype=jnp.int32) for n in scores.shape]
     indices[3] = indices[3] + first
     indices = [vary_as(index, q) for index in indices]
-    count, end = functions.score_array_count, len(arrays) - bool(functions.dropout)
+    count, end = functions.score_array_count, len(arrays) - functions.dropout_arrays
     if functions.score_mod is not None:
         scores = _over_scores(functions.score_mod, arrays[:count])(scores, *indices)
     if functions.mask_mod is not None:

@@ -1,0 +1,57 @@
+"""The road of calls whose sequences, pages and sinks are fields of the problem itself, which a backend runs where they lie: nothing is gathered,
+no mask compares the sequences of tokens, and no sink is applied afterwards. Calls that no backend in question takes so go the other road,
+scoremod.jax.api's: tokens as one sequence, gathered keys, and a sink on the output."""
+
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+
+from scoremod.attention import support
+from scoremod.jax.call import Call, TracedCall, check_known, problem_text, split_scale
+from scoremod.jax.lengths_and_sinks import checked_sink
+from scoremod.jax.sequences import Pages, Sequences
+from scoremod.jax.trace import trace
+from scoremod.sizes import sizes_of
+
+FIELDS, ARRAYS = "fields of the problem", "arrays made before and after it"
+
+
+def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, sink):
+    """The TracedCall with the problem's own fields. placed: Sequences, Pages or None."""
+    place = None if placed is None else placed.place()
+    sizes = sizes_of(layout, query, key, value) if place is None else place.sizes(layout, query, key, value)
+    check_known(sizes)
+    axes, positions, upper_limits = sizes.axes(), {}, ()
+    if isinstance(placed, Sequences):
+        axes["b"], upper_limits = placed.batch, ("q_idx", "kv_idx")
+        if placed.first:
+            positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
+    number, array = split_scale(scale)
+    program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits)
+    call = Call(program, layout, number, backends, *options, place=place, lengths=isinstance(placed, Pages), sink=sink is not None)
+    operands = [jax.eval_shape(source.array) for source in sources]
+    problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
+    return TracedCall(call, sources, operands, problem)
+
+
+def bound_arrays(call, query, placed, sink, dropout_keys):
+    """The arrays of call.bound(). dropout_keys: a function of the numbers of the batches."""
+    arrays = [] if placed is None else placed.bound()
+    if sink is not None:
+        sink = checked_sink(sink, query.shape[call.axis("H")])
+        arrays.append(sink.astype(jnp.float32) if sink.dtype == jnp.float64 else sink)
+    if call.dropout:
+        arrays.append(dropout_keys(placed.numbers() if isinstance(placed, Sequences) else jnp.arange(query.shape[call.axis("B")], dtype=jnp.int32)))
+    return arrays
+
+
+def takes_own_fields(traced, memory):
+    """Whether one of the call's backends runs its problem, in both directions where there are two; found out without building anything."""
+    return _runs(traced.problem, traced.call.backends, memory, os.environ.get("SCOREMOD_BACKENDS"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _runs(problem, backends, memory, _environment):
+    return any(answer["supported"] for answer in support(problem, backends=backends, memory=memory, level="static"))
