@@ -44,6 +44,16 @@ MaybeLinear linear_of(const Program& program, const Node& node, const std::vecto
   return {};
 }
 
+/// Whether x and y of a comparison lie as far apart wherever their query and key do.
+bool compares_differences(const Node& node, const std::vector<MaybeLinear>& forms) {
+  if (node.op < Op::kEq || node.op > Op::kGe) return false;
+  const MaybeLinear &x = forms[node.args[0]], &y = forms[node.args[1]];
+  // Multiples of an index may wrap for some and not for others; what masks::classify() calls a band may not either.
+  const auto small = [](std::uint32_t factor) { return factor + 1 <= 2; };
+  if (!x || !y || !small(x->q) || !small(x->kv) || !small(y->q) || !small(y->kv)) return false;
+  return x->q - y->q + x->kv - y->kv == 0;
+}
+
 }  // namespace
 
 std::vector<bool> of_differences(const Program& program) {
@@ -66,7 +76,8 @@ std::vector<bool> of_differences(const Program& program) {
       continue;
     }
     const auto args = ir::args_of(node);
-    found[id] = !args.empty() && std::ranges::all_of(args, [&](NodeId arg) { return found[arg]; });
+    found[id] = compares_differences(node, forms) ||
+                (!args.empty() && std::ranges::all_of(args, [&](NodeId arg) { return found[arg]; }));
   }
   return found;
 }

@@ -170,8 +170,10 @@ AttentionProblem hopper_problem(const char* entry, std::int64_t dim) {
   problem.seq_q = problem.seq_kv = 4096;
   problem.dim_qk = problem.dim_v = dim;
   problem.operands.clear();
-  for (const OperandDecl& decl : problem.program.operands())
+  for (const OperandDecl& decl : problem.program.operands()) {
     problem.operands.push_back(problem::default_spec(problem, decl));
+    if (decl.is_table()) problem.operands.back().shape = {32, problem.heads_q};
+  }
   return problem;
 }
 
@@ -195,16 +197,19 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
 }
 
 TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
-  const AttentionProblem problem = hopper_problem("alibi", 128);
-  const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
-  ASSERT_EQ(targets.size(), 1U);
-  const TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
-  for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
-    std::string report;
-    cuda::compile_kernels(module, 90, &report, shape.instructions());
-    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
-    EXPECT_FALSE(serializes_products(report)) << report;
+  for (const char* const entry : {"alibi", "t5_bias"}) {
+    SCOPED_TRACE(entry);
+    const AttentionProblem problem = hopper_problem(entry, 128);
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+    ASSERT_EQ(targets.size(), 1U);
+    const TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
+    for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
+      std::string report;
+      cuda::compile_kernels(module, 90, &report, shape.instructions());
+      EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+      EXPECT_FALSE(serializes_products(report)) << report;
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/operand_source.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -38,12 +39,19 @@ struct Timed {
   const char* program;
   Sizes sizes = {};
   DType dtype = DType::kBF16;
+  bool learned = false;  ///< with the gradients of its operands, which Hopper kernels alone sum beside the others
 };
 
 constexpr const char* kPlain = "value = score";
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDocuments =
     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id";
+constexpr const char* kRelativeTable =
+    "table x: f32 rank 1\nvalue = score + x[max(min(kv_idx - q_idx, 128), -128) + 128]";
+/// As the zoo's t5_bias has them, of one head.
+constexpr const char* kBuckets =
+    "table x: f32 rank 1\nvalue = score + x[select(abs(kv_idx - q_idx) < 8, abs(kv_idx - q_idx), min(15, 8 + "
+    "i32(log(f32(max(abs(kv_idx - q_idx), 1)) / 8.0) / 2.7725887 * 8.0))) + select(kv_idx > q_idx, 16, 0)]";
 constexpr Timed kTimed[] = {
     {"full", kPlain},
     {"causal", kCausal},
@@ -64,7 +72,8 @@ constexpr Timed kTimed[] = {
     {"read by query", "operand x: f32 [q_idx]\nvalue = score * x"},
     {"read by key", "operand x: f32 [kv_idx]\nvalue = score * x"},
     {"bias", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"},
-    {"relative table", "table x: f32 rank 1\nvalue = score + x[max(min(kv_idx - q_idx, 128), -128) + 128]"},
+    {"relative table", kRelativeTable},
+    {"t5 buckets", kBuckets},
     {"quotient", "value = score / (1.0 + abs(score))"},
     {"floor division", "value = score + f32((q_idx + kv_idx) // 7)"},
     {"exponential", "value = score * exp(score)"},
@@ -73,6 +82,21 @@ constexpr Timed kTimed[] = {
     {"sine", "value = sin(score)"},
     {"power", "value = pow(1.5 + abs(score), 1.3)"},
     {"gelu", "value = gelu(score)"},
+    // What gradients of operands cost.
+    {"learned relative table", kRelativeTable, {}, DType::kBF16, true},
+    {"learned t5 buckets", kBuckets, {}, DType::kBF16, true},
+    {"learned slopes, causal",
+     "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx",
+     {},
+     DType::kBF16,
+     true},
+    {"learned numbers of queries", "operand x: f32 [q_idx]\nvalue = score + x", {}, DType::kBF16, true},
+    {"learned numbers of keys", "operand x: f32 [kv_idx]\nvalue = score + x", {}, DType::kBF16, true},
+    {"learned numbers of keys and heads",
+     "operand x: f32 [kv_idx]\noperand y: f32 [h]\nvalue = score * y + x",
+     {},
+     DType::kBF16,
+     true},
     // What sizes cost.
     {"full, head dim 64", kPlain, {.dim = 64}},
     {"full, head dim 256", kPlain, {.dim = 256}},
@@ -104,7 +128,7 @@ AttentionProblem problem_of(const Timed& timed) {
     p.operands.push_back(problem::default_spec(p, decl));
     if (decl.is_table()) p.operands.back().shape = {257};
     if (decl.axes[2] && decl.axes[3]) p.operands.back().dtype = p.dtype;
-    p.operands.back().gradient = false;
+    p.operands.back().gradient = timed.learned;
   }
   return p;
 }
@@ -153,7 +177,10 @@ class Call {
       }
       operands_.push_back(filled(bytes, problem::bytes_of(operand)));
     }
-    gradients_.resize(operands_.size());
+    for (const OperandSpec& operand : problem.operands) {
+      if (operand.gradient) memory_.emplace_back(problem::bytes_of(operand));
+      gradients_.push_back(operand.gradient ? memory_.back().data() : nullptr);
+    }
     forward.operands = backward.operands = operands_;
     backward.d_operands = gradients_;
     parameters.scale = problem.effective_scale();
@@ -200,9 +227,15 @@ void record_time(const Timed& timed, const char* direction, const TileShape& sha
   test::record_line(line);
 }
 
+std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction) {
+  if (direction == Direction::kForward) return {};
+  return operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+}
+
 std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
                                     const TileShape& shape) {
-  return {cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};
+  return {cuda::kept_kernels(attention_source(compiled, direction, shape, {}, targets_of(compiled, direction)),
+                             shape.instructions())};
 }
 
 struct TimedShape {
@@ -237,7 +270,8 @@ std::vector<TimedShape> timed_shapes() {
   for (const Timed& timed : kTimed) {
     const AttentionProblem problem = problem_of(timed);
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      all.push_back({&timed, direction, tile_shape(problem, direction)});
+      if (!timed.learned) all.push_back({&timed, direction, tile_shape(problem, direction)});
+      if (timed.learned && direction == Direction::kForward) continue;
       if (hopper_objections(problem, direction, kHopper).empty())
         all.push_back({&timed, direction, hopper_shapes(problem, direction).front()});
     }
@@ -316,7 +350,8 @@ TEST_P(AttentionKernelTimes, OfAShape) {
     const Call& call = call_of(*test.timed, problem);
     record_time(*test.timed, "forward", test.shape, median_ms(*plan, call.forward, call.parameters));
   } else {
-    const auto plan = backward_plan(compiled, test.shape, modules_of(compiled, test.direction, test.shape));
+    const auto plan = backward_plan(compiled, test.shape, modules_of(compiled, test.direction, test.shape),
+                                    targets_of(compiled, test.direction));
     if (build_only) return;
     const Call& call = call_of(*test.timed, problem);
     // It reads what the forward wrote.

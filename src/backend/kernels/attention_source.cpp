@@ -22,7 +22,8 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients,
     kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys, kAttentionOperandTargets,
     kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries,
-    kHopperBackwardKeys, kAttentionFewQueries, kAttentionDifferences;
+    kHopperBackwardKeys, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals, kAttentionDifferenceTotals,
+    kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -170,6 +171,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"output", output_kind(problem)},
                                              {"row_targets", operands.row_targets()},
                                              {"key_targets", operands.key_targets()},
+                                             {"difference_targets", operands.difference_targets()},
                                              {"targets", operands.targets()},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
@@ -222,7 +224,7 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
 /// Of the backward's kernels those of queries, and those of keys.
 std::string text_of_queries(Family family) {
   const bool hopper = family == Family::kHopper;
-  return concat(embedded::kAttentionQueryGradients,
+  return concat(embedded::kAttentionDiagonals, embedded::kAttentionQueryGradients,
                 hopper ? embedded::kHopperBackwardQueries : embedded::kAttentionBackwardQueries);
 }
 std::string text_of_keys(Family family) {
@@ -252,7 +254,8 @@ std::uint64_t revision_of_texts() {
         embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients, embedded::kAttentionBackwardKeys,
         embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals, embedded::kHopperPrimitives,
         embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
-        embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries, embedded::kAttentionDifferences);
+        embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries, embedded::kAttentionDifferences,
+        embedded::kAttentionDiagonals, embedded::kAttentionDifferenceTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;

@@ -127,6 +127,12 @@ std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::in
          (1 + 4 * stages) * kBarrierBytes;
 }
 
+std::size_t hopper_diagonals_shared_bytes(const TileShape& shape) {
+  // As in attention_diagonals.cuh.
+  const int column_pitch = (shape.key_step + 8 + 11) / 16 * 16 + 4;
+  return static_cast<std::size_t>(shape.warps * 8 * column_pitch) * sizeof(float);
+}
+
 std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const auto stages = static_cast<std::size_t>(shape.stages);
   const std::size_t terms = 2 * static_cast<std::size_t>(shape.step) * sizeof(float);

@@ -25,6 +25,8 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
 /// Shared memory of one block, in bytes.
 std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+/// What the kernel of dq has more where gains are summed along diagonals.
+std::size_t hopper_diagonals_shared_bytes(const TileShape& shape);
 std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 
 /// The numbers of columns that the kernels' products have, each once.

@@ -69,7 +69,8 @@ class KernelsBackend final : public Backend {
       reasons.push_back(
           unsupported(Rule::kNoOperandGradient,
                       concat("beside dq, dk and dv: expected the gradients of at most ", kernels::kMostTargets,
-                             " operands, none of them a table, a sink, or one along queries and keys")));
+                             " operands, none of them one along queries and keys or a table, but for one whose indices "
+                             "follow from kv_idx - q_idx and whose sums are no larger than q, k, v and o")));
     }
     if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
@@ -90,14 +91,10 @@ class KernelsBackend final : public Backend {
       for (const TileShape& shape : shapes) {
         const kernels::DirectionKernels made(problem, task.direction, shape);
         if (!kernels::memory_objections(made.launches(), target.device).empty()) continue;
-        candidates.push_back(candidate_of(problem, task, target, made, &shape == &shapes.back()));
-        candidates.back().predicted =
-            kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
-        if (targets.empty()) continue;
-        candidates.back().workspace_bytes = cuda::with_room_to_align(
-            kernels::OperandKernels(problem, targets, shape, kernels::Gains::kBeside).workspace_bytes());
-        candidates.back().predicted.milliseconds +=
-            kernels::gains_time(problem, targets, shape, mask, target.device.rates);
+        Candidate candidate = candidate_of(problem, task, target, made, &shape == &shapes.back());
+        candidate.predicted = kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
+        if (!targets.empty() && !add_gains(candidate, problem, targets, shape, mask, target.device)) continue;
+        candidates.push_back(std::move(candidate));
       }
     };
     const std::vector<UnsupportedReason> against =
@@ -123,6 +120,17 @@ class KernelsBackend final : public Backend {
   }
 
  private:
+  /// What operands' gradients take beside; false where this shape has no room for them.
+  static bool add_gains(Candidate& candidate, const CompiledProblem& problem, const std::vector<OperandTarget>& targets,
+                        const TileShape& shape, const kernels::MaskWork& mask, const DeviceProperties& device) {
+    if (kernels::has_differences(targets) && shape.key_step > kernels::kMostDiagonalStep) return false;
+    const kernels::OperandKernels made(problem, targets, shape, kernels::Gains::kBeside);
+    if (!kernels::memory_objections(made.launches(), device).empty()) return false;
+    candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
+    candidate.predicted.milliseconds += kernels::gains_time(problem, targets, shape, mask, device.rates);
+    return true;
+  }
+
   static void add_few_queries(const CompiledProblem& problem, const Task& task, const Target& target,
                               std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
     const std::vector<UnsupportedReason> against = kernels::few_query_objections(problem.problem);
@@ -167,13 +175,22 @@ class KernelsBackend final : public Backend {
     if (!problem.backward || !std::ranges::includes(problem::operands_with_gradient(p), task.operand_gradients))
       return {};
     std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
-    // The kernel of a sink's gradient has its threads meet, which in a text of Hopper kernels means those of consumers:
-    // a number that it has not.
-    const bool writes = std::ranges::none_of(targets, [](const OperandTarget& target) {
-      return target.sum == OperandSum::kElement || target.sum == OperandSum::kSink;
-    });
-    if (!writes || targets.size() > kernels::kMostTargets) return {};
+    const auto count = [&](OperandSum sum) { return std::ranges::count(targets, sum, &OperandTarget::sum); };
+    if (count(OperandSum::kElement) > 0 || targets.size() > kernels::kMostTargets) return {};
+    const bool fits = count(OperandSum::kDifference) == 0 || diagonal_bytes(p) <= tensor_bytes(p);
+    if (count(OperandSum::kDifference) > 1 || !fits) return {};
     return targets;
+  }
+
+  /// About what the sums along diagonals take, which grows with both lengths: one for each 64 queries and each key.
+  static double diagonal_bytes(const AttentionProblem& p) {
+    constexpr double kRows = 64;
+    return static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) / kRows *
+           static_cast<double>(p.seq_kv) * sizeof(float);
+  }
+  static double tensor_bytes(const AttentionProblem& p) {
+    const auto rows = static_cast<double>(p.batch * (p.heads_q * p.seq_q + p.heads_kv * p.seq_kv));
+    return rows * static_cast<double>(p.dim_qk + p.dim_v) * 2;
   }
 };
 

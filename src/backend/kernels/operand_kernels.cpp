@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/cuda/exact_sum.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::kernels {
@@ -13,6 +15,8 @@ constexpr std::size_t kAlignment = 16;
 /// Of the kernels that add up sums: one thread for an entry, or one warp.
 constexpr int kTotalThreads = 128;
 constexpr std::int64_t kTotalWarps = 4;
+/// As in attention_diagonals.cuh.
+constexpr std::int64_t kDiagonalRows = 64, kDiagonalThreads = 128;
 
 std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -23,6 +27,9 @@ std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target
     case OperandSum::kTotal: return blocks_of(p.seq_q, shape.queries);
     case OperandSum::kQueries: return p.seq_q;
     case OperandSum::kKeys: return p.seq_kv;
+    case OperandSum::kDifference:
+      return blocks_of(p.seq_q, shape.queries) * (shape.queries / kDiagonalRows) *
+             (blocks_of(p.seq_kv, shape.keys) * shape.keys + kDiagonalThreads);
     case OperandSum::kElement:
     case OperandSum::kSink: return 0;
   }
@@ -46,17 +53,30 @@ OperandKernels::OperandKernels(const compiler::CompiledProblem& problem, std::ve
     : backward_(problem, Direction::kBackward, shape), targets_(std::move(targets)) {
   const AttentionProblem& p = problem.problem;
   workspace_bytes_ = aligned(backward_.workspace_bytes());
+  names_.reserve(targets_.size());  // launches point into them
   for (const OperandTarget& target : targets_) {
     sums_.push_back(workspace_bytes_);
     const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape);
-    workspace_bytes_ += aligned(static_cast<std::size_t>(sums) * sizeof(float));
-    total_names_.push_back(total_kernel(target));
+    workspace_bytes_ += static_cast<std::size_t>(sums) * sizeof(float);
+    if (target.sum == OperandSum::kDifference)
+      workspace_bytes_ += static_cast<std::size_t>(entries_of(p, target.operand)) * cuda::kExactSumBytes;
+    workspace_bytes_ = aligned(workspace_bytes_);
+    names_.push_back({total_kernel(target), clear_kernel(target), diagonals_kernel(target)});
   }
   if (gains == Gains::kBeside)
-    launches_ = backward_.launches();
+    add_launches_beside(shape);
   else
     add_launches_apart(p, shape);
   add_totals(p);
+}
+
+void OperandKernels::add_launches_beside(const TileShape& shape) {
+  launches_ = backward_.launches();
+  if (!has_differences(targets_)) return;
+  for (KernelLaunch& launch : launches_) {
+    if (launch.kernel == std::string_view("hopper_backward_queries"))
+      launch.shared_bytes += hopper_diagonals_shared_bytes(shape);
+  }
 }
 
 void OperandKernels::add_launches_apart(const AttentionProblem& p, const TileShape& shape) {
@@ -80,12 +100,21 @@ void OperandKernels::add_totals(const AttentionProblem& p) {
     const std::int64_t entries = entries_of(p, targets_[i].operand);
     switch (targets_[i].sum) {
       case OperandSum::kTotal:
-        launches_.push_back({total_names_[i].c_str(), blocks_of(entries, kTotalWarps), kTotalThreads, 0});
+        launches_.push_back({names_[i].total.c_str(), blocks_of(entries, kTotalWarps), kTotalThreads, 0});
         break;
       case OperandSum::kQueries:
       case OperandSum::kKeys:
-        launches_.push_back({total_names_[i].c_str(), blocks_of(entries, kTotalThreads), kTotalThreads, 0});
+        launches_.push_back({names_[i].total.c_str(), blocks_of(entries, kTotalThreads), kTotalThreads, 0});
         break;
+      case OperandSum::kDifference: {
+        constexpr std::int64_t kWords = cuda::kExactSumWords, kLanes = 32;
+        const std::int64_t differences = blocks_of(p.seq_q + p.seq_kv - 1, kLanes) * kLanes;
+        launches_.push_back({names_[i].clear.c_str(), blocks_of(entries * kWords, kTotalThreads), kTotalThreads, 0});
+        launches_.push_back(
+            {names_[i].diagonals.c_str(), blocks_of(p.heads_q * differences, kTotalThreads), kTotalThreads, 0});
+        launches_.push_back({names_[i].total.c_str(), blocks_of(entries, kTotalThreads), kTotalThreads, 0});
+        break;
+      }
       case OperandSum::kElement: break;
       case OperandSum::kSink:
         launches_.push_back({"attention_sink_gradient", p.heads_q, kTotalThreads, kTotalWarps * sizeof(float)});

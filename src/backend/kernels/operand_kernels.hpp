@@ -18,7 +18,7 @@ class OperandKernels {
   OperandKernels(const compiler::CompiledProblem& problem, std::vector<OperandTarget> targets, const TileShape& shape,
                  Gains gains = Gains::kApart);
 
-  OperandKernels(const OperandKernels&) = delete;  // launches name kernels in total_names_
+  OperandKernels(const OperandKernels&) = delete;  // launches name kernels in names_
   OperandKernels& operator=(const OperandKernels&) = delete;
 
   const AttentionProblem& problem() const { return backward_.problem(); }
@@ -35,12 +35,18 @@ class OperandKernels {
   ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
 
  private:
+  /// Of the kernels that add up a target's sums.
+  struct Names {
+    std::string total, clear, diagonals;
+  };
+
+  void add_launches_beside(const TileShape& shape);
   void add_launches_apart(const AttentionProblem& problem, const TileShape& shape);
   void add_totals(const AttentionProblem& problem);
 
   DirectionKernels backward_;
   std::vector<OperandTarget> targets_;
-  std::vector<std::string> total_names_;
+  std::vector<Names> names_;
   std::vector<std::size_t> sums_;  ///< where each target's begin in the workspace
   std::size_t workspace_bytes_ = 0;
   std::vector<KernelLaunch> launches_;

@@ -79,7 +79,7 @@ class OperandKernelsBackend final : public Backend {
                                             const Target* target) const override {
     std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
     const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
-    if (targets.empty() || targets.size() > kernels::kMostTargets) {
+    if (targets.empty() || kernels::has_differences(targets) || targets.size() > kernels::kMostTargets) {
       reasons.push_back(unsupported(
           Rule::kNoOperandGradient,
           concat("gradients from tiles of scores: expected at most ", kernels::kMostTargets,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "analysis/differences.hpp"
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/operand_text.hpp"
 #include "backend/kernels/program_text.hpp"
@@ -11,15 +12,26 @@
 #include "problem/implied_operands.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kAttentionBackwardRows, kAttentionQueryGradients, kAttentionKeyGradients,
-    kAttentionOperandProgram, kAttentionOperandTotals, kAttentionOperandGradients;
+extern const std::string_view kAttentionBackwardRows, kAttentionDiagonals, kAttentionQueryGradients,
+    kAttentionKeyGradients, kAttentionOperandProgram, kAttentionOperandTotals, kAttentionOperandGradients;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
 namespace {
 
-std::optional<OperandSum> sum_of(const AttentionProblem& problem, const compiler::OperandReduction& reduction) {
-  if (reduction.scattered || reduction.roots.empty()) return std::nullopt;
+/// Whether a table is read once, at indices that are the same for all pairs of a query and a key as far apart.
+bool follows_from_differences(const Program& derivative, const compiler::OperandReduction& reduction) {
+  if (reduction.roots.size() != 1) return false;
+  const std::vector<bool> of_differences = analysis::of_differences(derivative);
+  return std::ranges::all_of(derivative.roots()[reduction.roots.front()].indices,
+                             [&](NodeId index) { return index == kNoNode || of_differences[index]; });
+}
+
+std::optional<OperandSum> sum_of(const AttentionProblem& problem, const Program& derivative,
+                                 const compiler::OperandReduction& reduction) {
+  if (reduction.roots.empty()) return std::nullopt;
+  if (reduction.scattered)
+    return follows_from_differences(derivative, reduction) ? std::optional(OperandSum::kDifference) : std::nullopt;
   const auto varies = [&](Axis axis) {
     return reduction.has(axis) && reduction.extents[static_cast<std::size_t>(axis)] > 1;
   };
@@ -37,7 +49,8 @@ std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& prob
   std::vector<OperandTarget> targets;
   for (const std::uint32_t operand : operands) {
     const auto sum = operand == sink ? std::optional(OperandSum::kSink)
-                                     : sum_of(problem.problem, reduction_of(problem.backward->reductions, operand));
+                                     : sum_of(problem.problem, problem.backward->program,
+                                              reduction_of(problem.backward->reductions, operand));
     if (!sum) return {};
     targets.push_back({operand, *sum});
   }
@@ -45,14 +58,22 @@ std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& prob
   return targets;
 }
 
+bool has_differences(std::span<const OperandTarget> targets) {
+  return std::ranges::find(targets, OperandSum::kDifference, &OperandTarget::sum) != targets.end();
+}
+
+std::string clear_kernel(const OperandTarget& target) { return concat("attention_operand_clear_", target.operand); }
+std::string diagonals_kernel(const OperandTarget& target) {
+  return concat("attention_operand_diagonals_", target.operand);
+}
 std::string total_kernel(const OperandTarget& target) { return concat("attention_operand_total_", target.operand); }
 
 std::string operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                            const TileShape& shape, std::optional<std::string_view> primitives) {
   const OperandText text(problem, targets);
   return concat(text_before_kernels(problem, Direction::kBackward, shape, primitives, text, Gains::kApart),
-                embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients, embedded::kAttentionKeyGradients,
-                text.program(), embedded::kAttentionOperandGradients, text.totals(),
+                embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals, embedded::kAttentionQueryGradients,
+                embedded::kAttentionKeyGradients, text.program(), embedded::kAttentionOperandGradients, text.totals(),
                 text_of_tile_states(problem, Direction::kBackward));
 }
 

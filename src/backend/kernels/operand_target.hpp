@@ -6,11 +6,12 @@ namespace scoremod::backend::kernels {
 
 /// How the gradient of one operand is summed by tiles of scores.
 enum class OperandSum : std::uint8_t {
-  kTotal,    ///< varies along neither queries nor keys
-  kQueries,  ///< along queries
-  kKeys,     ///< along keys
-  kElement,  ///< along both, and is written once: along batches and heads, too
-  kSink,     ///< a learned sink: made of rows' LSEs and deltas alone
+  kTotal,       ///< varies along neither queries nor keys
+  kQueries,     ///< along queries
+  kKeys,        ///< along keys
+  kDifference,  ///< a table whose indices follow from b, h and kv_idx - q_idx: along diagonals
+  kElement,     ///< along both, and is written once: along batches and heads, too
+  kSink,        ///< a learned sink: made of rows' LSEs and deltas alone
 };
 struct OperandTarget {
   std::uint32_t operand = 0;

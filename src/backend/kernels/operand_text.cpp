@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "analysis/dependence.hpp"
 #include "backend/cuda/gradient_text.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/kernels/operand_source.hpp"
@@ -12,7 +13,8 @@
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kAttentionOperandProgram, kAttentionOperandTargets, kAttentionOperandTotals;
+extern const std::string_view kExactSum, kAttentionDifferenceTotals, kAttentionOperandProgram, kAttentionOperandTargets,
+    kAttentionOperandTotals;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -38,13 +40,18 @@ OperandText::OperandText(const compiler::CompiledProblem& compiled, std::span<co
 
 std::size_t OperandText::row_targets() const { return count(OperandSum::kTotal) + count(OperandSum::kQueries); }
 std::size_t OperandText::key_targets() const { return count(OperandSum::kKeys); }
-std::size_t OperandText::targets() const { return row_targets() + key_targets() + count(OperandSum::kElement); }
+std::size_t OperandText::difference_targets() const { return count(OperandSum::kDifference); }
+std::size_t OperandText::targets() const {
+  return row_targets() + key_targets() + difference_targets() + count(OperandSum::kElement);
+}
 
 std::string OperandText::places() const {
   return fill(embedded::kAttentionOperandTargets,
               {{"row_operands", numbers({OperandSum::kTotal, OperandSum::kQueries})},
                {"totals", concat((1ULL << count(OperandSum::kTotal)) - 1, "ull")},
-               {"key_operands", numbers({OperandSum::kKeys})}});
+               {"key_operands", numbers({OperandSum::kKeys})},
+               {"difference_operand", numbers({OperandSum::kDifference})},
+               {"difference_rank", difference_rank()}});
 }
 
 std::string OperandText::program() const {
@@ -93,7 +100,8 @@ std::string OperandText::contributions() const {
 std::string OperandText::totals() const {
   std::string kernels;
   for (const OperandTarget& target : targets_) {
-    if (target.sum == OperandSum::kElement || target.sum == OperandSum::kSink) continue;
+    if (target.sum == OperandSum::kElement || target.sum == OperandSum::kSink || target.sum == OperandSum::kDifference)
+      continue;
     const OperandDecl& decl = problem_.program.operands()[target.operand];
     kernels += fill(part(embedded::kAttentionOperandTotals, "total"),
                     {{"name", total_kernel(target)},
@@ -105,7 +113,44 @@ std::string OperandText::totals() const {
                      {"store", store(target)},
                      {"offset", offset(target)}});
   }
-  return fill(embedded::kAttentionOperandTotals, {{"total", kernels}, {"sink_store", sink_store()}});
+  kernels = fill(embedded::kAttentionOperandTotals, {{"total", kernels}, {"sink_store", sink_store()}});
+  if (difference_targets() == 0) return kernels;
+  std::string differences;
+  for (const OperandTarget& target : targets_)
+    if (target.sum == OperandSum::kDifference) differences += difference_total(target);
+  return concat(kernels, embedded::kExactSum, fill(embedded::kAttentionDifferenceTotals, {{"total", differences}}));
+}
+
+std::string OperandText::difference_total(const OperandTarget& target) const {
+  const Root& root = *std::ranges::find_if(derivative_->roots(), [&](const Root& each) {
+    return each.kind == RootKind::kOperandAdjoint && each.operand == target.operand;
+  });
+  const auto rank = static_cast<std::size_t>(problem_.program.operands()[target.operand].rank());
+  const std::span<const NodeId> indices = std::span(root.indices).first(rank);
+  ProgramSource source(problem_, *derivative_, OperandSizes::kArguments);
+  const std::string statements = source.statements(indices);
+  std::string entry;
+  for (std::size_t d = 0; d < rank; ++d) {
+    const std::string extent = concat("operand.extent[", d, "]");
+    const std::string at = concat("clamp_index(", ProgramSource::variable(indices[d]), ", ", extent, ")");
+    entry = d == 0 ? at : concat("(", entry, ") * ", extent, " + ", at);
+  }
+  const std::vector<analysis::Dependence> on = analysis::dependences(*derivative_);
+  const bool by_batch = std::ranges::any_of(indices, [&](NodeId index) { return on[index].on(Axis::kBatch); });
+  return fill(part(embedded::kAttentionDifferenceTotals, "total"), {{"clear", clear_kernel(target)},
+                                                                    {"add", diagonals_kernel(target)},
+                                                                    {"name", total_kernel(target)},
+                                                                    {"operand", target.operand},
+                                                                    {"rank", rank},
+                                                                    {"by_batch", by_batch ? "true" : "false"},
+                                                                    {"statements", with_operands(source, statements)},
+                                                                    {"entry", entry},
+                                                                    {"store", store(target)}});
+}
+
+int OperandText::difference_rank() const {
+  const auto target = std::ranges::find(targets_, OperandSum::kDifference, &OperandTarget::sum);
+  return target == targets_.end() ? 1 : problem_.program.operands()[target->operand].rank();
 }
 
 std::size_t OperandText::count(OperandSum sum) const {
@@ -144,7 +189,7 @@ std::string OperandText::offset(const OperandTarget& target) const {
 
 std::string OperandText::element_stores() const {
   std::string text;
-  std::size_t number = count(OperandSum::kKeys);
+  std::size_t number = count(OperandSum::kKeys) + count(OperandSum::kDifference);
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kElement) continue;
     text +=

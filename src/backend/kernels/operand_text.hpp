@@ -19,6 +19,7 @@ class OperandText {
   /// Of rows, of keys, and of all but sinks.
   std::size_t row_targets() const;
   std::size_t key_targets() const;
+  std::size_t difference_targets() const;
   std::size_t targets() const;
 
   /// attention_operand_targets.cuh.
@@ -42,6 +43,8 @@ class OperandText {
   std::string varies(const OperandDecl& decl, Axis axis) const;
   std::string store(const OperandTarget& target) const;
   std::string offset(const OperandTarget& target) const;
+  int difference_rank() const;
+  std::string difference_total(const OperandTarget& target) const;
   std::string element_stores() const;
   std::string sink_store() const;
 

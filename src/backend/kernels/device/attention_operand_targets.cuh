@@ -26,6 +26,18 @@ SCOREMOD_FUNCTION float* key_target_sums(const Arguments& p, int target) {
   return p.operands[kNumbers[target]].sums;
 }
 
+// What a table of differences has behind the exact sums of its entries.
+SCOREMOD_FUNCTION long long entries_of(const OperandArgument& operand, int rank) {
+  long long entries = 1;
+  for (int d = 0; d < rank; ++d) entries *= operand.extent[d];
+  return entries;
+}
+SCOREMOD_FUNCTION float* difference_target_sums(const Arguments& p) {
+  const OperandArgument& operand = p.operands[/*{difference_operand}*/ 0 /*{}*/];
+  constexpr int kExactSumFloats = 26;  // 13 words
+  return operand.sums + entries_of(operand, /*{difference_rank}*/ 1 /*{}*/) * kExactSumFloats;
+}
+
 SCOREMOD_FUNCTION void store_f32(void* data, long long i, float value) { ((float*)data)[i] = value; }
 SCOREMOD_FUNCTION void store_f16(void* data, long long i, float value) {
   ((unsigned short*)data)[i] = (unsigned short)f16_pair_of(value, 0.0f);

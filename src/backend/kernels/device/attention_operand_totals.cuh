@@ -60,6 +60,6 @@ SCOREMOD_KERNEL(128, 1) attention_sink_gradient(SCOREMOD_ARGUMENT p) {
   }
   sum = sum_of_warp(sum);
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
-  block_barrier();
+  team_barrier<4>(0);  // in a text of Hopper kernels block_barrier() waits for more threads
   if (threadIdx.x == 0) store_sink_gradient(p, parts[0] + parts[1] + parts[2] + parts[3], h);
 }

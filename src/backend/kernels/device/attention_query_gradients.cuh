@@ -1,7 +1,7 @@
 // What dq is made of beside products of matrices: the gradients of a tile's scores, and rows by plain sums.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
+#include "backend/kernels/device/attention_diagonals.cuh"
 
 constexpr int kWarpRows = 16 * kRowTiles;
 static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
@@ -62,6 +62,7 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
 struct RowGains {
   float weights[kRowTiles][2], upstreams[kRowTiles][2];
   float of_weights[kRowTiles][2][kMostRowTargets], of_centred[kRowTiles][2][kMostRowTargets];
+  DiagonalGains diagonals;
 
   SCOREMOD_MEMBER void clear() {
 #pragma unroll
@@ -73,7 +74,10 @@ struct RowGains {
         for (int t = 0; t < kMostRowTargets; ++t) of_weights[m][half][t] = of_centred[m][half][t] = 0.0f;
       }
   }
-  SCOREMOD_MEMBER void add(const Differentiated& element, int m, int half) {
+  // Element e of the columns 8 n and on of the rows' tile m.
+  SCOREMOD_MEMBER void add(const Differentiated& element, int m, int n, int e) {
+    const int half = e / 2;
+    if (kDifferenceTargets > 0) diagonals.add(element.gains[kRowTargets + kKeyTargets] * element.centred, n, e);
     if (kRowTargets == 0) return;
     weights[m][half] += element.counted;
     upstreams[m][half] += element.upstream;
@@ -157,7 +161,7 @@ SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kK
         const Differentiated element = differentiate<kMasked>(
             p, x, products.at[m][n][e], stay.at(n, e), terms[m][e / 2][0], terms[m][e / 2][1], b, h,
             first_query + m * 16 + e / 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 * 2 + e % 2);
-        gains.add(element, m, e / 2);
+        gains.add(element, m, n, e);
         x = element.gradient;
       }
   }

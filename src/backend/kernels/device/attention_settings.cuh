@@ -32,8 +32,10 @@ constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
 // What o and d_o are: halves are those of q, k and v, unless these are floats.
 enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
 constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
-// Operands whose gradients are summed here: those that do not vary along keys, those that do, and all, in this order.
+// Operands whose gradients are summed here: those that do not vary along keys, those that do, tables whose indices
+// follow from kv_idx - q_idx, and all, in this order.
 constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
+constexpr int kDifferenceTargets = /*{difference_targets}*/ 0 /*{}*/;
 constexpr int kTargets = /*{targets}*/ 3 /*{}*/;
 // What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
 // a kernel finds the state of each tile.

@@ -8,12 +8,14 @@
 
 struct QueryTiles {
   Half *q, *d_o, *k, *v;
+  float* diagonals;  // DiagonalGains'
   Barrier *own_full, *k_full, *k_empty, *v_full, *v_empty;
 
   static constexpr int kQBytes = tile_bytes(kQueries, kDimQk), kKBytes = tile_bytes(kKeyStep, kDimQk),
                        kVBytes = tile_bytes(kKeyStep, kDimV);
   static constexpr int kSteps = kQBytes + tile_bytes(kQueries, kDimV);
   static constexpr int kBarriers = kSteps + kKeyStages * (kKBytes + kVBytes);
+  static constexpr int kDiagonals = kBarriers + (1 + 4 * kKeyStages) * (int)sizeof(Barrier);
 
   SCOREMOD_MEMBER explicit QueryTiles(unsigned char* shared) {
     q = (Half*)shared;
@@ -25,6 +27,7 @@ struct QueryTiles {
     k_empty = k_full + kKeyStages;
     v_full = k_empty + kKeyStages;
     v_empty = v_full + kKeyStages;
+    diagonals = (float*)(shared + kDiagonals);
   }
   SCOREMOD_MEMBER void begin() const {
     begin_barrier(own_full, 2);
@@ -89,10 +92,17 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
     pin(scores.at[0]);
     pin(products.at[0]);
     leave(tiles.v_empty + ring.stage);
-    if (steps.walk.partial)
+    if (kDifferenceTargets > 0) group_meets();  // nobody reads the last step's diagonals any more
+    // Rows beyond the last have no diagonals.
+    const bool ends = kDifferenceTargets > 0 && (query_tile + 1) * kQueries > call.seq_q;
+    if (steps.walk.partial || ends)
       differentiate_tile<true>(p, scores, products, terms, gains, b, h, first_query, steps.first_key());
     else
       differentiate_tile<false>(p, scores, products, terms, gains, b, h, first_query, steps.first_key());
+    if (kDifferenceTargets > 0) {
+      group_meets();
+      gains.diagonals.add_step(steps.first_key());
+    }
   };
   begin_turns();
   wait_for(tiles.own_full, 0);
@@ -145,7 +155,9 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     dq.clear();
     RowGains gains;
     gains.clear();
+    gains.diagonals.begin(all.rest, tiles.diagonals, b, h, query_tile);
     consume_keys(all.rest, tiles, dq, gains, b, h, query_tile);
+    if (kDifferenceTargets > 0) gains.diagonals.finish(call);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
     const int queries = queries_of(call, b);
     const float ones[1][2] = {{1.0f, 1.0f}};

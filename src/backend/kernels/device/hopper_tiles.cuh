@@ -21,6 +21,9 @@ constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
 // The number of a consumer's group.
 SCOREMOD_FUNCTION int group_number() { return uniform(threadIdx.x / kGroup); }
 
+// Of the threads of a consumer's group.
+SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + group_number(), kGroup); }
+
 SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return (dim + 63) / 64; }
 SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return rows * blocks_of(dim) * 128; }
 
@@ -133,7 +136,7 @@ SCOREMOD_FUNCTION void store_through_tile(const Sums<1, padded(kDim)>& sums, con
   constexpr int kWords = (padded(kDim) < kAtOnce ? padded(kDim) : kAtOnce) / 8;
   const int lane = threadIdx.x % 32;
   Half* const own = tile + threadIdx.x / 32 * 16 * 64;
-  meet(kGroupMeets + group_number(), kGroup);
+  group_meets();
 #pragma unroll
   for (int begin = 0; begin < padded(kDim); begin += kAtOnce) {
     if (begin != 0) warp_barrier();

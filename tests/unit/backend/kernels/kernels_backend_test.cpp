@@ -415,8 +415,7 @@ TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
   sinks.sink = Sink::kLearned;
   EXPECT_EQ(kernels_backend().fused_operand_gradients(compiler::compile(problem::with_implied_operands(sinks)), h200(),
                                                       notes),
-            Sets{})
-      << "its kernel would wait for threads that it has not";
+            (Sets{{0, 1, 2}}));
 
   std::vector<UnsupportedReason> reasons;
   const auto plain = kernels_backend().candidates(compiled, {Direction::kBackward, true, {}}, h200(), reasons);
@@ -437,6 +436,27 @@ TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
       return text.find(definition) != std::string::npos;
     })) << launch.kernel;
   }
+}
+
+TEST(KernelsBackend, SumsATableOfDifferencesBesideTheBackwardWhereItsSumsAreNotTooLarge) {
+  std::vector<std::string> notes;
+  const auto fused = [&](AttentionProblem problem, std::int64_t length) {
+    problem.seq_q = problem.seq_kv = length;
+    for (OperandSpec& operand : problem.operands) {
+      operand.gradient = true;
+      operand.shape = {300};
+    }
+    return kernels_backend().fused_operand_gradients(compiler::compile(problem), h200(), notes).size();
+  };
+  const AttentionProblem one = problem_of("table x: f32 rank 1\nvalue = score + x[max(kv_idx - q_idx, 0)]");
+  EXPECT_EQ(fused(one, 4096), 1U);
+  EXPECT_EQ(fused(one, 65536), 0U) << "one sum for each 64 queries and each key";
+  EXPECT_EQ(fused(problem_of("table x: f32 rank 1\nvalue = score + x[kv_idx]"), 4096), 0U);
+  EXPECT_EQ(fused(problem_of("table x: f32 rank 1\ntable y: f32 rank 1\nvalue = score * y[kv_idx - q_idx] + x[q_idx - "
+                             "kv_idx]"),
+                  4096),
+            0U)
+      << "two of them";
 }
 
 TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {

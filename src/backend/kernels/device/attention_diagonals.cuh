@@ -1,0 +1,83 @@
+// The gradient of a table whose indices follow from kv_idx - q_idx: what scores contribute is summed along diagonals,
+// in a fixed order and without atomics, by groups of four warps that have 64 queries and walk over the keys. A group
+// leaves one sum for each diagonal of its rows; attention_operand_diagonals_I adds those of all groups.
+#pragma once
+
+#include "backend/kernels/device/attention_backward_rows.cuh"
+
+constexpr int kDiagonalRows = 64, kDiagonalThreads = 128;  // of a group
+constexpr int kDiagonalGroups = kQueries / kDiagonalRows;  // of a block
+static_assert(kDifferenceTargets <= 1, "one table");
+static_assert(kDifferenceTargets == 0 || kDiagonalRows + kKeyStep <= kDiagonalThreads,
+              "a thread has one of a step's diagonals");
+
+// Sums of a group: place y is that of kv - (its first query) = y - 63.
+SCOREMOD_FUNCTION int diagonal_pitch(const AttentionArguments& call) {
+  return call.key_tiles * kKeys + kDiagonalThreads;
+}
+SCOREMOD_FUNCTION float* diagonal_sums(const Arguments& p, int b, int h, int group) {
+  const long long head = (long long)b * p.call.heads_q + h;
+  return difference_target_sums(p) + (head * p.call.query_tiles * kDiagonalGroups + group) * diagonal_pitch(p.call);
+}
+
+// A warp's 16 rows of a step, summed along diagonals in each thread: for each of eight columns, alike modulo 8, the
+// sums of their diagonals, which eight lanes write side by side and four of them eight words apart.
+constexpr int kDiagonalsOfColumn = kKeyStep + 8, kColumnPitch = (kDiagonalsOfColumn + 11) / 16 * 16 + 4;
+constexpr int kDiagonalWords = 8 * kColumnPitch;  // of shared memory, for each warp
+
+struct DiagonalGains {
+  float *words, *own;  // of the group's warps, and where the thread's begin
+  float above[2];      // of the rows' upper half, whose diagonals go on in the lower half
+  float carried[2];
+  float sum;  // of the diagonal at `place`
+  int place;
+  float* sums;
+
+  // `shared` has kDiagonalWords for each warp of the block.
+  SCOREMOD_MEMBER void begin(const Arguments& p, float* shared, int b, int h, int query_tile) {
+    if (kDifferenceTargets == 0) return;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / kDiagonalThreads;
+    words = shared + group * 4 * kDiagonalWords;
+    own = shared + warp * kDiagonalWords + lane % 4 * 2 * kColumnPitch + 7 - lane / 4;
+    sums = diagonal_sums(p, b, h, query_tile * kDiagonalGroups + group);
+    sum = 0.0f;
+    place = threadIdx.x % kDiagonalThreads;
+  }
+  // Element e of the columns 8 n and on, as Sums have them, in this order. Between a meeting of the group before the
+  // first and one after the last.
+  SCOREMOD_MEMBER void add(float gain, int n, int e) {
+    const int i = e % 2;
+    if (e < 2) {
+      above[i] = gain;
+      if (n == 0) carried[i] = 0.0f;
+    } else {
+      own[i * kColumnPitch + 8 * n] = carried[i] + gain;
+      carried[i] = above[i];
+      if (n == kKeyStep / 8 - 1) own[i * kColumnPitch + kKeyStep] = above[i];
+    }
+  }
+  // Writes the diagonals before one that lies as far or farther: none is come back to.
+  SCOREMOD_MEMBER void move_to(int to) {
+    for (; place < to; place += kDiagonalThreads) {
+      sums[place] = sum;
+      sum = 0.0f;
+    }
+  }
+  // After a meeting of the group: the thread's diagonal of the step that begins at this key.
+  SCOREMOD_MEMBER void add_step(int first_key) {
+    const int thread = threadIdx.x % kDiagonalThreads;
+    const int ahead = (thread - first_key) & (kDiagonalThreads - 1);
+    move_to(first_key + ahead);
+    float of_step = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < 4; ++warp)
+#pragma unroll
+      for (int column = 0; column < 8; ++column) {
+        const int at = ahead - (kDiagonalRows - 1) + warp * 16 - column + 7 + 8;
+        if ((unsigned)at < (unsigned)kDiagonalsOfColumn)
+          of_step += words[warp * kDiagonalWords + column * kColumnPitch + at];
+      }
+    sum += of_step;
+  }
+  SCOREMOD_MEMBER void finish(const AttentionArguments& call) { move_to(diagonal_pitch(call)); }
+};

@@ -1,0 +1,175 @@
+// Operands' gradients beside dq, dk and dv in the Hopper kernels, on a device, against the float64 oracle.
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/device.hpp"
+#include "backend/cuda/kept_kernels.hpp"
+#include "backend/kernels/attention_plans.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/operand_source.hpp"
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/device_fixture.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/tensor_view.hpp"
+#include "runtime/call_tensors.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+struct Sizes {
+  std::int64_t batch = 2, heads_q = 4, heads_kv = 2, seq_q = 333, seq_kv = 290, dim = 128;
+};
+
+struct Case {
+  const char* name;
+  const char* program;
+  Sizes sizes = {};
+  DType dtype = DType::kBF16;
+  Sink sink = Sink::kNone;
+  float dropout = 0;
+  std::vector<std::int64_t> table = {41, 4};
+};
+
+const Case kCases[] = {
+    {"a table by head", "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]"},
+    {"a table of all differences",
+     "table x: f32 rank 1\nvalue = score + x[kv_idx - q_idx + 700]",
+     {2, 2, 2, 700, 500, 64},
+     DType::kF16,
+     Sink::kNone,
+     0,
+     {1300}},
+    {"a table that multiplies, with a causal mask",
+     "table x: f32 rank 1\nvalue = tanh(score * (1.0 + 0.1 * x[abs(kv_idx - q_idx) // 5]))\nkeep = kv_idx <= q_idx",
+     {1, 4, 4, 500, 500, 128},
+     DType::kBF16,
+     Sink::kNone,
+     0,
+     {101}},
+    {"a table by batch, tiles left out",
+     "table x: f32 rank 2\nvalue = score + x[b, (kv_idx - q_idx) // 9 + 60]\nkeep = kv_idx // 150 == q_idx // 150 | "
+     "kv_idx < 9",
+     {2, 2, 1, 600, 600, 128},
+     DType::kBF16,
+     Sink::kNone,
+     0,
+     {2, 128}},
+    {"a table, slopes, numbers of keys, a sink and dropout",
+     "table x: f32 rank 2\noperand y: f32 [h]\noperand z: f32 [kv_idx]\nvalue = score * z + x[abs(kv_idx - q_idx) // "
+     "16, h] + y * f32(kv_idx - q_idx) * 0.01",
+     {2, 4, 2, 333, 290, 64},
+     DType::kBF16,
+     Sink::kLearned,
+     0.3F},
+    {"a table of wide heads",
+     "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]\nkeep = kv_idx <= q_idx + 100",
+     {1, 4, 2, 200, 300, 256}},
+    {"a learned sink", "value = score", {2, 4, 2, 333, 290, 128}, DType::kBF16, Sink::kLearned},
+    {"slopes and a learned sink",
+     "operand x: f32 [b, h]\nvalue = score + x * f32(kv_idx - q_idx) * 0.01\nkeep = kv_idx <= q_idx",
+     {2, 4, 2, 333, 333, 64},
+     DType::kF16,
+     Sink::kLearned},
+};
+
+AttentionProblem problem_of(const Case& test) {
+  AttentionProblem p;
+  p.batch = test.sizes.batch;
+  p.heads_q = test.sizes.heads_q;
+  p.heads_kv = test.sizes.heads_kv;
+  p.seq_q = test.sizes.seq_q;
+  p.seq_kv = test.sizes.seq_kv;
+  p.dim_qk = p.dim_v = test.sizes.dim;
+  p.dtype = test.dtype;
+  p.sink = test.sink;
+  p.dropout = test.dropout;
+  p.backward = p.stats = true;
+  p.program = Program::parse(test.program);
+  for (const OperandDecl& decl : p.program.operands()) {
+    p.operands.push_back(problem::default_spec(p, decl));
+    if (decl.is_table()) p.operands.back().shape = test.table;
+  }
+  return problem::with_implied_operands(std::move(p));
+}
+
+class GainsOfAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped() && cuda::current_compute_capability() != 90) GTEST_SKIP() << "no device of compute capability 9.0";
+  }
+};
+
+std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gradients) {
+  std::vector<std::vector<std::byte>> all;
+  for (const OperandGradient& gradient : gradients) {
+    all.emplace_back(gradient.buffer.bytes);
+    cuda::cuda_memory().copy_out(all.back().data(), gradient.buffer.data, gradient.buffer.bytes);
+  }
+  return all;
+}
+
+TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
+  const Case& test = kCases[GetParam()];
+  SCOPED_TRACE(test.name);
+  const AttentionProblem problem = problem_of(test);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(problem));
+  ASSERT_FALSE(targets.empty());
+  const TileShape forward_shape = hopper_shapes(problem, Direction::kForward).front();
+  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+  if (has_differences(targets) && shapes.front().key_step > kMostDiagonalStep) shapes.erase(shapes.begin());
+  const TileShape& shape = shapes.front();
+  const auto kept = [](const std::string& text, const TileShape& of) {
+    return cuda::kept_kernels(text, of.instructions());
+  };
+  const auto forward = forward_plan(
+      compiled, forward_shape, {kept(attention_source(compiled, Direction::kForward, forward_shape), forward_shape)});
+  std::vector<std::string> modules;
+  for (const std::string& text : attention_modules(compiled, Direction::kBackward, shape, targets))
+    modules.push_back(kept(text, shape));
+  const auto backward = backward_plan(compiled, shape, modules, targets);
+
+  checking::Subject subject;
+  subject.backend = "kernels";
+  subject.memory = &cuda::cuda_memory();
+  subject.function_error = kernels_backend().function_error();
+  subject.forward_workspace_bytes = forward->workspace_bytes();
+  subject.backward_workspace_bytes = backward->workspace_bytes();
+  const auto workspace_of = [](Buffer workspace) {
+    return std::span(static_cast<std::byte*>(workspace.data), workspace.bytes);
+  };
+  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
+    const auto call =
+        runtime::check_call(compiled.problem, args, workspace, forward->workspace_bytes(), cuda::cuda_memory());
+    forward->execute(call.tensors, call.parameters, workspace_of(workspace));
+    cuda::synchronize();
+  };
+  subject.backward = [&](const BackwardArgs& args, Buffer workspace) {
+    const auto call =
+        runtime::check_call(compiled.problem, args, workspace, backward->workspace_bytes(), cuda::cuda_memory());
+    std::vector<std::vector<std::byte>> first;
+    for (int i = 0; i < 2; ++i) {
+      backward->execute(call.tensors, call.parameters, workspace_of(workspace));
+      cuda::synchronize();
+      if (i == 0) first = bytes_of(args.d_operands);
+    }
+    EXPECT_EQ(first, bytes_of(args.d_operands));
+  };
+  CheckOptions options;
+  options.call.dropout_seed = 77;
+  test::record(test.name, "operands' gradients beside the Hopper kernels' backward",
+               checking::check_subject(compiled, subject, random_inputs(compiled.problem), options), "");
+}
+INSTANTIATE_TEST_SUITE_P(Cases, GainsOfAttentionKernels, ::testing::Range(0, static_cast<int>(std::size(kCases))));
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
