@@ -97,6 +97,10 @@ constexpr Timed kTimed[] = {
      {},
      DType::kBF16,
      true},
+    {"documents, alibi and soft cap",
+     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\noperand x: f32 [h]\nvalue = 50.0 * tanh((score + x "
+     "* "
+     "f32(kv_idx - q_idx)) / 50.0)\nkeep = q_id == kv_id"},
     // What sizes cost.
     {"full, head dim 64", kPlain, {.dim = 64}},
     {"full, head dim 256", kPlain, {.dim = 256}},

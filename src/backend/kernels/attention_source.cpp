@@ -373,7 +373,8 @@ Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction directi
   const OperandText operands(compiled, targets);
   write_frame(out, compiled, direction, shape, operands);
   const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
-  out.text(text_of_difference_reads(tables) + function_of(compiled, direction, operands, tables, Gains::kBeside));
+  out.integer(static_cast<std::int64_t>(tables.nodes.size())).boolean(tables.by_batch).boolean(tables.by_head);
+  out.text(function_of(compiled, direction, operands, tables, Gains::kBeside));
   out.text(text_of_differences(compiled, direction, shape.family));
   out.text(mask_text(compiled, direction, shape.family));
   out.text(targets.empty() ? "" : operands.places() + operands.totals());
