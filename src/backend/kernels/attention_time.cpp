@@ -28,7 +28,7 @@ constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71
 constexpr Direct kHopperForward{0.79, 0.077, 0.29, 1.06, 1.06, 0.006, 1},
     kHopperBackward{2.5, 0.37, 0.26, 2.4, 1, 0.016, 2};
 /// Of floats, whose products are three of a half the width each, beside what splits them.
-constexpr double kFloatProducts = 4.3;
+constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
 /// Of the kernel that finds the states of tiles, for all scores, beside the mask's own statements.

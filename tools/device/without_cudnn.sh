@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Runs the zoo, forward and backward, on a machine with a GPU whose cuDNN is hidden, and writes what came of it.
+#
+#   usage: tools/device/without_cudnn.sh FOLDER OUTPUT.json
+#
+# FOLDER is what pack.sh made, or a build folder. The loader finds an empty file in the place of cuDNN and goes no further. The command checks the
+# zoo against the oracle on the device; where PYTHON has jax, tests/device/jax/test_cuda.py runs JAX's modifiers, too. The loader's own log says
+# which libraries were initialized: the exit code is 0 when all was right, the CUDA driver was among them and cuDNN was not.
+set -uo pipefail
+
+(($# == 2)) || { sed -n '2,9p' "$0" >&2; exit 2; }
+folder=$(cd "$1" && pwd) || exit 2
+mkdir -p "$(dirname "$2")"
+output=$(realpath "$2")
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+mkdir "$work/hidden" "$work/loader"
+for name in '' _graph _ops _cnn _adv _engines_runtime_compiled _engines_precompiled _heuristic; do : >"$work/hidden/libcudnn$name.so.9"; done
+export SCOREMOD_CUDNN=$work/hidden SCOREMOD_CACHE_DIR=$work/cache
+[[ -n ${SCOREMOD_COMMIT:-} || ! -s $folder/commit ]] || export SCOREMOD_COMMIT=$(<"$folder/commit")
+source tools/device/environment.sh
+export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder/lib
+
+status=0
+LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loader/log \
+  tools/device/check_suite.sh "$folder/bin/scoremod" "$work/suite.json" --memory cuda --random 0 --filter zoo/ || status=1
+
+jax="not installed"
+if "${PYTHON:-python3}" -c 'import jax, pytest' 2>/dev/null; then
+  jax=right
+  # JAX's plugin asks for cuDNN's version when it starts, unless told otherwise.
+  JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 XLA_PYTHON_CLIENT_PREALLOCATE=false SCOREMOD_LIBRARY=$folder/lib/libscoremod.so PYTHONPATH=python \
+    LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loader/log timeout "${SCOREMOD_SECONDS:-300}" "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider \
+    tests/device/jax/test_cuda.py -k test_output_and_gradients >"$work/jax.log" 2>&1 || { jax="not right"; status=1; }
+  tail -n 3 "$work/jax.log"
+fi
+
+"${PYTHON:-python3}" - "$work" "$machine" "$commit" "$jax" "$output" <<'PYTHON' || status=1
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+work, machine, commit, jax, output = Path(sys.argv[1]), *sys.argv[2:]
+suite = json.loads((work / "suite.json").read_text())
+initialized = set()
+for log in (work / "loader").iterdir():
+    for line in log.read_text(errors="replace").splitlines():
+        if found := re.search(r"calling init: (\S*/)?(lib(?:cuda|cudnn|nvrtc)[^/\s]*)", line):
+            initialized.add(found[2])
+verdicts = Counter(f"{result['direction']}: {result['verdict']}" for result in suite["results"])
+record = {
+    "machine": machine,
+    "commit": commit,
+    "cudnn_loaded": any(name.startswith("libcudnn") for name in initialized),
+    "libraries": sorted(initialized),
+    "suite": dict(sorted(verdicts.items())),
+    "refused_by_reason": suite["summary"].get("refused_by_reason", []),
+    "jax": jax,
+}
+Path(output).write_text(json.dumps(record, indent=1) + "\n")
+print(json.dumps(record, indent=1))
+wrong = [verdict for verdict in verdicts if not verdict.endswith(("right", "refused"))]
+assert not record["cudnn_loaded"], "cuDNN was loaded"
+assert any(name.startswith("libcuda.so") for name in initialized), "no CUDA driver was loaded: the loader's log shows nothing"
+assert not wrong and any(verdict.startswith("backward: right") for verdict in verdicts), verdicts
+PYTHON
+exit $status
