@@ -77,6 +77,14 @@ def test_the_engine_that_is_predicted_to_be_faster_runs(explain, program, engine
         assert {candidate["backend"] for candidate in direction["candidates"]} == {"cudnn", "kernels"}
 
 
+def test_a_machine_without_a_driver_says_so_beside_another_devices_plans(explain, scoremod, tmp_path):
+    path = tmp_path / "here.json"
+    path.write_text(json.dumps(CAUSAL), encoding="utf-8")
+    here = scoremod("explain", path, "--json", "--backend", "cudnn").stdout
+    reasons = lambda text: {row["backend"]: row["reasons"] for row in json.loads(text)["backends"]}  # noqa: E731
+    assert reasons(explain("h200.json", CAUSAL, "--json")) == reasons(here)
+
+
 def test_without_a_device_there_are_no_patterns(scoremod, tmp_path):
     path = tmp_path / "problem.json"
     path.write_text(json.dumps({**CAUSAL, "dtype": "f32"}), encoding="utf-8")

@@ -1,7 +1,7 @@
 #include "backend/cuda/load_stand_in_driver.hpp"
 
 #include <dlfcn.h>
-#include <string>
+#include <mutex>
 
 #include "backend/cuda/library.hpp"
 #include "base/companion_file.hpp"
@@ -12,19 +12,37 @@ namespace {
 
 constexpr const char* kFile = "stand_in_driver.so";
 
+std::mutex mutex;
+
+/// Empty until the stand-in is loaded; under `mutex`.
+std::string& reason_of_missing_driver() {
+  static std::string reason;
+  return reason;
+}
+
 }  // namespace
 
 void load_stand_in_driver() {
+  const std::scoped_lock lock(mutex);
   // Left open: if this is the stand-in of an earlier call, or a driver, it is the one to use.
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  const std::string missing = dlerror();
   std::string reason;
   for (const auto& file : companion_file(kFile)) {
     // Its SONAME is libcuda.so.1, by which everything that looks for a driver finds it from now on.
-    if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return look_for_driver_again();
+    if (dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+      reason_of_missing_driver() = concat("no CUDA driver: ", missing);
+      return look_for_driver_again();
+    }
     reason += concat(reason.empty() ? "" : "; ", dlerror());
   }
   fail_environment("no CUDA driver, and scoremod's stand-in for one could not be loaded: ", reason,
                    "; install scoremod with its folder lib/scoremod");
+}
+
+std::string missing_driver() {
+  const std::scoped_lock lock(mutex);
+  return reason_of_missing_driver();
 }
 
 }  // namespace scoremod::backend::cuda

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace scoremod::backend::cuda {
 
 /// Where the machine has no CUDA driver, puts a stand-in in its place for this process, so that cuDNN can build plans
@@ -7,5 +9,9 @@ namespace scoremod::backend::cuda {
 /// Error(kEnvironment) when the stand-in is not where the build and the installation put it: in scoremod/ beside
 /// libscoremod.so.
 void load_stand_in_driver();
+
+/// Why there is no driver, in the loader's words, where the stand-in is in its place; else empty. The CUDA runtime
+/// would say that the driver is too old.
+std::string missing_driver();
 
 }  // namespace scoremod::backend::cuda

@@ -1,11 +1,14 @@
 #include "backend/cuda/runtime_call.hpp"
 
+#include "backend/cuda/load_stand_in_driver.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
 
 void check_runtime(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) fail_environment(call, ": ", SCOREMOD_CUDART(cudaGetErrorString)(status));
+  if (status == cudaSuccess) return;
+  if (const std::string missing = missing_driver(); !missing.empty()) fail_environment(missing);
+  fail_environment(call, ": ", SCOREMOD_CUDART(cudaGetErrorString)(status));
 }
 
 RelaxedCapture::RelaxedCapture() {

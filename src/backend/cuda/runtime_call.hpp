@@ -13,7 +13,7 @@
 
 namespace scoremod::backend::cuda {
 
-/// Throws Error(kEnvironment) with the runtime's own text unless the call succeeded.
+/// Throws Error(kEnvironment) with the runtime's own text, or with missing_driver()'s, unless the call succeeded.
 void check_runtime(cudaError_t status, const char* call);
 
 /// Lets the calling thread, for the object's life, make calls that another thread's capture of a CUDA graph would

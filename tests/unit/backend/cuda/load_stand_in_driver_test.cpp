@@ -6,6 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include "scoremod/error.hpp"
+
+#include "backend/cuda/device.hpp"
+#include "backend/cuda/library.hpp"
+
 namespace scoremod::backend::cuda {
 namespace {
 
@@ -56,6 +61,23 @@ TEST(LoadStandInDriver, LoadsModulesAndResolvesEntryPoints) {
                            reinterpret_cast<int (*)()>(later)() == kNoDevice &&
                            resolve("notOfCuda", &nothing, 13000, 0, nullptr) != 0 && nothing == nullptr;
         end(right, "an entry point");
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(LoadStandInDriver, LeavesTheReasonWhyThereIsNoDevice) {
+  if (has_driver() || !library().reason.starts_with("no CUDA driver")) GTEST_SKIP() << "this machine has a CUDA driver";
+  EXPECT_EXIT(
+      {
+        const std::string before = library().reason;
+        load_stand_in_driver();
+        std::string after = missing_driver();
+        try {
+          if (library().available) current_device_ordinal();
+        } catch (const Error& error) {
+          after = error.what();
+        }
+        end(after == before, after.c_str());
       },
       testing::ExitedWithCode(0), "");
 }
