@@ -2,24 +2,15 @@
 
 #include "backend/cpu/backward_plan.hpp"
 #include "backend/cpu/forward_plan.hpp"
-#include "backend/direct_recipe.hpp"
+#include "backend/direct_candidate.hpp"
 
 namespace scoremod::backend {
 namespace {
 
 using compiler::CompiledProblem;
 
-/// From the rate of the committed benchmark (bench/results/cpu.json), for each core.
-Prediction predicted_time(const CompiledProblem& problem, Direction direction, const Target& target) {
-  constexpr double kFlopsPerMillisecond = 50e6;
-  const AttentionProblem& p = problem.problem;
-  const double pairs = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.seq_q) *
-                       static_cast<double>(p.seq_kv);
-  const double products = direction == Direction::kForward ? 2 : 5;
-  return {pairs * products * static_cast<double>(p.dim_qk + p.dim_v) /
-              (kFlopsPerMillisecond * static_cast<double>(target.device.multiprocessors)),
-          "assumed rate"};
-}
+/// That of the committed benchmark (bench/results/cpu.json), for each core.
+constexpr double kFlopsPerMillisecond = 50e6;
 
 class CpuBackend final : public Backend {
  public:
@@ -36,21 +27,8 @@ class CpuBackend final : public Backend {
   }
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>&) const override {
-    Candidate candidate;
-    candidate.task = task;
-    candidate.any_operand_gradients = true;
-    candidate.predicted = predicted_time(problem, task.direction, target);
-    const auto make = [problem, direction = task.direction](const PlanOptions& options) {
-      ExecutablePlan plan;
-      if (direction == Direction::kForward) {
-        plan.forward = cpu::make_forward_plan(problem, options);
-      } else {
-        plan.backward = cpu::make_backward_plan(problem, options);
-      }
-      return plan;
-    };
-    candidate.recipe = std::make_shared<DirectRecipe>(make);
-    return {std::move(candidate)};
+    const double rate = kFlopsPerMillisecond * static_cast<double>(target.device.multiprocessors);
+    return {direct_candidate(problem, task, rate, {cpu::make_forward_plan, cpu::make_backward_plan})};
   }
 };
 

@@ -1,6 +1,6 @@
 #include "backend/reference/reference_backend.hpp"
 
-#include "backend/direct_recipe.hpp"
+#include "backend/direct_candidate.hpp"
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/naive_attention.hpp"
 
@@ -61,14 +61,7 @@ class ReferenceBackward final : public BackwardPlan {
 };
 
 /// About what the interpreter takes; far above the tiled path for every size.
-Prediction predicted_time(const CompiledProblem& problem, Direction direction, const Target&) {
-  constexpr double kFlopsPerMillisecond = 5e3;
-  const AttentionProblem& p = problem.problem;
-  const double pairs = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.seq_q) *
-                       static_cast<double>(p.seq_kv);
-  const double products = direction == Direction::kForward ? 2 : 5;
-  return {pairs * products * static_cast<double>(p.dim_qk + p.dim_v) / (kFlopsPerMillisecond), "assumed rate"};
-}
+constexpr double kFlopsPerMillisecond = 5e3;
 
 class ReferenceBackend final : public Backend {
  public:
@@ -83,23 +76,15 @@ class ReferenceBackend final : public Backend {
                                   index_offsets, deterministic] = compiled.problem;
     return {};
   }
-  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target&,
                                     std::vector<UnsupportedReason>&) const override {
-    Candidate candidate;
-    candidate.task = task;
-    candidate.any_operand_gradients = true;
-    candidate.predicted = predicted_time(problem, task.direction, target);
-    const auto make = [problem, direction = task.direction](const PlanOptions&) {
-      ExecutablePlan plan;
-      if (direction == Direction::kForward) {
-        plan.forward = reference::make_forward_plan(problem);
-      } else {
-        plan.backward = reference::make_backward_plan(problem);
-      }
-      return plan;
+    const auto forward = [](const CompiledProblem& compiled, const PlanOptions&) {
+      return reference::make_forward_plan(compiled);
     };
-    candidate.recipe = std::make_shared<DirectRecipe>(make);
-    return {std::move(candidate)};
+    const auto backward = [](const CompiledProblem& compiled, const PlanOptions&) {
+      return reference::make_backward_plan(compiled);
+    };
+    return {direct_candidate(problem, task, kFlopsPerMillisecond, {forward, backward})};
   }
 };
 
