@@ -22,6 +22,10 @@ struct OutputDifference {
 /// relative size of at most the unit roundoff u, and so the outputs of both may be some u apart. Another function is
 /// off by much more: the inputs are such that a modifier changes the weights by factors. The tolerance is 4 u (bf16:
 /// 0.016).
+///
+/// This is no verdict on either implementation, which is check()'s: its bound comes from the float64 oracle and a plain
+/// evaluation of the same inputs, which at a benchmark's sizes take hours. It only tells whether both timed the same
+/// function.
 std::vector<OutputDifference> output_differences(std::span<const RunOutput> expected, std::span<const RunOutput> found);
 
 }  // namespace scoremod::measure

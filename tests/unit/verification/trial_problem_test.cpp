@@ -6,35 +6,14 @@
 #include <gtest/gtest.h>
 
 #include "compiler/pipeline.hpp"
+#include "support/large_problem.hpp"
 #include "verification/small_constants.hpp"
 #include "verification/trial.hpp"
 
 namespace scoremod::verification {
 namespace {
 
-AttentionProblem large_problem(const std::string& program) {
-  AttentionProblem problem;
-  problem.batch = 8;
-  problem.heads_q = 32;
-  problem.heads_kv = 4;
-  problem.seq_q = 4096;
-  problem.seq_kv = 8192;
-  problem.dim_qk = 192;
-  problem.dim_v = 128;
-  problem.dtype = DType::kBF16;
-  problem.backward = true;
-  problem.program = Program::parse(program);
-  for (const OperandDecl& decl : problem.program.operands()) {
-    OperandSpec spec{decl.name, decl.type == Type::kF32 ? DType::kF32 : DType::kI32, {}, {}};
-    if (decl.is_table()) spec.shape.assign(static_cast<std::size_t>(decl.table_rank), 64);
-    const std::array<std::int64_t, kAxisCount> sizes{8, 32, 4096, 8192};
-    for (std::size_t i = 0; i < kAxisCount; ++i) {
-      if (decl.axes[i]) spec.shape.push_back(sizes[i]);
-    }
-    problem.operands.push_back(spec);
-  }
-  return problem;
-}
+using test::large_problem;
 
 constexpr const char* kWindow = R"(value = score * 0.5
 keep = q_idx - kv_idx <= 512 & kv_idx <= q_idx)";
