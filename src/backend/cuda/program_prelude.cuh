@@ -15,6 +15,12 @@ SCOREMOD_FUNCTION float f32_reciprocal_near(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
   return value;
 }
+// The hardware's power of two, 2^-22 of it off at most.
+SCOREMOD_FUNCTION float f32_exp2_near(float x) {
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
 // NaN where one is.
 SCOREMOD_FUNCTION float f32_smaller(float x, float y) {
   float value;
@@ -37,6 +43,7 @@ SCOREMOD_FUNCTION float load_f16(const void* data, long long i) {
   return (sign != 0 ? -1.0f : 1.0f) * (float)magnitude * 0x1p-24f;
 }
 SCOREMOD_FUNCTION float f32_reciprocal_near(float x) { return 1.0f / x; }
+SCOREMOD_FUNCTION float f32_exp2_near(float x) { return exp2f(x); }
 SCOREMOD_FUNCTION float f32_smaller(float x, float y) { return x != x || x < y ? x : y; }
 #endif
 SCOREMOD_FUNCTION float load_f32(const void* data, long long i) { return ((const float*)data)[i]; }
@@ -104,10 +111,17 @@ SCOREMOD_FUNCTION float f32_tanh_near(float x) {
   q = fmaf(fmaf(fmaf(q, y, 2.58710420e-02f), y, 4.67130263e-01f), y, 1.0f);
   return copysignf(f32_smaller(a * p * f32_reciprocal_near(q), 1.0f), x);
 }
+// The same by one exponential: 2^-21 at most from the true value, but near 0 not by so small a part of it. Five
+// instructions in place of fourteen, for scores of tensors of 16 bits and fewer.
+SCOREMOD_FUNCTION float f32_tanh_by_exponential(float x) {
+  return fmaf(-2.0f, f32_reciprocal_near(1.0f + f32_exp2_near(x * 0x1.715476p+1f)), 1.0f);
+}
 #ifdef __CUDACC_RTC__
 SCOREMOD_FUNCTION float f32_tanh(float x) { return f32_tanh_near(x); }
+SCOREMOD_FUNCTION float f32_tanh_short(float x) { return f32_tanh_by_exponential(x); }
 #else
 SCOREMOD_FUNCTION float f32_tanh(float x) { return tanhf(x); }
+SCOREMOD_FUNCTION float f32_tanh_short(float x) { return tanhf(x); }
 #endif
 SCOREMOD_FUNCTION float f32_sigmoid(float x) {
   // One exponential, and a quotient as above, without a branch: a warp's elements have both signs.

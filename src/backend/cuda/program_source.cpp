@@ -262,6 +262,7 @@ std::string ProgramSource::expression(NodeId id) {
     std::string quotient = by_constant(node, program_.nodes()[node.args[1]], arg(0));
     if (!quotient.empty()) return quotient;
   }
+  if (node.op == Op::kTanh && problem_.dtype != DType::kF32) return concat("f32_tanh_short(", arg(0), ")");
   if (node.type == Type::kBool) return concat(arg(0), " ", relation(node.op), " ", arg(1));
   if (node.type == Type::kF32 && f32_operator(node.op) != nullptr) {
     return concat(arg(0), " ", f32_operator(node.op), " ", arg(1));

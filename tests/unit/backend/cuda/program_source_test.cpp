@@ -277,6 +277,35 @@ TEST(ProgramSource, TanhOfKernelsIsNear) {
   RecordProperty("worst", std::to_string(worst));
 }
 
+TEST(ProgramSource, ShortTanhOfKernelsMissesLittleAbsolutely) {
+  const test::HostLibrary library(
+      concat(embedded::kProgramPrelude,
+             "extern \"C\" float tanh_short(float x) { return f32_tanh_by_exponential(x); }\n"),
+      "-O2");
+  const auto tanh_short = library.function<float (*)(float)>("tanh_short");
+  for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 509) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits)), found = tanh_short(x);
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(found));
+      continue;
+    }
+    ASSERT_LE(std::fabs(found), 1.0f) << x;
+    // The hardware's power of two misses as much again.
+    ASSERT_NEAR(static_cast<double>(found), std::tanh(static_cast<double>(x)), 0x1p-22) << x;
+  }
+}
+
+TEST(ProgramSource, WritesOnlyHalvesScoresByTheShortTanh) {
+  AttentionProblem problem;
+  problem.program = Program::parse("value = tanh(score)");
+  const NodeId value = problem.program.value();
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    problem.dtype = dtype;
+    const std::string text = ProgramSource(problem, problem.program).statements(std::span(&value, 1));
+    EXPECT_EQ(text.find("f32_tanh_short(") != std::string::npos, dtype != DType::kF32) << text;
+  }
+}
+
 TEST(ProgramSource, WritesFloatsThatReadBackExactly) {
   EXPECT_EQ(float_literal(0.1f), "0x1.99999ap-4f");
   EXPECT_EQ(float_literal(-0.0f), "(-0x0p+0f)");
