@@ -29,9 +29,10 @@ class Sequences:
         longest = max_length if isinstance(max_length, (tuple, list)) else (max_length, max_length)
         if len(longest) != 2:
             raise InvalidArgumentError(f"max_length: expected a number, or a pair for queries and keys, found {max_length!r}")
-        self._longest = [_longest(each, count) for each, count in zip(longest, tokens)]
+        given = (q_offsets, kv_offsets)
+        self._longest = [_longest(*each) for each in zip(longest, given, tokens)]
         names = ("q_offsets", "kv_offsets")
-        self._offsets = [_checked(*each) for each in zip(names, (q_offsets, kv_offsets), tokens, self._longest)]
+        self._offsets = [_checked(*each) for each in zip(names, given, tokens, self._longest)]
         q_offsets, kv_offsets = self._offsets
         if q_offsets.shape != kv_offsets.shape:
             raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {q_offsets.shape[0]}, found {kv_offsets.shape[0]}")
@@ -104,10 +105,14 @@ class Sequences:
         return sequence[q_idx], h, q_idx - first[q_idx], kv_idx - first_key[kv_idx]
 
 
-def _longest(given, tokens):
-    """The most tokens that a sequence has."""
+def _longest(given, offsets, tokens):
+    """The most tokens that a sequence has; of known offsets the next power of two, so that others seldom compile anything."""
     if given is None:
-        return max(tokens, 1)
+        known = None if isinstance(offsets, jax.core.Tracer) else np.asarray(offsets)
+        if known is None or known.ndim != 1 or known.size < 2 or known.dtype.kind not in "iu":
+            return max(tokens, 1)
+        most = max(int(np.diff(known).max()), 16)
+        return max(min(1 << (most - 1).bit_length(), tokens), 1)
     longest = int32(given, "max_length")
     if longest < 1:
         raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {given!r}")

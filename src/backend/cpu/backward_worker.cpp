@@ -60,14 +60,25 @@ class Worker {
     const std::int64_t keys = shape_.k.positions(batch_, operands()), queries = shape_.q.positions(batch_, operands());
     end_key_ = std::max(first_key_, std::min(first_key_ + static_cast<std::int64_t>(call_.keys), keys));
     begin_unit();
-    std::int64_t block = 0;
-    for (std::int64_t query = 0; query < shape_.seq_q; query += kBlockRows, ++block) {
-      // Blocks after the sequence's end have no rows, and are passed like the others: units wait for each other's.
-      const auto rows = static_cast<std::size_t>(std::clamp<std::int64_t>(queries - query, 0, kBlockRows));
+    constexpr auto kRows = static_cast<std::int64_t>(kBlockRows);
+    const std::int64_t blocks = (shape_.seq_q + kRows - 1) / kRows;
+    // Without keys, the first tile begins dq, and the last one stores it.
+    const bool touches_dq = columns() > 0 || tile_ == 0 || tile_ + 1 == call_.tiles;
+    const std::int64_t with_work = touches_dq ? (queries + kRows - 1) / kRows : 0;
+    for (std::int64_t block = 0; block < with_work; ++block) {
+      const std::int64_t query = block * kRows;
+      const auto rows = static_cast<std::size_t>(std::min(queries - query, kRows));
       for (std::int64_t g = 0; g < shape_.group; ++g) {
         if (!run_block({batch_, head_kv_ * shape_.group + g, query, first_key_, rows, columns()}, block)) return false;
       }
       call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
+    }
+    // Blocks after the sequence's end are passed all at once, yet not before the unit before has: those after wait for
+    // each other through this one.
+    if (with_work < blocks) {
+      if (is_chained() && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(blocks, call_.cancelled))
+        return false;
+      call_.passed[static_cast<std::size_t>(unit_)].raise(blocks);
     }
     store_rows(dk_, shape_.padded_qk, AttentionShape::rows(call_.tensors.dk, shape_.dk, batch_, head_kv_, operands()));
     store_rows(dv_, shape_.padded_v, AttentionShape::rows(call_.tensors.dv, shape_.dv, batch_, head_kv_, operands()));
@@ -76,6 +87,9 @@ class Worker {
     call_.finished.raise(unit_ + 1);
     return true;
   }
+
+  /// Whether blocks of the unit before come before this one's.
+  bool is_chained() const { return tile_ > 0 || (call_.heads_share_rows && unit_ > 0); }
 
   Operands operands() const { return call_.tensors.operands; }
   std::size_t columns() const { return static_cast<std::size_t>(end_key_ - first_key_); }
@@ -93,14 +107,14 @@ class Worker {
   }
 
   bool run_block(const GradientTile& tile, std::int64_t block) {
-    begin_head(tile.head);
     const IndexSpan queries{tile.query, tile.query + static_cast<std::int64_t>(tile.rows)};
     const bool empty = tile.rows == 0 || tile.columns == 0;
+    if (!empty) begin_head(tile.head);
     const auto needed = empty ? std::span<const NeededKeys>() : mask_.needed(queries, {first_key_, end_key_});
     const bool any = !needed.empty();
     if (any) compute_block(tile, needed);
-    const bool chained = tile_ > 0 || (call_.heads_share_rows && unit_ > 0);
-    if (chained && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(block + 1, call_.cancelled)) return false;
+    if (is_chained() && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(block + 1, call_.cancelled))
+      return false;
     add_dq(tile, any);
     if (any) operand_gradients_.commit_block(tile);
     return true;
