@@ -6,18 +6,18 @@ import warnings
 
 from scoremod.errors import InvalidArgumentError
 
-_VARIABLE, _DEFAULT = "SCOREMOD_WARN_MIB", 256.0
+_DEFAULT_MIB = 256.0
 
 
 def warning_limit():
     """Bytes, from SCOREMOD_WARN_MIB. Raises InvalidArgumentError."""
-    text = os.environ.get(_VARIABLE, "") or str(_DEFAULT)
+    text = os.environ.get("SCOREMOD_WARN_MIB", "") or str(_DEFAULT_MIB)
     try:
         limit = float(text)
     except ValueError:
         limit = math.nan
     if not limit >= 0:
-        raise InvalidArgumentError(f"{_VARIABLE}: expected a number of MiB, at least 0, found {text!r}")
+        raise InvalidArgumentError(f"SCOREMOD_WARN_MIB: expected a number of MiB, at least 0, found {text!r}")
     return limit * 2**20
 
 
@@ -30,6 +30,6 @@ def warn_of_large_operands(computed, framework, stacklevel):
                 f"a part of score_mod or mask_mod that doesn't depend on the score has no operation of a score program, and becomes an array of shape "
                 f"{tuple(shape)}, {size / 2**20:.0f} MiB, over ({', '.join(axes)}), which {framework} computes before the attention. Write it with "
                 "scalar operations; a dot product of a vector of the query and one of the key, as of positional embeddings, belongs into query and "
-                f"key, beside their elements along the head dim. {_VARIABLE} sets the size from which this is said",
+                f"key, beside their elements along the head dim. SCOREMOD_WARN_MIB sets the size from which this is said",
                 stacklevel=stacklevel + 1,
             )
