@@ -2,6 +2,7 @@
 
 from scoremod.jax import zoo
 from scoremod.jax.api import flex_attention
+from scoremod.jax.draw import draw
 from scoremod.jax.explain import Explanation, Operand, explain, support
 from scoremod.jax.ffi import BACKWARD, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
@@ -13,6 +14,7 @@ __all__ = [
     "FORWARD",
     "Explanation",
     "Operand",
+    "draw",
     "explain",
     "flex_attention",
     "fused_attention",
