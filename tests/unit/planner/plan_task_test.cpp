@@ -256,6 +256,16 @@ TEST(PlanTask, AutotuneTakesTheFastestByTheClock) {
   }
 }
 
+/// What a timed call leaves out, an engine would read or write at address 0.
+TEST(PlanTask, AutotuneBindsAllThatAProblemHas) {
+  const FakeEngine one("one", {.milliseconds = 1}), two("two", {.milliseconds = 2});
+  AttentionProblem problem = problem_of("value = score * 5.25").problem;
+  problem.max_logit = true;
+  const Answer answer =
+      answer_of(compiler::compile(problem), {&one, &two}, Level::kVerified, [](Request& r) { r.autotune = true; });
+  EXPECT_NE(answer.chosen, "");
+}
+
 TEST(PlanTask, VerifiesAPlanOnce) {
   const FakeEngine engine("once", {});
   const CompiledProblem problem = problem_of("value = score * 6.5");

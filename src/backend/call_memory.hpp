@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/memory_space.hpp"
+#include "backend/plan.hpp"
+
+namespace scoremod::backend {
+
+/// What the calls of one direction of a problem read and write, in a memory space: for the runs that the library makes
+/// itself, to verify a plan or to time it. The inputs are copies of `inputs`. Every byte of the rest is 0xff, NaN in
+/// every float dtype, so that what is never written shows; a backward's o and lse are the caller's to fill.
+class CallMemory {
+ public:
+  CallMemory(const AttentionProblem& problem, Direction direction, const MemorySpace& memory,
+             const ProblemInputs& inputs);
+
+  /// Valid as long as this is.
+  ForwardTensors forward() const;
+  /// Gradients of these operands alone; their memory is made at the first call that asks for them.
+  BackwardTensors backward(std::span<const std::uint32_t> operand_gradients);
+
+  OwnedMemory o, lse, max_logit;  ///< max_logit is empty where the problem does not want it
+  OwnedMemory dq, dk, dv;
+  std::vector<OwnedMemory> d_operands;  ///< one for each operand; empty where no call asked for it
+
+ private:
+  OwnedMemory copied(const std::vector<std::byte>& bytes) const;
+  OwnedMemory unwritten(std::size_t bytes) const;
+
+  const AttentionProblem& problem_;
+  const MemorySpace& memory_;
+  const OwnedMemory q_, k_, v_;
+  OwnedMemory d_o_;
+  std::vector<OwnedMemory> operand_memory_;
+  std::vector<const void*> operands_;
+  std::vector<void*> wanted_;
+};
+
+}  // namespace scoremod::backend
