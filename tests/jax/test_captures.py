@@ -51,6 +51,7 @@ class _Callable:
         lambda b, h, q_idx, kv_idx: kv_idx < 2**70,
         lambda b, h, q_idx, kv_idx: kv_idx < np.uint32(2**31 + 5),
         lambda b, h, q_idx, kv_idx: jnp.asarray(IDS)[b, q_idx] == 3,
+        lambda b, h, q_idx, kv_idx: kv_idx < IDS[1, 2],
         lambda b, h, q_idx, kv_idx: jax.jit(lambda x: x < np.int64(WIDE))(kv_idx),
         _closed_over(np.int64(WIDE)),
         _closed_over(np.asarray(-WIDE)),

@@ -22,8 +22,10 @@ def check_integers(name, function, avals, jaxpr):
         return
     arrays = [each for each in wide if isinstance(each[1], (np.ndarray, jax.Array))]
     found = _cut_array(arrays, jaxpr) if arrays else None
-    if found is None and len(arrays) < len(wide):
-        found = _cut_number({number: each for each, _, number in wide}, function, avals, jaxpr)
+    if found is None:
+        # An array's elements, too, may have become numbers.
+        numbers = {number: each for each, value, number in wide if not isinstance(value, (np.ndarray, jax.Array))}
+        found = _cut_number(numbers, function, avals, jaxpr)
     if found is not None:
         each, number = found
         raise InvalidArgumentError(beyond_int32(f"{name}: {each}" if each else name, number))
@@ -46,9 +48,8 @@ def _cut_number(wide, function, avals, jaxpr):
     with jax.enable_x64(True):
         try:
             numbers = list(_numbers(jax.make_jaxpr(lambda *arguments: function(*arguments))(*avals)))
-        except (TypeError, ValueError, OverflowError):  # wrong with 64-bit types alone: it can't be told whether the number gets in
-            number, name = next(iter(wide.items()))
-            return name, number
+        except (TypeError, ValueError, OverflowError):  # wrong with 64-bit types alone: it can't be told whether a number gets in
+            return next(((name, number) for number, name in wide.items()), None)
     for each in numbers:
         dtype = getattr(each, "dtype", None)
         number = None
