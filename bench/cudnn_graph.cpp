@@ -46,6 +46,8 @@ Type data_type(DType dtype) {
     case DType::kBF16: return Type::BFLOAT16;
     case DType::kI32: return Type::INT32;
     case DType::kBool: return Type::BOOLEAN;
+    case DType::kE4M3: return Type::FP8_E4M3;
+    case DType::kE5M2: return Type::FP8_E5M2;
   }
   return Type::NOT_SET;
 }

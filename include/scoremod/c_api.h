@@ -110,6 +110,7 @@ typedef struct scoremod_forward_args {
   scoremod_buffer workspace;            /* {NULL, 0}: scoremod allocates it for the call */
   const scoremod_call_options* options; /* NULL: the defaults */
   scoremod_buffer max_logit;            /* as the lse; for problems with max_logit alone */
+  scoremod_buffer amax_o;               /* f32, one element; for problems with amax_o alone */
 } scoremod_forward_args;
 
 typedef struct scoremod_backward_args {

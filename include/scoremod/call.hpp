@@ -64,6 +64,7 @@ struct ForwardArgs {
   Buffer lse;  ///< f32 [batch, heads_q, seq_q]; needed when the problem wants stats
   CallOptions options;
   Buffer max_logit = {};  ///< f32 [batch, heads_q, seq_q]; for problems with max_logit, and for no others
+  Buffer amax_o = {};     ///< f32, a single element; for problems with amax_o, and for no others
 };
 
 /// What backward() reads and writes: o and lse as forward() left them, and d_o = d loss / d o, which lies as o does.

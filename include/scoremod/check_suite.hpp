@@ -30,7 +30,7 @@ struct CheckSuiteOptions {
   /// Only every parts-th problem, beginning with the part-th (from 0): so that several processes share a suite.
   int part = 0;
   int parts = 1;
-  /// Of q, k, v and o: some of f32, f16 and bf16. Empty means f16 and bf16.
+  /// Of q, k, v and o: some of f32, f16, bf16, e4m3 and e5m2. Empty means f16 and bf16.
   std::vector<DType> dtypes;
   int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
   /// Called when a problem begins and when it is done, from several threads, one at a time.

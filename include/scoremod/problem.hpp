@@ -116,8 +116,19 @@ struct AttentionProblem {
   /// i32 [batch, blocks_per_sequence], which may be the same memory. What a table holds for blocks at or after its
   /// sequence's length is not looked at; on the host, calls check that the rest is from 0 to blocks - 1.
   std::optional<PagedKeys> paged;
-  DType dtype = DType::kF32;     ///< of q, k, v and their gradients: f32, f16 or bf16
-  std::optional<DType> dtype_o;  ///< of o and d_o, where it is not dtype
+  /// Of q, k, v and their gradients: f32, f16 or bf16. Or e4m3 or e5m2, of q, k and v: what a tensor of eight bits
+  /// holds stands for numbers, which it is those times a factor that calls bind as an operand, f32 and a single
+  /// element. q is 'descale_q' times what is in memory, and k and v likewise; all else that is said of a problem is
+  /// said of these numbers, scores and gradients too. Factors are positive and finite, which calls on the host check.
+  DType dtype = DType::kF32;
+  /// Of o and d_o, where it is not dtype. Of eight bits only if dtype is: memory then has o times operand 'scale_o',
+  /// rounded to nearest even, and the largest number that the dtype has for what is beyond it.
+  std::optional<DType> dtype_o;
+  /// Of d_o, where it is not o's; only if dtype is of eight bits. d_o of eight bits is operand 'descale_d_o' times what
+  /// is in memory; a forward call need not bind that.
+  std::optional<DType> dtype_d_o;
+  /// Of dq, dk and dv: f32, f16 or bf16. Only if dtype is of eight bits, and then bf16 where it is absent.
+  std::optional<DType> dtype_gradients;
 
   TensorLayout q, k, v, o;
   /// The upstream gradient d_o lies as o does, dq as q, dk as k and dv as v, unless it has a layout of its own.
@@ -161,6 +172,9 @@ struct AttentionProblem {
   /// Whether forward() writes the largest modified score of each row's kept keys: f32, of the LSE's shape; -inf for a
   /// row without one. A sink is no score.
   bool max_logit = false;
+  /// Whether forward() writes the largest magnitude in o, before it is multiplied by 'scale_o' and rounded: f32, a
+  /// single element; NaN where o has one. Only if dtype is of eight bits.
+  bool amax_o = false;
   /// Whether calls may pass IndexOffsets other than zero. The cudnn backend then builds kernels that take them, which
   /// skip no tiles outside a band, and refuses them otherwise; the host's backends take them always.
   bool index_offsets = false;

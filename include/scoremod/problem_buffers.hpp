@@ -23,6 +23,7 @@ struct OutputBuffers {
   Buffer o, lse, dq, dk, dv;
   std::vector<OperandGradient> d_operands;
   Buffer max_logit = {};
+  Buffer amax_o = {};
 };
 
 /// Where inputs lie. They point into `inputs`.
@@ -36,7 +37,7 @@ SCOREMOD_API BackwardArgs backward_args(const InputBuffers& inputs, const Output
 
 /// One tensor that the calls of a problem write.
 struct OutputTensor {
-  std::string name;   ///< "o", "lse", "max_logit", "dq", "dk", "dv", or "d_" and an operand's name
+  std::string name;   ///< "o", "lse", "max_logit", "amax_o", "dq", "dk", "dv", or "d_" and an operand's name
   TensorInfo tensor;  ///< name and shape of the tensor itself: "q" for dq, "lse" for max_logit
   std::vector<std::byte> bytes;
 };
@@ -44,9 +45,9 @@ struct OutputTensor {
 /// Host memory for everything that the calls of one problem write, and the arguments that bind it with given inputs.
 class SCOREMOD_API ProblemBuffers {
  public:
-  /// Outputs of a valid problem: o; lse where it wants stats or backward; max_logit where it wants that; with backward
-  /// dq, dk, dv and the gradient of each operand that has one. Every byte is 0xff: NaN in every float dtype, so that
-  /// what is never written shows. `inputs` must outlive this.
+  /// Outputs of a valid problem: o; lse where it wants stats or backward; max_logit and amax_o where it wants those;
+  /// with backward dq, dk, dv and the gradient of each operand that has one. Every byte is 0xff: NaN in every float
+  /// dtype, so that what is never written shows. `inputs` must outlive this.
   ProblemBuffers(const AttentionProblem& problem, InputBuffers inputs);
 
   /// Valid as long as this is, and not moved.

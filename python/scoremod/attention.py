@@ -10,7 +10,7 @@ import numpy as np
 from scoremod import library
 from scoremod.arguments import backend_names, check_names, compile_options, encode, finite, int32, mapping, problem_text, uint64
 from scoremod.errors import InvalidArgumentError
-from scoremod.tensors import operand_specs, tensor_specs
+from scoremod.tensors import array_dtype, operand_specs, tensor_specs
 
 
 class Offsets(NamedTuple):
@@ -58,7 +58,8 @@ class Attention:
     all that are made of equal problems and options (scoremod.cache), so making one again is cheap.
 
     Arrays have the order of dimensions that the problem's layout names, [batch, seq, heads, dim] unless it says otherwise, and
-    the problem's dtype; bf16 is ml_dtypes.bfloat16, or uint16 that holds its bits. No array is copied or converted: one that
+    the problem's dtype; bf16 is ml_dtypes.bfloat16, or uint16 that holds its bits, and e4m3 and e5m2 are ml_dtypes.float8_e4m3fn and
+    float8_e5m2, or uint8 likewise. Outputs of another dtype than q's are of ml_dtypes where q is. No array is copied or converted: one that
     isn't what the problem says raises InvalidArgumentError.
     """
 
@@ -122,28 +123,36 @@ class Attention:
         return self._workspace_bytes("backward")
 
     def forward(
-        self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, scale=None, offsets=Offsets(), dropout=DropoutState()
+        self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, return_amax_o=False, scale=None, offsets=Offsets(),
+        dropout=DropoutState(),
     ):
         """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q] ([tokens_q, heads_q] with "tokens_q"), the natural log of each row's
         sum of exp of the modified scores, which backward needs. With return_max_logit each row's largest modified score comes last, likewise
-        float32 of that shape; the problem must have "max_logit": True.
+        float32 of that shape; the problem must have "max_logit": True. With return_amax_o the largest magnitude in the output, before its
+        scale, comes after all, float32 without a dimension; the problem must have "amax_o": True.
 
-        operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/problem.md).
+        operands: name -> array, one for each operand of the program, and for what fields bring, such as "lengths" (docs/problem.md); that of
+            "descale_d_o" may be left out.
         scale: takes the place of the problem's.
         dropout: a DropoutState(seed, offset), which decides what a problem with "dropout" drops.
         """
         call = _Call(self._tensors, scale, offsets, dropout)
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
-        args.operands, args.operand_count = call.operands(self._operands, operands)
-        o = call.output(args, "o", "o", self._output_dtype(np.asarray(q).dtype))
+        args.operands, args.operand_count = call.operands(self._operands, operands, optional=self._read_by_backward_alone())
+        o = call.output(args, "o", "o", self._output_dtype("o", q))
         lse = call.output(args, "lse", "lse", np.float32) if return_lse or self._problem["stats"] else None
         max_logit = None
         if self._problem["max_logit"]:
             max_logit = call.output(args, "max_logit", "lse", np.float32)
         elif return_max_logit:
             raise InvalidArgumentError('return_max_logit: expected a problem with "max_logit": True, found one without')
+        amax_o = None
+        if self._problem.get("amax_o", False):
+            amax_o = call.output(args, "amax_o", "amax_o", np.float32)
+        elif return_amax_o:
+            raise InvalidArgumentError('return_amax_o: expected a problem with "amax_o": True, found one without')
         library.call("scoremod_attention_forward", self._handle, args)
-        asked = [o, *([lse] if return_lse else []), *([max_logit] if return_max_logit else [])]
+        asked = [o, *([lse] if return_lse else []), *([max_logit] if return_max_logit else []), *([amax_o] if return_amax_o else [])]
         return o if len(asked) == 1 else tuple(asked)
 
     def backward(
@@ -157,15 +166,18 @@ class Attention:
         call = _Call(self._tensors, scale, offsets, dropout)
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
         args.operands, args.operand_count = call.operands(self._operands, operands)
-        made = {role: call.output(args, f"d{role}", f"d{role}", np.asarray(q).dtype) for role in "qkv"}
+        made = {role: call.output(args, f"d{role}", f"d{role}", self._output_dtype(f"d{role}", q)) for role in "qkv"}
         gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands)
         library.call("scoremod_attention_backward", self._handle, args)
         return Gradients(made["q"], made["k"], made["v"], gradients)
 
-    def _output_dtype(self, dtype):
-        """That of o where q has this one. NumPy has no bfloat16 of its own: its bits are uint16."""
-        name = self._problem.get("dtype_o", self._problem["dtype"])
-        return dtype if name == self._problem["dtype"] else np.dtype({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[name])
+    def _output_dtype(self, name, q):
+        """That of this output's array."""
+        return array_dtype(self._tensors[name].dtype, self._problem["dtype"], np.asarray(q).dtype)
+
+    def _read_by_backward_alone(self):
+        is_factor = self._problem["backward"] and self._tensors["d_o"].dtype in ("e4m3", "e5m2")
+        return ("descale_d_o",) if is_factor else ()
 
     def _workspace_bytes(self, direction):
         size = ctypes.c_size_t()
@@ -201,13 +213,13 @@ class _Call:
         setattr(args, name, self._tensors[role].buffer(array))
         return array
 
-    def operands(self, specs, given):
+    def operands(self, specs, given, optional=()):
         given = mapping({} if given is None else given, "operands", "array")
         check_names("operands", given, specs)
         for name in specs:
-            if name not in given:
+            if name not in given and name not in optional:
                 raise InvalidArgumentError(f"operands: expected an array for '{name}', which the program reads; found none")
-        return self._named({name: self._input(spec, given[name]) for name, spec in specs.items()})
+        return self._named({name: self._input(spec, given[name]) for name, spec in specs.items() if name in given})
 
     def operand_gradients(self, specs, given, wanted):
         floats = [name for name, spec in specs.items() if spec.gradient and spec.dtype in ("f32", "f16", "bf16")]

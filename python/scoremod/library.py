@@ -73,6 +73,7 @@ class ForwardArgs(SizedStructure):
         *[(name, Buffer) for name in ("o", "lse", "workspace")],
         ("options", POINTER(CallOptions)),
         ("max_logit", Buffer),
+        ("amax_o", Buffer),
     ]
 
 

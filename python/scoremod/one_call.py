@@ -28,9 +28,12 @@ def attention(
     given = {name: _operand(name, operand) for name, operand in mapping(operands or {}, "operands", "(axes, array)").items()}
     lines = [_declaration(name, axes, array) for name, (axes, array) in given.items()]
     lines.append(f"value = {_expression(score_mod, 'score_mod')}")
+    dtype = dtype_name(arrays["q"].dtype, "q")
+    if dtype in ("e4m3", "e5m2"):
+        raise InvalidArgumentError(f"q: expected an array of 16 bits or more, found {arrays['q'].dtype}, whose factors have no arguments here; use scoremod.Attention")
     problem = {
         **_sizes(layout, **arrays),
-        "dtype": dtype_name(arrays["q"].dtype, "q"),
+        "dtype": dtype,
         "layout": layout,
         "program": lines + ([] if mask_mod is None else [f"keep = {_expression(mask_mod, 'mask_mod')}"]),
         "operands": [

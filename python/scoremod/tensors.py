@@ -11,16 +11,22 @@ try:
     import ml_dtypes
 
     _BFLOAT16 = (np.dtype(ml_dtypes.bfloat16), np.dtype(np.uint16))
+    _E4M3 = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.uint8))
+    _E5M2 = (np.dtype(ml_dtypes.float8_e5m2), np.dtype(np.uint8))
 except ImportError:
     _BFLOAT16 = (np.dtype(np.uint16),)
+    _E4M3 = _E5M2 = (np.dtype(np.uint8),)
 
-# The NumPy dtypes that hold each of scoremod's; NumPy itself has no bfloat16, so its bits may also come as uint16.
+# The NumPy dtypes that hold each of scoremod's; NumPy itself has no bfloat16 and nothing of eight bits, so these may also come as
+# unsigned integers of their bits.
 DTYPES = {
     "f32": (np.dtype(np.float32),),
     "f16": (np.dtype(np.float16),),
     "bf16": _BFLOAT16,
     "i32": (np.dtype(np.int32),),
     "bool": (np.dtype(np.bool_),),
+    "e4m3": _E4M3,
+    "e5m2": _E5M2,
 }
 
 # Those that NumPy itself has.
@@ -28,15 +34,24 @@ _NUMPY_NAMES = {"f32": "float32", "f16": "float16", "i32": "int32", "bool": "boo
 
 
 def dtype_name(dtype, name):
-    """"f32", "f16", "bf16", "i32" or "bool" for a NumPy dtype. Plain uint16 is nobody's: only a problem can say what it is.
-    name: of the array, for the message."""
+    """"f32", "f16", "bf16", "i32", "bool", "e4m3" or "e5m2" for a NumPy dtype. Plain unsigned integers are nobody's: only a problem can say
+    what they are. name: of the array, for the message."""
     for known, dtypes in DTYPES.items():
-        if dtype == dtypes[0] and dtype != np.uint16:
+        if dtype == dtypes[0] and np.dtype(dtype).kind != "u":
             return known
     raise InvalidArgumentError(
         f"{name}: expected an array of float32, float16, bfloat16 (of ml_dtypes), int32 or bool, found {dtype}; "
         f"{_conversion(dtype)}"
     )
+
+
+def array_dtype(wanted, problem_dtype, given):
+    """The NumPy dtype of an output that a problem has as `wanted`, where q has the problem's dtype and the array's is `given`: the same, or
+    as far as that is one of ml_dtypes, another one of these."""
+    if wanted == problem_dtype:
+        return given
+    has_own = problem_dtype in ("bf16", "e4m3", "e5m2") and np.dtype(given).kind != "u"
+    return DTYPES[wanted][0 if has_own else -1]
 
 
 def _conversion(dtype, wanted=None):
@@ -88,8 +103,10 @@ class TensorSpec:
 
     def allocate(self, dtype):
         """A new array with these strides, of one of this dtype's NumPy dtypes."""
-        flat = np.empty(self._element_count(), dtype)
-        return np.lib.stride_tricks.as_strided(flat, self.shape, [stride * flat.itemsize for stride in self.strides])
+        dtype = np.dtype(dtype)
+        # NumPy does not know float8_e5m2 by its name in an array's interface, which as_strided goes through.
+        flat = np.empty(self._element_count(), np.dtype(f"u{dtype.itemsize}"))
+        return np.lib.stride_tricks.as_strided(flat, self.shape, [stride * flat.itemsize for stride in self.strides]).view(dtype)
 
     def buffer(self, array):
         """The array's memory. The array must outlive every use of it."""
@@ -107,7 +124,7 @@ def dense_strides(shape):
 
 
 def tensor_specs(problem):
-    """The TensorSpec of q, k, v, o, lse and the gradients d_o, dq, dk and dv, from a problem as scoremod_attention_problem gives it."""
+    """The TensorSpec of q, k, v, o, lse, amax_o and the gradients d_o, dq, dk and dv, from a problem as scoremod_attention_problem gives it."""
     batch, heads_q, heads_kv = problem["batch"], problem["heads_q"], problem["heads_kv"]
     seq_q, seq_kv, dim_qk, dim_v = problem["seq_q"], problem["seq_kv"], problem["dim_qk"], problem["dim_v"]
     queries = {"batch": batch, "sequence": seq_q, "token": problem.get("tokens_q")}
@@ -126,6 +143,7 @@ def tensor_specs(problem):
         specs[gradient] = _spec(gradient, gradient if gradient in problem else name, problem, of_tensor)
     rows = (problem["tokens_q"], heads_q) if "tokens_q" in problem else (batch, heads_q, seq_q)
     specs["lse"] = TensorSpec("lse", "f32", rows, dense_strides(rows))
+    specs["amax_o"] = TensorSpec("amax_o", "f32", (), ())
     return specs
 
 
@@ -149,6 +167,17 @@ def _spec(name, place, problem, sizes):
     lies = problem[place]
     axes = [_LAYOUT_AXES[letter] for letter in (lies if isinstance(lies, str) else lies["layout"])]
     shape = tuple(sizes[axis] for axis in axes)
-    dtype = problem.get("dtype_o", problem["dtype"]) if name in ("o", "d_o") else problem["dtype"]
     strides = dense_strides(shape) if isinstance(lies, str) else tuple(lies["strides"][axis] for axis in axes)
-    return TensorSpec(name, dtype, shape, strides)
+    return TensorSpec(name, _dtype_of(name, problem), shape, strides)
+
+
+def _dtype_of(name, problem):
+    dtype = problem["dtype"]
+    dtype_o = problem.get("dtype_o", dtype)
+    if name == "o":
+        return dtype_o
+    if name == "d_o":
+        return problem.get("dtype_d_o", dtype_o)
+    if name in ("dq", "dk", "dv"):
+        return problem.get("dtype_gradients", "bf16" if dtype in ("e4m3", "e5m2") else dtype)
+    return dtype

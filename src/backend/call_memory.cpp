@@ -19,6 +19,7 @@ CallMemory::CallMemory(const AttentionProblem& problem, Direction direction, con
   lse = unwritten(row_bytes);
   if (direction == Direction::kForward) {
     if (problem.max_logit) max_logit = unwritten(row_bytes);
+    if (problem.amax_o) amax_o = unwritten(sizeof(float));
     return;
   }
   d_o_ = copied(inputs.d_o);
@@ -37,6 +38,7 @@ ForwardTensors CallMemory::forward() const {
   tensors.o = o.data();
   tensors.lse = reinterpret_cast<float*>(lse.data());
   tensors.max_logit = reinterpret_cast<float*>(max_logit.data());
+  tensors.amax_o = reinterpret_cast<float*>(amax_o.data());
   return tensors;
 }
 

@@ -24,7 +24,7 @@ class CallMemory {
   /// Gradients of these operands alone; their memory is made at the first call that asks for them.
   BackwardTensors backward(std::span<const std::uint32_t> operand_gradients);
 
-  OwnedMemory o, lse, max_logit;  ///< max_logit is empty where the problem does not want it
+  OwnedMemory o, lse, max_logit, amax_o;  ///< the last two are empty where the problem does not want them
   OwnedMemory dq, dk, dv;
   std::vector<OwnedMemory> d_operands;  ///< one for each operand; empty where no call asked for it
 

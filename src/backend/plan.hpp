@@ -20,6 +20,7 @@ struct ForwardTensors {
   void* o = nullptr;
   float* lse = nullptr;        ///< null when not wanted
   float* max_logit = nullptr;  ///< present where the problem wants it
+  float* amax_o = nullptr;     ///< likewise
 };
 
 struct BackwardTensors {

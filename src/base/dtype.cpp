@@ -15,12 +15,14 @@ struct DTypeInfo {
   bool floating;
 };
 
-constexpr std::array<DTypeInfo, 5> kDTypes{{
+constexpr std::array<DTypeInfo, 7> kDTypes{{
     {DType::kF32, "f32", 4, true},
     {DType::kF16, "f16", 2, true},
     {DType::kBF16, "bf16", 2, true},
     {DType::kI32, "i32", 4, false},
     {DType::kBool, "bool", 1, false},
+    {DType::kE4M3, "e4m3", 1, true},
+    {DType::kE5M2, "e5m2", 1, true},
 }};
 
 const DTypeInfo& info(DType dtype) {
@@ -43,6 +45,8 @@ std::optional<DType> parse_dtype(std::string_view name) {
 }
 
 bool is_floating(DType dtype) { return info(dtype).floating; }
+
+bool is_float8(DType dtype) { return info(dtype).floating && info(dtype).bytes == 1; }
 
 double read_element(DType dtype, const void* element) { return load_element<double>(element, dtype, 0); }
 

@@ -19,6 +19,7 @@ static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) 
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, dropout_offset) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, max_logit) == 128);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, amax_o) == 144);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_request_queue_options, threads) == 20);
@@ -147,6 +148,7 @@ ForwardCall convert(const scoremod_forward_args* given) {
   call.args.lse = convert(args.lse);
   call.args.options = convert(args.options);
   call.args.max_logit = convert(args.max_logit);
+  call.args.amax_o = convert(args.amax_o);
   call.workspace = convert(args.workspace);
   return call;
 }

@@ -50,6 +50,7 @@ CheckMemory::CheckMemory(const Completed& completed, const ProblemInputs& inputs
     tensor.name = "max_logit";
     max_logit.emplace(buffer_for(tensor, seed, space));
   }
+  if (completed.problem.amax_o) amax_o.emplace(buffer_for(StridedTensor{"amax_o", DType::kF32, {}, {}}, seed, space));
   q.hold(inputs.q);
   k.hold(inputs.k);
   v.hold(inputs.v);
@@ -77,6 +78,8 @@ void CheckMemory::give_deltas(const AttentionProblem& completed, std::uint64_t s
     if (!(squares > 0) || !std::isfinite(squares)) continue;
     for (std::size_t d = 0; d < dim; ++d) values[row + d] += part * upstream[row + d] / std::sqrt(squares);
   }
+  const double scale = problem::StoredUnit(completed, TensorRole::kO).scale(tensors.operands);
+  for (double& value : values) value *= scale;
   given_o.emplace(buffer_for(o.tensor(), seed, space));
   reference::store_dense(completed, TensorRole::kO, values, given_o->data(), tensors.operands);
   given_o->hold_as_is();
@@ -105,6 +108,7 @@ std::vector<GuardedBuffer*> CheckMemory::all() {
   std::vector<GuardedBuffer*> list{&q, &k, &v, &d_o, &o, &lse, &dq, &dk, &dv};
   if (max_logit) list.push_back(&*max_logit);
   if (given_o) list.push_back(&*given_o);
+  if (amax_o) list.push_back(&*amax_o);
   for (auto* group : {&operands, &d_operands}) {
     for (GuardedBuffer& buffer : *group) list.push_back(&buffer);
   }
@@ -128,6 +132,7 @@ InputBuffers CheckMemory::inputs() const {
 OutputBuffers CheckMemory::outputs() {
   OutputBuffers buffers{out(given_o ? *given_o : o), out(lse), out(dq), out(dk), out(dv), {}};
   if (max_logit) buffers.max_logit = out(*max_logit);
+  if (amax_o) buffers.amax_o = out(*amax_o);
   for (const std::uint32_t i : with_gradient) {
     buffers.d_operands.push_back({operands[i].tensor().name, out(d_operands[i])});
   }

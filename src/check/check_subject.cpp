@@ -54,6 +54,7 @@ void run_subject(const Subject& subject, const AttentionProblem& completed, cons
   memory.o.expect_output();
   memory.lse.expect_output();
   if (memory.max_logit) memory.max_logit->expect_output();
+  if (memory.amax_o) memory.amax_o->expect_output();
   memory.send();
   report.forward_seconds = timed_run(*subject.memory, subject.forward_workspace_bytes, "forward", report,
                                      [&](Buffer workspace) { subject.forward(memory.forward_args(call), workspace); });
@@ -64,6 +65,7 @@ void run_subject(const Subject& subject, const AttentionProblem& completed, cons
   memory.o.hold_as_is();
   memory.lse.hold_as_is();
   if (memory.max_logit) memory.max_logit->hold_as_is();
+  if (memory.amax_o) memory.amax_o->hold_as_is();
   for (GuardedBuffer* output : {&memory.dq, &memory.dk, &memory.dv}) output->expect_output();
   for (GuardedBuffer& output : memory.d_operands) output.expect_output();
   memory.send();
@@ -127,6 +129,7 @@ std::vector<OutputCheck> compare_all(const CheckMemory& memory, const AttentionP
     compare_rows(TensorRole::kLse, *memory.max_logit, oracle.forward.max_logit, plain.forward.max_logit,
                  band.forward.max_logit);
   }
+  if (memory.amax_o) compare(*memory.amax_o, oracle.forward.amax_o, plain.forward.amax_o, band.forward.amax_o);
   if (!problem.backward) return checks;
   compare_rows(TensorRole::kDQ, memory.dq, oracle.backward.dq, plain.backward.dq, band.backward.dq);
   compare_rows(TensorRole::kDK, memory.dk, oracle.backward.dk, plain.backward.dk, band.backward.dk);

@@ -32,6 +32,7 @@ std::pair<AttentionProblem, CheckOptions> plain_attention(const AttentionProblem
   plain.first.sink = Sink::kNone;
   plain.first.dropout = 0;
   plain.first.max_logit = false;
+  plain.first.amax_o = false;
   // What says where the tensors' rows lie is all that is bound beside them.
   const std::vector<OperandDecl> implied = problem::implied_operands(plain.first);
   const auto is_dropped = [&](const auto& operand) {

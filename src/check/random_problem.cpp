@@ -170,6 +170,16 @@ void choose_places(Chooser& choose, const RandomProblemOptions& options, Attenti
   own(problem.dv, TensorRole::kDV);
 }
 
+/// What goes with tensors of eight bits alone: for others nothing is drawn.
+void choose_float8_fields(Chooser& choose, AttentionProblem& problem) {
+  if (!is_float8(problem.dtype)) return;
+  constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2};
+  problem.amax_o = choose.chance(0.5);
+  if (choose.chance(0.5)) problem.dtype_o = choose.one_of(kDTypes);
+  if (choose.chance(0.5)) problem.dtype_d_o = choose.one_of(kDTypes);
+  if (choose.chance(0.5)) problem.dtype_gradients = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
+}
+
 }  // namespace
 
 CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options) {
@@ -211,6 +221,7 @@ CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& op
   if (program_options.rows == RowClass::kAny) {
     choose_fields(choose, options, out);
     choose_places(choose, options, problem);
+    choose_float8_fields(choose, problem);
   }
   return out;
 }

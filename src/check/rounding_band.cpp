@@ -100,12 +100,14 @@ class Band {
       : problem_(compiled.problem),
         scale_(parameters.scale),
         smallest_weight_(smallest_weight(problem_)),
-        store_(unit_roundoff(problem_.dtype)),
+        store_(unit_roundoff(problem::product_dtype(problem_))),
+        store_gradients_(unit_roundoff(problem::dtype_of(problem_, TensorRole::kDQ))),
         store_o_(unit_roundoff(problem::dtype_of(problem_, TensorRole::kO))),
         q_(reference::load_dense<double>(problem_, TensorRole::kQ, inputs.q, inputs.operands)),
         k_(reference::load_dense<double>(problem_, TensorRole::kK, inputs.k, inputs.operands)),
         v_(reference::load_dense<double>(problem_, TensorRole::kV, inputs.v, inputs.operands)),
         operands_(reference::view_operands(problem_, inputs.operands)),
+        scale_o_(problem::StoredUnit(problem_, TensorRole::kO).scale(inputs.operands)),
         program_(problem_.program, operands_, parameters.offsets),
         dropout_(problem_, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
         function_error_(sources.function_error),
@@ -145,20 +147,25 @@ class Band {
     band_.forward.lse.push_back(empty ? 0 : row_.weight + own_functions + kWeight * (1 + std::abs(lse)));
     band_.forward.max_logit.push_back(empty ? 0 : max_logit_move_);
     output_row(b, h);
-    for (const double move : o_move_) band_.forward.o.push_back(empty ? 0 : move);
+    for (std::size_t d = 0; d < o_.size(); ++d) {
+      const double move = empty ? 0 : o_move_[d];
+      band_.forward.o.push_back(empty ? 0 : scale_o_ * (move + store_o_ * std::abs(o_[d])));
+      largest_o_move_ = std::max(largest_o_move_, move);
+    }
     if (derivative_ && !empty) gradient_row(b, h, i);
   }
 
   RoundingBand take() {
+    band_.forward.amax_o = {largest_o_move_};
     if (derivative_) {
       const auto finish = [](std::vector<double>& out, const std::vector<double>& squares,
                              const std::vector<double>& sums, double store) {
         for (std::size_t i = 0; i < squares.size(); ++i)
           out.push_back(std::sqrt(squares[i]) + store * std::abs(sums[i]));
       };
-      finish(band_.backward.dq, squares_.dq, gradient_.dq, store_);
-      finish(band_.backward.dk, squares_.dk, gradient_.dk, store_);
-      finish(band_.backward.dv, squares_.dv, gradient_.dv, store_);
+      finish(band_.backward.dq, squares_.dq, gradient_.dq, store_gradients_);
+      finish(band_.backward.dk, squares_.dk, gradient_.dk, store_gradients_);
+      finish(band_.backward.dv, squares_.dv, gradient_.dv, store_gradients_);
       for (std::size_t i = 0; i < operands_.size(); ++i) {
         const double store = is_floating(operands_[i].dtype) ? unit_roundoff(operands_[i].dtype) : 0;
         finish(band_.backward.d_operands.emplace_back(), squares_.d_operands[i], gradient_.d_operands[i], store);
@@ -294,7 +301,7 @@ class Band {
     }
     // Weights may be divided by their sum only in the end.
     for (std::size_t d = 0; d < o_.size(); ++d) {
-      const double move = std::sqrt(o_move_[d]) + (row_.weight + store_o_) * std::abs(o_[d]);
+      const double move = std::sqrt(o_move_[d]) + row_.weight * std::abs(o_[d]);
       o_move_[d] = unless_overflow(o_magnitude_[d] * std::exp(log_sum_), move);
     }
   }
@@ -446,12 +453,14 @@ class Band {
   const AttentionProblem& problem_;
   const double scale_;
   const double smallest_weight_;
-  const double store_;    ///< of q, k, v and their gradients
-  const double store_o_;  ///< of o and d_o
+  const double store_;            ///< of weights and of gradients of scores
+  const double store_gradients_;  ///< of dq, dk and dv
+  const double store_o_;          ///< of o
   const std::vector<double> q_, k_, v_;
   std::vector<double> d_o_;
   std::vector<double> given_o_;  ///< that deltas are made of; none where they are made of the row's own o
   const std::vector<reference::OperandView> operands_;
+  const double scale_o_;
   Interpreter<double> program_;
   const problem::CallDropout dropout_;
   Program derivative_program_;
@@ -463,6 +472,7 @@ class Band {
   RunningError function_program_error_;  ///< and of approximate functions
   double sink_weight_ = 0, sink_distance_ = 0;  ///< of the row: the sink's weight, and how far it is from the LSE
   double max_logit_move_ = 0;                   ///< of the row
+  double largest_o_move_ = 0;                   ///< of all rows, without the store
   double log_sum_ = 0;                          ///< of the row: its LSE less its maximum
   std::vector<Key> keys_;
   RowMoves row_;

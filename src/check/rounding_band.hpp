@@ -8,7 +8,8 @@ namespace scoremod::checking {
 
 /// How far rounding alone may move each element of each output, to first order. Dense, as the reference's results are.
 ///
-/// With u = 2^-24 the unit roundoff of float32, w that of the problem's dtype, e the running error of a node of a
+/// With u = 2^-24 the unit roundoff of float32, w that of the dtype that it is said of (weights and
+/// gradients of scores: bf16, where q, k and v are of eight bits), e the running error of a node of a
 /// program (running_error.hpp), and u (S) short for the roundings of a sum in float32, the root of the sum over its
 /// terms t and partial sums p of u^2 (t^2 + p^2) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
 /// sections 3.3 and 4.2), a row's quantities move by
@@ -26,7 +27,8 @@ namespace scoremod::checking {
 ///   sum of P times the part of e(v) that they make, not the root of squares; and the LSE has f (1 + max(1, LSE - the
 ///   row's largest value)) for its own exponentials and logarithm
 /// - the largest value: the furthest that a key's delta takes it, and 4 u (1 + |it|) as the LSE
-/// - o: the weights' moves times |V|; epsilon |o|; w |o| for its store
+/// - o: the weights' moves times |V|; epsilon |o|; w |o| for its store; of eight bits, all that times 'scale_o'. Its
+///   largest magnitude: the largest of these moves, without the store
 /// - dP: u (dP). D: the weights' moves times |dP|; epsilon |D|; w |dO_d o_d| for each stored o_d; u (D)
 /// - g = P (dP - D): for the key alone, P times the root of ((delta + 4 u) (dP - D))^2 plus dP's move squared; for the
 ///   row as a whole, P times D's move, and |g| times the LSE's

@@ -53,7 +53,8 @@ void check_options(const CheckSuiteOptions& options) {
                   " parts, found none: each part would draw its own; ", "give the same one to all");
   }
   for (const DType dtype : options.dtypes) {
-    if (!is_floating(dtype)) fail_argument("expected dtypes among f32, f16 and bf16, found ", to_string(dtype));
+    if (!is_floating(dtype))
+      fail_argument("expected dtypes among f32, f16, bf16, e4m3 and e5m2, found ", to_string(dtype));
   }
 }
 

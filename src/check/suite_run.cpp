@@ -51,7 +51,9 @@ Attempt attempt(const AttentionProblem& problem, const CheckOptions& options, co
   return made;
 }
 
-bool is_forward(const std::string& output) { return output == "o" || output == "lse" || output == "max_logit"; }
+bool is_forward(const std::string& output) {
+  return output == "o" || output == "lse" || output == "max_logit" || output == "amax_o";
+}
 
 /// A memory problem's text begins with the direction that it was found after.
 bool is_backward_memory(const std::string& problem) { return problem.starts_with("backward"); }

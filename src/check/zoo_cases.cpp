@@ -3,6 +3,7 @@
 #include "scoremod/zoo.hpp"
 
 #include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::checking {
 namespace {
@@ -99,6 +100,7 @@ std::vector<std::vector<std::string>> modifiers() {
 
 CheckCase zoo_case(const std::vector<std::string>& names, AttentionProblem problem, DType dtype) {
   problem.dtype = dtype;
+  problem.amax_o = is_float8(dtype);
   const zoo::Sizes sizes{problem.batch,  problem.heads_q,   problem.seq_q,
                          problem.seq_kv, problem.lengths.q, problem.lengths.kv};
   CheckCase made;
@@ -111,7 +113,7 @@ CheckCase zoo_case(const std::vector<std::string>& names, AttentionProblem probl
   problem.program = combination.program;
   for (const zoo::OperandNeed& need : combination.operands) {
     const bool floating = is_floating(need.dtype);
-    problem.operands.push_back({need.name, floating ? dtype : need.dtype, need.shape, {}});
+    problem.operands.push_back({need.name, floating ? problem::product_dtype(problem) : need.dtype, need.shape, {}});
     // The default suits integers: ids along a sequence, lengths otherwise.
     if (floating) made.fills.push_back({need.name, {FillKind::kUniform, need.low, need.high}});
   }

@@ -80,9 +80,10 @@ class Writer {
   void problem() {
     // Every member by name: a new one does not compile until it is said here, or seen to be said elsewhere, as the
     // tensors and the program are below.
-    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, q,
-                 k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys, given_deltas, program, operands,
-                 backward, stats, max_logit, index_offsets, deterministic] = explanation_.problem;
+    const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o,
+                 dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys,
+                 given_deltas, program, operands, backward, stats, max_logit, amax_o, index_offsets, deterministic] =
+        explanation_.problem;
     row("problem") << "batch " << batch << ", heads " << heads_q;
     if (heads_kv != heads_q) out_ << " over " << heads_kv;
     out_ << ", " << seq_q << " queries x " << seq_kv << " keys, dim " << dim_qk;
@@ -97,8 +98,8 @@ class Writer {
          << (sink == Sink::kNone ? std::string() : std::string(", sink ") + to_string(sink))
          << (dropout > 0 ? concat(", dropout ", dropout) : std::string()) << (dropout_keys ? " by keys" : "")
          << (backward ? ", backward" : "") << (given_deltas ? " with given deltas" : "") << (stats ? ", stats" : "")
-         << (max_logit ? ", max logit" : "") << (index_offsets ? ", index offsets" : "")
-         << (deterministic ? ", deterministic" : "") << "\n";
+         << (max_logit ? ", max logit" : "") << (amax_o ? ", amax of o" : "")
+         << (index_offsets ? ", index offsets" : "") << (deterministic ? ", deterministic" : "") << "\n";
   }
 
   void mask() {

@@ -50,10 +50,12 @@ NodeId tokens_of_batch(ir::Builder& builder, std::uint32_t offsets) {
 /// The declaration as a message says it.
 std::string type_of(const OperandDecl& decl) {
   if (decl.is_table()) return concat("a table of i32 with rank ", decl.table_rank);
-  return decl.type == Type::kF32 ? "f32 [h]" : "i32 [b]";
+  if (decl.type == Type::kI32) return "i32 [b]";
+  return decl.name == kSinkOperand ? "f32 [h]" : "f32 without axes";
 }
 
 const char* field_of(const std::string& operand) {
+  if (operand.starts_with("descale_") || operand == kScaleOfOutput) return "factor of a tensor of eight bits is";
   if (operand == kDropoutKeys) return "dropout's keys are";
   if (operand == kSinkOperand) return "sink is";
   if (operand == kOffsetsOfQueries || operand == kOffsetsOfKeys) return "offsets are";
@@ -61,6 +63,12 @@ const char* field_of(const std::string& operand) {
 }
 
 }  // namespace
+
+bool is_tensor_scale(const AttentionProblem& problem, const std::string& name) {
+  if (name == kDescaleOfQueries || name == kDescaleOfKeys || name == kDescaleOfValues) return is_float8(problem.dtype);
+  if (name == kScaleOfOutput) return is_float8(dtype_of(problem, TensorRole::kO));
+  return name == kDescaleOfOutputGradient && problem.backward && is_float8(dtype_of(problem, TensorRole::kDO));
+}
 
 std::optional<std::uint32_t> operand_number(const Program& program, const std::string& name) {
   const std::vector<OperandDecl>& decls = program.operands();
@@ -90,6 +98,10 @@ std::vector<OperandDecl> implied_operands(const AttentionProblem& problem) {
   if (problem.lengths.kv) decls.push_back({kLengthsOfKeys, Type::kI32, kByBatch, 0});
   if (problem.sink == Sink::kLearned) decls.push_back({kSinkOperand, Type::kF32, kByHead, 0});
   if (problem.dropout_keys) decls.push_back({kDropoutKeys, Type::kI32, {}, 2});
+  for (const char* name :
+       {kDescaleOfQueries, kDescaleOfKeys, kDescaleOfValues, kScaleOfOutput, kDescaleOfOutputGradient}) {
+    if (is_tensor_scale(problem, name)) decls.push_back({name, Type::kF32, {}, 0});
+  }
   return decls;
 }
 
@@ -97,16 +109,15 @@ void check_implied_operands(const AttentionProblem& problem) {
   for (const OperandDecl& implied : implied_operands(problem)) {
     const auto declared = operand_number(problem.program, implied.name);
     if (!declared) continue;
-    const bool is_sink = implied.name == kSinkOperand;
+    const bool is_read_by_none = implied.name == kSinkOperand || is_tensor_scale(problem, implied.name);
     if (problem.program.operands()[*declared] != implied) {
       fail_argument("program: expected operand '", implied.name, "' to be ", type_of(implied), ", since the problem's ",
                     field_of(implied.name),
                     " bound by that name; found another declaration; rename the program's operand");
     }
-    if (is_sink && reads(problem.program, *declared)) {
-      fail_argument(
-          "program: expected no program that reads operand 'sink', by whose name the problem's sink is bound;",
-          " rename the program's operand");
+    if (is_read_by_none && reads(problem.program, *declared)) {
+      fail_argument("program: expected no program that reads operand '", implied.name,
+                    "', by whose name the problem's ", field_of(implied.name), " bound; rename the program's operand");
     }
   }
 }

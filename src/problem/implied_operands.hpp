@@ -18,9 +18,18 @@ inline constexpr const char* kPagesOfKeys = "page_table_k";
 inline constexpr const char* kPagesOfValues = "page_table_v";
 inline constexpr const char* kSinkOperand = "sink";
 inline constexpr const char* kDropoutKeys = "dropout_keys";
+inline constexpr const char* kDescaleOfQueries = "descale_q";
+inline constexpr const char* kDescaleOfKeys = "descale_k";
+inline constexpr const char* kDescaleOfValues = "descale_v";
+inline constexpr const char* kScaleOfOutput = "scale_o";
+inline constexpr const char* kDescaleOfOutputGradient = "descale_d_o";
 
 /// The operands that a problem's fields bring, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
+
+/// Whether the problem has a tensor of eight bits whose factor is an operand of this name: f32, a single element, read
+/// by no program, and without a gradient.
+bool is_tensor_scale(const AttentionProblem& problem, const std::string& name);
 
 /// The shape that a problem's fields give a table of this name, which only they can know; empty for all others.
 std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name);

@@ -20,8 +20,9 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-const std::array<std::string, 5> kDTypes{"f32", "f16", "bf16", "i32", "bool"};
-constexpr std::size_t kFloats = 3;  ///< of these, at the front
+/// Of tensors, and of operands.
+const std::array<std::string, 5> kFloatDTypes{"f32", "f16", "bf16", "e4m3", "e5m2"};
+const std::array<std::string, 5> kOperandDTypes{"f32", "f16", "bf16", "i32", "bool"};
 
 /// One of `known`, which are names of dtypes.
 DType parse_dtype_field(const Json& value, const std::string& path, std::span<const std::string> known) {
@@ -127,7 +128,8 @@ OperandSpec parse_operand(const Json& value, const std::string& path, const std:
   name = as_string(fields.require("name", "the operand's name in the program"), fields.path_of("name"));
   const auto found = std::ranges::find(defaults, name, &OperandSpec::name);
   if (found != defaults.end()) spec = *found;
-  if (const Json* given = fields.find("dtype")) dtype = parse_dtype_field(*given, fields.path_of("dtype"), kDTypes);
+  if (const Json* given = fields.find("dtype"))
+    dtype = parse_dtype_field(*given, fields.path_of("dtype"), kOperandDTypes);
   if (const Json* given = fields.find("shape")) shape = as_integers(*given, fields.path_of("shape"));
   if (const Json* given = fields.find("strides")) strides = as_integers(*given, fields.path_of("strides"));
   if (const Json* given = fields.find("gradient")) gradient = as_bool(*given, fields.path_of("gradient"));
@@ -181,8 +183,7 @@ class ProblemReader {
     size = value == nullptr ? *fallback : as_integer(*value, name);
   }
   void operator()(const char* name, DType& dtype) const {
-    if (const Json* value = file_.find(name))
-      dtype = parse_dtype_field(*value, name, std::span(kDTypes).first(kFloats));
+    if (const Json* value = file_.find(name)) dtype = parse_dtype_field(*value, name, kFloatDTypes);
   }
   void operator()(const char* name, std::optional<std::int64_t>& number) const {
     if (const Json* value = file_.find(name)) number = as_integer(*value, name);

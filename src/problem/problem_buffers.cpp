@@ -19,7 +19,8 @@ InputBuffers buffers_of(const ProblemInputs& inputs) {
 }
 
 ForwardArgs forward_args(const InputBuffers& inputs, const OutputBuffers& outputs, const CallOptions& options) {
-  return {inputs.q, inputs.k, inputs.v, inputs.operands, outputs.o, outputs.lse, options, outputs.max_logit};
+  return {inputs.q,    inputs.k, inputs.v,          inputs.operands, outputs.o,
+          outputs.lse, options,  outputs.max_logit, outputs.amax_o};
 }
 
 BackwardArgs backward_args(const InputBuffers& inputs, const OutputBuffers& outputs, const CallOptions& options) {
@@ -33,6 +34,7 @@ ProblemBuffers::ProblemBuffers(const AttentionProblem& problem, InputBuffers inp
   outputs_.push_back(output("o", tensors[kO]));
   if (problem.stats || problem.backward) outputs_.push_back(output("lse", tensors[kLse]));
   if (problem.max_logit) outputs_.push_back(output("max_logit", tensors[kLse]));
+  if (problem.amax_o) outputs_.push_back(output("amax_o", {"amax_o", DType::kF32, {}, {}, "", sizeof(float), false}));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].has_gradient) continue;
     // After d_o, in the same order.
@@ -66,6 +68,8 @@ OutputBuffers ProblemBuffers::output_buffers() {
       buffers.lse = buffer;
     } else if (output.name == "max_logit") {
       buffers.max_logit = buffer;
+    } else if (output.name == "amax_o") {
+      buffers.amax_o = buffer;
     } else if (output.name == "dq") {
       buffers.dq = buffer;
     } else if (output.name == "dk") {

@@ -18,9 +18,9 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Plain>;
 /// and of the fields of problem files.
 template <MaybeConst<AttentionProblem> Problem, class Visitor>
 void visit_members(Problem& problem, Visitor&& visit) {
-  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, q, k, v, o,
-         d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
-         max_logit, index_offsets, deterministic] = problem;
+  auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged, dtype, dtype_o, dtype_d_o,
+         dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout, dropout_keys, given_deltas,
+         program, operands, backward, stats, max_logit, amax_o, index_offsets, deterministic] = problem;
   visit("batch", batch);
   visit("heads_q", heads_q);
   visit("heads_kv", heads_kv);
@@ -33,6 +33,8 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("paged", paged);
   visit("dtype", dtype);
   visit("dtype_o", dtype_o);
+  visit("dtype_d_o", dtype_d_o);
+  visit("dtype_gradients", dtype_gradients);
   visit("q", q);
   visit("k", k);
   visit("v", v);
@@ -52,6 +54,7 @@ void visit_members(Problem& problem, Visitor&& visit) {
   visit("backward", backward);
   visit("stats", stats);
   visit("max_logit", max_logit);
+  visit("amax_o", amax_o);
   visit("index_offsets", index_offsets);
   visit("deterministic", deterministic);
 }

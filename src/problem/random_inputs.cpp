@@ -20,6 +20,9 @@ using problem::StridedTensor;
 /// more than rounding does, small enough that a softmax still mixes several keys.
 constexpr double kScoreDeviation = 4;
 
+/// Of what tensors of eight bits hold: all normal numbers, and nothing beyond the largest.
+constexpr double kFloat8Deviation = 32;
+
 constexpr double kLowestInteger = std::numeric_limits<std::int32_t>::min();
 constexpr double kHighestInteger = std::numeric_limits<std::int32_t>::max();
 
@@ -66,7 +69,23 @@ bool has_sequence_axis(const OperandDecl& decl) {
   return decl.axes[static_cast<std::size_t>(Axis::kQuery)] || decl.axes[static_cast<std::size_t>(Axis::kKey)];
 }
 
+/// Of q and k.
+double score_part_deviation(const AttentionProblem& problem) {
+  const double scale = std::abs(problem.effective_scale()) * std::sqrt(static_cast<double>(problem.dim_qk));
+  return scale > 0 ? std::clamp(std::sqrt(kScoreDeviation / scale), 0.01, 100.0) : 1.0;
+}
+
+/// Factors that give what tensors of eight bits stand for the deviations of others; an o of some deviations is not
+/// saturated.
+Fill tensor_scale_fill(const AttentionProblem& problem, const std::string& name) {
+  const auto around = [](double factor) { return Fill{FillKind::kUniform, 0.75 * factor, 1.25 * factor}; };
+  if (name == problem::kScaleOfOutput) return around(2 * kFloat8Deviation);
+  const bool of_scores = name == problem::kDescaleOfQueries || name == problem::kDescaleOfKeys;
+  return around((of_scores ? score_part_deviation(problem) : 1) / kFloat8Deviation);
+}
+
 Fill operand_fill(const AttentionProblem& problem, const OperandDecl& decl) {
+  if (problem::is_tensor_scale(problem, decl.name)) return tensor_scale_fill(problem, decl.name);
   const auto tokens = [](std::int64_t longest, std::int64_t count) {
     return Fill{FillKind::kOffsets, static_cast<double>(longest), static_cast<double>(count)};
   };
@@ -212,11 +231,12 @@ std::vector<OperandBuffer> ProblemInputs::operand_buffers() const {
 
 Fill default_fill(const AttentionProblem& given, const std::string& tensor) {
   const AttentionProblem problem = problem::with_implied_operands(given);
-  if (tensor == "v" || tensor == "d_o") return {FillKind::kNormal, 0, 1};
-  if (tensor == "q" || tensor == "k") {
-    const double scale = std::abs(problem.effective_scale()) * std::sqrt(static_cast<double>(problem.dim_qk));
-    return {FillKind::kNormal, 0, scale > 0 ? std::clamp(std::sqrt(kScoreDeviation / scale), 0.01, 100.0) : 1.0};
-  }
+  const auto normal = [](DType dtype, double deviation) {
+    return Fill{FillKind::kNormal, 0, is_float8(dtype) ? kFloat8Deviation : deviation};
+  };
+  if (tensor == "v") return normal(problem.dtype, 1);
+  if (tensor == "d_o") return normal(problem::dtype_of(problem, problem::TensorRole::kDO), 1);
+  if (tensor == "q" || tensor == "k") return normal(problem.dtype, score_part_deviation(problem));
   const OperandDecl* decl = find_operand(problem, tensor);
   if (decl == nullptr) {
     fail_argument("'", tensor, "' is no tensor of the problem: expected q, k, v, d_o or the name of an operand");

@@ -4,6 +4,7 @@
 
 #include "base/fail.hpp"
 #include "problem/extent.hpp"
+#include "problem/implied_operands.hpp"
 
 namespace scoremod {
 
@@ -132,9 +133,19 @@ const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role) 
 }
 
 DType dtype_of(const AttentionProblem& problem, TensorRole role) {
-  if (role == TensorRole::kLse) return DType::kF32;
-  return primal_of(role) == TensorRole::kO ? problem.dtype_o.value_or(problem.dtype) : problem.dtype;
+  const DType dtype_o = problem.dtype_o.value_or(problem.dtype);
+  switch (role) {
+    case TensorRole::kLse: return DType::kF32;
+    case TensorRole::kO: return dtype_o;
+    case TensorRole::kDO: return problem.dtype_d_o.value_or(dtype_o);
+    case TensorRole::kDQ:
+    case TensorRole::kDK:
+    case TensorRole::kDV: return problem.dtype_gradients.value_or(product_dtype(problem));
+    default: return problem.dtype;
+  }
 }
+
+DType product_dtype(const AttentionProblem& problem) { return is_float8(problem.dtype) ? DType::kBF16 : problem.dtype; }
 
 Strides strides_of(const AttentionProblem& problem, TensorRole role) {
   const TensorLayout& layout = layout_of(problem, role);
@@ -175,6 +186,7 @@ OperandSpec default_spec(const AttentionProblem& problem, const OperandDecl& dec
   for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
     if (decl.axes[axis]) spec.shape.push_back(sizes[axis]);
   }
+  spec.gradient = !is_tensor_scale(problem, decl.name);
   return spec;
 }
 

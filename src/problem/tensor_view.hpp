@@ -28,6 +28,9 @@ TensorShape shape_of(const AttentionProblem& problem, TensorRole role);
 TensorShape memory_shape_of(const AttentionProblem& problem, TensorRole role);
 const TensorLayout& layout_of(const AttentionProblem& problem, TensorRole role);
 DType dtype_of(const AttentionProblem& problem, TensorRole role);
+/// What weights and gradients of scores are rounded to where they are multiplied as q, k and v are: their dtype, or
+/// bf16, which has every number of eight bits.
+DType product_dtype(const AttentionProblem& problem);
 /// The explicit strides, or those of the layout, in memory.
 Strides strides_of(const AttentionProblem& problem, TensorRole role);
 /// Bytes from the first element to the end of the last. The problem must be valid.

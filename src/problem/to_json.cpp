@@ -34,8 +34,10 @@ struct JsonWriter {
   void operator()(const char* name, const std::int64_t& number) const { json[name] = number; }
   void operator()(const char* name, const float& number) const { json[name] = number; }
   void operator()(const char* name, const bool& flag) const {
-    // The one flag that is on unless a file says otherwise.
-    if (std::string_view(name) != "gradient" || !flag) json[name] = flag;
+    // One flag is on unless a file says otherwise, and one is of few problems.
+    const std::string_view field = name;
+    const bool is_left_out = field == "gradient" ? flag : field == "amax_o" && !flag;
+    if (!is_left_out) json[name] = flag;
   }
   void operator()(const char* name, const std::string& text) const { json[name] = text; }
   void operator()(const char* name, const DType& dtype) const { json[name] = to_string(dtype); }

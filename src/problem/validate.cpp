@@ -37,8 +37,30 @@ const char* name_of(const std::string& field, Enum value) {
 }
 
 void check_dtype(const char* field, const char* tensors, DType dtype) {
-  if (dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16) return;
-  fail_argument(field, ": expected f32, f16 or bf16 (of ", tensors, "), found ", name_of(field, dtype));
+  const char* found = name_of(field, dtype);
+  if (is_floating(dtype)) return;
+  fail_argument(field, ": expected f32, f16, bf16, e4m3 or e5m2 (of ", tensors, "), found ", found);
+}
+
+/// What goes with tensors of eight bits alone.
+void check_float8_fields(const AttentionProblem& problem) {
+  if (problem.dtype_d_o) check_dtype("dtype_d_o", "d_o", *problem.dtype_d_o);
+  if (problem.dtype_gradients) {
+    const char* found = name_of("dtype_gradients", *problem.dtype_gradients);
+    if (!is_floating(*problem.dtype_gradients) || is_float8(*problem.dtype_gradients))
+      fail_argument("dtype_gradients: expected f32, f16 or bf16 (of dq, dk and dv), found ", found);
+  }
+  if (is_float8(problem.dtype)) return;
+  const auto refuse = [&](const char* field, const char* expected, const char* found) {
+    fail_argument(field, ": expected ", expected, " in a problem whose dtype is ", to_string(problem.dtype), ", found ",
+                  found, "; make dtype e4m3 or e5m2, or leave it out");
+  };
+  if (problem.dtype_o && is_float8(*problem.dtype_o))
+    refuse("dtype_o", "f32, f16 or bf16", to_string(*problem.dtype_o));
+  if (problem.dtype_d_o) refuse("dtype_d_o", "none (d_o has the dtype of o)", to_string(*problem.dtype_d_o));
+  if (problem.dtype_gradients)
+    refuse("dtype_gradients", "none (dq, dk and dv have the dtype of q)", to_string(*problem.dtype_gradients));
+  if (problem.amax_o) refuse("amax_o", "false", "true");
 }
 
 void check_scale(const AttentionProblem& problem) {
@@ -179,7 +201,7 @@ void check_operand_dtype(const std::string& field, const OperandSpec& spec, cons
   bool fits = spec.dtype == DType::kBool;
   if (decl.type == Type::kF32) {
     expected = "f32, f16 or bf16";
-    fits = is_floating(spec.dtype);
+    fits = is_floating(spec.dtype) && !is_float8(spec.dtype);
   } else if (decl.type == Type::kI32) {
     expected = "i32";
     fits = spec.dtype == DType::kI32;
@@ -187,6 +209,17 @@ void check_operand_dtype(const std::string& field, const OperandSpec& spec, cons
   if (fits) return;
   fail_argument(field, ".dtype: expected ", expected, " for operand '", decl.name, "', which the program declares as ",
                 to_string(decl.type), "; found ", name_of(field + ".dtype", spec.dtype));
+}
+
+void check_tensor_scale(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec) {
+  if (spec.dtype != DType::kF32) {
+    fail_argument(field, ".dtype: expected f32 for operand '", spec.name,
+                  "', the factor of a tensor of eight bits; found ", to_string(spec.dtype));
+  }
+  if (problem.backward && spec.gradient) {
+    fail_argument(field, ".gradient: expected false for operand '", spec.name,
+                  "', the factor of a tensor of eight bits, which has no gradient; found true");
+  }
 }
 
 void check_operand_shape(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec,
@@ -247,6 +280,7 @@ void check_operands(const AttentionProblem& problem) {
       }
     }
     check_operand_dtype(field, spec, decl);
+    if (is_tensor_scale(problem, spec.name)) check_tensor_scale(problem, field, spec);
     check_operand_shape(problem, field, spec, decl);
     check_operand_strides(problem, field, spec);
   }
@@ -260,6 +294,7 @@ void validate(const AttentionProblem& problem) {
   problem::validate_sizes(problem);
   problem::check_dtype("dtype", problem.dtype_o ? "q, k and v" : "q, k, v and o", problem.dtype);
   if (problem.dtype_o) problem::check_dtype("dtype_o", "o", *problem.dtype_o);
+  problem::check_float8_fields(problem);
   problem::check_scale(problem);
   problem::check_dropout(problem);
   using problem::TensorRole;

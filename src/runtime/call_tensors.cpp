@@ -6,6 +6,7 @@
 #include "base/fail.hpp"
 #include "masks/mask_class.hpp"
 #include "problem/bound_scale.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/buffer_check.hpp"
 #include "runtime/operand_data.hpp"
@@ -17,7 +18,7 @@ namespace {
 using problem::TensorRole;
 
 /// At most, without operands and their gradients: those of a backward call, and the workspace.
-constexpr std::size_t kTensorsOfACall = 10;
+constexpr std::size_t kTensorsOfACall = 11;
 
 TensorUse use_of(const char* name, const AttentionProblem& problem, TensorRole role, const void* data,
                  std::size_t bytes, bool written) {
@@ -69,9 +70,15 @@ std::size_t operand_number(const AttentionProblem& problem, const std::string& n
   return static_cast<std::size_t>(found - decls.begin());
 }
 
+/// Whether a call of this direction may leave an operand out: the forward does not see d_o.
+bool may_leave_out(const AttentionProblem& problem, backend::Direction direction, const std::string& name) {
+  return direction == backend::Direction::kForward && name == problem::kDescaleOfOutputGradient &&
+         problem::is_tensor_scale(problem, name);
+}
+
 /// Puts the caller's operands into the order of the declarations.
-std::vector<const void*> bind_operands(const AttentionProblem& problem, const std::vector<OperandBuffer>& given,
-                                       std::vector<TensorUse>& uses) {
+std::vector<const void*> bind_operands(const AttentionProblem& problem, backend::Direction direction,
+                                       const std::vector<OperandBuffer>& given, std::vector<TensorUse>& uses) {
   const std::vector<OperandDecl>& decls = problem.program.operands();
   std::vector<const void*> data(decls.size());
   std::vector<bool> seen(decls.size());
@@ -84,7 +91,7 @@ std::vector<const void*> bind_operands(const AttentionProblem& problem, const st
     uses.push_back(operand_use(spec, operand.buffer.data, operand.buffer.bytes, false));
   }
   for (std::size_t i = 0; i < decls.size(); ++i) {
-    if (!seen[i])
+    if (!seen[i] && !may_leave_out(problem, direction, decls[i].name))
       fail_argument("operand '", decls[i].name, "' is missing: expected a buffer for each operand of the program");
   }
   return data;
@@ -178,7 +185,7 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   uses.push_back(input(problem, TensorRole::kK, args.k));
   uses.push_back(input(problem, TensorRole::kV, args.v));
   ForwardCall call;
-  call.operands = bind_operands(problem, args.operands, uses);
+  call.operands = bind_operands(problem, backend::Direction::kForward, args.operands, uses);
   uses.push_back(output(problem, TensorRole::kO, args.o));
   const bool with_lse = problem.stats || args.lse.data != nullptr || args.lse.bytes != 0;
   if (with_lse) uses.push_back(use_of("lse", problem, TensorRole::kLse, args.lse.data, args.lse.bytes, true));
@@ -186,6 +193,12 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
     uses.push_back(use_of("max_logit", problem, TensorRole::kLse, args.max_logit.data, args.max_logit.bytes, true));
   } else if (args.max_logit.data != nullptr || args.max_logit.bytes != 0) {
     fail_argument("'max_logit' is given, which the problem does not ask for: expected its field max_logit to be set ",
+                  "before it is compiled; set it, or leave the buffer out");
+  }
+  if (problem.amax_o) {
+    uses.push_back({"amax_o", args.amax_o.data, args.amax_o.bytes, true, sizeof(float), sizeof(float)});
+  } else if (args.amax_o.data != nullptr || args.amax_o.bytes != 0) {
+    fail_argument("'amax_o' is given, which the problem does not ask for: expected its field amax_o to be set ",
                   "before it is compiled; set it, or leave the buffer out");
   }
   add_workspace(workspace, workspace_bytes, uses);
@@ -198,7 +211,8 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
                   call.operands,
                   args.o.data,
                   static_cast<float*>(args.lse.data),
-                  static_cast<float*>(args.max_logit.data)};
+                  static_cast<float*>(args.max_logit.data),
+                  static_cast<float*>(args.amax_o.data)};
   return call;
 }
 
@@ -213,7 +227,7 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
   uses.push_back(use_of("lse", problem, TensorRole::kLse, args.lse.data, args.lse.bytes, false));
   uses.push_back(input(problem, TensorRole::kDO, args.d_o));
   BackwardCall call;
-  call.operands = bind_operands(problem, args.operands, uses);
+  call.operands = bind_operands(problem, backend::Direction::kBackward, args.operands, uses);
   uses.push_back(output(problem, TensorRole::kDQ, args.dq));
   uses.push_back(output(problem, TensorRole::kDK, args.dk));
   uses.push_back(output(problem, TensorRole::kDV, args.dv));

@@ -1,6 +1,7 @@
 #include "runtime/operand_data.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/element.hpp"
 #include "base/fail.hpp"
@@ -74,12 +75,25 @@ void check_pages(const char* name, const Integers& pages, const Integers& length
   }
 }
 
+/// The factors of tensors of eight bits, of which a forward need not bind d_o's.
+void check_tensor_scales(const AttentionProblem& problem, std::span<const void* const> operands) {
+  const std::vector<OperandDecl>& decls = problem.program.operands();
+  for (std::size_t i = 0; i < decls.size(); ++i) {
+    if (operands[i] == nullptr || !problem::is_tensor_scale(problem, decls[i].name)) continue;
+    const auto factor = load_element<double>(operands[i], DType::kF32, 0);
+    if (factor > 0 && std::isfinite(factor)) continue;
+    fail_argument("operand '", decls[i].name, "': expected a positive finite factor, found ", factor,
+                  "; a tensor of nothing but zeros has factor 1");
+  }
+}
+
 }  // namespace
 
 void check_operand_data(const AttentionProblem& problem, const CallOptions& options,
                         std::span<const void* const> operands, const backend::MemorySpace& memory) {
   if (memory.kind() != MemoryKind::kHost) return;
   const auto integers = [&](const char* name) { return Integers(problem, name, operands); };
+  check_tensor_scales(problem, operands);
   const bool is_shard = problem.index_offsets || options.offsets != IndexOffsets{};
   const char* name = problem::kLengthsOfQueries;
   if (problem.lengths.q) check_lengths(name, integers(name), problem.batch, problem.seq_q, is_shard);

@@ -50,8 +50,9 @@ Staging::~Staging() = default;
 
 ForwardArgs Staging::stage(const ForwardArgs& host) {
   const backend::DeviceScope current(state_->space, state_->device);
-  return {state_->in(host.q),  state_->in(host.k),    state_->in(host.v), state_->in(host.operands),
-          state_->out(host.o), state_->out(host.lse), host.options,       state_->out(host.max_logit)};
+  return {state_->in(host.q),      state_->in(host.k),    state_->in(host.v), state_->in(host.operands),
+          state_->out(host.o),     state_->out(host.lse), host.options,       state_->out(host.max_logit),
+          state_->out(host.amax_o)};
 }
 
 BackwardArgs Staging::stage(const BackwardArgs& host) {

@@ -13,6 +13,8 @@ double underflow_error(DType dtype) {
   switch (dtype) {
     case DType::kF16: return 0x1p-25;
     case DType::kBF16: return 0x1p-134;
+    case DType::kE4M3: return 0x1p-10;
+    case DType::kE5M2: return 0x1p-17;
     default: return 0x1p-150;
   }
 }

@@ -12,6 +12,7 @@
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/stored_unit.hpp"
 #include "problem/strided_tensor.hpp"
 
 namespace scoremod::verification {
@@ -143,16 +144,24 @@ class Search {
       const bool by_scores = goal == Goal::kLow || goal == Goal::kHigh;
       if (by_scores && move_scores(goal)) continue;
       for (std::uint32_t operand = 0; operand < inputs_.operands.size(); ++operand) {
-        if (!says_where_rows_lie(operand) && change_operand(goal, operand)) break;
+        if (!has_a_meaning(operand) && change_operand(goal, operand)) break;
       }
     }
   }
 
  private:
-  /// What is read without being checked: any other number would be a place outside the tensors.
-  bool says_where_rows_lie(std::uint32_t operand) const {
+  /// What is read without being checked: any other number would be a place outside the tensors, or no factor of one.
+  bool has_a_meaning(std::uint32_t operand) const {
     const std::string& name = problem_.program.operands()[operand].name;
-    return !problem::implied_table_shape(problem_, name).empty();
+    return !problem::implied_table_shape(problem_, name).empty() || problem::is_tensor_scale(problem_, name);
+  }
+
+  /// In terms of what is stored in q and k, as all numbers are here.
+  double stored_scale() const {
+    std::vector<const void*> operands;
+    for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
+    return scale_ * problem::StoredUnit(problem_, TensorRole::kQ).of(operands) *
+           problem::StoredUnit(problem_, TensorRole::kK).of(operands);
   }
 
   bool move_scores(Goal goal) {
@@ -162,8 +171,8 @@ class Search {
     for (const double shift : kFarScores) {
       const Census after = sample_.take(inputs_, goal, shift);
       if (!reaches(goal, before, after)) continue;
-      const double query = shift / (scale_ * key);
-      const double largest = problem_.dtype == DType::kF16 ? 6e4 : 1e6;
+      const double query = shift / (stored_scale() * key);
+      const double largest = saturate(problem_.dtype, problem_.dtype == DType::kF16 ? 6e4 : 1e6);
       if (!(std::abs(query) < largest)) return false;
       set_first_dimension(goal, key, query, deviation);
       return true;

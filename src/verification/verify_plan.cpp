@@ -33,13 +33,14 @@ class TrialRun {
     memory_.wait(nullptr);
     const auto& truth = trial_.forward_truth();
     const auto& plain = trial_.plain_forward();
-    const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, problem_.dtype);
-    std::vector<OutputError> errors{
-        judge("o", call_.o, TensorRole::kO, truth.o, plain.o, classes),
-        lse_error(lse_in(call_.lse, truth.lse), truth.lse, plain.lse, problem_.dtype, classes)};
+    const DType dtype = problem::product_dtype(problem_);
+    const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, dtype);
+    std::vector<OutputError> errors{judge("o", call_.o, TensorRole::kO, truth.o, plain.o, classes),
+                                    lse_error(lse_in(call_.lse, truth.lse), truth.lse, plain.lse, dtype, classes)};
+    if (problem_.amax_o) errors.push_back(judge_amax(call_.amax_o, truth.amax_o, plain.amax_o, classes));
     if (!problem_.max_logit) return errors;
     errors.push_back(
-        lse_error(lse_in(call_.max_logit, truth.max_logit), truth.max_logit, plain.max_logit, problem_.dtype, classes));
+        lse_error(lse_in(call_.max_logit, truth.max_logit), truth.max_logit, plain.max_logit, dtype, classes));
     errors.back().name = "max_logit";
     return errors;
   }
@@ -50,7 +51,7 @@ class TrialRun {
     const auto& truth = trial_.backward_truth();
     const auto& plain = trial_.plain_backward();
     const std::vector<RowClass> classes =
-        row_classes(trial_.forward_truth().lse, trial_.plain_forward().lse, problem_.dtype);
+        row_classes(trial_.forward_truth().lse, trial_.plain_forward().lse, problem::product_dtype(problem_));
     const std::span<const RowClass> all = std::span(classes).first(1);
     std::vector<OutputError> errors;
     if (attention) {
@@ -103,6 +104,14 @@ class TrialRun {
     problem::StridedTensor tensor = problem::placed_tensor(problem_, role, host_operands_);
     tensor.name = name;
     return output_error(tensor, reference::load_dense<double>(tensor, fetched(memory).data()), truth, plain, classes);
+  }
+
+  /// Of one element: weights are rounded as products take them, and a single number is too small a sample of that.
+  OutputError judge_amax(const OwnedMemory& memory, const std::vector<double>& truth, const std::vector<float>& plain,
+                         std::span<const RowClass> classes) const {
+    const problem::StridedTensor tensor{"amax_o", problem::product_dtype(problem_), {1}, {1}};
+    const auto found = load_element<double>(fetched(memory).data(), DType::kF32, 0);
+    return output_error(tensor, {found}, truth, plain, classes.first(1));
   }
 
   OutputError judge_gradient(std::uint32_t operand, const OwnedMemory& memory, const std::vector<double>& truth,

@@ -1,5 +1,5 @@
-/* Lengths, a learned sink, dropout and the largest score through the C interface, and a client that was compiled before
- * the last two. */
+/* Lengths, a learned sink, dropout, the largest score and tensors of eight bits through the C interface, and a client
+ * that was compiled before the last two. */
 #include <math.h>
 #include <stddef.h>
 
@@ -133,6 +133,45 @@ static void test_dropout(void) {
   scoremod_attention_destroy(f.attention);
 }
 
+/* One key, so that o is v: 1.5 times the factor 2, and 3 times 16 as E4M3 has it. */
+static void test_float8(void) {
+  scoremod_attention* attention = NULL;
+  char* message = NULL;
+  scoremod_status status = scoremod_attention_create(
+      "{\"batch\": 1, \"heads_q\": 1, \"seq_q\": 1, \"dim_qk\": 1, \"dtype\": \"e4m3\", \"amax_o\": true}", NULL,
+      &attention, &message);
+  EXPECT_OK(status, message);
+  const uint8_t zero = 0, one_and_a_half = 0x3c;
+  const float one = 1, two = 2, sixteen = 16;
+  uint8_t o = 0xff;
+  float amax = -1;
+  const scoremod_operand operands[] = {{"descale_q", {&one, sizeof one}},
+                                       {"descale_k", {&one, sizeof one}},
+                                       {"descale_v", {&two, sizeof two}},
+                                       {"scale_o", {&sixteen, sizeof sixteen}}};
+  scoremod_forward_args args = {0};
+  args.struct_size = sizeof args;
+  args.q = args.k = (scoremod_const_buffer){&zero, 1};
+  args.v = (scoremod_const_buffer){&one_and_a_half, 1};
+  args.o = (scoremod_buffer){&o, 1};
+  args.amax_o = (scoremod_buffer){&amax, sizeof amax};
+  args.operands = operands;
+  args.operand_count = 4;
+  status = scoremod_attention_forward(attention, &args, &message);
+  EXPECT_OK(status, message);
+  EXPECT(o == 0x64);
+  EXPECT(amax == 3);
+  /* A client that was compiled before the buffer: it has none. */
+  args.struct_size = offsetof(scoremod_forward_args, amax_o);
+  status = scoremod_attention_forward(attention, &args, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "'amax_o' is missing");
+  args.struct_size = sizeof args;
+  args.operand_count = 3;
+  status = scoremod_attention_forward(attention, &args, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "operand 'scale_o' is missing");
+  scoremod_attention_destroy(attention);
+}
+
 /* The structs as they were before their last fields. */
 static void test_older_client(void) {
   Fixture f;
@@ -153,6 +192,7 @@ static void test_older_client(void) {
 int main(void) {
   test_lengths_and_sink();
   test_dropout();
+  test_float8();
   test_older_client();
   return failure_count > 0;
 }

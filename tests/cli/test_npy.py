@@ -63,6 +63,40 @@ def test_outputs_are_the_attention_of_the_inputs(scoremod, tmp_path, rng_seed, l
     np.testing.assert_allclose(found_lse, lse, atol=1e-5)
 
 
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_tensors_of_eight_bits_are_codes(scoremod, tmp_path, rng_seed, dtype, as_bytes):
+    """As ml_dtypes writes them, or as plain bytes; what comes out are bytes."""
+    format = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[dtype]
+    rng = np.random.default_rng(rng_seed)
+    shapes = {"q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6)}
+    arrays = {name: rng.normal(0, 10, shape).astype(format) for name, shape in shapes.items()}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array.view(np.uint8) if as_bytes else array)
+    factors = {"descale_q": 0.1, "descale_k": 0.2, "descale_v": 0.05, "scale_o": 100.0}
+    problem = {**SIZES, "dtype": dtype, "layout": "BHSD", "stats": True, "amax_o": True,
+               "inputs": {name: {"npy": f"{name}.npy"} for name in shapes} | {name: {"values": [value]} for name, value in factors.items()}}
+    (tmp_path / "problem.json").write_text(json.dumps(problem), encoding="utf-8")
+    done = scoremod("run", "problem.json", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    real = {name: array.astype(np.float64) * factors[f"descale_{name}"] for name, array in arrays.items()}
+    o, lse = dense_attention(real["q"], real["k"], real["v"], 1 / np.sqrt(8), np.zeros(1))
+    found = np.load(tmp_path / "out" / "o.npy")
+    assert found.dtype == np.uint8
+    unit = float(ml_dtypes.finfo(format).eps) / 2
+    expected = np.clip(100 * o, -float(ml_dtypes.finfo(format).max), float(ml_dtypes.finfo(format).max))
+    np.testing.assert_allclose(found.view(format).astype(np.float64), expected, rtol=unit + 1e-5, atol=float(ml_dtypes.finfo(format).smallest_subnormal))
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "lse.npy"), lse, atol=1e-5)
+    amax = np.load(tmp_path / "out" / "amax_o.npy")
+    assert amax.shape == () and amax.dtype == np.float32
+    np.testing.assert_allclose(amax, np.abs(o).max(), rtol=1e-5)
+    checked = scoremod("check", "problem.json", "--backend", "cpu")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "amax_o" in checked.stdout
+    timed = scoremod("bench", "problem.json", "--backend", "cpu", "--json")
+    assert timed.returncode == 0, timed.stderr
+
+
 @pytest.fixture
 def rng_seed():
     return 20240519

@@ -51,7 +51,10 @@ def changed(base, path, value):
 RAGGED = {**LONE, "batch": 2, "seq_q": 8, "seq_kv": 9, "tokens_q": 11, "tokens_kv": 12, "q": "THD", "backward": True}
 PAGED = {**LONE, "seq_kv": 9, "lengths": {"kv": True}, "paged": {"block_size": 4, "blocks": 7, "blocks_per_sequence": 3}}
 
+FLOAT8 = {**LONE, "dtype": "e4m3", "dtype_o": "e5m2", "dtype_d_o": "e5m2", "dtype_gradients": "f32", "amax_o": True, "backward": True}
+
 GOOD = {
+    "float8": FLOAT8,
     "full": FULL, "zoo": ZOO, "lone": LONE, "ragged": RAGGED, "paged": PAGED,
     "program_text": {**LONE, "program": "value = tanh(score)"},
     "integer_scale": {**LONE, "scale": 1},
@@ -70,6 +73,9 @@ BAD = {
     "description_list": changed(FULL, ["description"], []),
     "dtype_name": changed(FULL, ["dtype"], "float"),
     "dtype_i32": changed(FULL, ["dtype"], "i32"),
+    "dtype_gradients_float8": changed(FLOAT8, ["dtype_gradients"], "e4m3"),
+    "dtype_d_o_name": changed(FLOAT8, ["dtype_d_o"], "e4m3fn"),
+    "amax_text": changed(FLOAT8, ["amax_o"], "yes"),
     "layout_name": changed(FULL, ["layout"], "bshd"),
     "tensor_number": changed(FULL, ["q"], 1),
     "tensor_field": changed(FULL, ["v", "stride"], {}),
@@ -117,6 +123,8 @@ BAD = {
 
 # Only the parser refuses: what is wrong lies between fields, in the program, or in how a number is written.
 BEYOND_SCHEMA = {
+    "float8_output_of_others": changed(FULL, ["dtype_o"], "e4m3"),
+    "amax_of_others": {**LONE, "amax_o": True},
     "head_ratio": changed(FULL, ["heads_kv"], 3),
     "size_written_as_float": changed(FULL, ["batch"], 2.0),
     "overlap": changed(FULL, ["k", "strides", "sequence"], 10),

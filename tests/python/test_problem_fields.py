@@ -17,6 +17,9 @@ FIELDS = set(json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]) - OF_
 BY_LAYOUT = {"q", "k", "v", "o"}
 # Where tensors lie and end in ways that arrays of NumPy and JAX do not.
 PLACES = {"tokens_q", "tokens_kv", "paged", "dtype_o", "d_o", "dq", "dk", "dv"}
+# What goes with tensors of eight bits alone, which `scoremod.attention` refuses.
+OF_FLOAT8 = {"dtype_d_o", "dtype_gradients", "amax_o"}
+PLACES |= OF_FLOAT8
 
 
 def test_the_schema_has_what_the_library_understands():
@@ -26,6 +29,7 @@ def test_the_schema_has_what_the_library_understands():
     # What a problem leaves out it does not have; keys are ragged or in blocks.
     given = (
         {**smallest, **gradients, "tokens_q": 1, "tokens_kv": 1, "dtype_o": "f32", "scale": 1.0},
+        {**smallest, **dict.fromkeys(OF_FLOAT8, "f32"), "dtype": "e4m3", "amax_o": True},
         {**smallest, "lengths": {"kv": True}, "paged": {"block_size": 1, "blocks": 1, "blocks_per_sequence": 1}},
     )
     understood = {field for problem in given for field in scoremod.Attention(problem).problem}

@@ -27,12 +27,14 @@ struct NpyType {
 };
 
 // A type of one byte, or of bytes without an order, may be marked '|' or '<'.
-constexpr std::array<NpyType, 5> kTypes{{
+constexpr std::array<NpyType, 7> kTypes{{
     {DType::kF32, "<f4", {"<f4"}},
     {DType::kF16, "<f2", {"<f2"}},
     {DType::kBF16, "<u2", {"<u2", "|V2", "<V2", "V2"}},
     {DType::kI32, "<i4", {"<i4"}},
     {DType::kBool, "|b1", {"|b1", "<b1"}},
+    {DType::kE4M3, "|u1", {"|u1", "<u1", "|V1", "<V1"}},
+    {DType::kE5M2, "|u1", {"|u1", "<u1", "<f1", "|f1"}},
 }};
 
 const NpyType& npy_type(DType dtype) { return *std::ranges::find(kTypes, dtype, &NpyType::dtype); }

@@ -39,7 +39,9 @@ InputMaker::Source InputMaker::operands_of(const BenchCase& bench_case) {
   AttentionProblem& problem = source.problem;
   problem.dim_qk = problem.dim_v = 1;
   problem.q = problem.k = problem.v = problem.o = {};
-  problem.backward = problem.stats = false;
+  // A backward reads one operand more where d_o is of eight bits.
+  problem.backward = problem.backward && is_float8(problem.dtype);
+  problem.stats = false;
   return source;
 }
 

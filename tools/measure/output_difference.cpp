@@ -10,6 +10,8 @@ double unit_roundoff(DType dtype) {
   switch (dtype) {
     case DType::kBF16: return 0x1p-8;
     case DType::kF16: return 0x1p-11;
+    case DType::kE4M3: return 0x1p-4;
+    case DType::kE5M2: return 0x1p-3;
     default: return 0x1p-24;
   }
 }

@@ -18,7 +18,8 @@ namespace {
 
 DType dtype_of(const std::string& name) {
   const std::optional<DType> dtype = parse_dtype(name);
-  if (!dtype) input::fail(ErrorCode::kInvalidArgument, "--dtype: expected f32, f16 or bf16, found '", name, "'");
+  if (!dtype)
+    input::fail(ErrorCode::kInvalidArgument, "--dtype: expected f32, f16, bf16, e4m3 or e5m2, found '", name, "'");
   return *dtype;
 }
 
@@ -54,7 +55,7 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
   add("--parts", arguments.options.parts, "Processes that share the suite")->check(input::integer_range(1));
   add("--part", arguments.options.part, "Which of the --parts this process runs, from 0")
       ->check(input::integer_range(0));
-  add("--dtype", arguments.dtypes, "f32, f16 or bf16, several if given again; f16 and bf16 if left out");
+  add("--dtype", arguments.dtypes, "f32, f16, bf16, e4m3 or e5m2, several if given again; f16 and bf16 if left out");
   add("--out", arguments.out, "File to write the report to, as JSON");
   command.add_flag("--verbose", arguments.verbose, "Say on the standard error which problem begins and which is done")
       ->needs(suite)

@@ -9,6 +9,7 @@
 #include "backend/cpu/matrix_product.hpp"
 #include "backend/cpu/pack.hpp"
 #include "problem/row_addressing.hpp"
+#include "problem/stored_unit.hpp"
 
 namespace scoremod::backend::cpu {
 
@@ -18,6 +19,14 @@ inline std::size_t round_up(std::size_t count, std::size_t multiple) {
 
 /// A call's operands, in the order of the declarations.
 using Operands = std::span<const void* const>;
+
+/// Where the rows of a tensor lie, and what their elements stand for.
+struct TensorRows : problem::RowAddressing {
+  TensorRows(const AttentionProblem& problem, problem::TensorRole role)
+      : RowAddressing(problem, role), unit(problem, role) {}
+
+  problem::StoredUnit unit;
+};
 
 /// The sizes and addressing of a problem in the form that the tiled path works with.
 struct AttentionShape {
@@ -32,7 +41,6 @@ struct AttentionShape {
         dim_v(static_cast<std::size_t>(p.dim_v)),
         padded_qk(round_up(dim_qk, kColumnAlignment)),
         padded_v(round_up(dim_v, kColumnAlignment)),
-        dtype(p.dtype),
         q(p, problem::TensorRole::kQ),
         k(p, problem::TensorRole::kK),
         v(p, problem::TensorRole::kV),
@@ -44,20 +52,27 @@ struct AttentionShape {
         lse(p, problem::TensorRole::kLse) {}
 
   /// The rows of one batch and head of a tensor, in a call with these operands.
-  static RowSource rows(const void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h,
-                        Operands operands) {
+  static RowSource rows(const void* data, const TensorRows& tensor, std::int64_t b, std::int64_t h, Operands operands) {
     const problem::HeadRows rows = tensor.rows(b, h, operands);
     const std::int64_t offset = rows.first * static_cast<std::int64_t>(size_of(tensor.dtype()));
-    return {static_cast<const std::byte*>(data) + offset, tensor.dtype(), rows.row_step, tensor.element_step(),
-            static_cast<std::size_t>(tensor.shape().dim), rows.table};
+    return {static_cast<const std::byte*>(data) + offset,
+            tensor.dtype(),
+            rows.row_step,
+            tensor.element_step(),
+            static_cast<std::size_t>(tensor.shape().dim),
+            rows.table,
+            static_cast<float>(tensor.unit.of(operands))};
   }
   /// The same of a tensor that is written, which is never paged.
-  static RowTarget rows(void* data, const problem::RowAddressing& tensor, std::int64_t b, std::int64_t h,
-                        Operands operands) {
+  static RowTarget rows(void* data, const TensorRows& tensor, std::int64_t b, std::int64_t h, Operands operands) {
     const problem::HeadRows rows = tensor.rows(b, h, operands);
     const std::int64_t offset = rows.first * static_cast<std::int64_t>(size_of(tensor.dtype()));
-    return {static_cast<std::byte*>(data) + offset, tensor.dtype(), rows.row_step, tensor.element_step(),
-            static_cast<std::size_t>(tensor.shape().dim)};
+    return {static_cast<std::byte*>(data) + offset,
+            tensor.dtype(),
+            rows.row_step,
+            tensor.element_step(),
+            static_cast<std::size_t>(tensor.shape().dim),
+            static_cast<float>(tensor.unit.scale(operands))};
   }
 
   /// The place of a query row in the LSE.
@@ -78,8 +93,7 @@ struct AttentionShape {
   std::int64_t batch, heads_q, heads_kv, group, seq_q, seq_kv;
   std::size_t dim_qk, dim_v;
   std::size_t padded_qk, padded_v;  ///< multiples of kColumnAlignment: the row strides of packed tiles
-  DType dtype;                      ///< of q, k, v and their gradients
-  problem::RowAddressing q, k, v, o, d_o, dq, dk, dv, lse;
+  TensorRows q, k, v, o, d_o, dq, dk, dv, lse;
 };
 
 }  // namespace scoremod::backend::cpu

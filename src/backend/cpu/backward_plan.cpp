@@ -14,7 +14,9 @@ namespace scoremod::backend::cpu {
 namespace {
 
 /// dq can hold its own f32 sums when it is f32, and needs none when each block is visited once.
-bool needs_dq_sums(const AttentionShape& shape, std::int64_t tiles) { return shape.dtype != DType::kF32 && tiles > 1; }
+bool needs_dq_sums(const AttentionShape& shape, std::int64_t tiles) {
+  return shape.dq.dtype() != DType::kF32 && tiles > 1;
+}
 
 class CpuBackward final : public BackwardPlan {
  public:

@@ -1,5 +1,7 @@
 #include "backend/cpu/forward_plan.hpp"
 
+#include <bit>
+
 #include "backend/cpu/forward_worker.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
@@ -34,6 +36,7 @@ class CpuForward final : public ForwardPlan {
       Scratch scratch(workspace.subspan(static_cast<std::size_t>(worker) * worker_bytes_, worker_bytes_));
       run_forward_worker(call, scratch);
     });
+    if (tensors.amax_o != nullptr) *tensors.amax_o = std::bit_cast<float>(call.amax_o.load());
   }
 
  private:

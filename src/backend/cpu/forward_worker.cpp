@@ -1,6 +1,7 @@
 #include "backend/cpu/forward_worker.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -45,9 +46,12 @@ class Worker {
     const std::int64_t heads = shape_.batch * shape_.heads_q;
     for (;;) {
       const std::int64_t unit = call_.next_unit.fetch_add(1, std::memory_order_relaxed);
-      if (unit >= blocks * heads) return;
+      if (unit >= blocks * heads) break;
       // The last queries come first: under a causal mask they take longest.
       run_unit(unit % heads, (blocks - 1 - unit / heads) * queries);
+    }
+    std::uint32_t largest = call_.amax_o.load();
+    while (largest < amax_o_ && !call_.amax_o.compare_exchange_weak(largest, amax_o_)) {
     }
   }
 
@@ -215,7 +219,11 @@ class Worker {
       const std::int64_t query = first_ + static_cast<std::int64_t>(r);
       // A kept key's weight is at least that of the largest score, 1.
       const bool any_kept = sum_[r] != 0;
-      store_row(output_ + r * shape_.padded_v, any_kept ? share / sum_[r] : 0.0f, o, query);
+      const float* output = output_ + r * shape_.padded_v;
+      const float factor = any_kept ? share / sum_[r] : 0.0f;
+      store_row(output, factor, o, query);
+      for (std::size_t d = 0; d < shape_.dim_v && call_.compiled.problem.amax_o; ++d)
+        amax_o_ = std::max(amax_o_, std::bit_cast<std::uint32_t>(std::abs(factor * output[d])));
       if (call_.tensors.lse == nullptr) continue;
       call_.tensors.lse[lse.row(query)] = any_kept ? largest_[r] + std::log(sum_[r]) : -kInfinity;
     }
@@ -250,6 +258,7 @@ class Worker {
   std::int64_t first_key_ = 0;  ///< of the tile
   std::size_t rows_ = 0;
   bool v_finite_ = true;
+  std::uint32_t amax_o_ = 0;  ///< as the call's, of this thread's rows
 };
 
 }  // namespace

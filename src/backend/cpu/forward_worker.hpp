@@ -29,6 +29,8 @@ struct ForwardCall {
   const float* lse = nullptr;   ///< as the problem has it, read with `remainders`
   float* remainders = nullptr;  ///< [batch, heads_q, seq_q]
   std::atomic<std::int64_t> next_unit{0};
+  /// The bits of the largest magnitude in o, which are in the order of the magnitudes, and those of NaN above all.
+  std::atomic<std::uint32_t> amax_o{0};
 };
 
 /// Bytes of scratch that one worker takes.

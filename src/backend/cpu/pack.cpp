@@ -23,6 +23,7 @@ using Tag = hn::ScalableTag<float>;
 using Vec = hn::Vec<Tag>;
 using WordTag = hn::RebindToUnsigned<Tag>;
 using HalfWordTag = hn::Rebind<std::uint16_t, Tag>;
+using ByteTag = hn::Rebind<std::uint8_t, Tag>;
 
 HWY_INLINE Vec load_f32(const float* data) { return hn::LoadU(Tag(), data); }
 
@@ -31,19 +32,46 @@ HWY_INLINE Vec load_bf16(const std::uint16_t* data) {
   return hn::BitCast(Tag(), hn::ShiftLeft<16>(words));
 }
 
-// By integer steps and one exact multiplication, so that subnormals, infinities and NaN come out right on every
-// instruction set.
-HWY_INLINE Vec load_f16(const std::uint16_t* data) {
+// By integer steps and exact multiplications, so that subnormals, infinities and NaN come out right on every
+// instruction set, and where a caller (as XLA does) has float32's own subnormals taken for zero.
+/// Codes without signs: `special` for the first that is no number, whose float32 is `made_special`; `smallest` is the
+/// smallest subnormal.
+template <int kMantissaBits, int kBias>
+HWY_INLINE Vec from_codes(hn::Vec<WordTag> code, hn::Vec<WordTag> sign, std::uint32_t special,
+                          hn::Vec<WordTag> made_special, float smallest) {
   const Tag d;
   const WordTag dw;
-  const auto words = hn::PromoteTo(dw, hn::LoadU(HalfWordTag(), data));
-  const auto magnitude = hn::ShiftLeft<13>(hn::And(words, hn::Set(dw, 0x7fffu)));
+  const hn::RebindToSigned<Tag> di;
+  const auto normal = hn::Add(hn::ShiftLeft<23 - kMantissaBits>(code), hn::Set(dw, std::uint32_t{127 - kBias} << 23));
+  const auto count = hn::ConvertTo(d, hn::BitCast(di, code));
+  const auto subnormal = hn::BitCast(dw, hn::Mul(count, hn::Set(d, smallest)));
+  auto number = hn::IfThenElse(hn::Lt(code, hn::Set(dw, 1u << kMantissaBits)), subnormal, normal);
+  number = hn::IfThenElse(hn::Lt(code, hn::Set(dw, special)), number, made_special);
+  return hn::BitCast(d, hn::Or(number, sign));
+}
+
+HWY_INLINE Vec from_f16(hn::Vec<WordTag> words) {
+  const WordTag dw;
+  const auto code = hn::And(words, hn::Set(dw, 0x7fffu));
   const auto sign = hn::ShiftLeft<16>(hn::And(words, hn::Set(dw, 0x8000u)));
-  // 2^112 moves the exponent's bias from 15 to 127.
-  const auto scaled = hn::BitCast(dw, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 5.192296858534828e33f)));
-  const auto special = hn::Or(magnitude, hn::Set(dw, 0x7f800000u));
-  const auto is_special = hn::Eq(hn::And(words, hn::Set(dw, 0x7c00u)), hn::Set(dw, 0x7c00u));
-  return hn::BitCast(d, hn::Or(hn::IfThenElse(is_special, special, scaled), sign));
+  const auto special = hn::Or(hn::ShiftLeft<13>(code), hn::Set(dw, 0x7f800000u));
+  return from_codes<10, 15>(code, sign, 0x7c00u, special, 0x1p-24f);
+}
+
+HWY_INLINE Vec load_f16(const std::uint16_t* data) {
+  return from_f16(hn::PromoteTo(WordTag(), hn::LoadU(HalfWordTag(), data)));
+}
+
+HWY_INLINE Vec load_e5m2(const std::uint8_t* data) {
+  return from_f16(hn::ShiftLeft<8>(hn::PromoteTo(WordTag(), hn::LoadU(ByteTag(), data))));
+}
+
+HWY_INLINE Vec load_e4m3(const std::uint8_t* data) {
+  const WordTag dw;
+  const auto words = hn::PromoteTo(dw, hn::LoadU(ByteTag(), data));
+  const auto code = hn::And(words, hn::Set(dw, 0x7fu));
+  const auto sign = hn::ShiftLeft<24>(hn::And(words, hn::Set(dw, 0x80u)));
+  return from_codes<3, 7>(code, sign, 0x7fu, hn::Set(dw, 0x7fc00000u), 0x1p-9f);
 }
 
 /// Copies contiguous numbers; returns the largest magnitude's bits, which are at least those of infinity if one is not
@@ -75,6 +103,11 @@ std::uint32_t copy_row(const RowSource& source, std::int64_t row, float scale, f
   const std::int64_t offset = source.offset(row);
   if (source.dim_stride == 1 && source.dtype == DType::kF32) {
     return copy_contiguous(static_cast<const float*>(source.data) + offset, source.dims, scale, out, load_f32);
+  }
+  if (source.dim_stride == 1 && is_float8(source.dtype)) {
+    const auto* from = static_cast<const std::uint8_t*>(source.data) + offset;
+    if (source.dtype == DType::kE4M3) return copy_contiguous(from, source.dims, scale, out, load_e4m3);
+    return copy_contiguous(from, source.dims, scale, out, load_e5m2);
   }
   if (source.dim_stride == 1) {
     const auto* from = static_cast<const std::uint16_t*>(source.data) + offset;
@@ -161,7 +194,7 @@ HWY_EXPORT(transpose);
 
 bool pack_rows(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out,
                std::size_t stride) {
-  return HWY_DYNAMIC_DISPATCH(pack)(source, first, rows, scale, out, stride);
+  return HWY_DYNAMIC_DISPATCH(pack)(source, first, rows, scale * source.unit, out, stride);
 }
 
 void transpose_to_panels(const float* packed, std::size_t rows, std::size_t dims, std::size_t stride, float* panels) {
@@ -178,7 +211,7 @@ void store_row(const float* row, float scale, const RowTarget& target, std::int6
   }
   for (std::size_t i = 0; i < target.dims; ++i) {
     store_element(target.data, target.dtype, first + static_cast<std::int64_t>(i) * target.dim_stride,
-                  double{scale * row[i]});
+                  double{scale * row[i]} * double{target.scale});
   }
 }
 

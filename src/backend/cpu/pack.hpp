@@ -9,7 +9,7 @@
 
 namespace scoremod::backend::cpu {
 
-/// Rows of one (batch, head) of a tensor of dtype f32, f16 or bf16. Strides are in elements.
+/// Rows of one (batch, head) of a tensor of a float dtype. Strides are in elements.
 struct RowSource {
   const void* data = nullptr;  ///< element 0 of row 0
   DType dtype = DType::kF32;
@@ -17,6 +17,7 @@ struct RowSource {
   std::int64_t dim_stride = 1;
   std::size_t dims = 0;
   problem::BlockTable table = {};  ///< of a paged tensor
+  float unit = 1;                  ///< of what is stored
 
   /// From element 0 of row 0 (of block 0, in a paged tensor) to that of a row.
   std::int64_t offset(std::int64_t row) const {
@@ -32,10 +33,11 @@ struct RowTarget {
   std::int64_t row_stride = 0;
   std::int64_t dim_stride = 1;
   std::size_t dims = 0;
+  float scale = 1;  ///< what numbers are multiplied by before they are stored
 };
 
-/// Copies `rows` rows from row `first` on as f32 times `scale`, `stride` floats apart (a multiple of kColumnAlignment),
-/// and fills each up with zeros. Returns whether every number written is finite.
+/// Copies `rows` rows from row `first` on, the numbers that they stand for, as f32 times `scale`, `stride` floats apart
+/// (a multiple of kColumnAlignment), and fills each up with zeros. Returns whether every number written is finite.
 bool pack_rows(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out,
                std::size_t stride);
 
@@ -43,7 +45,7 @@ bool pack_rows(const RowSource& source, std::int64_t first, std::size_t rows, fl
 /// values of rows 32 p .. 32 p + 31, zero beyond `rows`.
 void transpose_to_panels(const float* packed, std::size_t rows, std::size_t dims, std::size_t stride, float* panels);
 
-/// Writes one row of f32 numbers times `scale`, rounded to nearest even.
+/// Writes one row of f32 numbers times `scale` and the target's, rounded to nearest even.
 void store_row(const float* row, float scale, const RowTarget& target, std::int64_t index);
 
 }  // namespace scoremod::backend::cpu

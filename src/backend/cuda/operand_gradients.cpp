@@ -299,6 +299,11 @@ std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compi
   const AttentionProblem& p = problem.problem;
   if (!problem.backward) fail_bug("the problem was compiled without a derivative");
   object_to_places(p, reasons);
+  if (is_float8(p.dtype)) {
+    reasons.push_back(unsupported(
+        Rule::kDtype,
+        concat("gradients of operands: expected q, k and v in f32, f16 or bf16, found ", to_string(p.dtype))));
+  }
   if (problem.backward->program.nodes().size() > kMaxKernelNodes || p.program.operands().size() > kMaxKernelOperands) {
     reasons.push_back(
         unsupported(Rule::kOperandGradientSize,

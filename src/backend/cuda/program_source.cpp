@@ -160,6 +160,8 @@ const char* loader(DType dtype) {
     case DType::kBF16: return "load_bf16";
     case DType::kI32: return "load_i32";
     case DType::kBool: return "load_bool";
+    case DType::kE4M3:
+    case DType::kE5M2: break;
   }
   fail_bug("no such dtype");
 }

@@ -59,9 +59,9 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   // Every member is named: one that is added does not compile until it is lowered, or refused here. The program and
   // its operands are judged by the patterns that they need, and the other members that are not looked at here are run.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout,
-                                dropout_keys, given_deltas, program, operands, backward, stats, max_logit,
-                                index_offsets, deterministic] = problem;
+                                dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
+                                sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
+                                max_logit, amax_o, index_offsets, deterministic] = problem;
   Reasons reasons;
   object_to_places(problem, reasons);
   if (direction == Direction::kBackward && (d_o || dq || dk || dv)) {
@@ -82,6 +82,10 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
     reasons.push_back(unsupported(Rule::kMaxLogit,
                                   "the largest scores are an output (max_logit): cuDNN's graphs with "
                                   "score functions are built without"));
+  }
+  if (is_float8(dtype)) {
+    reasons.push_back(unsupported(Rule::kDtype, concat("q, k and v are ", to_string(dtype),
+                                                       ": cuDNN's fused attention is built for f16 and bf16")));
   }
   if (problem.dtype == DType::kF32) {
     reasons.push_back(unsupported(Rule::kDtype, "q, k and v are f32: cuDNN's fused attention takes f16 and bf16"));

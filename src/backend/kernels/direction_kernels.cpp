@@ -28,15 +28,18 @@ std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + til
 std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compiler::CompiledProblem& compiled) {
   // Every member is named: one that is added does not compile until it is run or refused here.
   [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout,
-                                dropout_keys, given_deltas, program, operands, backward, stats, max_logit,
-                                index_offsets, deterministic] = compiled.problem;
+                                dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
+                                sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
+                                max_logit, amax_o, index_offsets, deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
   if (backward && dtype == DType::kF16 && dtype_o && *dtype_o != dtype) {
     // Gradients that another dtype holds would be lost in the products of halves.
     reasons.push_back(unsupported(
         Rule::kOutputDtype, concat("expected o of the dtype of q in a backward in f16, found ", to_string(*dtype_o))));
   }
+  if (is_float8(dtype))
+    reasons.push_back(
+        unsupported(Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype))));
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {
     reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", kMaxDim, ", found ", dim_qk,
                                                          " of q and k and ", dim_v, " of v")));

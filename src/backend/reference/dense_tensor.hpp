@@ -6,6 +6,7 @@
 
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
+#include "problem/stored_unit.hpp"
 #include "problem/strided_tensor.hpp"
 
 namespace scoremod::backend::reference {
@@ -20,15 +21,21 @@ std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* d
   return values;
 }
 
-/// The same of q, k, v, o or a gradient, in the order batch, heads, sequence, dim. `operands` are the call's, in the
-/// order of the declarations; dense tensors need none.
+/// The same of q, k, v, o or a gradient, in the order batch, heads, sequence, dim: the numbers that it stands for,
+/// where it is of eight bits. `operands` are the call's, in the order of the declarations; other dense tensors need
+/// none.
 template <class Real>
 std::vector<Real> load_dense(const AttentionProblem& problem, problem::TensorRole role, const void* data,
                              std::span<const void* const> operands = {}) {
-  return load_dense<Real>(problem::placed_tensor(problem, role, operands), data);
+  std::vector<Real> values = load_dense<Real>(problem::placed_tensor(problem, role, operands), data);
+  if (!is_float8(problem::dtype_of(problem, role))) return values;
+  const auto unit = static_cast<Real>(problem::StoredUnit(problem, role).of(operands));
+  for (Real& value : values) value *= unit;
+  return values;
 }
 
-/// Writes a dense tensor where the problem says that it lies, rounded to its dtype. Rows without memory are left out.
+/// Writes a dense tensor where the problem says that it lies, as it is stored, rounded to its dtype. Rows without
+/// memory are left out.
 template <class Real>
 void store_dense(const AttentionProblem& problem, problem::TensorRole role, const std::vector<Real>& values, void* data,
                  std::span<const void* const> operands = {}) {

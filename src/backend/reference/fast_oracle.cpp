@@ -7,6 +7,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "backend/reference/dense_tensor.hpp"
@@ -63,6 +64,8 @@ struct Task {
         k(load_dense<double>(problem, TensorRole::kK, inputs.k, inputs.operands)),
         v(load_dense<double>(problem, TensorRole::kV, inputs.v, inputs.operands)),
         operands(view_operands(problem, inputs.operands)),
+        scale_o(problem::StoredUnit(problem, TensorRole::kO).scale(inputs.operands)),
+        dtype_o(problem::dtype_of(problem, TensorRole::kO)),
         dropout(problem, call.dropout_seed, call.dropout_offset, call.offsets, inputs.operands) {}
 
   std::size_t query_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
@@ -74,12 +77,14 @@ struct Task {
   const CallParameters& parameters;
   const std::vector<double> q, k, v;
   const std::vector<OperandView> operands;
+  const double scale_o;
+  const DType dtype_o;
   const problem::CallDropout dropout;
   std::vector<double> d_o;            ///< empty for a forward
   std::optional<Program> derivative;  ///< likewise nothing
   ForwardResult<double> forward;      ///< of a forward
   BackwardResult<double> backward;    ///< of a backward
-  std::mutex mutex;                   ///< of the operands' gradients and the progress
+  std::mutex mutex;                   ///< of the operands' gradients, the largest output and the progress
   std::atomic<std::int64_t> next_unit{0}, rows_done{0};
 };
 
@@ -174,7 +179,7 @@ class Worker {
     if (derivative_) {
       differentiate(first, i, rows);
     } else {
-      store(o_, rows, task_.forward.o.data() + first * dim_v_);
+      store_output(rows, task_.forward.o.data() + first * dim_v_);
       std::copy_n(lse_.data(), rows, task_.forward.lse.data() + first);
       std::copy_n(max_logit_.data(), rows, task_.forward.max_logit.data() + first);
     }
@@ -313,6 +318,19 @@ class Worker {
     for (std::size_t r = 0; r < rows; ++r) std::copy_n(matrix.row(r), matrix.columns, out + r * matrix.columns);
   }
 
+  /// As it is in memory, with its largest magnitude.
+  void store_output(std::size_t rows, double* out) {
+    store(o_, rows, out);
+    double largest = 0;
+    for (double& o : std::span(out, rows * dim_v_)) {
+      largest = larger_magnitude(largest, o);
+      o = saturate(task_.dtype_o, o * task_.scale_o);
+    }
+    const std::lock_guard lock(task_.mutex);
+    double& of_all = task_.forward.amax_o.front();
+    of_all = larger_magnitude(of_all, largest);
+  }
+
   void report(std::int64_t rows) {
     const std::int64_t done = task_.rows_done.fetch_add(rows) + rows;
     if (!progress_) return;
@@ -365,6 +383,7 @@ ForwardResult<double> fast_forward(const compiler::CompiledProblem& compiled, co
   task.forward.o.resize(rows * static_cast<std::size_t>(task.problem.dim_v));
   task.forward.lse.resize(rows);
   task.forward.max_logit.resize(rows);
+  task.forward.amax_o = {0};
   run(task, threads, progress);
   return std::move(task.forward);
 }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/interpreter.hpp"
@@ -22,6 +23,16 @@ using problem::TensorRole;
 template <class Real>
 Real as_stored(Real x, DType dtype) {
   if constexpr (std::is_same_v<Real, float>) return round_to(dtype, x);
+  return x;
+}
+
+/// What the plain evaluation rounds of a tensor beside q, k and v of eight bits: numbers to bf16, in the unit of what
+/// is multiplied with them.
+template <class Real>
+Real as_multiplied(const AttentionProblem& problem, Real unit, Real x) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (is_float8(problem.dtype)) return round_to(problem::product_dtype(problem), x * unit) / unit;
+  }
   return x;
 }
 
@@ -68,6 +79,10 @@ class SoftmaxRows {
         k(load_dense<Real>(problem, TensorRole::kK, inputs.k, inputs.operands)),
         v(load_dense<Real>(problem, TensorRole::kV, inputs.v, inputs.operands)),
         operands(view_operands(problem, inputs.operands)),
+        scale_o(static_cast<Real>(problem::StoredUnit(problem, TensorRole::kO).scale(inputs.operands))),
+        unit_q(unit_of(TensorRole::kQ, inputs)),
+        unit_k(unit_of(TensorRole::kK, inputs)),
+        unit_v(unit_of(TensorRole::kV, inputs)),
         // The user's own program: what the passes made of it is not to be trusted here.
         program_(problem.program, operands, parameters.offsets),
         dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands) {
@@ -126,25 +141,40 @@ class SoftmaxRows {
     row_.lse = static_cast<Real>(lse);
   }
 
-  /// The row's output, as it is stored.
+  /// The row's output.
   void output(std::int64_t b, std::int64_t h, const Row<Real>& row, Real* o) const {
     // A NaN among the terms of the sum is in all of the row, whatever goes into the output.
     for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = std::isnan(row.lse) ? row.lse : Real(0);
     for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
       const auto at = static_cast<std::size_t>(j);
       if (!row.kept[at] || row.share[at] == 0) continue;
-      add_scaled(o, as_stored(row.weight[at] * row.share[at], problem.dtype), v_row(b, h, j), problem.dim_v);
+      add_scaled(o, as_stored(row.weight[at] * row.share[at], problem::product_dtype(problem)), v_row(b, h, j),
+                 problem.dim_v);
     }
-    const DType stored = problem::dtype_of(problem, TensorRole::kO);
-    for (std::int64_t d = 0; d < problem.dim_v; ++d) o[d] = as_stored(o[d], stored);
+  }
+
+  /// An element of the output as the forward leaves it in memory.
+  Real stored(Real o) const {
+    const DType dtype = problem::dtype_of(problem, TensorRole::kO);
+    return as_stored(saturate(dtype, o * scale_o), dtype);
+  }
+  /// What a backward takes from there.
+  Real taken(Real o) const {
+    if constexpr (std::is_same_v<Real, float>) return as_multiplied(problem, 1 / unit_v, stored(o) / scale_o);
+    return o;
   }
 
   const AttentionProblem& problem;
   const Real scale;
   const std::vector<Real> q, k, v;
   const std::vector<OperandView> operands;
+  const Real scale_o, unit_q, unit_k, unit_v;
 
  private:
+  Real unit_of(TensorRole role, const InputTensors& inputs) const {
+    return static_cast<Real>(problem::StoredUnit(problem, role).of(inputs.operands));
+  }
+
   /// Whether `stored` is what float32 leaves of an LSE, which may be further from it than weights can bear.
   static bool is_rounded(Real lse, float stored) {
     const auto exact = static_cast<double>(lse), kept = static_cast<double>(stored);
@@ -189,7 +219,7 @@ class Backward {
   Backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
       : softmax_(compiled, inputs, parameters),
         problem_(softmax_.problem),
-        d_o_(load_dense<Real>(problem_, TensorRole::kDO, inputs.d_o, inputs.operands)),
+        d_o_(multiplied_d_o(inputs)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         given_(given(problem_, inputs)),
         derivative_program_(derivative_of(compiled)),
@@ -209,6 +239,7 @@ class Backward {
     const Real* o = o_.data();
     if (given_.o.empty()) {
       softmax_.output(b, h, row, o_.data());
+      for (Real& element : o_) element = softmax_.taken(element);
     } else {
       softmax_.normalize_by(h, given_.lse[static_cast<std::size_t>(query_row)]);
       o = given_.o.data() + query_row * problem_.dim_v;
@@ -223,12 +254,12 @@ class Backward {
       Real d_weight = 0;
       if (row.share[at] != 0) {
         add_scaled(result_.dv.data() + key_row * problem_.dim_v,
-                   as_stored(row.weight[at] * row.share[at], problem_.dtype), d_o, problem_.dim_v);
+                   as_stored(row.weight[at] * row.share[at], problem::product_dtype(problem_)), d_o, problem_.dim_v);
         d_weight = row.share[at] * dot(d_o, softmax_.v_row(b, h, j), problem_.dim_v);
       }
       derivative_.evaluate({b, h, i, j}, row.score[at], row.weight[at] * (d_weight - delta));
       // Scaled before it is rounded, as cuDNN's graph does it: a small scale may bring an f16 below its normal numbers.
-      const Real d_score = as_stored(softmax_.scale * adjoints(), problem_.dtype);
+      const Real d_score = as_stored(softmax_.scale * adjoints(), problem::product_dtype(problem_));
       add_scaled(result_.dq.data() + query_row * problem_.dim_qk, d_score, softmax_.k_row(b, h, j), problem_.dim_qk);
       add_scaled(result_.dk.data() + key_row * problem_.dim_qk, d_score, softmax_.q_row(b, h, i), problem_.dim_qk);
     }
@@ -238,7 +269,11 @@ class Backward {
     const auto store = [](std::vector<Real>& values, DType dtype) {
       for (Real& value : values) value = as_stored(value, dtype);
     };
-    for (auto* values : {&result_.dq, &result_.dk, &result_.dv}) store(*values, problem_.dtype);
+    for (const auto& [values, unit] : {std::pair{&result_.dq, softmax_.unit_q}, std::pair{&result_.dk, softmax_.unit_k},
+                                       std::pair{&result_.dv, softmax_.unit_v}}) {
+      for (Real& value : *values) value = as_multiplied(problem_, unit, value);
+      store(*values, problem::dtype_of(problem_, TensorRole::kDQ));
+    }
     for (std::size_t i = 0; i < softmax_.operands.size(); ++i) store(result_.d_operands[i], softmax_.operands[i].dtype);
     return std::move(result_);
   }
@@ -253,6 +288,12 @@ class Backward {
     if (!problem.given_deltas || inputs.o == nullptr) return {};
     return {load_dense<Real>(problem, TensorRole::kO, inputs.o, inputs.operands),
             load_dense<float>(problem, TensorRole::kLse, inputs.lse, inputs.operands)};
+  }
+
+  std::vector<Real> multiplied_d_o(const InputTensors& inputs) const {
+    std::vector<Real> d_o = load_dense<Real>(problem_, TensorRole::kDO, inputs.d_o, inputs.operands);
+    for (Real& value : d_o) value = as_multiplied(problem_, softmax_.unit_v, value);
+    return d_o;
   }
 
   static Program derivative_of(const compiler::CompiledProblem& compiled) {
@@ -293,12 +334,19 @@ ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const Inp
   ForwardResult<Real> result;
   result.o.resize(static_cast<std::size_t>(row_count * problem.dim_v));
   result.lse.reserve(static_cast<std::size_t>(row_count));
+  Real largest = 0;
   for_each_row(problem, progress, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
     const Row<Real>& row = rows.row(b, h, i);
-    rows.output(b, h, row, result.o.data() + result.lse.size() * static_cast<std::size_t>(problem.dim_v));
+    Real* o = result.o.data() + result.lse.size() * static_cast<std::size_t>(problem.dim_v);
+    rows.output(b, h, row, o);
+    for (std::int64_t d = 0; d < problem.dim_v; ++d) {
+      largest = larger_magnitude(largest, o[d]);
+      o[d] = rows.stored(o[d]);
+    }
     result.lse.push_back(row.lse);
     result.max_logit.push_back(row.max_logit);
   });
+  result.amax_o = {largest};
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <span>
 #include <vector>
@@ -38,11 +39,19 @@ void for_each_row(const AttentionProblem& problem, const Progress& progress, con
 }
 
 /// Dense tensors, also where memory is ragged or paged: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch,
-/// heads_q, seq_q].
+/// heads_q, seq_q]. o is as it is in memory, times 'scale_o' where it is of eight bits; amax_o has one element, of o
+/// itself.
 template <class Real>
 struct ForwardResult {
-  std::vector<Real> o, lse, max_logit;
+  std::vector<Real> o, lse, max_logit, amax_o;
 };
+
+/// The larger of a magnitude and that of a number; NaN if one of them is.
+template <class Real>
+Real larger_magnitude(Real largest, Real number) {
+  const Real magnitude = std::abs(number);
+  return magnitude > largest || std::isnan(magnitude) ? magnitude : largest;
+}
 
 /// Dense tensors, in the order batch, heads, sequence, dim; operand gradients in the order of the declarations, each
 /// dense in the operand's own dimensions, empty for operands that are not floating.
@@ -56,7 +65,8 @@ struct BackwardResult {
 ///
 /// Real = double is the oracle: nothing is rounded on the way. Real = float is what a plain implementation in the
 /// problem's own dtype computes: sums in float32 in index order, and the weights, the output and the gradient of the
-/// scores rounded to the dtype, as they are when they are stored between matrix products. How far it is from the oracle
+/// scores rounded to the dtype, as they are when they are stored between matrix products (to bf16 where q, k and v are
+/// of eight bits, and with them o, d_o and the gradients, in units of what is stored). How far it is from the oracle
 /// says how exact another implementation of the same problem can be expected to be.
 ///
 /// A key without influence (masked, or with a modified score of -inf) is skipped altogether, so that what it holds

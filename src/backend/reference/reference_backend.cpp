@@ -25,6 +25,7 @@ class ReferenceForward final : public ForwardPlan {
     store(TensorRole::kO, result.o, tensors.o);
     store(TensorRole::kLse, result.lse, tensors.lse);
     store(TensorRole::kLse, result.max_logit, tensors.max_logit);
+    if (tensors.amax_o != nullptr) *tensors.amax_o = static_cast<float>(result.amax_o.front());
   }
 
  private:
@@ -71,9 +72,9 @@ class ReferenceBackend final : public Backend {
                                             const Target*) const override {
     // Every member is named: one that is added does not compile until it is run or refused here.
     [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
-                                  dtype, dtype_o, q, k, v, o, d_o, dq, dk, dv, scale, lengths, sink, dropout,
-                                  dropout_keys, given_deltas, program, operands, backward, stats, max_logit,
-                                  index_offsets, deterministic] = compiled.problem;
+                                  dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale,
+                                  lengths, sink, dropout, dropout_keys, given_deltas, program, operands, backward,
+                                  stats, max_logit, amax_o, index_offsets, deterministic] = compiled.problem;
     return {};
   }
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target&,

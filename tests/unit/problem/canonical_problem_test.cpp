@@ -42,6 +42,8 @@ const std::vector<Change>& changes() {
        }},
       {"dtype", [](auto& p) { p.dtype = DType::kF16; }},
       {"dtype_o", [](auto& p) { p.dtype_o = DType::kF16; }},
+      {"dtype_d_o", [](auto& p) { p.dtype_d_o = DType::kE5M2; }},
+      {"dtype_gradients", [](auto& p) { p.dtype_gradients = DType::kF16; }},
       {"q", [](auto& p) { p.q.layout = Layout::kSBHD; }},
       {"k", [](auto& p) { p.k.layout = Layout::kBHSD; }},
       {"v",
@@ -81,6 +83,7 @@ const std::vector<Change>& changes() {
       {"backward", [](auto& p) { p.backward = true; }},
       {"stats", [](auto& p) { p.stats = true; }},
       {"max_logit", [](auto& p) { p.max_logit = true; }},
+      {"amax_o", [](auto& p) { p.amax_o = true; }},
       {"index_offsets", [](auto& p) { p.index_offsets = true; }},
       {"deterministic", [](auto& p) { p.deterministic = true; }},
   };

@@ -1,5 +1,8 @@
 #include "problem/implied_operands.hpp"
 
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "scoremod/tensors.hpp"
@@ -43,6 +46,29 @@ TEST(ImpliedOperands, HaveTheKeysOfDropout) {
   ASSERT_EQ(whole.operands.size(), 1U);
   EXPECT_EQ(whole.operands[0], (OperandSpec{"dropout_keys", DType::kI32, {problem.batch, 4}, {}}));
   EXPECT_EQ(whole.program.operands()[0].table_rank, 2);
+}
+
+TEST(ImpliedOperands, HaveTheFactorsOfTensorsOfEightBits) {
+  const auto names = [](const AttentionProblem& problem) {
+    std::vector<std::string> found;
+    for (const OperandSpec& spec : with_implied_operands(problem).operands) {
+      EXPECT_EQ(spec, (OperandSpec{spec.name, DType::kF32, {}, {}, false}));
+      found.push_back(spec.name);
+    }
+    return found;
+  };
+  using Names = std::vector<std::string>;
+  AttentionProblem problem = test::small_problem();
+  problem.dtype = DType::kE4M3;
+  EXPECT_EQ(names(problem), (Names{"descale_q", "descale_k", "descale_v", "scale_o"}));
+  problem.backward = true;
+  EXPECT_EQ(names(problem), (Names{"descale_q", "descale_k", "descale_v", "scale_o", "descale_d_o"}));
+  problem.dtype_o = DType::kBF16;
+  EXPECT_EQ(names(problem), (Names{"descale_q", "descale_k", "descale_v"}));
+  problem.dtype_d_o = DType::kE5M2;
+  EXPECT_EQ(names(problem), (Names{"descale_q", "descale_k", "descale_v", "descale_d_o"}));
+  problem.dtype = DType::kBF16;
+  EXPECT_FALSE(is_tensor_scale(problem, "descale_q"));
 }
 
 TEST(ImpliedOperands, AreNoneWithoutTheFields) {

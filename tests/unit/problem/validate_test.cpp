@@ -101,7 +101,7 @@ const std::vector<Mistake>& mistakes() {
        {"paged.block_size: expected a size from 1", "found 0"}},
       {"output_of_integers",
        [](auto& p) { p.dtype_o = DType::kI32; },
-       {"dtype_o: expected f32, f16 or bf16 (of o), found i32"}},
+       {"dtype_o: expected f32, f16, bf16, e4m3 or e5m2 (of o), found i32"}},
       {"gradient_that_overlaps",
        [](auto& p) {
          p.dq = TensorLayout{Layout::kBSHD, Strides{160, 8, 31, 1}};
@@ -130,7 +130,63 @@ const std::vector<Mistake>& mistakes() {
        {"dim_v: expected a size"}},
       {"head_ratio", [](auto& p) { p.heads_kv = 3; }, {"heads_kv: expected a divisor of heads_q (4)", "found 3"}},
       {"more_kv_heads", [](auto& p) { p.heads_kv = 8; }, {"heads_kv: expected a divisor of heads_q (4)", "found 8"}},
-      {"dtype_integer", [](auto& p) { p.dtype = DType::kI32; }, {"dtype: expected f32, f16 or bf16", "found i32"}},
+      {"dtype_integer",
+       [](auto& p) { p.dtype = DType::kI32; },
+       {"dtype: expected f32, f16, bf16, e4m3 or e5m2", "found i32"}},
+      {"float8_output_of_others",
+       [](auto& p) { p.dtype_o = DType::kE4M3; },
+       {"dtype_o: expected f32, f16 or bf16 in a problem whose dtype is f32, found e4m3", "make dtype e4m3 or e5m2"}},
+      {"dtype_d_o_of_others",
+       [](auto& p) { p.dtype_d_o = DType::kF16; },
+       {"dtype_d_o: expected none (d_o has the dtype of o) in a problem whose dtype is f32, found f16"}},
+      {"dtype_gradients_of_others",
+       [](auto& p) { p.dtype_gradients = DType::kF16; },
+       {"dtype_gradients: expected none (dq, dk and dv have the dtype of q) in a problem whose dtype is f32, found "
+        "f16"}},
+      {"amax_of_others",
+       [](auto& p) { p.amax_o = true; },
+       {"amax_o: expected false in a problem whose dtype is f32, found true"}},
+      {"float8_gradients",
+       [](auto& p) {
+         p.dtype = DType::kE4M3;
+         p.dtype_gradients = DType::kE5M2;
+       },
+       {"dtype_gradients: expected f32, f16 or bf16 (of dq, dk and dv), found e5m2"}},
+      {"integer_d_o",
+       [](auto& p) {
+         p.dtype = DType::kE4M3;
+         p.dtype_d_o = DType::kBool;
+       },
+       {"dtype_d_o: expected f32, f16, bf16, e4m3 or e5m2 (of d_o), found bool"}},
+      {"half_factor",
+       [](auto& p) {
+         p.dtype = DType::kE4M3;
+         p.operands.push_back({"descale_q", DType::kF16, {}, {}, false});
+       },
+       {"operands[5].dtype: expected f32 for operand 'descale_q', the factor of a tensor of eight bits; found f16"}},
+      {"factor_with_a_gradient",
+       [](auto& p) {
+         p.dtype = DType::kE4M3;
+         p.operands.push_back({"scale_o", DType::kF32, {}, {}});
+       },
+       {"operands[5].gradient: expected false for operand 'scale_o'"}},
+      {"program_reads_a_factor",
+       [](auto& p) {
+         p.dtype = DType::kE4M3;
+         p.program = Program::parse("operand descale_v: f32 []\nvalue = score * descale_v");
+         p.operands.clear();
+       },
+       {"program: expected no program that reads operand 'descale_v'", "factor of a tensor of eight bits is bound"}},
+      {"program_declares_a_factor_otherwise",
+       [](auto& p) {
+         p.dtype = DType::kE5M2;
+         p.program = Program::parse("operand descale_k: f32 [h]\nvalue = score * descale_k");
+         p.operands.clear();
+       },
+       {"program: expected operand 'descale_k' to be f32 without axes"}},
+      {"float8_operand",
+       [](auto& p) { p.operands[0].dtype = DType::kE4M3; },
+       {"operands[0].dtype: expected f32, f16 or bf16 for operand 'slopes'", "found e4m3"}},
       {"dtype_unknown", [](auto& p) { p.dtype = static_cast<DType>(99); }, {"dtype: expected a DType", "99"}},
       {"layout_unknown", [](auto& p) { p.k.layout = static_cast<Layout>(9); }, {"k.layout: expected a Layout", "9"}},
       {"sink_unknown", [](auto& p) { p.sink = static_cast<Sink>(7); }, {"sink: expected a Sink", "7"}},

@@ -25,6 +25,8 @@ inline fe::DataType_t data_type(DType dtype) {
     case DType::kBF16: return fe::DataType_t::BFLOAT16;
     case DType::kI32: return fe::DataType_t::INT32;
     case DType::kBool: return fe::DataType_t::BOOLEAN;
+    case DType::kE4M3: return fe::DataType_t::FP8_E4M3;
+    case DType::kE5M2: return fe::DataType_t::FP8_E5M2;
   }
   fail_bug("no cuDNN data type for this dtype");
 }

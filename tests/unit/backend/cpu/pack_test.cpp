@@ -34,6 +34,58 @@ TEST_P(Pack16, ReadsEveryBitPatternExactly) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Pack16, testing::Values(DType::kF16, DType::kBF16));
 
+class Pack8 : public testing::TestWithParam<DType> {};
+
+TEST_P(Pack8, ReadsEveryCodeAndMultipliesItByItsUnit) {
+  std::vector<std::uint8_t> codes(256);
+  std::iota(codes.begin(), codes.end(), std::uint8_t{0});
+  for (const std::size_t dims : {std::size_t{32}, std::size_t{1}}) {
+    const auto stride = static_cast<std::int64_t>(dims);
+    std::vector<float> packed(256 / dims * 32);
+    RowSource source{codes.data(), GetParam(), stride, 1, dims};
+    source.unit = 0.3f;
+    EXPECT_FALSE(pack_rows(source, 0, 256 / dims, 2, packed.data(), 32));
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const float expected = 0.6f * load_element<float>(codes.data(), GetParam(), static_cast<std::int64_t>(i));
+      const float found = packed[i / dims * 32 + i % dims];
+      if (std::isnan(expected))
+        ASSERT_TRUE(std::isnan(found)) << i;
+      else
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(found), std::bit_cast<std::uint32_t>(expected)) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Pack8, testing::Values(DType::kE4M3, DType::kE5M2));
+
+#ifdef __SSE__
+/// XLA runs its calls with float32's subnormals taken for zero, which those of narrower dtypes are not.
+TEST(Pack, ReadsSubnormalsWhereFloat32sAreTakenForZero) {
+  constexpr unsigned kTakenForZero = 0x8040;
+  const std::vector<std::uint16_t> halves(64, 0x0001);
+  const std::vector<std::uint8_t> codes(64, 0x01);
+  const unsigned before = __builtin_ia32_stmxcsr();
+  std::vector<float> packed(64);
+  for (const DType dtype : {DType::kF16, DType::kE4M3, DType::kE5M2}) {
+    const void* data = dtype == DType::kF16 ? static_cast<const void*>(halves.data()) : codes.data();
+    __builtin_ia32_ldmxcsr(before | kTakenForZero);
+    pack_rows({data, dtype, 64, 1, 64}, 0, 1, 1, packed.data(), 64);
+    __builtin_ia32_ldmxcsr(before);
+    const float expected = load_element<float>(data, dtype, 0);
+    for (const float number : packed) ASSERT_EQ(number, expected) << to_string(dtype);
+  }
+}
+#endif
+
+TEST(Pack, StoresTimesTheTargetsScale) {
+  std::vector<std::uint8_t> stored(3);
+  const std::vector<float> row{1.0f, -100.0f, 0.01f};
+  RowTarget target{stored.data(), DType::kE4M3, 3, 1, 3};
+  target.scale = 8;
+  store_row(row.data(), 0.5f, target, 0);
+  EXPECT_EQ(stored, (std::vector<std::uint8_t>{encode_e4m3(4), encode_e4m3(-400), encode_e4m3(0.04)}));
+}
+
 TEST(Pack, FollowsStridesScalesAndPads) {
   std::vector<float> data(200);
   std::iota(data.begin(), data.end(), 0.0f);

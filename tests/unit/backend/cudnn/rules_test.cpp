@@ -41,6 +41,7 @@ void lay_out(AttentionProblem& problem, std::int64_t dim, std::int64_t sequence)
 std::vector<BothSides> rules() {
   return {
       {Rule::kDtype, [](auto& p) { p.dtype = DType::kF32; }, [](auto& p) { p.dtype = DType::kF16; }},
+      {Rule::kDtype, [](auto& p) { p.dtype = DType::kE4M3; }},
       {Rule::kHeadDim, [](auto& p) { p.dim_qk = 100; }, [](auto& p) { p.dim_qk = 104; }},
       {Rule::kHeadDim, [](auto& p) { p.dim_v = 264; }, [](auto& p) { p.dim_v = 256; }},
       {Rule::kHeadDim, [](auto& p) { p.dim_v = 136; }, [](auto& p) { p.dim_v = 128; }, 100},

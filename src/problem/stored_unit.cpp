@@ -1,0 +1,44 @@
+#include "problem/stored_unit.hpp"
+
+#include "base/element.hpp"
+#include "base/fail.hpp"
+#include "problem/implied_operands.hpp"
+
+namespace scoremod::problem {
+namespace {
+
+const char* operand_of(TensorRole role) {
+  switch (role) {
+    case TensorRole::kQ: return kDescaleOfQueries;
+    case TensorRole::kK: return kDescaleOfKeys;
+    case TensorRole::kV: return kDescaleOfValues;
+    case TensorRole::kO: return kScaleOfOutput;
+    case TensorRole::kDO: return kDescaleOfOutputGradient;
+    default: return "";
+  }
+}
+
+}  // namespace
+
+StoredUnit::StoredUnit(const AttentionProblem& problem, TensorRole role) : is_scale_(role == TensorRole::kO) {
+  const char* name = operand_of(role);
+  if (!is_tensor_scale(problem, name)) return;
+  operand_ = operand_number(problem.program, name);
+  if (!operand_) fail_bug("a problem with tensors of eight bits whose program does not declare '", name, "'");
+}
+
+double StoredUnit::bound(std::span<const void* const> operands) const {
+  return load_element<double>(operands[*operand_], DType::kF32, 0);
+}
+
+double StoredUnit::of(std::span<const void* const> operands) const {
+  if (!operand_) return 1;
+  return is_scale_ ? 1 / bound(operands) : bound(operands);
+}
+
+double StoredUnit::scale(std::span<const void* const> operands) const {
+  if (!operand_) return 1;
+  return is_scale_ ? bound(operands) : 1 / bound(operands);
+}
+
+}  // namespace scoremod::problem
