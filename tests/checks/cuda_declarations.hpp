@@ -18,6 +18,19 @@ struct dim3 {
 };
 extern const dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float4 {
+  float x, y, z, w;
+};
+uint2 make_uint2(unsigned x, unsigned y);
+uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w);
+float4 make_float4(float x, float y, float z, float w);
+
 void __syncthreads();
 int __syncthreads_or(int condition);
 void __syncwarp(unsigned mask = 0xffffffffu);

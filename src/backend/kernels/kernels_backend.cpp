@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/float8_candidates.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/attention_time.hpp"
@@ -60,6 +61,8 @@ class KernelsBackend final : public Backend {
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
+    if (is_float8(problem.problem.dtype))
+      return objections(cuda::without_float8(problem, task.direction), task, target);
     std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
     if (!task.attention) {
       reasons.push_back(unsupported(Rule::kNoOperandGradient,
@@ -84,6 +87,7 @@ class KernelsBackend final : public Backend {
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>& reasons) const override {
+    if (is_float8(problem.problem.dtype)) return cuda::float8_candidates(*this, problem, task, target, reasons);
     std::vector<Candidate> candidates;
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     const auto add = [&](const std::vector<TileShape>& shapes) {
@@ -108,7 +112,9 @@ class KernelsBackend final : public Backend {
   }
 
   std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
-                                                                  std::vector<std::string>&) const override {
+                                                                  std::vector<std::string>& notes) const override {
+    if (is_float8(problem.problem.dtype))
+      return fused_operand_gradients(cuda::without_float8(problem, Direction::kBackward), target, notes);
     const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
     // These sums make the rows' deltas themselves.
     const bool can =

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/float8_candidates.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
@@ -77,6 +78,8 @@ class OperandKernelsBackend final : public Backend {
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {
+    if (is_float8(problem.problem.dtype))
+      return objections(cuda::without_float8(problem, task.direction), task, target);
     std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
     const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
     if (targets.empty() || kernels::has_differences(targets) || targets.size() > kernels::kMostTargets) {
@@ -96,7 +99,8 @@ class OperandKernelsBackend final : public Backend {
   }
 
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
-                                    std::vector<UnsupportedReason>&) const override {
+                                    std::vector<UnsupportedReason>& reasons) const override {
+    if (is_float8(problem.problem.dtype)) return cuda::float8_candidates(*this, problem, task, target, reasons);
     const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
     const TileShape shape = shape_of(problem);
     const auto recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape);

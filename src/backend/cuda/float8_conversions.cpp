@@ -1,0 +1,70 @@
+#include "backend/cuda/float8_conversions.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "backend/cuda/context.hpp"
+#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_module.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::embedded {
+extern const std::string_view kProgramPrelude, kFloat8Numbers, kFloat8Conversion;
+}  // namespace scoremod::embedded
+
+namespace scoremod::backend::cuda {
+namespace {
+
+// What the kernels' text takes them for.
+static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF16) == 1);
+static_assert(static_cast<int>(DType::kBF16) == 2 && static_cast<int>(DType::kE4M3) == 5);
+static_assert(static_cast<int>(DType::kE5M2) == 6);
+
+constexpr int kThreads = 256;
+/// A few for each of the multiprocessors of the largest devices.
+constexpr std::int64_t kMaxBlocks = 2048;
+/// Elements of a row that a thread converts at once.
+constexpr std::int64_t kRun = 8;
+
+class LoadedConversions final : public Float8Conversions {
+ public:
+  LoadedConversions()
+      : context_(current_context()),
+        module_(kept_kernels(concat(embedded::kProgramPrelude, embedded::kFloat8Numbers, embedded::kFloat8Conversion))),
+        convert_(module_.kernel("convert_tensor")),
+        clear_(module_.kernel("clear_largest")) {}
+
+  void enqueue(const Float8Conversion& c, void* stream) const override {
+    if (current_context() != context_) {
+      fail_argument(
+          "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
+          "compile once for each context");
+    }
+    if (c.largest != nullptr) KernelModule::launch(clear_, {1, 1, 1}, 1, KernelArguments().add(c.largest), stream);
+    KernelArguments arguments;
+    const auto add = [&](const AttentionProblem& problem, const void* data) {
+      const Strides strides = problem::strides_of(problem, c.role);
+      arguments.add(data).add(static_cast<std::int32_t>(problem::dtype_of(problem, c.role)));
+      arguments.add(strides.batch).add(strides.head).add(strides.sequence).add(strides.dim);
+    };
+    add(*c.from_problem, c.from);
+    add(*c.to_problem, c.to);
+    const problem::TensorShape shape = problem::memory_shape_of(*c.to_problem, c.role);
+    arguments.add(shape.batch).add(shape.heads).add(shape.sequence).add(static_cast<std::int32_t>(shape.dim));
+    arguments.add(c.times[0]).add(c.times[1]).add(c.by[0]).add(c.by[1]).add(c.scale).add(c.largest);
+    const std::int64_t runs = shape.batch * shape.heads * shape.sequence * ((shape.dim + kRun - 1) / kRun);
+    KernelModule::launch(convert_, {std::min((runs + kThreads - 1) / kThreads, kMaxBlocks), 1, 1}, kThreads, arguments,
+                         stream);
+  }
+
+ private:
+  std::uint64_t context_;
+  KernelModule module_;
+  KernelModule::Kernel convert_, clear_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Float8Conversions> Float8Conversions::build() { return std::make_unique<LoadedConversions>(); }
+
+}  // namespace scoremod::backend::cuda

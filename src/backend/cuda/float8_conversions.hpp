@@ -1,0 +1,36 @@
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "backend/plan.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::cuda {
+
+/// One conversion of a tensor's memory: what it holds in one problem to what it holds in the other. The problems differ
+/// in dtypes and layouts alone, so that both have the same elements.
+struct Float8Conversion {
+  const AttentionProblem* from_problem = nullptr;
+  const void* from = nullptr;
+  const AttentionProblem* to_problem = nullptr;
+  void* to = nullptr;
+  problem::TensorRole role = problem::TensorRole::kQ;
+  /// On the device; null for 1. Elements are multiplied by the first and divided by the second, then their largest
+  /// magnitude is taken where it is wanted, and they are multiplied by `scale`.
+  std::array<const float*, 2> times{}, by{};
+  const float* scale = nullptr;
+  float* largest = nullptr;
+};
+
+/// Kernels that do so, in the memory of the device that was current when they were made.
+class Float8Conversions {
+ public:
+  virtual ~Float8Conversions() = default;
+  virtual void enqueue(const Float8Conversion& conversion, void* stream) const = 0;
+
+  /// Throws what kept_kernels() throws.
+  static std::unique_ptr<const Float8Conversions> build();
+};
+
+}  // namespace scoremod::backend::cuda

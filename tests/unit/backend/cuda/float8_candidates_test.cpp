@@ -1,0 +1,99 @@
+#include "backend/cuda/float8_candidates.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/kernels_backend.hpp"
+#include "compiler/pipeline.hpp"
+#include "verification/trial_problem.hpp"
+
+namespace scoremod::backend::cuda {
+namespace {
+
+AttentionProblem float8_problem() {
+  AttentionProblem problem;
+  problem.batch = 4;
+  problem.heads_q = problem.heads_kv = 16;
+  problem.seq_q = problem.seq_kv = 4096;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.dtype = DType::kE4M3;
+  problem.backward = problem.stats = problem.amax_o = true;
+  problem.program = Program::parse("value = score\nkeep = kv_idx <= q_idx");
+  return problem;
+}
+
+Target h200() {
+  Target target;
+  target.device.name = "NVIDIA H200";
+  target.device.compute_capability = 90;
+  target.device.multiprocessors = 132;
+  target.device.shared_memory_per_block = 232448;
+  target.present = false;
+  return target;
+}
+
+std::vector<Candidate> candidates_of(const compiler::CompiledProblem& problem, Direction direction) {
+  std::vector<UnsupportedReason> reasons;
+  return kernels_backend().candidates(problem, {direction, true, {}}, h200(), reasons);
+}
+
+TEST(Float8Candidates, AreThoseOfSixteenBitsWithConversions) {
+  const compiler::CompiledProblem given = compiler::compile(float8_problem());
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const std::vector<Candidate> found = candidates_of(given, direction);
+    const std::vector<Candidate> stored = candidates_of(without_float8(given, direction), direction);
+    ASSERT_EQ(found.size(), stored.size());
+    ASSERT_FALSE(found.empty());
+    EXPECT_NE(found[0].label.find("hopper"), std::string::npos);
+    EXPECT_NE(found[0].label.find("e4m3"), std::string::npos);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      // What is built is the same; what it is known to be right for is not.
+      EXPECT_EQ(found[i].plan_key, stored[i].plan_key);
+      EXPECT_NE(found[i].structural_key, stored[i].structural_key);
+      EXPECT_FALSE(found[i].known_right);
+      EXPECT_GT(found[i].predicted.milliseconds, stored[i].predicted.milliseconds);
+      // bf16 of q, k and v at least.
+      const std::size_t tensors = 3 * 2 * 4 * 4096 * 16 * 128;
+      EXPECT_GE(found[i].workspace_bytes.value_or(0), stored[i].workspace_bytes.value_or(0) + tensors);
+    }
+  }
+}
+
+TEST(Float8Candidates, AreVerifiedByWhatTheyConvert) {
+  std::vector<AttentionProblem> problems(6, float8_problem());
+  problems[1].dtype = DType::kE5M2;
+  problems[2].dtype_o = DType::kBF16;
+  problems[3].dtype_d_o = DType::kF32;
+  problems[4].dtype_gradients = DType::kF32;
+  problems[5].amax_o = false;
+  std::set<Bytes> keys;
+  for (const AttentionProblem& problem : problems) {
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const Bytes key = candidates_of(compiled, Direction::kForward).front().structural_key;
+    EXPECT_TRUE(keys.insert(key).second);
+    // A small problem of eight bits speaks for it.
+    const compiler::CompiledProblem trial = verification::trial_problem(compiled);
+    EXPECT_EQ(trial.problem.dtype, problem.dtype);
+    const std::vector<Candidate> small = candidates_of(trial, Direction::kForward);
+    EXPECT_TRUE(std::ranges::any_of(small, [&](const Candidate& same) { return same.structural_key.bytes() == key; }));
+  }
+}
+
+TEST(Float8Candidates, HaveTheObjectionsOfSixteenBits) {
+  AttentionProblem problem = float8_problem();
+  problem.dim_qk = 512;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  std::vector<std::string> ids;
+  for (const UnsupportedReason& reason :
+       kernels_backend().objections(compiled, {Direction::kForward, true, {}}, nullptr))
+    ids.push_back(reason.id);
+  EXPECT_TRUE(std::ranges::find(ids, "head_dim") != ids.end());
+  EXPECT_TRUE(std::ranges::find(ids, "dtype") == ids.end());
+}
+
+}  // namespace
+}  // namespace scoremod::backend::cuda
