@@ -24,7 +24,8 @@ AttentionState::AttentionState(std::string problem, const std::string& backends,
     : problem_(std::move(problem)),
       backends_(names_of(backends)),
       memory_(memory),
-      tensors_(tensors_of(parse_problem(problem_))) {}
+      tensors_(tensors_of(parse_problem(problem_))),
+      gradients_(gradients_of(parse_problem(problem_))) {}
 
 const Attention& AttentionState::prepare(int device) {
   const std::lock_guard lock(mutex_);

@@ -30,12 +30,14 @@ class AttentionState {
 
   /// tensors_of() the problem: what each buffer of a call must be.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  /// gradients_of() it, likewise.
+  const std::vector<TensorInfo>& gradients() const { return gradients_; }
 
  private:
   const std::string problem_;
   const std::vector<std::string> backends_;
   const MemoryKind memory_;
-  std::vector<TensorInfo> tensors_;
+  std::vector<TensorInfo> tensors_, gradients_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
   std::map<int, std::shared_ptr<const Attention>> by_device_;
 };

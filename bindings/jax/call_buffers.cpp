@@ -16,6 +16,8 @@ namespace ffi = xla::ffi;
 
 /// Where tensors_of() has them.
 enum TensorNumber : std::size_t { kQ, kK, kV, kO, kLse, kFirstOperand };
+/// Where gradients_of() has them.
+enum GradientNumber : std::size_t { kDO, kDQ, kDK, kDV };
 
 constexpr std::size_t kWorkspaceAlignment = 64;
 
@@ -30,6 +32,8 @@ ffi::DataType xla_dtype(DType dtype) {
     case DType::kBF16: return ffi::DataType::BF16;
     case DType::kI32: return ffi::DataType::S32;
     case DType::kBool: return ffi::DataType::PRED;
+    case DType::kE4M3: return ffi::DataType::F8E4M3FN;
+    case DType::kE5M2: return ffi::DataType::F8E5M2;
   }
   return ffi::DataType::INVALID;
 }
@@ -69,17 +73,19 @@ class BufferReader {
          " results, found " + std::to_string(arguments_.size()) + " and " + std::to_string(results_.size()));
   }
 
-  ConstBuffer argument(std::size_t tensor) {
+  ConstBuffer argument(std::size_t tensor) { return argument(tensors_[tensor]); }
+  ConstBuffer argument(const TensorInfo& tensor) {
     const auto buffer = arguments_.get<ffi::AnyBuffer>(next_argument_++);
     if (!buffer) fail(buffer.error().message());
-    check(tensors_[tensor], *buffer);
+    check(tensor, *buffer);
     return {buffer->untyped_data(), buffer->size_bytes()};
   }
 
-  Buffer result(std::size_t tensor) {
+  Buffer result(std::size_t tensor) { return result(tensors_[tensor]); }
+  Buffer result(const TensorInfo& tensor) {
     auto buffer = results_.get<ffi::AnyBuffer>(next_result_++);
     if (!buffer) fail(buffer.error().message());
-    check(tensors_[tensor], **buffer);
+    check(tensor, **buffer);
     return {(*buffer)->untyped_data(), (*buffer)->size_bytes()};
   }
 
@@ -118,7 +124,7 @@ ForwardCall forward_call(const Attention& attention, const std::vector<TensorInf
   const AttentionProblem& problem = attention.problem();
   BufferReader reader(tensors, arguments, results);
   const std::size_t rows = (problem.stats ? 1 : 0) + (problem.max_logit ? 1 : 0);
-  reader.expect(3 + operand_count(tensors), 2 + rows);
+  reader.expect(3 + operand_count(tensors), 2 + rows + (problem.amax_o ? 1 : 0));
   ForwardArgs args;
   args.q = reader.argument(kQ);
   args.k = reader.argument(kK);
@@ -127,12 +133,13 @@ ForwardCall forward_call(const Attention& attention, const std::vector<TensorInf
   args.o = reader.result(kO);
   if (problem.stats) args.lse = reader.result(kLse);
   if (problem.max_logit) args.max_logit = reader.result(kLse);
+  if (problem.amax_o) args.amax_o = reader.result({"amax_o", DType::kF32, {}, {}, "", sizeof(float), false});
   return {std::move(args), reader.workspace(attention.forward_workspace_bytes())};
 }
 
 BackwardCall backward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
-                           const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
-                           ffi::Span<const std::int64_t> wanted) {
+                           const std::vector<TensorInfo>& gradients, const ffi::RemainingArgs& arguments,
+                           const ffi::RemainingRets& results, ffi::Span<const std::int64_t> wanted) {
   BufferReader reader(tensors, arguments, results);
   reader.expect(6 + operand_count(tensors), 4 + wanted.size());
   BackwardArgs args;
@@ -141,11 +148,11 @@ BackwardCall backward_call(const Attention& attention, const std::vector<TensorI
   args.v = reader.argument(kV);
   args.o = reader.argument(kO);
   args.lse = reader.argument(kLse);
-  args.d_o = reader.argument(kO);
+  args.d_o = reader.argument(gradients[kDO]);
   args.operands = reader.operands();
-  args.dq = reader.result(kQ);
-  args.dk = reader.result(kK);
-  args.dv = reader.result(kV);
+  args.dq = reader.result(gradients[kDQ]);
+  args.dk = reader.result(gradients[kDK]);
+  args.dv = reader.result(gradients[kDV]);
   for (const std::int64_t number : wanted) {
     if (number < 0 || static_cast<std::size_t>(number) >= operand_count(tensors)) fail("no such operand gradient");
     const std::size_t tensor = kFirstOperand + static_cast<std::size_t>(number);

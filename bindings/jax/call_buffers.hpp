@@ -21,8 +21,8 @@ struct BackwardCall {
 };
 
 /// The buffers of a forward custom call: q, k, v, then every operand in the order of the program's declarations -> o,
-/// lse when the problem has stats, and the workspace. `tensors` is tensors_of() the attention's problem. Throws
-/// Error(kBug) when their number, dtypes or shapes aren't the problem's: Python made both.
+/// lse when the problem has stats, max_logit and amax_o likewise, and the workspace. `tensors` is tensors_of() the
+/// attention's problem. Throws Error(kBug) when their number, dtypes or shapes aren't the problem's: Python made both.
 ///
 /// The workspace is a result like any other, so that XLA plans its memory with everything else; a device's allocator is
 /// never called while the call runs, which is what lets XLA record the call in a CUDA graph. It is u8 [n], n the bytes
@@ -31,9 +31,9 @@ ForwardCall forward_call(const Attention& attention, const std::vector<TensorInf
                          const xla::ffi::RemainingArgs& arguments, const xla::ffi::RemainingRets& results);
 
 /// Of a backward one: q, k, v, o, lse, d_o, then every operand -> dq, dk, dv, the gradient of each operand whose number
-/// is in `wanted` in that order, and the workspace.
+/// is in `wanted` in that order, and the workspace. `gradients` is gradients_of() the attention's problem.
 BackwardCall backward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
-                           const xla::ffi::RemainingArgs& arguments, const xla::ffi::RemainingRets& results,
-                           xla::ffi::Span<const std::int64_t> wanted);
+                           const std::vector<TensorInfo>& gradients, const xla::ffi::RemainingArgs& arguments,
+                           const xla::ffi::RemainingRets& results, xla::ffi::Span<const std::int64_t> wanted);
 
 }  // namespace scoremod::jax

@@ -60,7 +60,7 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   if (!wanted) return wanted.error();
   return guarded([&] {
     const Attention& attention = state.on(place.device);
-    BackwardCall call = backward_call(attention, state.tensors(), arguments, results, *wanted);
+    BackwardCall call = backward_call(attention, state.tensors(), state.gradients(), arguments, results, *wanted);
     set_options(place, attributes, call.args.options);
     attention.backward(call.args, call.workspace);
   });

@@ -13,6 +13,7 @@ from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
+from scoremod.jax.float8 import checked_factors, output_dtype
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
@@ -41,8 +42,14 @@ def flex_attention(
     sink=None,
     dropout_rate=0.0,
     dropout_key=None,
+    descale_q=None,
+    descale_k=None,
+    descale_v=None,
+    scale_o=None,
+    out_dtype=None,
     return_lse=False,
     return_max_logit=False,
+    return_amax_o=False,
     deterministic=False,
     backend=None,
     backends=None,
@@ -52,7 +59,7 @@ def flex_attention(
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
     query, key, value: float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout` ("BSHD", "SBHD" or "BHSD"). key and value may have
-        fewer heads, a divisor of query's; value may have another head dim.
+        fewer heads, a divisor of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2 (not on XLA).
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain JAX function of scalars: float32 score, int32 indices.
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
     scale: a number, or a scalar array; 1 / sqrt(head dim) without it.
@@ -74,9 +81,15 @@ def flex_attention(
         1 / (1 - dropout_rate), and the LSE is that of all.
     dropout_key: a key of jax.random, which decides what is dropped; an argument of a jitted function like any other. With one key all
         backends, shards and mapped calls drop the same.
+    descale_q, descale_k, descale_v: with arrays of eight bits, what each is multiplied by to be the numbers that it stands for: a positive number, or
+        a float array of one element; 1 without it. Nothing is compiled anew for another, and derivatives take them for constants.
+    scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
+    out_dtype: of the output, where query is of eight bits; bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     return_max_logit: also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no
         gradient, and a sink is none of them.
+    return_amax_o: with arrays of eight bits, also returns, after all, the largest magnitude in the output before scale_o: a float32 without dimensions and
+        gradient; NaN where the output has one.
     deterministic: whether the gradients must be the same bits each time. They always are on the CPU; docs/problem.md says what it costs on
         CUDA. backend="xla" is as deterministic as XLA is.
     backend: the one that may run it, such as "cpu" or "cudnn"; or "xla", which runs it as XLA operations.
@@ -84,6 +97,8 @@ def flex_attention(
         text with commas. Those for other memory than the platform's are passed over. Without a name the backend that is predicted to be the
         fastest. Without both, what SCOREMOD_BACKENDS says.
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
+
+    Arrays of eight bits have no gradient themselves (UnsupportedError); captured arrays have, where out_dtype is of 16 bits or more.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
     to every captured float array. docs/jax.md says what the functions can be made of.
@@ -97,15 +112,19 @@ def flex_attention(
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
+    descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
+    factors, dtype_o = checked_factors(query, descales, scale_o, out_dtype, return_amax_o)
+    if sink is not None and (scale_o is not None or return_amax_o):
+        raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it, which are applied before; found one. Scale the output afterwards")
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
-    options = CallOptions(bool(deterministic), rate, bool(return_max_logit))
+    options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), len(factors))
     chosen = (scale, layout, options, keys, backend, backends)
     results = None
-    if placed is not None or sink is not None:
+    if (placed is not None or sink is not None) and not factors:
         results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
     if results is None:
-        results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
+        results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
     return results if len(results) > 1 else results[0]
 
 
@@ -173,7 +192,7 @@ def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths
     return score_mod, mask_mod, layout
 
 
-def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, backend, backends, placed, lengths, sink, return_lse, fallback):
+def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, backend, backends, placed, lengths, sink, return_lse, fallback, factors):
     """The results, in a tuple, of tensors without fields of their own: keys of pages are gathered, tokens of sequences are those of one, and a sink
     is applied to the output. Called by flex_attention, to whose caller warnings point."""
     sequences = placed if isinstance(placed, Sequences) else None
@@ -192,17 +211,18 @@ def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, k
         dropout = [of_query, position, of_key, *dropout]
     with_lse = return_lse or sink is not None
     if 0 in sizes:
-        result = _of_nothing(query, sizes, with_lse, options.max_logit)
+        result = _of_nothing(query, sizes, with_lse, options)
     else:
-        result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, dropout, backend, backends, fallback)
+        result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, dropout + factors, backend, backends, fallback)
     o, *rows = result if isinstance(result, tuple) else (result,)
+    amax_o = rows.pop() if options.amax_o else None
     largest = rows.pop() if options.max_logit else None
     lse = rows[0] if with_lse else None
     if sink is not None:
         o, lse = with_sink(o, lse, checked_sink(sink, sizes.heads_q), layout)
     if sequences is not None:
         o, lse, largest = o[0], *(each if each is None else each[0].T for each in (lse, largest))
-    return (o, *[lse] * return_lse, *[largest] * options.max_logit)
+    return (o, *[lse] * return_lse, *[largest] * options.max_logit, *[amax_o] * options.amax_o)
 
 
 def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
@@ -217,11 +237,11 @@ def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
 
 
 def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, backend, backends, fallback):
-    """The output, or (output, lse, largest scores) as far as they are wanted, of checked arguments; called by flex_attention, to whose caller warnings point."""
+    """The output, or (output, lse, largest scores and magnitude) as far as they are wanted, of checked arguments; called by flex_attention, to whose caller warnings point."""
     if backend != XLA or backends is not None:
         chosen_among = selected(backend, backends)
         try:
-            dtype_of(query, key, value)
+            dtype_of(query, key, value, float8=True)
             traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, chosen_among)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
@@ -234,6 +254,8 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             warn_of_finite_masks(traced.call.program, traced.sources, memory, 4)
             warn_of_large_operands(_computed_by_xla(traced), "XLA", 4)
             return _run(traced.call, query, key, value, [source.array() for source in traced.sources] + keys, with_lse)
+    if options.factors:
+        raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them, or use another backend")
     dtype_of(query, key, value, on_xla=True)
     o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
     return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
@@ -253,11 +275,11 @@ def _computed_by_xla(traced):
     return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, source, shape in operands if isinstance(source, Computed)]
 
 
-def _of_nothing(query, sizes, with_lse, max_logit):
+def _of_nothing(query, sizes, with_lse, options):
     """What _attention() gives where there are no queries or no keys: each row has no key."""
-    o = jnp.zeros((*query.shape[:-1], sizes.dim_v), query.dtype)
+    o = jnp.zeros((*query.shape[:-1], sizes.dim_v), output_dtype(options, query))
     rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.promote_types(query.dtype, jnp.float32))
-    return (o, *[rows] * (with_lse + max_logit))
+    return (o, *[rows] * (with_lse + options.max_logit), *[jnp.float32(0)] * options.amax_o)
 
 
 _RUNS_ON_XLA = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
@@ -290,6 +312,9 @@ class CallOptions(NamedTuple):
     deterministic: bool = False
     dropout: float = 0.0
     max_logit: bool = False
+    dtype_o: str | None = None
+    amax_o: bool = False
+    factors: int = 0
 
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, backends):
@@ -298,7 +323,7 @@ def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, b
     sizes = sizes_of(layout, query, key, value)
     check_known(sizes)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
-    call = Call(program, layout, number, backends, *options)
+    call = Call(program, layout, number, backends, **options._asdict())
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
     return TracedCall(call, sources, operands, problem)

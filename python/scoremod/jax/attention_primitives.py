@@ -1,6 +1,7 @@
 """The JAX primitives: one attention forward, one backward. XLA runs them through libscoremod_jax.so.
 
-forward:  q, k, v, *operands -> o, and lse if with_lse, and each row's largest score if call.max_logit
+forward:  q, k, v, *operands -> o, and lse if with_lse, and each row's largest score if call.max_logit, and the largest magnitude in o if
+          call.amax_o
 backward: q, k, v, o, lse, d_o, *operands -> dq, dk, dv, and the gradient of each operand whose number is in `wanted`
 
 After the operands comes what a call binds beside them (Call.bound), such as the keys of dropout. lse is float32 [batch, heads, seq_q], of ragged
@@ -22,6 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from scoremod.errors import UnsupportedError
 from scoremod.jax import ffi
 from scoremod.jax.call import problem_text
+from scoremod.jax.float8 import is_float8, output_dtype
 from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
@@ -37,7 +39,7 @@ device_backward_p = Primitive("scoremod_attention_backward_on_device")
 
 
 def forward(call, q, k, v, operands, *, with_lse, wanted=None):
-    """[o] or [o, lse], and the largest scores if call.max_logit, which have the LSE's shape.
+    """[o] or [o, lse], and the largest scores if call.max_logit, which have the LSE's shape; then what call.amax_o asks for.
 
     wanted: what backward() will be called with, so that both are directions of one compiled problem; None where it won't be."""
     return forward_p.bind(q, k, v, *operands, call=call, with_lse=with_lse, wanted=wanted)
@@ -49,13 +51,14 @@ def backward(call, q, k, v, o, lse, d_o, operands, *, wanted):
 
 def _forward_avals(q, k, v, *operands, call, with_lse, wanted):
     sizes = call.sizes(q, k, v)
-    o = type_like(q, (*q.shape[:-1], sizes.dim_v), q.dtype)
+    o = type_like(q, (*q.shape[:-1], sizes.dim_v), output_dtype(call, q))
     rows = type_like(q, call.row_shape(q, sizes), jnp.float32)
-    return [o] + [rows] * (with_lse + call.max_logit)
+    return [o] + [rows] * (with_lse + call.max_logit) + [type_like(q, (), jnp.float32)] * call.amax_o
 
 
 def _backward_avals(q, k, v, o, lse, d_o, *operands, call, wanted):
-    return [type_like(x, x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))]
+    gradients = [type_like(x, x.shape, jnp.bfloat16 if is_float8(x) else x.dtype) for x in (q, k, v)]
+    return gradients + [type_like(x, x.shape, x.dtype) for x in (operands[i] for i in wanted)]
 
 
 def _lower_forward(platform, context, *arguments, call, with_lse, wanted):
@@ -66,7 +69,7 @@ def _lower_forward(platform, context, *arguments, call, with_lse, wanted):
 
 def _lower_backward(platform, context, *arguments, call, wanted):
     q, k, v, _, _, _, *operands = context.avals_in
-    problem = problem_text(call._replace(max_logit=False), q, k, v, operands, backward=True, stats=True, wanted=wanted)
+    problem = problem_text(call._replace(max_logit=False, amax_o=False), q, k, v, operands, backward=True, stats=True, wanted=wanted)
     return _lower(ffi.BACKWARD, platform, context, arguments, call, problem, wanted=np.asarray(wanted, np.int64))
 
 
@@ -105,7 +108,7 @@ _partitioned_backward = partitioned(
 
 
 def _take_apart_forward(*arrays, call, with_lse, wanted):
-    return _partitioned_forward(call, Option(with_lse, wanted, call.max_logit), *arrays)
+    return _partitioned_forward(call, Option(with_lse, wanted, call.max_logit, call.amax_o), *arrays)
 
 
 def _take_apart_backward(*arrays, call, wanted):

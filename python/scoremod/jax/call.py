@@ -21,7 +21,13 @@ _DTYPE_NAMES = {
     jnp.dtype(jnp.bfloat16): "bf16",
     np.dtype(np.int32): "i32",
     np.dtype(np.bool_): "bool",
+    jnp.dtype(jnp.float8_e4m3fn): "e4m3",
+    jnp.dtype(jnp.float8_e5m2): "e5m2",
 }
+
+
+# Of arrays of eight bits, in the order in which calls bind them.
+FACTORS = ("descale_q", "descale_k", "descale_v", "scale_o")
 
 
 class Call(NamedTuple):
@@ -39,6 +45,9 @@ class Call(NamedTuple):
     place: Ragged | Paged | None = None  # where sequences lie, if not as the layout says; the layout of ragged ones is "THD"
     lengths: bool = False  # whether keys have a length in each batch
     sink: bool = False  # whether each head has a learned sink
+    dtype_o: str | None = None  # of the output, where it isn't query's
+    amax_o: bool = False  # whether the forward's last result is the largest magnitude in the output
+    factors: int = 0  # how many of the call's last arrays are factors of arrays of eight bits (scoremod.jax.float8)
 
     @property
     def is_ragged(self):
@@ -55,7 +64,7 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the arrays after the operands (docs/problem.md), in their order."""
         options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
-        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given))
+        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given), *FACTORS[: self.factors])
 
     def sizes(self, q, k, v):
         """The Sizes of these arrays or shapes."""
@@ -89,8 +98,10 @@ def check_known(sizes):
         )
 
 
-def dtype_of(q, k, v, *, on_xla=False):
-    """The dtype of query, key and value. Raises UnsupportedError for float64, which only attention as XLA operations takes."""
+def dtype_of(q, k, v, *, on_xla=False, float8=False):
+    """The dtype of query, key and value. Raises UnsupportedError for float64, which only attention as XLA operations takes. float8: whether they
+    may be of eight bits."""
+    allowed = ("f32", "f16", "bf16") + (("e4m3", "e5m2") if float8 else ())
     dtypes = {"query": q.dtype, "key": k.dtype, "value": v.dtype}
     if set(dtypes.values()) == {np.dtype(np.float64)}:
         if on_xla:
@@ -99,9 +110,10 @@ def dtype_of(q, k, v, *, on_xla=False):
             "expected query, key and value of float32, float16 or bfloat16, found float64, which JAX makes of Python's and NumPy's numbers with "
             "jax_enable_x64: convert them with .astype(jnp.float32), or compute in float64 on XLA with backend=\"xla\""
         )
-    if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in ("f32", "f16", "bf16"):
+    if len(set(dtypes.values())) != 1 or _DTYPE_NAMES.get(np.dtype(q.dtype)) not in allowed:
         found = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-        raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16 or bfloat16; found {found}")
+        names = "float32, float16, bfloat16, float8_e4m3fn or float8_e5m2" if float8 else "float32, float16 or bfloat16"
+        raise InvalidArgumentError(f"expected query, key and value of one dtype, {names}; found {found}")
     return q.dtype
 
 
@@ -127,6 +139,8 @@ def _fields_of(call, q, k):
         ("given_deltas", call.given_deltas),
         ("lengths", {"kv": True} if call.lengths else None),
         ("sink", "learned" if call.sink else None),
+        ("dtype_o", call.dtype_o),
+        ("amax_o", call.amax_o),
     )
     return {name: value for name, value in given if value} | ({} if call.place is None else call.place.fields(call.layout, q, k))
 

@@ -8,26 +8,27 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from scoremod.jax.attention_primitives import backward, forward
+from scoremod.jax.float8 import refuse_gradients, refuse_lse_gradient
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.sequences import gathered
 
 
 def attend(call, q, k, v, operands, *, with_lse):
-    """The output, or (output, lse) if with_lse, all differentiable, and the largest scores at the end if call.max_logit, which are taken for
-    constants. operands are arrays, one for each operand of call.program, then what is bound beside them (call.bound)."""
+    """The output, or (output, lse) if with_lse, all differentiable, and at the end the largest scores if call.max_logit, and the largest magnitude if
+    call.amax_o, which are taken for constants. operands are arrays, one for each operand of call.program, then what is bound beside them (call.bound)."""
     if call.is_paged:
         return _attend_paged(call, q, k, v, operands, with_lse=with_lse)
-    compute = attention_lse_and_max if call.max_logit else attention_and_lse if with_lse else attention
+    compute = attention_lse_and_max if call.max_logit or call.amax_o else attention_and_lse if with_lse else attention
     if jax.sharding.get_abstract_mesh().manual_axes:
         # Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.
         compute = _JITTED[compute]
     q, k, v, *operands = reverse_mode_only("flex_attention", q, k, v, *operands)
     results = compute(call, q, k, v, tuple(operands))
-    if not call.max_logit:
+    if not (call.max_logit or call.amax_o):
         return results
-    o, lse, largest = results
-    return (o, *[lse] * bool(with_lse), jax.lax.stop_gradient(largest))
+    o, lse, *largest = results
+    return (o, *[lse] * bool(with_lse), *map(jax.lax.stop_gradient, largest))
 
 
 def _attend_paged(call, q, k, v, operands, *, with_lse):
@@ -74,7 +75,7 @@ def attention_and_lse(call, q, k, v, operands):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention_lse_and_max(call, q, k, v, operands):
-    """(output, lse, largest scores), of which the first two are differentiable."""
+    """(output, lse, and the largest scores and magnitude, as far as the call has them), of which the first two are differentiable."""
     return tuple(forward(call, q, k, v, operands, with_lse=True))
 
 
@@ -90,6 +91,7 @@ def _run_forward(call, q, k, v, operands):
     wanted = tuple(
         i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
     )
+    refuse_gradients(call, q, k, v)
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
     results = forward(call, q, k, v, operands, with_lse=True, wanted=wanted)
     o, lse = named_results(*results[:2])
@@ -122,11 +124,14 @@ def _gradients(call, kept, d_o, d_lse):
     q, k, v, operands, o, lse, wanted = kept
     dim_v = v.shape[-1]
     if d_lse is not None:
+        refuse_lse_gradient(call)
         v, o, d_o = with_lse_column(call, v, o, d_o, d_lse)
         call = call._replace(given_deltas=True)
     dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, d_o, operands, wanted=wanted.numbers)
     by_number = dict(zip(wanted.numbers, gradients))
-    return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(operands)))
+    if call.factors:  # nobody has asked for these
+        dq = dk = dv = None
+    return dq, dk, dv if dv is None else dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(operands)))
 
 
 # Head dims of fused attention are multiples of 8.

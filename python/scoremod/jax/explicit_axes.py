@@ -2,6 +2,7 @@
 
 import jax
 
+from scoremod.errors import UnsupportedError
 from scoremod.jax.differentiate import attend
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.partition import FORWARD_TENSORS, Option, Shards, as_axes, forward_results, letters_of
@@ -15,6 +16,8 @@ def explicit_axes(array):
 def attend_on_shards(call, q, k, v, operands, *, with_lse):
     """attend() for arrays on a mesh with explicit axes: batches and heads are sharded as q's type says, and so are the types of the results."""
     mesh, spec = jax.typeof(q).sharding.mesh, jax.typeof(q).sharding.spec
+    if call.amax_o:
+        raise UnsupportedError("return_amax_o: expected no mesh with explicit axes, found one; take the largest magnitude of the output, or use automatic axes")
     axes = {letter: () if call.is_ragged and letter == "B" else as_axes(spec[call.axis(letter)]) for letter in "BH"}
     shards = Shards(call, mesh, axes, k.shape[call.axis("H")])
 

@@ -5,12 +5,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from scoremod.errors import UnsupportedError
 from scoremod.folded_program import folded
+from scoremod.jax.call import FACTORS
 
 _TABLE_REMEDY = "use jax.lax.map, or index it before the attention"
 
 
 def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
+    if call.amax_o:
+        raise UnsupportedError("return_amax_o: expected no jax.vmap, whose calls are made one with one largest magnitude; found one. Use jax.lax.map")
     if call.sink and dims[3 + _sink_at(call)] is not None:
         return _one_by_one(primitive, arguments, dims, call=call, with_lse=with_lse, wanted=wanted)
     fold = _Fold(call, arguments, dims)
@@ -108,8 +112,10 @@ class _Fold:
         return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)] + bound
 
     def _bound(self, name, array, dim):
-        """What is bound after the operands: all but a sink has a row for each batch."""
-        if name == "sink":
+        """What is bound after the operands: all but a sink and factors has a row for each batch."""
+        if name in FACTORS and dim is not None:
+            raise UnsupportedError("descale_q, descale_k, descale_v, scale_o: expected the same in all calls of a jax.vmap, found mapped ones. Use jax.lax.map")
+        if name == "sink" or name in FACTORS:
             return array
         array = jnp.broadcast_to(array, (self._count, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
         first = jnp.arange(self._count, dtype=jnp.int32)

@@ -30,7 +30,7 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
             positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
     number, array = split_scale(scale)
     program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits)
-    call = Call(program, layout, number, backends, *options, place=place, lengths=isinstance(placed, Pages), sink=sink is not None)
+    call = Call(program, layout, number, backends, **options._asdict(), place=place, lengths=isinstance(placed, Pages), sink=sink is not None)
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
     return TracedCall(call, sources, operands, problem)

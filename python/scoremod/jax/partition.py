@@ -15,6 +15,7 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
+from scoremod.jax.call import FACTORS
 from scoremod.jax.dropout import at_head
 from scoremod.program import Builder, OperandDecl
 
@@ -25,11 +26,12 @@ _AXIS_LETTERS = {"b": "B", "h": "H", "q_idx": "S", "kv_idx": "T"}
 
 class Option(NamedTuple):
     """The parameters of the two primitives beside the call: with_lse of the forward one, and which operands' gradients are wanted; and whether
-    the forward has the call's max_logit."""
+    the forward has the call's max_logit and amax_o."""
 
     with_lse: bool | None
     wanted: tuple | None
     max_logit: bool = False
+    amax_o: bool = False
 
 
 def partitioned(tensors, results_of, bind):
@@ -80,7 +82,7 @@ def letters_of(call, tensors, results):
     # Tokens of sequences one after the other, and blocks of a pool, are nobody's batches.
     q = call.layout.replace("T", "?") if call.is_ragged else call.layout
     k = (call.layout.replace("B", "?").replace("S", "?") if call.is_paged else q).replace("H", "K").replace("S", "T")
-    known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "?H" if call.is_ragged else "BHS"}
+    known = {"q": q, "k": k, "v": k.replace("D", "E"), "o": q.replace("D", "E"), "lse": "?H" if call.is_ragged else "BHS", "amax": ""}
     operands = [*map(_operand_letters, call.program.operands), *(_bound_letters(call, name) for name in call.bound())]
     inputs = [known[name] for name in tensors] + operands
     return inputs, [operands[each] if isinstance(each, int) else known[each] for each in results]
@@ -88,6 +90,8 @@ def letters_of(call, tensors, results):
 
 def _bound_letters(call, name):
     """Of what is bound after the operands: rows of batches, which ragged sequences keep together."""
+    if name in FACTORS:
+        return ""
     if name == "sink":
         return "H"
     if call.is_ragged:
@@ -174,6 +178,9 @@ class Shards:
             output_dtype = output.dtype
             output = lax.dynamic_update_slice_in_dim(whole, output.astype(jnp.float32), self._head_read(k), axis)
             return lax.psum(output, self._axes["H"]).astype(output_dtype)
+        if result == "amax":
+            axes = tuple(axis for axes in self._axes.values() for axis in axes)
+            return lax.pmax(output, axes) if axes else output
         axes = self._summed_over(result)
         return lax.psum(output.astype(jnp.float32), axes).astype(output.dtype) if axes else output
 
@@ -241,7 +248,7 @@ def _renumbered(option, order):
 
 
 def forward_results(option):
-    return ("o", *("lse",) * (bool(option.with_lse) + option.max_logit))
+    return ("o", *("lse",) * (bool(option.with_lse) + option.max_logit), *("amax",) * option.amax_o)
 
 
 def backward_results(option):
