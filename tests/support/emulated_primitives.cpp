@@ -315,7 +315,6 @@ inline unsigned bits_of(float x) {
   return bits;
 }
 inline float exp2_of(float x) { return exp2f(x); }
-inline void use(float) {}
 inline float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
 inline unsigned bf16_pair_of(float low, float high) {
   return emulated::encode(low, true) | (unsigned)emulated::encode(high, true) << 16;

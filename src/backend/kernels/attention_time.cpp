@@ -77,8 +77,9 @@ constexpr double kFewAgain = 0.6;
 
 /// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
-/// What sums beside dq, dk and dv add to a walk: for all targets, and for each.
-constexpr double kGainsElement = 0.2, kGain = 0.15, kGainsLaunches = 0.01;
+/// What sums beside dq, dk and dv add to a walk: for all targets, for each, and for one along diagonals, which goes
+/// through shared memory.
+constexpr double kGainsElement = 0.2, kGain = 0.15, kDiagonals = 0.6, kGainsLaunches = 0.01;
 
 }  // namespace
 
@@ -106,9 +107,15 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
 double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                   const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
-  double walks = 0;
-  for (const OperandTarget& target : targets) walks += target.sum == OperandSum::kSink ? 0 : 1;
-  double compute = pairs_of(p) / kMeasuredPairs * mask.run * (walks == 0 ? 0 : kGainsElement + walks * kGain);
+  double sums = 0, element = 0;
+  for (const OperandTarget& target : targets) {
+    if (target.sum == OperandSum::kDifference)
+      element += kDiagonals;
+    else
+      sums += target.sum == OperandSum::kSink ? 0 : 1;
+  }
+  if (sums > 0) element += kGainsElement + sums * kGain;
+  double compute = pairs_of(p) / kMeasuredPairs * mask.run * element;
   compute *= idle_parts(p, Direction::kBackward, shape, rates);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   return kGainsLaunches + compute;

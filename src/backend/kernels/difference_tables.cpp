@@ -74,6 +74,7 @@ void read_tables(ProgramSource& source, const DifferenceTables& tables) {
 }
 
 std::string text_of_difference_reads(const DifferenceTables& tables) {
+  if (tables.nodes.empty()) return {};
   return fill(part(embedded::kAttentionDifferences, "read"), {{"count", tables.nodes.size()},
                                                               {"by_batch", tables.by_batch ? "true" : "false"},
                                                               {"by_head", tables.by_head ? "true" : "false"}});

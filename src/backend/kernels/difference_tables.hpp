@@ -26,7 +26,7 @@ DifferenceTables difference_tables(const Program& program);
 
 /// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.
 void read_tables(cuda::ProgramSource& source, const DifferenceTables& tables);
-/// The functions that read, and the kernel that fills them, which is empty where there are no tables.
+/// The functions that read, and the kernel that fills them; empty where there are no tables.
 std::string text_of_difference_reads(const DifferenceTables& tables);
 std::string text_of_difference_kernel(const AttentionProblem& problem, const Program& program,
                                       const DifferenceTables& tables);

@@ -46,7 +46,7 @@ double node_cost(const Node& node, const Program& program) {
     case Op::kExpm1:
     case Op::kLog1p: return 1.5;
     case Op::kSigmoid:
-    case Op::kSilu: return 2.1;
+    case Op::kSilu: return 1.0;
     case Op::kSin:
     case Op::kCos:
     case Op::kAtan:

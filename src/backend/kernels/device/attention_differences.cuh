@@ -5,7 +5,7 @@
 #include "backend/kernels/device/attention_tiles.cuh"
 
 /*{read}*/
-constexpr int kDifferences = /*{count}*/ 1 /*{}*/;  // that are tabulated: 0 of most programs
+constexpr int kDifferences = /*{count}*/ 1 /*{}*/;  // that are tabulated
 constexpr bool kDifferencesByBatch = /*{by_batch}*/ true /*{}*/, kDifferencesByHead = /*{by_head}*/ true /*{}*/;
 
 // Entries of a table: rows and keys of tiles that lie beyond the last have some too.
@@ -24,27 +24,6 @@ template <int kNumber>
 SCOREMOD_FUNCTION float difference_at(const Arguments& p, int b, int h, int q, int kv) {
   return difference_table(p.call, kNumber, b, h)[kv - q + difference_origin(p.call)];
 }
-
-// One number of each line that a warp will read of a step's tables, by its lanes: what they wait for meanwhile brings
-// the lines near.
-struct DifferencesAhead {
-  float numbers[kDifferences > 0 ? kDifferences : 1];
-
-  // A warp's elements are those of kRows queries and kColumns keys.
-  template <int kRows, int kColumns>
-  SCOREMOD_MEMBER void ask(const Arguments& p, int b, int h, int first_query, int first_key) {
-    constexpr int kLast = kRows + kColumns - 2, kLine = 32;
-    const int lane = threadIdx.x % 32, ahead = lane * kLine < kLast ? lane * kLine : kLast;
-#pragma unroll
-    for (int i = 0; i < kDifferences; ++i)
-      numbers[i] =
-          difference_table(p.call, i, b, h)[first_key - first_query - (kRows - 1) + ahead + difference_origin(p.call)];
-  }
-  SCOREMOD_MEMBER void arrive() {
-#pragma unroll
-    for (int i = 0; i < kDifferences; ++i) use(numbers[i]);
-  }
-};
 /*{}*/
 
 /*{fill}*/

@@ -122,8 +122,6 @@ SCOREMOD_FUNCTION float exp2_of(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
   return value;
 }
-// Has a number be there.
-SCOREMOD_FUNCTION void use(float value) { asm volatile("" ::"f"(value)); }
 SCOREMOD_FUNCTION float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 
 // Two floats rounded to halves, the first in the lower bits.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "backend/cuda/program_prelude.cuh"
-#include "backend/kernels/device/attention_differences.cuh"
 #include "backend/kernels/device/attention_dropout.cuh"
 #include "backend/kernels/device/attention_operand_targets.cuh"
 

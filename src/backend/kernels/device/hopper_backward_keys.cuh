@@ -81,7 +81,6 @@ struct KeyGroup {
   Sums<1, padded(kDimQk)> dk;
   Sums<1, padded(kDimV)> dv;
   KeyGains gains;
-  DifferencesAhead differences;
 
   SCOREMOD_MEMBER KeyGroup(const Arguments& arguments, const KeyTiles& key_tiles) : p(arguments), tiles(key_tiles) {
     dk.clear();
@@ -110,7 +109,6 @@ struct KeyGroup {
     wait_for(tiles.full, 0);
     ask_scores();
     ask_products();
-    differences.ask<kStep, 16>(p, b, steps.h, steps.first_query(), first_key);
     wait_for_products<0>();
     differentiate_step();
     int head = steps.h;
@@ -130,7 +128,6 @@ struct KeyGroup {
       leave(tiles.empty + last);
       ask_products();
       pass_turn();
-      differences.ask<kStep, 16>(p, b, steps.h, steps.first_query(), first_key);
       wait_for_products<0>();
       differentiate_step();
     }
@@ -181,7 +178,6 @@ struct KeyGroup {
   SCOREMOD_MEMBER void differentiate_step() {
     pin(scores.at[0]);
     if (kDk) pin(products.at[0]);
-    differences.arrive();
     // Fewer registers meet after both ways where these are halves already.
     if (partial()) {
       differentiate_part<true>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);

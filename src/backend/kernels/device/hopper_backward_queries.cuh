@@ -80,7 +80,6 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   Ring<kKeyStages> ring;
   Sums<1, kKeyStep> scores, products;
   unsigned gradients[kKeyStep / 16][4];
-  DifferencesAhead differences;
   const auto ask_products = [&] {
     wait_for(tiles.k_full + ring.stage, ring.phase);
     begin_products();
@@ -92,7 +91,6 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   const auto differentiate_step = [&] {
     pin(scores.at[0]);
     pin(products.at[0]);
-    differences.arrive();
     leave(tiles.v_empty + ring.stage);
     if (kDifferenceTargets > 0) group_meets();  // nobody reads the last step's diagonals any more
     // Rows beyond the last have no diagonals.
@@ -109,7 +107,6 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   begin_turns();
   wait_for(tiles.own_full, 0);
   ask_products();
-  differences.ask<16, kKeyStep>(p, b, h, first_query, steps.first_key());
   wait_for_products<0>();
   differentiate_step();
   round_to_halves<kKeyStep>(gradients, scores);
@@ -123,7 +120,6 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
     ask_product<kDimQk, kKeyStep>(dq, gradients, moved_by(k, last * QueryTiles::kKBytes));
     end_products();
     pass_turn();
-    differences.ask<16, kKeyStep>(p, b, h, first_query, steps.first_key());
     wait_for_products<1>();
     differentiate_step();
     wait_for_products<0>();

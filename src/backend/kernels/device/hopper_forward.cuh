@@ -82,7 +82,6 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
   const unsigned k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);
   Ring<kStages> ring;
   Sums<1, kKeys> scores;
-  DifferencesAhead differences;
   unsigned weights[kKeys / 16][4];
   float factors[1][2];
   begin_turns();
@@ -93,10 +92,8 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
   ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, k);
   end_products();
   pass_turn();
-  differences.ask<16, kKeys>(p, b, h, first_query, walk.tile * kKeys);
   wait_for_products<0>();
   pin(scores.at[0]);
-  differences.arrive();
   leave(tiles.k_empty);
   soften_tile(p, scores, rows, factors, walk, b, h, first_query);
   round_to_halves<kKeys>(weights, scores);
@@ -114,10 +111,8 @@ SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& t
     ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
     end_products();
     pass_turn();
-    differences.ask<16, kKeys>(p, b, h, first_query, walk.tile * kKeys);
     wait_for_products<1>();
     pin(scores.at[0]);
-    differences.arrive();
     leave(tiles.k_empty + ring.stage);
     const bool raised = soften_tile(p, scores, rows, factors, walk, b, h, first_query);
     wait_for_products<0>();

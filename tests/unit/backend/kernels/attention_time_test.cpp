@@ -21,6 +21,7 @@ AttentionProblem problem_of(const char* program) {
   for (const OperandDecl& decl : problem.program.operands()) {
     problem.operands.push_back(problem::default_spec(problem, decl));
     problem.operands.back().gradient = false;
+    if (decl.is_table()) problem.operands.back().shape = {300};
   }
   return problem;
 }
@@ -90,6 +91,18 @@ TEST(AttentionTime, GrowsWithWhatIsDone) {
     // What is the same for all scores of a head is next to nothing.
     EXPECT_LT(time_of("operand x: f32 [h]\nvalue = score * pow(x, 1.5)", direction),
               time_of("operand x: f32 [h]\nvalue = score * pow(x + score, 1.5)", direction));
+  }
+}
+
+/// However much is made of a difference, it is evaluated once for each head.
+TEST(AttentionTime, CountsOneReadOfWhatFollowsFromDifferences) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    const double plain = time_of("value = score * 1.5", direction);
+    const double table = time_of("table x: f32 rank 1\nvalue = score + x[max(min(kv_idx - q_idx, 99), 0)]", direction);
+    EXPECT_GT(table, plain);
+    EXPECT_LT(table, plain + 0.3);
+    EXPECT_NEAR(time_of("value = score + sin(log(f32(abs(kv_idx - q_idx) + 1)))", direction), table, 1e-9);
+    EXPECT_GT(time_of("value = score + sin(log(f32(abs(kv_idx) + 1) + score))", direction), table + 1);
   }
 }
 
