@@ -66,7 +66,6 @@ float exp2f(float);
 float logf(float);
 float log1pf(float);
 float fabsf(float);
-float copysignf(float, float);
 float fmodf(float, float);
 float fmaf(float, float, float);
 float fmaxf(float, float);

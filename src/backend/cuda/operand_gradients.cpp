@@ -295,6 +295,12 @@ std::string stride_reason(const AttentionProblem& problem, TensorRole role) {
 }  // namespace
 
 std::vector<UnsupportedReason> OperandGradients::unsupported_reasons(const compiler::CompiledProblem& problem) {
+  // Every member is named: one that is added does not compile until it is run or refused here. The sum takes the rows'
+  // own terms of o as it is given (given_deltas), and what the program reads of lengths and sinks.
+  [[maybe_unused]] const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, dim_qk, dim_v, tokens_q, tokens_kv, paged,
+                                dtype, dtype_o, dtype_d_o, dtype_gradients, q, k, v, o, d_o, dq, dk, dv, scale, lengths,
+                                sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
+                                max_logit, amax_o, index_offsets, deterministic] = problem.problem;
   std::vector<UnsupportedReason> reasons;
   const AttentionProblem& p = problem.problem;
   if (!problem.backward) fail_bug("the problem was compiled without a derivative");

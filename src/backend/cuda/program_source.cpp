@@ -73,7 +73,7 @@ const char* f32_function(Op op) {
     case Op::kCos: return "cosf";
     case Op::kTan: return "tanf";
     case Op::kAtan: return "atanf";
-    case Op::kTanh: return "f32_tanh";
+    case Op::kTanh: return "tanhf";
     case Op::kSigmoid: return "f32_sigmoid";
     case Op::kErf: return "erff";
     case Op::kErfc: return "erfcf";

@@ -21,17 +21,20 @@ using cuda::fill;
 using cuda::part;
 using cuda::ProgramSource;
 
-/// Of a node and all that it is made of, in the milliseconds of NodeCosts: more than a read takes.
-constexpr double kWorthATable = 0.15;
+/// Of a node and all that it is made of, in the milliseconds of NodeCosts: more than a read takes. A backward has few
+/// registers to spare for the reads: with its bias in a table ALiBi's took 3.69 ms on an H200, and 3.41 without.
+constexpr double kWorthATable = 0.15, kWorthATableOfADerivative = 0.5;
 
-double cost_of_all(const Program& program, NodeId root) {
+/// Of what is evaluated for each score: what varies along one of queries and keys, or neither, is evaluated for a row
+/// or once.
+double cost_of_all(const Program& program, const std::vector<analysis::Dependence>& dependences, NodeId root) {
   const std::vector<Node>& nodes = program.nodes();
   std::vector<bool> needed(nodes.size());
   needed[root] = true;
   double cost = 0;
   for (NodeId id = root + 1; id-- > 0;) {
     if (!needed[id]) continue;
-    cost += node_cost(nodes[id], program);
+    if (dependences[id].on(Axis::kQuery) && dependences[id].on(Axis::kKey)) cost += node_cost(nodes[id], program);
     for (const NodeId arg : ir::args_of(nodes[id])) needed[arg] = true;
   }
   return cost;
@@ -51,13 +54,16 @@ DifferenceTables difference_tables(const Program& program) {
   for (const Root& root : program.roots()) {
     if (root.kind != RootKind::kKeep) needed[root.node] = true;
   }
+  const bool derivative =
+      std::ranges::any_of(program.roots(), [](const Root& root) { return root.kind == RootKind::kScoreAdjoint; });
+  const double worth = derivative ? kWorthATableOfADerivative : kWorthATable;
   DifferenceTables tables;
   for (NodeId id = static_cast<NodeId>(nodes.size()); id-- > 0;) {
     if (!needed[id]) continue;
     const analysis::Dependence& on = dependences[id];
     const bool varies = on.on(Axis::kQuery) && on.on(Axis::kKey);
     if (of_differences[id] && varies && nodes[id].type == Type::kF32) {
-      if (tables.nodes.size() == kMostDifferenceTables || cost_of_all(program, id) < kWorthATable) continue;
+      if (tables.nodes.size() == kMostDifferenceTables || cost_of_all(program, dependences, id) < worth) continue;
       tables.nodes.push_back(id);
       tables.by_batch = tables.by_batch || on.on(Axis::kBatch);
       tables.by_head = tables.by_head || on.on(Axis::kHead);

@@ -250,33 +250,7 @@ TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
   }
 }
 
-/// Each 509th of all floats: 2^-21 is half of what the backend says its functions may miss.
-TEST(ProgramSource, TanhOfKernelsIsNear) {
-  const test::HostLibrary library(
-      concat(embedded::kProgramPrelude, "extern \"C\" float tanh_near(float x) { return f32_tanh_near(x); }\n"), "-O2");
-  const auto tanh_near = library.function<float (*)(float)>("tanh_near");
-  double worst = 0;
-  for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 509) {
-    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits)), found = tanh_near(x);
-    if (std::isnan(x)) {
-      ASSERT_TRUE(std::isnan(found));
-      continue;
-    }
-    ASSERT_LE(std::fabs(found), 1.0f) << x;
-    const double truth = std::tanh(static_cast<double>(x));
-    if (std::fabs(truth) < static_cast<double>(std::numeric_limits<float>::min())) {
-      ASSERT_LE(std::fabs(static_cast<double>(found) - truth), 0x1p-148) << x;
-    } else {
-      worst = std::max(worst, std::fabs(static_cast<double>(found) / truth - 1));
-    }
-  }
-  EXPECT_LE(worst, 0x1p-21);
-  EXPECT_EQ(tanh_near(std::numeric_limits<float>::infinity()), 1.0f);
-  EXPECT_EQ(tanh_near(-std::numeric_limits<float>::infinity()), -1.0f);
-  EXPECT_TRUE(std::signbit(tanh_near(-0.0f)));
-  RecordProperty("worst", std::to_string(worst));
-}
-
+/// Each 509th of all floats.
 TEST(ProgramSource, ShortTanhOfKernelsMissesLittleAbsolutely) {
   const test::HostLibrary library(
       concat(embedded::kProgramPrelude,
