@@ -42,7 +42,8 @@ if(SKBUILD)
   set_property(TARGET scoremod PROPERTY INSTALL_RPATH "$ORIGIN")
   install(TARGETS scoremod scoremod_jax LIBRARY DESTINATION scoremod COMPONENT python)
   if(TARGET scoremod_build_plan)
-    # In the folder where the library looks for what belongs to it.
+    # In the folder where the library looks for what belongs to it. pyproject.toml builds the libraries by name, also where these are none.
+    add_dependencies(scoremod_jax scoremod_build_plan scoremod_stand_in_driver)
     install(TARGETS scoremod_build_plan RUNTIME DESTINATION scoremod/scoremod COMPONENT python)
     install(TARGETS scoremod_stand_in_driver LIBRARY DESTINATION scoremod/scoremod COMPONENT python)
   endif()

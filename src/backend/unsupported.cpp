@@ -28,9 +28,9 @@ constexpr std::array kRules{
              "this architecture.",
              "leave 'deterministic' out, or use the cpu backend"},
     RuleInfo{Rule::kOneQueryRow, "one_query_row",
-             "The backward of a single query row is wrong on the engine for some "
+             "The backward of one query row, or of few, is wrong on the engine for some "
              "data.",
-             "use another engine or the cpu backend, or pad q and d_o with a row of zeros"},
+             "use another engine or the cpu backend, or pad q and d_o with rows of zeros"},
     RuleInfo{Rule::kWorkspaceLimit, "workspace_limit", "A direction needs more scratch memory than the limit.",
              "split the batch or the heads, or raise the limit"},
     RuleInfo{Rule::kUnexploredVersion, "unexplored_version", "Nothing is known of this version of a library.",

@@ -94,15 +94,18 @@ TEST(PredictedWorkspace, PadsToTiles) {
             std::size_t{8} * 128 * 192 * 2 + 8 * 65 * 4 + 8 * 129 * (64 + 64) * 2);
 }
 
-TEST(ProblemRules, RefuseABackwardWithOneQueryRowAndNoForward) {
+/// Two rows, too: random/423 of seed 667104202 wrote NaN where neither row had a key.
+TEST(ProblemRules, RefuseABackwardWithFewQueryRowsAndNoForward) {
   AttentionProblem problem = backward_problem(64, false);
-  problem.seq_q = 2;
+  problem.seq_q = 16;
   EXPECT_TRUE(backward_objections(problem, 90).empty());
-  problem.seq_q = 1;
-  const auto reasons = backward_objections(problem, 90);
-  ASSERT_EQ(reasons.size(), 1u);
-  EXPECT_EQ(reasons[0].id, "one_query_row");
-  EXPECT_TRUE(problem_objections(problem, Direction::kForward, 90).empty());
+  for (const std::int64_t rows : {1, 2, 15}) {
+    problem.seq_q = rows;
+    const auto reasons = backward_objections(problem, 90);
+    ASSERT_EQ(reasons.size(), 1u);
+    EXPECT_EQ(reasons[0].id, "one_query_row");
+    EXPECT_TRUE(problem_objections(problem, Direction::kForward, 90).empty());
+  }
 }
 
 }  // namespace

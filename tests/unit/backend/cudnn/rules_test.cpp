@@ -52,7 +52,7 @@ std::vector<BothSides> rules() {
       {Rule::kSink, [](auto& p) { p.sink = Sink::kLearned; }},
       {Rule::kDropout, [](auto& p) { p.dropout = 0.1f; }},
       {Rule::kMaxLogit, [](auto& p) { p.max_logit = true; }},
-      {Rule::kOneQueryRow, [](auto& p) { p.seq_q = 1; }, [](auto& p) { p.seq_q = 2; }},
+      {Rule::kOneQueryRow, [](auto& p) { p.seq_q = 15; }, [](auto& p) { p.seq_q = 16; }},
       {Rule::kOperandGradientStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
   };
 }
