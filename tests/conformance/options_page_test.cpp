@@ -117,7 +117,7 @@ std::string introduction() {
          "([bench/results/options_device.json](../bench/results/options_device.json), which has machine and commit, "
          "by\n"
          "`tools/device/options.sh`); `device` stands where the engine has no objection and no run was made yet.\n"
-         "Problems are bf16 with batch 2, 4 heads over 2, 40 queries and 72 keys, head dim 16.\n"
+         "Problems are bf16 (with `float8`, e4m3) with batch 2, 4 heads over 2, 40 queries and 72 keys, head dim 16.\n"
          "With `given_deltas` the backward gets another o than the forward's, one that brings in a gradient of the "
          "LSE, as\n"
          "`return_lse` in Python has it.\n"

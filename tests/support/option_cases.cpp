@@ -44,7 +44,8 @@ std::vector<Option> single_options() {
              p.d_o = p.dk = TensorLayout{Layout::kBHSD, {}};
              p.dq = p.dv = TensorLayout{Layout::kSBHD, {}};
            }},
-          {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }}};
+          {"dtype_o", [](AttentionProblem& p) { p.dtype_o = DType::kF32; }},
+          {"float8", [](AttentionProblem& p) { p.dtype = DType::kE4M3; }}};
 }
 
 /// Whether two options may stand together: one sink, and one way to bind dropout's keys; keys are ragged or paged; what
@@ -68,7 +69,8 @@ std::string number(double ratio) {
 double worst(const CheckReport& report, bool forward) {
   double largest = 0;
   for (const OutputCheck& output : report.outputs) {
-    const bool of_forward = output.name == "o" || output.name == "lse" || output.name == "max_logit";
+    const bool of_forward =
+        output.name == "o" || output.name == "lse" || output.name == "max_logit" || output.name == "amax_o";
     if (of_forward == forward) largest = std::max(largest, output.badness());
   }
   return largest;
@@ -111,7 +113,8 @@ checking::CheckCase option_case(const Option& option, const Modifier& modifier) 
   problem.dim_qk = problem.dim_v = 16;
   problem.backward = problem.stats = true;
   option.set(problem);
-  checking::CheckCase made = checking::zoo_case(modifier.names, problem, DType::kBF16);
+  checking::CheckCase made =
+      checking::zoo_case(modifier.names, problem, is_float8(problem.dtype) ? problem.dtype : DType::kBF16);
   // Sequences that offsets or tables place are whole.
   if (problem.index_offsets)
     made.call.offsets = {0, 1, problem.tokens_q ? 0 : 4, problem.tokens_kv || problem.paged ? 0 : 8};
