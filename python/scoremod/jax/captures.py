@@ -22,8 +22,8 @@ def check_integers(name, function, avals, jaxpr):
         return
     arrays = [each for each in wide if isinstance(each[1], (np.ndarray, jax.Array))]
     found = _cut_array(arrays, jaxpr) if arrays else None
-    if found is None:
-        # An array's elements, too, may have become numbers.
+    if found is None and any(not isinstance(value, jax.Array) for _, value, _ in wide):
+        # A NumPy array's elements, too, may have become numbers.
         numbers = {number: each for each, value, number in wide if not isinstance(value, (np.ndarray, jax.Array))}
         found = _cut_number(numbers, function, avals, jaxpr)
     if found is not None:

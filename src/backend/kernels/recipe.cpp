@@ -108,14 +108,14 @@ ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, con
 
 bool serializes_products(const std::string& report) {
   // Never destroyed: a thread may build while the process ends.
-  static const auto& kSerialized = *new std::regex("wgmma.*serialized");
-  return std::regex_search(report, kSerialized);
+  static const auto& serialized = *new std::regex("wgmma.*serialized");
+  return std::regex_search(report, serialized);
 }
 
 std::int64_t spilled_bytes(const std::string& report) {
-  static const auto& kSpill = *new std::regex("([0-9]+) bytes spill (stores|loads)");
+  static const auto& spill = *new std::regex("([0-9]+) bytes spill (stores|loads)");
   std::int64_t most = 0;
-  for (std::sregex_iterator match(report.begin(), report.end(), kSpill), end; match != end; ++match)
+  for (std::sregex_iterator match(report.begin(), report.end(), spill), end; match != end; ++match)
     most = std::max<std::int64_t>(most, std::stoll((*match)[1]));
   return most;
 }
