@@ -46,10 +46,9 @@ bool are_allowed() {
 }
 
 /// What is expected to be chosen for the task, where its engine builds one plan at a time and has none stored.
-std::optional<Considered> built_in_turn(const CompiledProblem& problem, const Task& task, Request request,
+std::optional<Considered> built_in_turn(const CompiledProblem& problem, const Task& task, const Request& request,
                                         verification::Trial& trial) {
-  request.level = Level::kStatic;
-  const TaskAnswer answer = plan_task(problem, task, request, trial);
+  const TaskAnswer answer = expected_answer(problem, task, request, trial);
   const Considered* chosen = answer.chosen();
   if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return std::nullopt;
   if (plans::plan_store()->has(plans::RecordKind::kPlan, chosen->candidate.plan_key)) return std::nullopt;
@@ -128,7 +127,6 @@ Asked parse_request(std::string_view text) {
     asked.store = document.at("store");
     asked.store_bytes = document.at("store_bytes");
     for (const auto& name : document.at("backends")) asked.backends.push_back(&backend::find_backend(name));
-    asked.request.level = Level::kStatic;
     asked.request.in_order = document.at("in_order");
     asked.request.max_workspace = document.at("max_workspace");
     const bool backward = document.at("backward");
@@ -182,7 +180,7 @@ void serve_build_request(std::string_view text) {
   const CompiledProblem problem = compiler::compile(asked.problem);
   for (const Backend* engine : asked.backends) engine->prepare_building_elsewhere();
   verification::Trial trial(problem);
-  const TaskAnswer answer = plan_task(problem, asked.task, asked.request, trial);
+  const TaskAnswer answer = expected_answer(problem, asked.task, asked.request, trial);
   const Considered* chosen = answer.chosen();
   if (chosen == nullptr) return;
   std::optional<backend::Candidate> candidate = chosen->candidate;

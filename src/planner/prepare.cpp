@@ -36,13 +36,6 @@ std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& 
   });
 }
 
-/// What a task is expected to come to, without a build.
-TaskAnswer expected_answer(const CompiledProblem& problem, const Task& task, Request request,
-                           verification::Trial& trial) {
-  request.level = Level::kStatic;
-  return plan_task(problem, task, request, trial);
-}
-
 /// What a task is predicted to take; infinite where nothing does it.
 double predicted_ms(const CompiledProblem& problem, const Task& task, const Request& request,
                     verification::Trial& trial) {
