@@ -88,8 +88,8 @@ SCOREMOD_FUNCTION float f32_relu(float x) { return is_nan(x) || x > 0.0f ? x : 0
 // x / y of a positive constant whose reciprocal is not subnormal: the quotient by the reciprocal, mended by what it
 // leaves (N. Brisebarre, J.-M. Muller, S. K. Raina, Accelerating Correctly Rounded Floating-Point Division when the
 // Divisor Is Known in Advance, IEEE Transactions on Computers 53(8), 2004). Rounded right, but that subnormal quotients
-// may miss a unit; the operator takes three times as many instructions and a branch. What it leaves of an infinity is
-// NaN.
+// and those of dividends below 2^-102, which leave what is subnormal, may miss a unit; the operator takes three times
+// as many instructions and a branch. What it leaves of an infinity is NaN.
 SCOREMOD_FUNCTION float f32_divide_by(float x, float y, float reciprocal) {
   const float near = x * reciprocal, quotient = fmaf(-fmaf(y, near, -x), reciprocal, near);
   return is_nan(quotient) ? near : quotient;
