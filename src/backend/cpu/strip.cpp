@@ -144,6 +144,8 @@ HWY_INLINE void run_int(const Instruction& instruction, const Operands& at) {
     case Op::kAdd: SCOREMOD_INT(hn::Add(x, y));
     case Op::kSub: SCOREMOD_INT(hn::Sub(x, y));
     case Op::kMul: SCOREMOD_INT(hn::Mul(x, y));
+    case Op::kFloorDiv: SCOREMOD_INT(floor_div_any(x, y));
+    case Op::kMod: SCOREMOD_INT(mod_any(x, y));
     case Op::kMin: SCOREMOD_INT(hn::Min(x, y));
     case Op::kMax: SCOREMOD_INT(hn::Max(x, y));
     case Op::kNeg: return map(at, [&](std::size_t i) HWY_ATTR { return hn::Neg(load_int(at.x, i)); });

@@ -162,6 +162,35 @@ HWY_INLINE FloatVec min_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::
 
 HWY_INLINE FloatVec max_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::Gt(x, y)), x, y); }
 
+/// floor(x / y) in double, which is exact: a quotient that is no integer is at least 1 / |y| from the next, a part of
+/// 2^-31 of it or more, so that rounding reaches none. The divisor is not 0, and the quotient not 2^31.
+template <class D>
+HWY_INLINE hn::Vec<D> floor_div_by_double(D d, hn::Vec<D> x, hn::Vec<D> y) {
+  const hn::Rebind<double, D> wide;
+  return hn::DemoteTo(d, hn::Floor(hn::Div(hn::PromoteTo(wide, x), hn::PromoteTo(wide, y))));
+}
+
+/// As ir::floor_div() of each lane: rounded down, 0 for a divisor of 0, wrapped for the quotient 2^31.
+HWY_INLINE IntVec floor_div_any(IntVec x, IntVec y) {
+  const IntTag d;
+  const IntVec zero = hn::Zero(d), minus_one = hn::Set(d, -1);
+  // No lane divides by 0, and none by -1, whose quotient may be too large.
+  const auto is_special = hn::Or(hn::Eq(y, zero), hn::Eq(y, minus_one));
+  const IntVec divisor = hn::IfThenElse(is_special, hn::Set(d, 1), y);
+#if HWY_TARGET == HWY_SCALAR
+  const IntVec quotient = floor_div_by_double(d, x, divisor);
+#else
+  const hn::Half<IntTag> half;
+  const IntVec quotient =
+      hn::Combine(d, floor_div_by_double(half, hn::UpperHalf(half, x), hn::UpperHalf(half, divisor)),
+                  floor_div_by_double(half, hn::LowerHalf(half, x), hn::LowerHalf(half, divisor)));
+#endif
+  return hn::IfThenElse(is_special, hn::And(hn::Neg(x), y), quotient);
+}
+
+/// As ir::eval_int() of each lane: what floor_div leaves, with the divisor's sign; x for a divisor of 0.
+HWY_INLINE IntVec mod_any(IntVec x, IntVec y) { return hn::Sub(x, hn::Mul(floor_div_any(x, y), y)); }
+
 }  // namespace scoremod::backend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

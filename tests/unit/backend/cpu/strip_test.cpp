@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include "ir/op_table.hpp"
 #include "ir/scalar_eval.hpp"
@@ -180,11 +181,25 @@ std::vector<std::vector<Type>> argument_types(ir::Signature signature) {
   return {};
 }
 
-class StripOp : public testing::TestWithParam<int> {};
+class StripOp : public testing::TestWithParam<int> {
+ protected:
+  ~StripOp() override { use(0); }
 
-TEST_P(StripOp, MeansWhatTheOpTableSays) {
+  /// One instruction set of those compiled in, or the best again with 0.
+  static void use(std::int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+TEST_P(StripOp, MeansWhatTheOpTableSaysOnEveryInstructionSet) {
   const auto op = static_cast<Op>(GetParam());
-  for (const std::vector<Type>& types : argument_types(ir::info(op).signature)) check_op(op, types);
+  for (std::int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) {
+    const std::int64_t target = rest & -rest;
+    SCOPED_TRACE(hwy::TargetName(target));
+    use(target);
+    for (const std::vector<Type>& types : argument_types(ir::info(op).signature)) check_op(op, types);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StripOp, testing::Range(static_cast<int>(Op::kAdd), kOpCount));
