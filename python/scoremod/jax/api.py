@@ -13,7 +13,7 @@ from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
-from scoremod.jax.float8 import checked_factors, output_dtype
+from scoremod.jax.float8 import checked_factors, counts, output_dtype
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
@@ -46,6 +46,10 @@ def flex_attention(
     descale_k=None,
     descale_v=None,
     scale_o=None,
+    scale_dq=None,
+    scale_dk=None,
+    scale_dv=None,
+    descale_d_o=None,
     out_dtype=None,
     return_lse=False,
     return_max_logit=False,
@@ -84,6 +88,11 @@ def flex_attention(
     descale_q, descale_k, descale_v: with arrays of eight bits, what each is multiplied by to be the numbers that it stands for: a positive number, or
         a float array of one element; 1 without it. Nothing is compiled anew for another, and derivatives take them for constants.
     scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
+    scale_dq, scale_dk, scale_dv: likewise what the gradients of the numbers that the arrays stand for are multiplied by. Gradients of arrays of eight
+        bits are of these arrays' dtype, rounded (to bfloat16, then to that) and saturated. Without it the descale: then it is the derivative of what
+        the array holds.
+    descale_d_o: what the gradient of an output of eight bits, which is of its dtype, is multiplied by to be that of the numbers; scale_o without it,
+        for which it is the derivative of what the output holds.
     out_dtype: of the output, where query is of eight bits; bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
     return_lse: also returns float32 (float64 for such arrays) [batch, heads, seq_q], the natural log of each row's sum of exp of the modified scores.
     return_max_logit: also returns, last, the largest modified score of each row's kept keys, of the LSE's shape; -inf without one. It has no
@@ -98,8 +107,6 @@ def flex_attention(
         fastest. Without both, what SCOREMOD_BACKENDS says.
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
-    Arrays of eight bits have no gradient themselves (UnsupportedError); captured arrays have, where out_dtype is of 16 bits or more.
-
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
     to every captured float array. docs/jax.md says what the functions can be made of.
 
@@ -113,12 +120,13 @@ def flex_attention(
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
     descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
-    factors, dtype_o = checked_factors(query, descales, scale_o, out_dtype, return_amax_o)
+    gradient_scales = {"scale_dq": scale_dq, "scale_dk": scale_dk, "scale_dv": scale_dv, "descale_d_o": descale_d_o}
+    factors, dtype_o = checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o)
     if sink is not None and (scale_o is not None or return_amax_o):
         raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it, which are applied before; found one. Scale the output afterwards")
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
-    options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), len(factors))
+    options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
     chosen = (scale, layout, options, keys, backend, backends)
     results = None
     if (placed is not None or sink is not None) and not factors:
@@ -315,6 +323,7 @@ class CallOptions(NamedTuple):
     dtype_o: str | None = None
     amax_o: bool = False
     factors: int = 0
+    gradient_factors: int = 0
 
 
 def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, backends):

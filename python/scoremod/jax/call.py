@@ -28,6 +28,8 @@ _DTYPE_NAMES = {
 
 # Of arrays of eight bits, in the order in which calls bind them.
 FACTORS = ("descale_q", "descale_k", "descale_v", "scale_o")
+# And of their gradients, which no problem binds.
+GRADIENT_FACTORS = ("scale_dq", "scale_dk", "scale_dv", "descale_d_o")
 
 
 class Call(NamedTuple):
@@ -48,6 +50,7 @@ class Call(NamedTuple):
     dtype_o: str | None = None  # of the output, where it isn't query's
     amax_o: bool = False  # whether the forward's last result is the largest magnitude in the output
     factors: int = 0  # how many of the call's last arrays are factors of arrays of eight bits (scoremod.jax.float8)
+    gradient_factors: int = 0  # how many come after these, for whoever differentiates
 
     @property
     def is_ragged(self):
@@ -64,7 +67,7 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the arrays after the operands (docs/problem.md), in their order."""
         options = ((self.lengths, "lengths_kv"), (self.sink, "sink"), (self.dropout, "dropout_keys"))
-        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given), *FACTORS[: self.factors])
+        return (*(() if self.place is None else self.place.bound), *(name for given, name in options if given), *FACTORS[: self.factors], *GRADIENT_FACTORS[: self.gradient_factors])
 
     def sizes(self, q, k, v):
         """The Sizes of these arrays or shapes."""
@@ -131,7 +134,7 @@ def split_scale(scale):
     return 1.0, jnp.asarray(scale, jnp.float32)
 
 
-def _fields_of(call, q, k):
+def _fields_of(call, q, k, backward):
     given = (
         ("dropout", call.dropout),
         ("dropout_keys", call.dropout > 0),
@@ -140,6 +143,8 @@ def _fields_of(call, q, k):
         ("lengths", {"kv": True} if call.lengths else None),
         ("sink", "learned" if call.sink else None),
         ("dtype_o", call.dtype_o),
+        # Which has every number of eight bits.
+        ("dtype_d_o", "bf16" if backward and call.dtype_o in ("e4m3", "e5m2") else None),
         ("amax_o", call.amax_o),
     )
     return {name: value for name, value in given if value} | ({} if call.place is None else call.place.fields(call.layout, q, k))
@@ -166,7 +171,7 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         stats=stats,
         deterministic=call.deterministic,
     )
-    fields = _fields_of(call, q, k)
+    fields = _fields_of(call, q, k, backward)
     if not fields:
         return text
     problem = json.loads(text) | fields

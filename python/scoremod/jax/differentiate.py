@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from scoremod.jax.attention_primitives import backward, forward
-from scoremod.jax.float8 import refuse_gradients, refuse_lse_gradient
+from scoremod.jax.float8 import gradient_of_numbers, gradients_of_arrays, refuse_lse_gradient, split_gradient_factors
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.sequences import gathered
@@ -16,7 +16,8 @@ from scoremod.jax.sequences import gathered
 
 def attend(call, q, k, v, operands, *, with_lse):
     """The output, or (output, lse) if with_lse, all differentiable, and at the end the largest scores if call.max_logit, and the largest magnitude if
-    call.amax_o, which are taken for constants. operands are arrays, one for each operand of call.program, then what is bound beside them (call.bound)."""
+    call.amax_o, which are taken for constants. operands are arrays, one for each operand of call.program, then what is bound beside them (call.bound);
+    of arrays of eight bits the factors of their gradients, too."""
     if call.is_paged:
         return _attend_paged(call, q, k, v, operands, with_lse=with_lse)
     compute = attention_lse_and_max if call.max_logit or call.amax_o else attention_and_lse if with_lse else attention
@@ -63,19 +64,22 @@ def _backward_rule_of_pages(call, with_lse, pull_back, upstream):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(call, q, k, v, operands):
-    """The output; operands are arrays, one for each operand of call.program."""
+    """The output; operands are attend()'s."""
+    call, operands, _ = split_gradient_factors(call, operands)
     return forward(call, q, k, v, operands, with_lse=False)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention_and_lse(call, q, k, v, operands):
     """(output, lse), both differentiable."""
+    call, operands, _ = split_gradient_factors(call, operands)
     return tuple(forward(call, q, k, v, operands, with_lse=True))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention_lse_and_max(call, q, k, v, operands):
     """(output, lse, and the largest scores and magnitude, as far as the call has them), of which the first two are differentiable."""
+    call, operands, _ = split_gradient_factors(call, operands)
     return tuple(forward(call, q, k, v, operands, with_lse=True))
 
 
@@ -88,14 +92,15 @@ class _Wanted:
 
 
 def _run_forward(call, q, k, v, operands):
+    given = tuple(x.value for x in operands)
+    call, operands, _ = split_gradient_factors(call, operands)
     wanted = tuple(
         i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
     )
-    refuse_gradients(call, q, k, v)
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
     results = forward(call, q, k, v, operands, with_lse=True, wanted=wanted)
     o, lse = named_results(*results[:2])
-    return (o, lse, *results[2:]), (q, k, v, operands, o, lse, _Wanted(wanted))
+    return (o, lse, *results[2:]), (q, k, v, given, o, lse, _Wanted(wanted))
 
 
 def _forward_rule(call, q, k, v, operands):
@@ -121,17 +126,18 @@ def _instantiate(cotangent):
 
 
 def _gradients(call, kept, d_o, d_lse):
-    q, k, v, operands, o, lse, wanted = kept
+    q, k, v, given, o, lse, wanted = kept
+    call, operands, factors = split_gradient_factors(call, given)
     dim_v = v.shape[-1]
     if d_lse is not None:
         refuse_lse_gradient(call)
         v, o, d_o = with_lse_column(call, v, o, d_o, d_lse)
         call = call._replace(given_deltas=True)
-    dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, d_o, operands, wanted=wanted.numbers)
+    dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, gradient_of_numbers(call, d_o), operands, wanted=wanted.numbers)
+    if call.factors:
+        (dq, dk, dv), gradients = gradients_of_arrays(call, (q, k, v), (dq, dk, dv), gradients, factors)
     by_number = dict(zip(wanted.numbers, gradients))
-    if call.factors:  # nobody has asked for these
-        dq = dk = dv = None
-    return dq, dk, dv if dv is None else dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(operands)))
+    return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(given)))
 
 
 # Head dims of fused attention are multiples of 8.
@@ -142,12 +148,12 @@ def with_lse_column(call, v, o, d_o, d_lse):
     """d loss / d lse, brought in through columns that v, o and d_o get.
 
     The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
-    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too, and a sink has no dP:
-    there the sum of the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
+    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too, a sink has no dP,
+    and in eight bits, times a factor, there may be no 1: there the sum of the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
     """
     d_lse = call.as_rows(d_lse).astype(d_o.dtype)
     zeros = jnp.zeros((*d_o.shape[:-1], _COLUMNS - 1), d_o.dtype)
-    if call.dropout or call.sink:
+    if call.dropout or call.sink or call.factors:
         v = jnp.concatenate([v, jnp.zeros((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
         o = jnp.concatenate([o, -d_lse, zeros], axis=-1)
         return v, o, jnp.concatenate([d_o, jnp.ones_like(d_lse), zeros], axis=-1)

@@ -1,7 +1,8 @@
 """Arrays of eight bits: query, key and value as float8_e4m3fn or float8_e5m2, each with the factor that makes it the numbers that it stands for.
 
 The factors are arrays of the call after its operands and keys of dropout, in the order of docs/problem.md: descale_q, descale_k, descale_v, and
-scale_o where the output is of eight bits, too. Whoever differentiates takes them for constants.
+scale_o where the output is of eight bits, too. Whoever differentiates takes them for constants. After them are those of the gradients, of which
+the problem knows nothing: its backward writes the gradients of the numbers in bfloat16, and reads that of o so.
 """
 
 import numbers
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax.call import GRADIENT_FACTORS
 
 FLOAT8 = {jnp.dtype(jnp.float8_e4m3fn): "e4m3", jnp.dtype(jnp.float8_e5m2): "e5m2"}
 _OUTPUTS = {jnp.dtype(jnp.float32): "f32", jnp.dtype(jnp.float16): "f16", jnp.dtype(jnp.bfloat16): "bf16", **FLOAT8}
@@ -25,9 +27,10 @@ def output_dtype(call, q):
     return q.dtype if call.dtype_o is None else next(dtype for dtype, name in _OUTPUTS.items() if name == call.dtype_o)
 
 
-def checked_factors(query, descales, scale_o, out_dtype, return_amax_o):
-    """(factors, name of the output's dtype): what a call of these arguments has of them; ([], None) where query isn't of eight bits."""
-    given = {**descales, "scale_o": scale_o, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}
+def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return_amax_o):
+    """(factors, name of the output's dtype): what a call of these arguments has of them, those of gradients last; ([], None) where query isn't of
+    eight bits. gradient_scales: GRADIENT_FACTORS by name."""
+    given = {**descales, "scale_o": scale_o, **gradient_scales, "out_dtype": out_dtype, "return_amax_o": return_amax_o or None}
     if not is_float8(query):
         for name, value in given.items():
             if value is not None:
@@ -41,8 +44,21 @@ def checked_factors(query, descales, scale_o, out_dtype, return_amax_o):
     if (out in FLOAT8) != (scale_o is not None):
         found = "none" if scale_o is None else "one"
         raise InvalidArgumentError(f"scale_o: expected one with an out_dtype of eight bits, and with no other; found {found} and {out}")
-    factors = [_factor(name, 1.0 if value is None else value) for name, value in descales.items()]
-    return factors + ([_factor("scale_o", scale_o)] if scale_o is not None else []), _OUTPUTS[out]
+    if gradient_scales["descale_d_o"] is not None and out not in FLOAT8:
+        raise InvalidArgumentError(f"descale_d_o: expected one with an out_dtype of eight bits alone, found one and {out}")
+    factors = {name: 1.0 if value is None else value for name, value in {**descales, "scale_o": scale_o}.items()}
+    # The derivatives of what the arrays hold.
+    of_gradients = zip(gradient_scales.items(), factors.values(), strict=True)
+    factors |= {name: default if value is None else value for (name, value), default in of_gradients}
+    if out not in FLOAT8:
+        factors.pop("scale_o")
+    return [_factor(name, value) for name, value in factors.items()], _OUTPUTS[out]
+
+
+def counts(factors):
+    """How many of a call's factors its problem binds, and how many are its gradients'."""
+    of_gradients = len(GRADIENT_FACTORS) if factors else 0
+    return len(factors) - of_gradients, of_gradients
 
 
 def _factor(name, value):
@@ -56,21 +72,35 @@ def _factor(name, value):
     return jax.lax.stop_gradient(jnp.asarray(value, jnp.float32).reshape(()))
 
 
-def refuse_gradients(call, q, k, v):
-    """Raises UnsupportedError where a derivative was asked of what has none; q, k and v as custom_vjp's rules get them."""
-    if not call.factors:
-        return
-    for name, tensor in (("query", q), ("key", k), ("value", v)):
-        if tensor.perturbed:
-            raise UnsupportedError(
-                f"{name}: expected no derivative with respect to an array of eight bits, whose gradient would have to be of its dtype; found one asked "
-                "for. Differentiate with respect to what it was made of with a rule of your own, and compute its gradient with scoremod.Attention "
-                '("dtype_gradients")'
-            )
-    if call.dtype_o in FLOAT8.values():
-        raise UnsupportedError("out_dtype: expected 16 bits or more of an output that is differentiated, found eight")
+def split_gradient_factors(call, operands):
+    """(the call as the problem knows it, its operands, {name: factor} of what its gradients have)."""
+    count = len(operands) - call.gradient_factors
+    return call._replace(gradient_factors=0), operands[:count], dict(zip(GRADIENT_FACTORS, operands[count:]))
+
+
+def gradient_of_numbers(call, d_o):
+    """d_o, of an output of eight bits, as the backward takes it. What it has yet to be multiplied by is descale_d_o, which every gradient is
+    proportional to."""
+    return d_o.astype(jnp.bfloat16) if call.dtype_o in FLOAT8.values() else d_o
+
+
+def gradients_of_arrays(call, arrays, gradients, operand_gradients, factors):
+    """What the backward gives, as query's, key's and value's gradients, each in its array's dtype, and those of operands."""
+    upstream = factors["descale_d_o"] if call.dtype_o in FLOAT8.values() else jnp.float32(1)
+    scaled = [x.astype(jnp.float32) * (upstream * factors[name]) for x, name in zip(gradients, GRADIENT_FACTORS)]
+    operand_gradients = [(x.astype(jnp.float32) * upstream).astype(x.dtype) for x in operand_gradients]
+    return [_saturated(x, array.dtype) for x, array in zip(scaled, arrays)], operand_gradients
+
+
+def _saturated(x, dtype):
+    """NaN stays."""
+    largest = float(jnp.finfo(dtype).max)
+    return jnp.clip(x, -largest, largest).astype(dtype)
 
 
 def refuse_lse_gradient(call):
-    if call.factors:
-        raise UnsupportedError("return_lse: expected no derivative of the LSE, or of a sink, where query is of eight bits; found one asked for")
+    if call.dtype_o in FLOAT8.values():
+        raise UnsupportedError(
+            "return_lse: expected no derivative of the LSE beside an output of eight bits, which it would be brought in through; found one asked "
+            "for. Take an out_dtype of 16 bits or more"
+        )

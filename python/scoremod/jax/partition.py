@@ -15,7 +15,7 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scoremod.jax.call import FACTORS
+from scoremod.jax.call import FACTORS, GRADIENT_FACTORS
 from scoremod.jax.dropout import at_head
 from scoremod.program import Builder, OperandDecl
 
@@ -90,7 +90,7 @@ def letters_of(call, tensors, results):
 
 def _bound_letters(call, name):
     """Of what is bound after the operands: rows of batches, which ragged sequences keep together."""
-    if name in FACTORS:
+    if name in FACTORS or name in GRADIENT_FACTORS:
         return ""
     if name == "sink":
         return "H"
