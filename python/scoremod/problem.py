@@ -17,7 +17,8 @@ class OperandTensor(NamedTuple):
 
 
 def problem_json(
-    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, tensors=None, **fields
+    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, tensors=None, named=None,
+    **fields,
 ):
     """The text.
 
@@ -26,6 +27,7 @@ def problem_json(
     dtype: of query, key, value and output, as in OperandTensor.
     scale: a number; None for 1 / sqrt(dim_qk).
     tensors: for "q", "k", "v" or "o" that lie otherwise than `layout` says: {"batch", "head", "sequence", "dim"} -> stride in elements.
+    named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or has no gradient.
     fields: others of docs/problem.md, by their names.
     """
     problem = {
@@ -33,7 +35,8 @@ def problem_json(
         "dtype": dtype,
         "layout": layout,
         "program": program.text(),
-        "operands": [_operand(number, operand) for number, operand in enumerate(operands)],
+        "operands": [_operand(operand_name(number), operand) for number, operand in enumerate(operands)]
+        + [_operand(name, operand) for name, operand in (named or {}).items()],
         "backward": backward,
         "stats": stats,
         "deterministic": deterministic,
@@ -47,9 +50,9 @@ def problem_json(
     return json.dumps(problem)
 
 
-def _operand(number, operand):
+def _operand(name, operand):
     described = {
-        "name": operand_name(number),
+        "name": name,
         "dtype": operand.dtype,
         "shape": list(operand.shape),
         "gradient": operand.gradient,

@@ -1,6 +1,5 @@
 """One attention call as a plain value, and its problem as JSON."""
 
-import json
 import numbers
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from scoremod.arguments import finite
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.jax.places import Paged, Ragged
+from scoremod.places import Paged, Ragged
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
 from scoremod.sizes import sizes_of
@@ -161,7 +160,11 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         OperandTensor(_DTYPE_NAMES[np.dtype(operand.dtype)], tuple(operand.shape), wanted is None or i in wanted)
         for i, operand in enumerate(operands)
     ]
-    text = problem_json(
+    named = {}
+    if "sink" in bound:
+        number, sink = bound["sink"]
+        named["sink"] = OperandTensor(_DTYPE_NAMES[np.dtype(sink.dtype)], tuple(sink.shape), wanted is None or number in wanted)
+    return problem_json(
         call.sizes(q, k, v),
         call.program,
         described,
@@ -170,13 +173,6 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
         backward=backward,
         stats=stats,
         deterministic=call.deterministic,
+        named=named,
+        **_fields_of(call, q, k, backward),
     )
-    fields = _fields_of(call, q, k, backward)
-    if not fields:
-        return text
-    problem = json.loads(text) | fields
-    if "sink" in bound:
-        number, sink = bound["sink"]
-        gradient = wanted is None or number in wanted
-        problem["operands"].append({"name": "sink", "dtype": _DTYPE_NAMES[np.dtype(sink.dtype)], "shape": list(sink.shape), "gradient": gradient})
-    return json.dumps(problem)

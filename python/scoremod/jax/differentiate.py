@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
+from scoremod import lse_gradient
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.float8 import gradient_of_numbers, gradients_of_arrays, refuse_lse_gradient, split_gradient_factors
 from scoremod.jax.kept_results import named_results
@@ -140,26 +141,10 @@ def _gradients(call, kept, d_o, d_lse):
     return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(given)))
 
 
-# Head dims of fused attention are multiples of 8.
-_COLUMNS = 8
-
-
 def with_lse_column(call, v, o, d_o, d_lse):
-    """d loss / d lse, brought in through columns that v, o and d_o get.
-
-    The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
-    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too, a sink has no dP,
-    and in eight bits, times a factor, there may be no 1: there the sum of the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
-    """
-    d_lse = call.as_rows(d_lse).astype(d_o.dtype)
-    zeros = jnp.zeros((*d_o.shape[:-1], _COLUMNS - 1), d_o.dtype)
-    if call.dropout or call.sink or call.factors:
-        v = jnp.concatenate([v, jnp.zeros((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
-        o = jnp.concatenate([o, -d_lse, zeros], axis=-1)
-        return v, o, jnp.concatenate([d_o, jnp.ones_like(d_lse), zeros], axis=-1)
-    v = jnp.concatenate([v, jnp.ones((*v.shape[:-1], _COLUMNS), v.dtype)], axis=-1)
-    o = jnp.concatenate([o, jnp.zeros_like(d_lse), zeros], axis=-1)
-    return v, o, jnp.concatenate([d_o, d_lse, zeros], axis=-1)
+    """scoremod.lse_gradient's columns for d_lse of the shape of an LSE."""
+    by_row_sum = bool(call.dropout or call.sink or call.factors)
+    return lse_gradient.with_lse_column(jnp, v, o, d_o, call.as_rows(d_lse).astype(d_o.dtype), by_row_sum=by_row_sum)
 
 
 paged_attention.defvjp(_forward_rule_of_pages, _backward_rule_of_pages)

@@ -10,7 +10,7 @@ import numpy as np
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.places import Paged, Ragged
+from scoremod.places import Paged, Ragged
 
 
 class Sequences:

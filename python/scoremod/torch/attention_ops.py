@@ -11,6 +11,7 @@ Tensors are [batch, head, sequence, dim]; `call` is Call.text(). `backward` says
 import torch
 
 from scoremod.errors import UnsupportedError
+from scoremod.lse_gradient import with_lse_column
 from scoremod.torch import execution
 from scoremod.torch.call import call_of, with_given_deltas
 from scoremod.torch.fold_batch import fold_backward, fold_forward
@@ -86,32 +87,11 @@ def differentiate(ctx, d_o, d_lse, d_largest=None):
     d_o = torch.zeros_like(o) if d_o is None else d_o
     call = ctx.call
     if d_lse is not None:
-        v, o, d_o = with_lse_column(v, o, d_o, d_lse, drops=dropout is not None)
+        v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=dropout is not None)
         call = with_given_deltas(call)
     dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, dropout, ctx.wanted, call)
     by_number = dict(zip(ctx.wanted, gradients))
     return dq, dk, dv[..., :dim], [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
-
-
-# Head dims of fused attention are multiples of 8.
-_COLUMNS = 8
-
-
-def with_lse_column(v, o, d_o, d_lse, drops=False):
-    """d loss / d lse, brought in through columns that v, o and d_o get.
-
-    The gradient of a modified score is p * (dP - rowsum(d_o * o) + d_lse), where dP = d_o v^T. With a column of ones in v, d_lse in d_o and
-    zeros in o, dP grows by d_lse and the sum of the row stays, which is the same. Dropout would drop that part of dP, too: where weights are
-    dropped, the sum of the row becomes less by d_lse instead, with a column of ones in d_o, -d_lse in o and zeros in v.
-    """
-    d_lse = d_lse[..., None].to(d_o.dtype)
-    zeros = d_o.new_zeros((*d_o.shape[:-1], _COLUMNS - 1))
-    if drops:
-        v = torch.cat([v, v.new_zeros((*v.shape[:-1], _COLUMNS))], dim=-1)
-        return v, torch.cat([o, -d_lse, zeros], dim=-1), torch.cat([d_o, torch.ones_like(d_lse), zeros], dim=-1)
-    v = torch.cat([v, v.new_ones((*v.shape[:-1], _COLUMNS))], dim=-1)
-    o = torch.cat([o, torch.zeros_like(d_lse), zeros], dim=-1)
-    return v, o, torch.cat([d_o, d_lse, zeros], dim=-1)
 
 
 def _refuse_second(ctx, *gradients):

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.lse_gradient import with_lse_column
 from scoremod.torch.api import part_of_call
-from scoremod.torch.attention_ops import with_lse_column
 from scoremod.torch.call import with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
 
@@ -172,7 +172,7 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part):
     """(dq, dk, dv, gradients of the wanted operands) of the queries' attention to some keys, from the whole row's o and lse."""
     dim = v.shape[-1]
     if d_lse is not None:
-        v, o, d_o = with_lse_column(v, o, d_o, d_lse)
+        v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=False)
     dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, with_given_deltas(part.text))
     return dq, dk, dv[..., :dim], gradients
 
