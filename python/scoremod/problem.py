@@ -27,7 +27,7 @@ def problem_json(
     dtype: of query, key, value and output, as in OperandTensor.
     scale: a number; None for 1 / sqrt(dim_qk).
     tensors: for "q", "k", "v" or "o" that lie otherwise than `layout` says: {"batch", "head", "sequence", "dim"} -> stride in elements.
-    named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or has no gradient.
+    named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or shape, or has no gradient.
     fields: others of docs/problem.md, by their names.
     """
     problem = {

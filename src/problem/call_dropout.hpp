@@ -10,8 +10,24 @@
 
 namespace scoremod::problem {
 
-/// Words of a batch's row of the operand 'dropout_keys'.
-inline constexpr std::int64_t kDropoutKeyWords = 4;
+/// Words of a batch's row of the operand 'dropout_keys'; with the places of a shard's queries and keys in the second
+/// case.
+inline constexpr std::int64_t kDropoutKeyWords = 4, kPlacedDropoutKeyWords = 10;
+
+/// Where the indices of one axis are among those of the whole sequence, of which a shard has every so many tokens in a
+/// stripe. In 32 bits, as counters are, so that any words mean something.
+struct DropoutPlaces {
+  std::uint32_t first = 0;
+  std::uint32_t tokens = 0;  ///< of a stripe; 0: the indices are a single one
+  std::uint32_t step = 0;    ///< from the beginning of a stripe to that of the next
+
+  std::int64_t at(std::int64_t index) const {
+    const auto i = static_cast<std::uint32_t>(index);
+    return tokens == 0 ? first + i : first + i / tokens * step + i % tokens;
+  }
+  /// How many of the indices from this one on lie one after the other, at most `most`.
+  std::size_t run(std::int64_t index, std::size_t most) const;
+};
 
 /// Which weights of one call on the host are dropped, by the call's own indices: from its seed and offset, or from the
 /// keys that it binds.
@@ -27,21 +43,20 @@ class CallDropout {
 
   bool keeps(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) const {
     const Batch batch = of_batch(b);
-    return batch.mask.keeps(batch.counter, batch.first_head + h, offsets_.query + q, offsets_.key + kv);
+    return batch.mask.keeps(batch.counter, batch.first_head + h, batch.queries.at(offsets_.query + q),
+                            batch.keys.at(offsets_.key + kv));
   }
 
   /// Sets weights[i], of the key at first + i, to zero where it is dropped.
   void drop(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t first, std::size_t count,
-            float* weights) const {
-    const Batch batch = of_batch(b);
-    batch.mask.drop(batch.counter, batch.first_head + h, offsets_.query + q, offsets_.key + first, count, weights);
-  }
+            float* weights) const;
 
  private:
   /// What the elements of one batch have alike.
   struct Batch {
     DropoutMask mask;
     std::int64_t counter, first_head;
+    DropoutPlaces queries, keys;
   };
   Batch of_batch(std::int64_t b) const;
 

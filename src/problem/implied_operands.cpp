@@ -77,9 +77,16 @@ std::optional<std::uint32_t> operand_number(const Program& program, const std::s
   return static_cast<std::uint32_t>(found - decls.begin());
 }
 
+bool has_dropout_places(const AttentionProblem& problem) {
+  const auto spec = std::ranges::find(problem.operands, kDropoutKeys, &OperandSpec::name);
+  return problem.dropout_keys && spec != problem.operands.end() && spec->shape.size() == 2 &&
+         spec->shape[1] == kPlacedDropoutKeyWords;
+}
+
 std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name) {
   const bool of_queries = name == kOffsetsOfQueries;
-  if (name == kDropoutKeys && problem.dropout_keys) return {problem.batch, kDropoutKeyWords};
+  if (name == kDropoutKeys && problem.dropout_keys)
+    return {problem.batch, has_dropout_places(problem) ? kPlacedDropoutKeyWords : kDropoutKeyWords};
   if ((of_queries && problem.tokens_q) || (name == kOffsetsOfKeys && problem.tokens_kv)) return {problem.batch + 1};
   const bool is_page_table = name == kPagesOfKeys || name == kPagesOfValues;
   if (is_page_table && problem.paged) return {problem.batch, problem.paged->blocks_per_sequence};

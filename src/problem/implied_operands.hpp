@@ -31,6 +31,10 @@ std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
 /// by no program, and without a gradient.
 bool is_tensor_scale(const AttentionProblem& problem, const std::string& name);
 
+/// Whether the problem's keys of dropout have the places of queries and keys beside them (problem/call_dropout.hpp),
+/// which their shape says.
+bool has_dropout_places(const AttentionProblem& problem);
+
 /// The shape that a problem's fields give a table of this name, which only they can know; empty for all others.
 std::vector<std::int64_t> implied_table_shape(const AttentionProblem& problem, const std::string& name);
 

@@ -49,6 +49,7 @@ class Call(NamedTuple):
     dtype_o: str | None = None  # of the output, where it isn't query's
     amax_o: bool = False  # whether the forward's last result is the largest magnitude in the output
     factors: int = 0  # how many of the call's last arrays are factors of arrays of eight bits (scoremod.jax.float8)
+    dropout_places: bool = False  # whether those keys say where queries and keys are in the whole sequence (scoremod.jax.dropout.at_places)
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
 
     @property
@@ -164,6 +165,8 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     if "sink" in bound:
         number, sink = bound["sink"]
         named["sink"] = OperandTensor(_DTYPE_NAMES[np.dtype(sink.dtype)], tuple(sink.shape), wanted is None or number in wanted)
+    if call.dropout_places:
+        named["dropout_keys"] = OperandTensor("i32", tuple(bound["dropout_keys"][1].shape))
     return problem_json(
         call.sizes(q, k, v),
         call.program,

@@ -19,6 +19,7 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
+from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_keys, checked_rate
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
@@ -44,6 +45,8 @@ def context_parallel_attention(
     striped=False,
     scale=None,
     layout="BSHD",
+    dropout_rate=0.0,
+    dropout_key=None,
     return_lse=False,
     backend=None,
     backends=None,
@@ -56,6 +59,7 @@ def context_parallel_attention(
         "all_gather" gathers them, as backend="xla" and fallback="xla" always do.
     striped: which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
         is 1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
+    dropout_key: one for all shards. What is dropped is what flex_attention of the whole sequence drops.
     The rest is flex_attention's.
     """
     if strategy not in STRATEGIES:
@@ -65,12 +69,14 @@ def context_parallel_attention(
     sizes = sizes_of(layout, query, key, value)
     deal = _Deal.of(lax.axis_size(axis_name), sizes, striped)
     shard = lax.axis_index(axis_name).astype(jnp.int32)
-    gather = functools.partial(lax.all_gather, axis_name=axis_name, axis=layout.index("S"), tiled=True)
+    gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
+    rate = checked_rate(dropout_rate)
+    dropout = [call_keys(dropout_key, jnp.arange(sizes.batch, dtype=jnp.int32))] if rate else []
     if backend != XLA or backends is not None:
         chosen_among = selected(backend, backends)
         try:
             dtype_of(query, key, value)
-            part = _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, chosen_among, axis_name)
+            part = _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, chosen_among, axis_name)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:
@@ -83,6 +89,9 @@ def context_parallel_attention(
             operands = [shard if isinstance(source, _Shard) else source.array() for source in part.sources]
             if part.ring is None:
                 key, value = gather(key), gather(value)
+                operands += [at_places(keys, (deal.places(deal.queries), shard), (WHOLE, 0)) for keys in dropout]
+            else:
+                operands += dropout
             query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
             if part.ring is None:
                 return attend(part.call, query, key, value, tuple(operands), with_lse=bool(return_lse))
@@ -90,8 +99,12 @@ def context_parallel_attention(
             return ring_attention(part.ring, query, key, value, tuple(operands), with_lse=bool(return_lse))
     dtype_of(query, key, value, on_xla=True)
     functions = (deal.at_positions(score_mod, shard, 3), deal.at_positions(mask_mod, shard, 2))
+    if dropout:
+        queries = jnp.arange(deal.queries, dtype=jnp.int32)
+        of_keys = jnp.arange(deal.keys * deal.shards, dtype=jnp.int32)
+        dropout = [jnp.zeros_like(queries), deal.position(_OfArrays, deal.queries, shard, queries), of_keys, *dropout]
     query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
-    o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout)
+    o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout, dropout=(rate, dropout))
     return (o, lse) if return_lse else o
 
 
@@ -150,23 +163,24 @@ class _Deal(NamedTuple):
             within = compute.add(within, place) if step > 1 else within
         return compute.add(within, compute.by("mul", shard, step))
 
-    def position_in_gathered(self, compute, local):
-        """Of a key's index among the gathered ones."""
-        if not self.tokens:
-            return local
-        return self.position(compute, self.keys, compute.by("floor_div", local, self.keys), compute.by("mod", local, self.keys))
+    def places(self, length):
+        """The same of all of a shard's indices."""
+        return Places(self.tokens, self.tokens, self.shards * self.tokens) if self.tokens else Places(length)
 
-    def at_positions(self, function, shard, first):
-        """A function of positions, None too, as one of local indices of queries and of indices of gathered keys. first: which of its arguments
-        is the query's."""
+    def gathered(self, array, axis_name, axis):
+        """Keys or values of all shards, in the order of their positions."""
+        whole = lax.all_gather(array, axis_name=axis_name, axis=axis, tiled=True)
+        return unstripe(whole, self.shards, axis, self.tokens) if self.tokens else whole
+
+    def at_positions(self, function, shard, query_argument):
+        """A function of positions, None too, as one of local indices of queries and of gathered keys."""
         if function is None:
             return None
 
         @functools.wraps(function)
         def of_indices(*arguments):
             arguments = list(arguments)
-            arguments[first] = self.position(_OfArrays, self.queries, shard, arguments[first])
-            arguments[first + 1] = self.position_in_gathered(_OfArrays, arguments[first + 1])
+            arguments[query_argument] = self.position(_OfArrays, self.queries, shard, arguments[query_argument])
             return function(*arguments)
 
         return of_indices
@@ -208,34 +222,34 @@ class _Traced(NamedTuple):
     def check_runs(self, query, key, value, platform):
         """Raises UnsupportedError where a backend can't run a part."""
         arrays = [jax.eval_shape(source.array) if not isinstance(source, _Shard) else _INDEX for source in self.sources]
+        keys = [jax.ShapeDtypeStruct((query.shape[self.call.axis("B")], PLACED_WORDS), jnp.int32)] if self.call.dropout else []
         shards = self.deal.shards if self.ring is None else 1
         at = self.call.axis("S")
         key, value = (jax.ShapeDtypeStruct((*x.shape[:at], shards * x.shape[at], *x.shape[at + 1 :]), x.dtype) for x in (key, value))
         parts = [(self.call, range(len(arrays)))] if self.ring is None else [part for part in self.ring.parts if part.call is not None]
         for call, order in parts:
-            problem = problem_text(call, query, key, value, [arrays[i] for i in order], backward=False, stats=True)
+            problem = problem_text(call, query, key, value, [*(arrays[i] for i in order), *keys], backward=False, stats=True)
             compiled(problem, call.backends, platform)
 
 
 _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 
 
-def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, backends, axis_name):
+def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, backends, axis_name):
     def query_position(tracer, local):
         return deal.position(_OfNodes(tracer.builder), deal.queries, tracer.operands.call_value(_Shard("queries")), local)
 
     def key_position(tracer, local):
-        if strategy == ALL_GATHER:
-            return deal.position_in_gathered(_OfNodes(tracer.builder), local)
         shard, distance = (tracer.operands.call_value(_Shard(of)) for of in ("queries", "distance"))
         return deal.position(_OfNodes(tracer.builder), deal.keys, tracer.builder.op("sub", shard, distance), local)
 
     whole = {**sizes.axes(), "q_idx": deal.queries * deal.shards, "kv_idx": deal.keys * deal.shards}
     number, array = split_scale(scale)
-    program, sources = trace(score_mod, mask_mod, whole, array, {"q_idx": query_position, "kv_idx": key_position})
-    call = Call(program, layout, number, backends, False)
+    positions = {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
+    program, sources = trace(score_mod, mask_mod, whole, array, positions)
+    call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0)
     if strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))
     shards = Shards(*places, deal.shards, (deal.queries, deal.keys))
-    return _Traced(call, sources, Ring.of(call, axis_name, shards), deal)
+    return _Traced(call, sources, Ring.of(call, axis_name, shards, (deal.places(deal.queries), deal.places(deal.keys))), deal)

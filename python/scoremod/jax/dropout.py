@@ -2,10 +2,12 @@
 compiled anew for another key, and no host reads it.
 
 A call's keys are the operand dropout_keys of its problem (docs/problem.md), int32 [batch, 4]: the bits of the two words of Philox's key, the
-batch's number in its counters, and what is added to the heads'. Batches carry theirs with them, into shards and under jax.vmap.
+batch's number in its counters, and what is added to the heads'. Batches carry theirs with them, into shards and under jax.vmap. Those of a part of
+a sequence say where its queries and keys are in the whole, too: int32 [batch, 10].
 """
 
 import numbers
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,26 @@ def at_head(keys, first):
     return keys.at[:, _HEAD].add(jnp.asarray(first, jnp.int32))
 
 
+class Places(NamedTuple):
+    """Where the shards of a sequence have their indices in the whole of it: shard number n from n * apart on, in stripes of so many tokens, whose
+    beginnings are `step` from each other; or without stripes one after the other."""
+
+    apart: int
+    tokens: int = 0
+    step: int = 0
+
+
+WHOLE = Places(0)
+PLACED_WORDS = 4 + 2 * len(WHOLE)
+
+
+def at_places(keys, *places):
+    """The keys of a part of a sequence. places: (Places, number of the shard) of its queries, and of its keys."""
+    words = [jnp.stack([jnp.asarray(shard, jnp.int32) * of.apart, *map(jnp.int32, of[1:])]) for of, shard in places]
+    words = jnp.concatenate(words)
+    return jnp.concatenate([keys, jnp.broadcast_to(words, (keys.shape[0], words.shape[0]))], axis=1)
+
+
 def shares(keys, rate, shape, first_key):
     """What the weights of shape [batch, heads, queries, keys] are multiplied by, from a key on whose index 4 divides: the function that all
     engines compute, as XLA operations."""
@@ -55,16 +77,16 @@ def shares(keys, rate, shape, first_key):
     return _factors(bits.reshape(batch, heads, queries, -1)[..., :count], rate)
 
 
-def shares_in_sequences(keys, rate, shape, first_key, of_query, query, key):
-    """The same for tokens of sequences one after the other, [1, heads, tokens, some of the key tokens]: the number of each query token's sequence
-    and its position there, and each key token's. What it says of tokens of two sequences means nothing."""
+def shares_at(keys, rate, shape, first_key, of_query, query, key):
+    """The same of tokens that are elsewhere, [batch, heads, tokens, some of the key tokens]: what is added to the number of each query token's batch,
+    and its position there, and each key token's. Of sequences one after the other, which are one batch, what it says of tokens of two means nothing."""
     _, heads, _, count = shape
-    words = lax.bitcast_convert_type(keys, jnp.uint32)[0]
+    words = lax.bitcast_convert_type(keys, jnp.uint32)[:, :, None, None, None]
     key = lax.dynamic_slice_in_dim(key, first_key, count).astype(jnp.uint32)
-    head = words[_HEAD] + jnp.arange(heads, dtype=jnp.uint32)
+    head = words[:, _HEAD] + jnp.arange(heads, dtype=jnp.uint32)[None, :, None, None]
     rows = [x.astype(jnp.uint32)[None, None, :, None] for x in (query, of_query)]
-    counter = jnp.broadcast_arrays((key // 4)[None, None, None, :], rows[0], head[None, :, None, None], words[_BATCH] + rows[1])
-    bits = jnp.stack(_philox(counter, (words[_WORD0], words[_WORD1])))
+    counter = jnp.broadcast_arrays((key // 4)[None, None, None, :], rows[0], head, words[:, _BATCH] + rows[1])
+    bits = jnp.stack(_philox(counter, (words[:, _WORD0], words[:, _WORD1])))
     return _factors(jnp.select([key % 4 == n for n in range(4)], list(bits)), rate)
 
 

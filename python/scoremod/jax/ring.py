@@ -10,6 +10,7 @@ from jax import lax
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.call import Call
 from scoremod.jax.differentiate import with_lse_column
+from scoremod.jax.dropout import at_places
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.shard_distance import Shards, at_distance, keeps_nothing
@@ -34,9 +35,10 @@ class Ring(NamedTuple):
     shards: Shards
     parts: tuple
     part_at: tuple  # the number of the part at distance d is part_at[d + shards.count - 1]
+    places: tuple = ()  # with dropout, whose keys are the last operand: Places of queries and of keys
 
     @classmethod
-    def of(cls, call, axis_name, shards):
+    def of(cls, call, axis_name, shards, places):
         parts, part_at = {}, []
         for distance in range(1 - shards.count, shards.count):
             program, order = at_distance(call.program, shards, distance)
@@ -44,18 +46,23 @@ class Ring(NamedTuple):
             part_at.append(parts.setdefault(part, len(parts)))
         if len(parts) > _MAX_PROGRAMS:
             parts, part_at = {Part(call, tuple(range(len(call.program.operands)))): 0}, [0] * len(part_at)
-        return cls(call, axis_name, shards, tuple(parts), tuple(part_at))
+        return cls(call, axis_name, shards, tuple(parts), tuple(part_at), places if call.dropout else ())
 
     def at_step(self, number, operands, run):
         """run(part, its operands), of the part of a step, in which the keys are those of the shard `number` places before this one. All parts'
-        results are alike; operands: those of the whole call."""
+        results are alike; operands: those of the whole call, and the keys of its dropout."""
         count = self.shards.count
         shard = lax.axis_index(self.axis_name).astype(jnp.int32)
         distance = shard - (shard - number) % count
         operands = list(operands)
         if self.shards.distance is not None:
             operands[self.shards.distance] = distance
-        branches = [lambda *operands, part=part: run(part, [operands[i] for i in part.order]) for part in self.parts]
+        bound = ()
+        if self.places:
+            queries, keys = self.places
+            operands[-1] = at_places(operands[-1], (queries, shard), (keys, shard - distance))
+            bound = (len(operands) - 1,)
+        branches = [lambda *operands, part=part: run(part, [operands[i] for i in (*part.order, *bound)]) for part in self.parts]
         if len(branches) == 1:
             return branches[0](*operands)
         return lax.switch(jnp.asarray(self.part_at, jnp.int32)[distance + (count - 1)], branches, *operands)

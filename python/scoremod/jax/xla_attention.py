@@ -16,7 +16,7 @@ from jax.extend import core
 
 from scoremod.errors import UnsupportedError
 from scoremod.jax.call import split_scale
-from scoremod.jax.dropout import shares, shares_in_sequences
+from scoremod.jax.dropout import shares, shares_at
 from scoremod.jax.explicit_axes import explicit_axes
 from scoremod.jax.jaxprs import without_arrays
 from scoremod.jax.kept_results import named_results
@@ -35,7 +35,7 @@ class _Functions(NamedTuple):
     mask_mod: core.Jaxpr | None
     score_array_count: int
     dropout: float  # the rate; the last of the arrays are then what `shares` takes
-    dropout_arrays: int  # how many: the call's keys, or before them the places of tokens in sequences (scoremod.jax.dropout)
+    dropout_arrays: int  # how many: the call's keys, or before them where tokens are (scoremod.jax.dropout.shares_at)
 
     def shares(self, arrays, like, first):
         """What the weights `like` of a block of keys are multiplied by on their way to the output."""
@@ -44,12 +44,12 @@ class _Functions(NamedTuple):
         if self.dropout_arrays == 1:
             return shares(arrays[-1], self.dropout, like.shape, first)
         *places, keys = arrays[-self.dropout_arrays :]
-        return shares_in_sequences(keys, self.dropout, like.shape, first, *places)
+        return shares_at(keys, self.dropout, like.shape, first, *places)
 
 
 def xla_attention(q, k, v, score_mod, mask_mod, *, scale, layout, dropout=(0.0, ())):
     """(o, lse, largest scores) of arrays in a layout; scale is a number or a scalar array. dropout: the rate, and a list of what
-    decides which weights are dropped: the call's keys, and before them for tokens of sequences Sequences.tokens_places."""
+    decides which weights are dropped: the call's keys, and before them the three arrays of shares_at for tokens that are elsewhere."""
     if explicit_axes(q):
         raise UnsupportedError(
             "backend=\"xla\": expected arrays on no mesh or on one with automatic axes, found explicit axes "

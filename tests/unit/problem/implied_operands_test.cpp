@@ -7,6 +7,7 @@
 
 #include "scoremod/tensors.hpp"
 
+#include "base/concat.hpp"
 #include "support/problem_for.hpp"
 #include "support/refusal.hpp"
 
@@ -46,6 +47,12 @@ TEST(ImpliedOperands, HaveTheKeysOfDropout) {
   ASSERT_EQ(whole.operands.size(), 1U);
   EXPECT_EQ(whole.operands[0], (OperandSpec{"dropout_keys", DType::kI32, {problem.batch, 4}, {}}));
   EXPECT_EQ(whole.program.operands()[0].table_rank, 2);
+  // With places beside them, which the shape says, and no other.
+  problem.operands = {{"dropout_keys", DType::kI32, {problem.batch, 10}, {}}};
+  EXPECT_EQ(with_implied_operands(problem).operands, problem.operands);
+  EXPECT_NO_THROW(validate(problem));
+  problem.operands[0].shape[1] = 7;
+  test::expect_refusal(concat("shape: expected [", problem.batch, ", 4]"), [&] { validate(problem); });
 }
 
 TEST(ImpliedOperands, HaveTheFactorsOfTensorsOfEightBits) {
