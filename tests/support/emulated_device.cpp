@@ -1,10 +1,12 @@
 #include "support/emulated_device.hpp"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "base/fail.hpp"
 #include "base/float16.hpp"
+#include "support/emulated_hopper.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -28,8 +30,24 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
   std::set<std::string> names;
   for (const KernelLaunch& launch : launches) names.insert(launch.kernel);
   if (text.find(" attention_tile_states(") != std::string::npos) names.insert("attention_tile_states");
-  for (const std::string& name : names) text += concat("SCOREMOD_RUN(", name, ")\n");
+  for (const std::string& name : names) {
+    const bool mapped =
+        std::ranges::any_of(launches, [&](const KernelLaunch& each) { return each.kernel == name && each.mapped; });
+    text += concat("SCOREMOD_RUN(", name, mapped ? ", MappedArguments)\n" : ", Arguments)\n");
+  }
   return text + "  return false;\n}\n";
+}
+
+std::string primitives_of(const backend::kernels::TileShape& shape) {
+  const bool hopper = shape.family == backend::kernels::Family::kHopper;
+  return concat(emulated_primitives(), hopper ? emulated_hopper_primitives() : "");
+}
+
+template <class Kernels>
+void run_kernels(const Kernels& kernels, const EmulatedLaunches& launches, backend::kernels::ArgumentBytes& argument,
+                 unsigned seed) {
+  if (kernels.shape().family == backend::kernels::Family::kHopper) write_emulated_maps(kernels.problem(), argument);
+  launches.run(argument, seed);
 }
 
 }  // namespace
@@ -53,7 +71,8 @@ void EmulatedLaunches::run_one(const KernelLaunch& launch, const backend::kernel
                                unsigned seed) const {
   using Run = bool (*)(const char*, const void*, long long, int, std::size_t, unsigned, std::uint16_t (*)(float, bool));
   const auto run_kernel = library_.function<Run>("run_kernel");
-  if (!run_kernel(launch.kernel, argument.data(), launch.blocks, launch.threads, launch.shared_bytes, seed, encode))
+  if (!run_kernel(launch.kernel, launch.parameter(argument), launch.blocks, launch.threads, launch.shared_bytes, seed,
+                  encode))
     fail_bug("no kernel ", launch.kernel);
 }
 
@@ -61,9 +80,13 @@ EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backe
                                  const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault,
                                  const EmulatedLaunches::Fault& another_fault)
     : kernels_(problem, direction, shape),
-      launches_(backend::kernels::attention_source(problem, direction, shape, emulated_primitives()),
+      launches_(backend::kernels::attention_source(problem, direction, shape, primitives_of(shape)),
                 kernels_.launches(), fault, another_fault) {
   launches_.find_states(kernels_);
+}
+
+void EmulatedKernels::run(backend::kernels::ArgumentBytes argument, unsigned seed) const {
+  run_kernels(kernels_, launches_, argument, seed);
 }
 
 EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& problem,
@@ -74,10 +97,14 @@ EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& 
     : kernels_(problem, targets, shape, gains),
       launches_(gains == backend::kernels::Gains::kBeside
                     ? backend::kernels::attention_source(problem, backend::Direction::kBackward, shape,
-                                                         emulated_primitives(), targets)
+                                                         primitives_of(shape), targets)
                     : backend::kernels::operand_source(problem, targets, shape, emulated_primitives()),
                 kernels_.launches(), fault) {
   launches_.find_states(kernels_);
+}
+
+void EmulatedOperandKernels::run(backend::kernels::ArgumentBytes argument, unsigned seed) const {
+  run_kernels(kernels_, launches_, argument, seed);
 }
 
 }  // namespace scoremod::test

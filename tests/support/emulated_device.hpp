@@ -54,7 +54,7 @@ class EmulatedKernels {
 
   const backend::kernels::DirectionKernels& kernels() const { return kernels_; }
   /// Runs all launches of a call; every tensor is the host's. `seed` decides in which order warps run.
-  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const { launches_.run(argument, seed); }
+  void run(backend::kernels::ArgumentBytes argument, unsigned seed) const;
 
  private:
   backend::kernels::DirectionKernels kernels_;
@@ -71,7 +71,7 @@ class EmulatedOperandKernels {
                          backend::kernels::Gains gains = backend::kernels::Gains::kApart);
 
   const backend::kernels::OperandKernels& kernels() const { return kernels_; }
-  void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const { launches_.run(argument, seed); }
+  void run(backend::kernels::ArgumentBytes argument, unsigned seed) const;
 
  private:
   backend::kernels::OperandKernels kernels_;

@@ -42,10 +42,17 @@ static std::vector<Thread> threads;
 static std::vector<Warp> warps;
 struct Team { int arrived, generation; };
 static std::vector<Team> teams;
+struct Meeting { int arrived, generation; bool any, result; };
+static Meeting meetings[16];  // by their numbers
+// What goes on beside the threads, where there is such: before a block, between turns (true if something happened), and
+// after the block.
+static void (*begin_block)(size_t shared_bytes);
+static bool (*go_on)(bool all_wait, unsigned random);
+static void (*end_block)();
 static jmp_buf scheduler;
 static unsigned current, block;
-static int at_barrier, generation, teams_met;
-static bool any, any_result;
+static int events;  // that let threads go on
+
 static std::vector<unsigned char> shared;
 static void (*body)();
 static unsigned short (*encode)(float, bool bf16);
@@ -80,17 +87,29 @@ void meet(const char* name, const Compute& compute) {
   }
   while (warp.generation == now) give_way();
 }
-inline bool block_meet(bool condition) {
-  const int now = generation;
-  any = any || condition;
-  if (++at_barrier == (int)threads.size()) {
-    any_result = any;
-    any = false;
-    at_barrier = 0;
-    ++generation;
+// Arrives at a meeting of `count` threads; returns its generation.
+inline int arrive(int number, int count, bool condition) {
+  Meeting& meeting = meetings[number];
+  const int now = meeting.generation;
+  meeting.any = meeting.any || condition;
+  if (++meeting.arrived > count) fail("more threads at a barrier than it is for");
+  if (meeting.arrived == count) {
+    meeting.result = meeting.any;
+    meeting.any = false;
+    meeting.arrived = 0;
+    ++meeting.generation;
+    ++events;
   }
-  while (generation == now) give_way();
-  return any_result;
+  return now;
+}
+inline bool meet_at(int number, int count, bool condition = false) {
+  const int now = arrive(number, count, condition);
+  while (meetings[number].generation == now) give_way();
+  return meetings[number].result;
+}
+// Of the block's threads but producers.
+inline bool block_meet(bool condition) {
+  return kProducers == 0 ? meet_at(0, (int)threads.size(), condition) : meet_at(1, kWarps * 32, condition);
 }
 // The threads of some neighbouring warps.
 inline void team_meet(int team, int count) {
@@ -98,7 +117,7 @@ inline void team_meet(int team, int count) {
   if (++teams[team].arrived == count) {
     teams[team].arrived = 0;
     ++teams[team].generation;
-    ++teams_met;
+    ++events;
   }
   while (teams[team].generation == now) give_way();
 }
@@ -122,9 +141,10 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
   constexpr size_t kGuard = 4096;
   for (block = 0; block < blocks; ++block) {
     shared.assign(shared_bytes + kGuard, 0xff);
-    at_barrier = 0;
+    for (Meeting& meeting : meetings) meeting.arrived = 0;
     for (Warp& warp : warps) warp.arrived = 0;
     for (Team& team : teams) team.arrived = 0;
+    if (begin_block != nullptr) begin_block(shared_bytes);
     for (Thread& thread : threads) {
       thread.stack.resize(1 << 18);
       thread.copies.clear();
@@ -138,7 +158,7 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
     std::vector<int> order(warps.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = (int)i;
     for (;;) {
-      const int passed = generation + teams_met;
+      const int passed = events;
       std::shuffle(order.begin(), order.end(), random);
       bool progress = false;
       for (const int warp : order) {
@@ -154,8 +174,11 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
         }
       }
       if (std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.done; })) break;
-      if (!progress && generation + teams_met == passed) fail("threads wait for each other forever");
+      progress = progress || events != passed;
+      if (go_on != nullptr) progress = go_on(!progress, random()) || progress;
+      if (!progress) fail("threads wait for each other forever");
     }
+    if (end_block != nullptr) end_block();
     for (size_t i = shared_bytes; i < shared.size(); ++i)
       if (shared[i] != 0xff) fail("a write beyond shared memory");
   }
@@ -332,11 +355,10 @@ std::string_view emulated_entry() {
 extern "C" bool run_kernel(const char* name, const void* argument, long long blocks, int threads, size_t shared_bytes,
                            unsigned seed, unsigned short (*encode)(float, bool)) {
   emulated::encode = encode;
-  const Arguments& p = *(const Arguments*)argument;
   const auto matches = [&](const char* kernel) { return strcmp(name, kernel) == 0; };
-#define SCOREMOD_RUN(kernel) \
-  if (matches(#kernel)) { struct Body { const Arguments* p; void operator()() const { kernel(*p); } }; \
-    emulated::run(Body{&p}, blocks, threads, shared_bytes, seed); return true; }
+#define SCOREMOD_RUN(kernel, Given) \
+  if (matches(#kernel)) { struct Body { const Given* p; void operator()() const { kernel(*p); } }; \
+    emulated::run(Body{(const Given*)argument}, blocks, threads, shared_bytes, seed); return true; }
 )";
 }
 

@@ -211,14 +211,15 @@ std::string hopper_primitives(const AttentionProblem& problem, Direction directi
 
 /// What stands before a program's functions, and the kernels that call them.
 std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                        const MaskKnowledge& mask, std::string_view primitives, const OperandText& operands) {
+                        const MaskKnowledge& mask, std::optional<std::string_view> primitives,
+                        const OperandText& operands) {
   const bool hopper = shape.family == Family::kHopper;
-  return concat(embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask,
-                embedded::kAttentionArguments, settings(compiled, shape, mask, operands), primitives,
-                hopper ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionElements,
-                embedded::kAttentionTiles, operands.places(),
-                hopper ? embedded::kHopperTiles : embedded::kAttentionProducts, embedded::kAttentionDropout,
-                sink_function(compiled.problem));
+  return concat(
+      embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
+      settings(compiled, shape, mask, operands), primitives.value_or(embedded::kAttentionPrimitives),
+      hopper && !primitives ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionElements,
+      embedded::kAttentionTiles, operands.places(), hopper ? embedded::kHopperTiles : embedded::kAttentionProducts,
+      embedded::kAttentionDropout, sink_function(compiled.problem));
 }
 
 /// Of the backward's kernels those of queries, and those of keys.
@@ -335,8 +336,7 @@ std::string mask_text(const compiler::CompiledProblem& compiled, Direction direc
 std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                                 std::optional<std::string_view> primitives, const OperandText& operands, Gains gains) {
   const DifferenceTables tables = tables_of(compiled, direction, shape.family, gains);
-  return concat(text_before(compiled, direction, shape, mask_knowledge(compiled, direction),
-                            primitives.value_or(embedded::kAttentionPrimitives), operands),
+  return concat(text_before(compiled, direction, shape, mask_knowledge(compiled, direction), primitives, operands),
                 text_of_difference_reads(tables), function_of(compiled, direction, operands, tables, gains));
 }
 

@@ -30,8 +30,8 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
 
 /// The text of one direction's kernels. It has the program, the dtype, the head dims and the shape in it, and neither
 /// sizes nor strides: problems that differ in these alone have the same text. `primitives` takes the place of
-/// attention_primitives.cuh, for a host to run portable kernels on. `targets`, of a backward, are operands whose
-/// gradients are summed beside: operand_targets() without one of OperandSum::kElement.
+/// attention_primitives.cuh and of hopper_primitives.cuh, for a host to run the kernels on. `targets`, of a backward,
+/// are operands whose gradients are summed beside: operand_targets() without one of OperandSum::kElement.
 std::string attention_source(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                              std::optional<std::string_view> primitives = {},
                              std::span<const OperandTarget> targets = {});

@@ -9,54 +9,16 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/direction_kernels.hpp"
-#include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
-#include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/emulated_attention.hpp"
 #include "support/emulated_device.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-using Fault = std::pair<std::string, std::string>;
-
-/// Both directions on the emulated device.
-class Emulated {
- public:
-  explicit Emulated(const compiler::CompiledProblem& compiled, const Fault& forward_fault = {},
-                    const Fault& backward_fault = {})
-      : problem_(compiled.problem),
-        forward_(compiled, Direction::kForward, tile_shape(problem_, Direction::kForward), forward_fault),
-        backward_(compiled.backward
-                      ? std::make_unique<test::EmulatedKernels>(
-                            compiled, Direction::kBackward, tile_shape(problem_, Direction::kBackward), backward_fault)
-                      : nullptr) {}
-
-  checking::Subject subject() {
-    checking::Subject subject;
-    subject.backend = "emulated kernels";
-    subject.forward_workspace_bytes = forward_.kernels().workspace_bytes();
-    subject.forward = [this](const ForwardArgs& args, Buffer workspace) { run(forward_, args, workspace); };
-    if (!backward_) return subject;
-    subject.backward_workspace_bytes = backward_->kernels().workspace_bytes();
-    subject.backward = [this](const BackwardArgs& args, Buffer workspace) { run(*backward_, args, workspace); };
-    return subject;
-  }
-
- private:
-  template <class Args>
-  void run(const test::EmulatedKernels& kernels, const Args& args, Buffer workspace) {
-    const auto call =
-        runtime::check_call(problem_, args, workspace, kernels.kernels().workspace_bytes(), host_memory());
-    auto* at = static_cast<std::byte*>(workspace.data);
-    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), 1);
-  }
-
-  const AttentionProblem& problem_;
-  test::EmulatedKernels forward_;
-  std::unique_ptr<test::EmulatedKernels> backward_;
-};
+using Fault = test::EmulatedLaunches::Fault;
 
 /// Without gradients of operands: these are other kernels'.
 checking::CheckCase case_of(const std::string& name) {
@@ -69,11 +31,7 @@ checking::CheckCase case_of(const std::string& name) {
 
 CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const Fault& forward_fault = {},
                      const Fault& backward_fault = {}) {
-  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  Emulated emulated(compiled, forward_fault, backward_fault);
-  CheckOptions options;
-  options.call = test.call;
-  return checking::check_subject(compiled, emulated.subject(), inputs, options);
+  return test::check_emulated(test, inputs, tile_shape, {forward_fault, backward_fault});
 }
 
 void expect_right(const CheckReport& report) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/kernels/hopper_shape.hpp"
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
@@ -29,11 +30,11 @@ CompileOptions on_the_host() {
 /// backward too where gains are summed beside it.
 class Emulated {
  public:
-  Emulated(const compiler::CompiledProblem& compiled, const Fault& fault, Gains gains)
+  Emulated(const compiler::CompiledProblem& compiled, const TileShape& shape, const Fault& fault, Gains gains)
       : problem_(compiled.problem),
         host_(Attention::compile(compiled.problem, on_the_host())),
-        gradients_(compiled, operand_targets(compiled, problem::operands_with_gradient(compiled.problem)),
-                   tile_shape(compiled.problem, Direction::kBackward), fault, gains) {}
+        gradients_(compiled, operand_targets(compiled, problem::operands_with_gradient(compiled.problem)), shape, fault,
+                   gains) {}
 
   checking::Subject subject() {
     checking::Subject subject = checking::subject_of(host_);
@@ -92,9 +93,12 @@ AttentionProblem problem_of(const Case& from) {
   return problem::with_implied_operands(std::move(p));
 }
 
-CheckReport check_of(const Case& from, const Fault& fault = {}, Gains gains = Gains::kApart) {
+CheckReport check_of(const Case& from, const Fault& fault = {}, Gains gains = Gains::kApart,
+                     Family family = Family::kPortable) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(from));
-  Emulated emulated(compiled, fault, gains);
+  const TileShape shape = family == Family::kHopper ? hopper_shapes(compiled.problem, Direction::kBackward).front()
+                                                    : tile_shape(compiled.problem, Direction::kBackward);
+  Emulated emulated(compiled, shape, fault, gains);
   CheckOptions options;
   options.call.dropout_seed = 77;
   options.call.offsets = from.offsets;
@@ -142,6 +146,11 @@ TEST_P(OperandKernelsRun, IsRight) { expect_right(check_of(GetParam())); }
 TEST_P(OperandKernelsRun, IsRightBesideTheBackward) {
   if (GetParam().apart_alone) GTEST_SKIP() << "a gradient along queries and keys";
   expect_right(check_of(GetParam(), {}, Gains::kBeside));
+}
+TEST_P(OperandKernelsRun, IsRightBesideTheBackwardOfHopper) {
+  const std::string name = GetParam().name;
+  if (GetParam().apart_alone || name == "OneNumber" || name == "SinkAmongFewKeys") GTEST_SKIP() << "as others";
+  expect_right(check_of(GetParam(), {}, Gains::kBeside, Family::kHopper));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandKernelsRun, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });

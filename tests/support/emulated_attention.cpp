@@ -1,0 +1,62 @@
+#include "support/emulated_attention.hpp"
+
+#include <memory>
+
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "runtime/call_tensors.hpp"
+
+namespace scoremod::test {
+namespace {
+
+using backend::Direction;
+
+/// Both directions on the emulated device.
+class EmulatedAttention {
+ public:
+  EmulatedAttention(const compiler::CompiledProblem& compiled, ShapeOf& shape_of, const EmulatedFaults& faults)
+      : problem_(compiled.problem),
+        forward_(compiled, Direction::kForward, shape_of(problem_, Direction::kForward), faults.forward,
+                 faults.of_both),
+        backward_(compiled.backward ? std::make_unique<EmulatedKernels>(compiled, Direction::kBackward,
+                                                                        shape_of(problem_, Direction::kBackward),
+                                                                        faults.backward, faults.of_both)
+                                    : nullptr) {}
+
+  checking::Subject subject() {
+    checking::Subject subject;
+    subject.backend = "emulated kernels";
+    subject.forward_workspace_bytes = forward_.kernels().workspace_bytes();
+    subject.forward = [this](const ForwardArgs& args, Buffer workspace) { run(forward_, args, workspace); };
+    if (!backward_) return subject;
+    subject.backward_workspace_bytes = backward_->kernels().workspace_bytes();
+    subject.backward = [this](const BackwardArgs& args, Buffer workspace) { run(*backward_, args, workspace); };
+    return subject;
+  }
+
+ private:
+  template <class Args>
+  void run(const EmulatedKernels& kernels, const Args& args, Buffer workspace) {
+    const auto call =
+        runtime::check_call(problem_, args, workspace, kernels.kernels().workspace_bytes(), backend::host_memory());
+    auto* at = static_cast<std::byte*>(workspace.data);
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), 1);
+  }
+
+  const AttentionProblem& problem_;
+  EmulatedKernels forward_;
+  std::unique_ptr<EmulatedKernels> backward_;
+};
+
+}  // namespace
+
+CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, ShapeOf& shape_of,
+                           const EmulatedFaults& faults) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  EmulatedAttention emulated(compiled, shape_of, faults);
+  CheckOptions options;
+  options.call = test.call;
+  return checking::check_subject(compiled, emulated.subject(), inputs, options);
+}
+
+}  // namespace scoremod::test

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "scoremod/check.hpp"
+
+#include "check/check_case.hpp"
+#include "support/emulated_device.hpp"
+
+namespace scoremod::test {
+
+/// The shape of a direction's kernels.
+using ShapeOf = backend::kernels::TileShape(const AttentionProblem&, backend::Direction);
+
+struct EmulatedFaults {
+  EmulatedLaunches::Fault forward, backward;
+  EmulatedLaunches::Fault of_both;  ///< in both directions' texts, beside them
+};
+
+/// What the attention kernels of both directions compute on a host, against the float64 oracle.
+CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, ShapeOf& shape_of,
+                           const EmulatedFaults& faults = {});
+
+}  // namespace scoremod::test

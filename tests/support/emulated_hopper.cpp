@@ -1,0 +1,320 @@
+#include "support/emulated_hopper.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::test {
+namespace {
+
+using backend::kernels::ArgumentBytes;
+using backend::kernels::TensorMaps;
+using problem::TensorRole;
+
+/// TensorMap of the emulated device.
+struct EmulatedMap {
+  const std::byte* data;
+  std::array<std::int64_t, 4> sizes;    ///< dim, sequence, heads, batch
+  std::array<std::int64_t, 4> strides;  ///< in halves
+};
+static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
+
+}  // namespace
+
+void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& arguments) {
+  backend::kernels::device::AttentionArguments& call = arguments.call();
+  const auto write = [&](std::size_t number, TensorRole role, const backend::kernels::device::TensorArgument& tensor) {
+    const problem::TensorShape shape = problem::memory_shape_of(problem, role);
+    const EmulatedMap map{static_cast<const std::byte*>(tensor.data),
+                          {shape.dim, shape.sequence, shape.heads, shape.batch},
+                          {tensor.dim, tensor.row, tensor.head, tensor.batch}};
+    std::memcpy(arguments.maps().bytes[number], &map, sizeof(map));
+  };
+  write(0, TensorRole::kQ, call.q);
+  write(1, TensorRole::kK, call.k);
+  write(2, TensorRole::kV, call.v);
+  write(3, TensorRole::kDO, call.d_o);
+}
+
+// Copies of boxes are made at any time between the asking and the end of their barrier's phase: at once, or when
+// nothing else can go on. Products read shared memory and registers, and write their sums, when a thread waits for
+// them, which is the latest that a device may; until then the sums are another number. It is finite, because kernels
+// sum once more what is not.
+std::string_view emulated_hopper_primitives() {
+  return R"text(
+#include <deque>
+#include <map>
+#define SCOREMOD_MAPPED_ARGUMENT const MappedArguments&
+
+using Barrier = unsigned long long;
+struct TensorMap {
+  const Half* data;
+  long long sizes[4], strides[4];
+  unsigned long long unused[7];
+};
+static_assert(sizeof(TensorMap) == 128, "as the driver's");
+
+namespace emulated {
+// Shared memory begins where nothing is aligned but to 16 bytes.
+constexpr unsigned kSharedBase = 80;
+struct Phase { int count, left, bytes, parity; };
+struct Box { Half* to; const TensorMap* map; Barrier* barrier; int dim, row, h, b; const void* from; int bytes; };
+struct Factor { const unsigned* registers; unsigned view; };
+struct Step { float (*sums)[4]; int columns; Factor a; unsigned b; bool adds, saved; std::vector<float> before; };
+struct Products {
+  std::vector<Step> open;
+  std::deque<std::vector<Step>> groups;
+  bool begun;
+};
+static std::map<Barrier*, Phase> phases;
+static std::vector<Box> boxes;
+static std::vector<Products> products;
+
+inline Phase& phase_of(Barrier* barrier) {
+  const auto found = phases.find(barrier);
+  if (found == phases.end()) fail("a barrier that was not begun");
+  return found->second;
+}
+inline void check_phase(Phase& phase) {
+  if (phase.left != 0 || phase.bytes != 0) return;
+  phase.left = phase.count;
+  phase.parity ^= 1;
+  ++events;
+}
+inline unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
+inline Half* half_at(unsigned address) {
+  if (address < kSharedBase || address - kSharedBase + 2 > shared.size()) fail("an address beyond shared memory");
+  return (Half*)(shared.data() + (address - kSharedBase));
+}
+inline unsigned address_of(const void* at) { return (unsigned)((const unsigned char*)at - shared.data()) + kSharedBase; }
+
+inline void copy(const Box& box) {
+  if (box.map == nullptr) {
+    memcpy(box.to, box.from, box.bytes);
+  } else {
+    const TensorMap& map = *box.map;
+    const unsigned to = address_of(box.to);
+    for (int row = 0; row < kBoxRows; ++row)
+      for (int dim = 0; dim < 64; ++dim) {
+        const long long at[4] = {box.dim + dim, box.row + row, box.h, box.b};
+        bool there = true;
+        long long from = 0;
+        for (int i = 0; i < 4; ++i) {
+          there = there && at[i] >= 0 && at[i] < map.sizes[i];
+          from += at[i] * map.strides[i];
+        }
+        *half_at(swizzled(to + row * 128 + dim * 2)) = there ? map.data[from] : (Half)0;
+      }
+  }
+  Phase& phase = phase_of(box.barrier);
+  phase.bytes -= box.bytes;
+  if (phase.bytes < 0) fail("more bytes than a barrier expects");
+  check_phase(phase);
+  ++events;
+}
+inline void ask_copy(const Box& box) {
+  // One that the barrier does not expect yet may complete its phase too early.
+  if (phase_of(box.barrier).bytes < box.bytes) fail("a copy that its barrier does not expect");
+  boxes.push_back(box);
+}
+static bool go_on_with_boxes(bool all_wait, unsigned random) {
+  if (boxes.empty() || (!all_wait && random % 2 == 0)) return false;
+  const size_t which = random / 2 % boxes.size();
+  const Box box = boxes[which];
+  boxes.erase(boxes.begin() + which);
+  copy(box);
+  return true;
+}
+static void begin_hopper(size_t) {
+  phases.clear();
+  boxes.clear();
+  products.assign(threads.size(), Products{});
+}
+static void end_hopper() {
+  if (!boxes.empty()) fail("a block ends before its copies");
+  for (const Products& own : products)
+    if (!own.open.empty() || !own.groups.empty()) fail("a thread ends before its products");
+}
+// Before anything else of the library runs.
+static const bool hooked = [] {
+  begin_block = begin_hopper;
+  go_on = go_on_with_boxes;
+  end_block = end_hopper;
+  return true;
+}();
+
+// A factor in shared memory: element k of row (or column) `number`, which lies along the sum or across it.
+inline float along(unsigned view, int number, int k) {
+  const unsigned start = (view & 0x3fffu) << 4;
+  return value_of(*half_at(swizzled(start + number / 8 * 1024 + number % 8 * 128 + k * 2)), kBf16);
+}
+inline float across(unsigned view, int number, int k) {
+  const unsigned start = (view & 0x3fffu) << 4, block = (view >> 16 & 0x3fffu) << 4;
+  return value_of(*half_at(swizzled(start + number / 64 * block + k / 8 * 1024 + k % 8 * 128 + number % 64 * 2)), kBf16);
+}
+
+// The step of a warp's lanes, which have 16 rows: four warps' are a warpgroup's product.
+inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
+  const Step& first = *lanes[0];
+  static float left[16][16];
+  static std::vector<float> right;
+  right.resize((size_t)first.columns * 16);
+  for (int lane = 0; lane < 32; ++lane) {
+    const Step& step = *lanes[lane];
+    if (step.b != first.b || step.columns != first.columns || step.a.view != first.a.view || step.adds != first.adds)
+      fail("threads of a warp ask for different products");
+    if (step.a.registers == nullptr) continue;
+    for (int part = 0; part < 4; ++part)
+      for (int i = 0; i < 2; ++i)
+        left[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] =
+            value_of((Half)(step.a.registers[part] >> (16 * i)), kBf16);
+  }
+  const bool of_rows = first.a.registers == nullptr;
+  if (of_rows)
+    for (int row = 0; row < 16; ++row)
+      for (int k = 0; k < 16; ++k) left[row][k] = along(first.a.view, (int)(warp % 4) * 16 + row, k);
+  for (int column = 0; column < first.columns; ++column)
+    for (int k = 0; k < 16; ++k)
+      right[column * 16 + k] = of_rows ? along(first.b, column, k) : across(first.b, column, k);
+  for (int lane = 0; lane < 32; ++lane) {
+    Step& step = *lanes[lane];
+    for (int n = 0; n < step.columns / 8; ++n)
+      for (int e = 0; e < 4; ++e) {
+        float total = 0.0f;
+        for (int k = 0; k < 16; ++k)
+          total += left[lane / 4 + e / 2 * 8][k] * right[(n * 8 + lane % 4 * 2 + e % 2) * 16 + k];
+        const float before = !step.adds ? 0.0f : step.saved ? step.before[n * 4 + e] : step.sums[n][e];
+        step.sums[n][e] = before + total;
+      }
+  }
+}
+
+inline void ask(float (*sums)[4], int columns, Factor a, unsigned b, bool adds) {
+  Products& own = products[current];
+  if (!own.begun) fail("a product before begin_products()");
+  Step step{sums, columns, a, b, adds, false, {}};
+  bool under_way = false;
+  const auto look = [&](const std::vector<Step>& steps) {
+    for (const Step& other : steps) under_way = under_way || other.sums == sums;
+  };
+  look(own.open);
+  for (const auto& group : own.groups) look(group);
+  if (!under_way) {
+    step.saved = true;
+    step.before.assign(&sums[0][0], &sums[0][0] + columns / 2);
+    for (int i = 0; i < columns / 2; ++i) (&sums[0][0])[i] = 1234.5f;
+  }
+  own.open.push_back(step);
+}
+inline void end_group() {
+  products[current].groups.push_back(std::move(products[current].open));
+  products[current].open.clear();
+}
+inline void wait_for_groups(size_t left) {
+  products[current].begun = false;
+  Warp& warp = warps[current / 32];
+  warp.in[current % 32][0] = left;
+  meet("products", [](Warp& all) {
+    const unsigned first = current / 32 * 32;
+    for (;;) {
+      std::vector<Step>* groups[32];
+      for (unsigned lane = 0; lane < 32; ++lane) {
+        Products& own = products[first + lane];
+        if (own.groups.size() != products[first].groups.size() || all.in[lane][0] != all.in[0][0])
+          fail("threads of a warp wait for different products");
+        if (own.groups.size() <= all.in[0][0]) return;
+        groups[lane] = &own.groups.front();
+        if (groups[lane]->size() != groups[0]->size()) fail("threads of a warp ask for different products");
+      }
+      for (size_t i = 0; i < groups[0]->size(); ++i) {
+        Step* lanes[32];
+        for (int lane = 0; lane < 32; ++lane) lanes[lane] = &(*groups[lane])[i];
+        multiply(first / 32, lanes);
+      }
+      for (unsigned lane = 0; lane < 32; ++lane) products[first + lane].groups.pop_front();
+    }
+  });
+}
+}  // namespace emulated
+
+inline unsigned shared_address(const void* at) { return emulated::address_of(at); }
+inline void everyone_meets() { emulated::meet_at(0, (int)emulated::threads.size()); }
+inline void warp_barrier() {
+  emulated::meet("a warp's barrier", [](emulated::Warp&) {});
+}
+inline int block_number() { return (int)emulated::block; }
+inline int uniform(int value) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = (uint32_t)value;
+  emulated::meet("a uniform value", [](emulated::Warp& all) {
+    for (int to = 0; to < 32; ++to) all.out[to][0] = (uint32_t)all.in[0][0];
+  });
+  return (int)warp.out[lane][0];
+}
+
+inline void begin_barrier(Barrier* barrier, int arrivals) { emulated::phases[barrier] = {arrivals, arrivals, 0, 0}; }
+inline void publish_barriers() {}
+inline void arrive(Barrier* barrier) {
+  emulated::Phase& phase = emulated::phase_of(barrier);
+  if (--phase.left < 0) emulated::fail("more arrivals than a barrier has");
+  emulated::check_phase(phase);
+  ++emulated::events;
+}
+inline void arrive_and_expect(Barrier* barrier, int bytes) {
+  emulated::phase_of(barrier).bytes += bytes;
+  arrive(barrier);
+}
+inline void wait_for(Barrier* barrier, int parity) {
+  if (emulated::phase_of(barrier).parity != parity) return;
+  while (emulated::phase_of(barrier).parity == parity) emulated::give_way();
+  ++emulated::events;
+}
+inline void copy_box(void* to, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
+  if (emulated::address_of(to) % 128 != 0) emulated::fail("a box that is not aligned");
+  emulated::ask_copy({(Half*)to, map, barrier, dim, row, h, b, nullptr, kBoxRows * 128});
+}
+inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) {
+  if (emulated::address_of(to) % 16 != 0 || (uintptr_t)from % 16 != 0 || bytes % 16 != 0)
+    emulated::fail("a copy that is not aligned");
+  emulated::ask_copy({(Half*)to, nullptr, barrier, 0, 0, 0, 0, from, bytes});
+}
+inline void publish_writes() {}
+inline void meet(int number, int threads) { emulated::meet_at(number, threads); }
+inline void arrive_at(int number, int threads) { emulated::arrive(number, threads, false); }
+template <int kRegisters>
+inline void take_registers() {}
+template <int kRegisters>
+inline void give_registers() {}
+
+inline unsigned tile_view(const Half* tile, int rows) {
+  if (shared_address(tile) % 1024 != 0) emulated::fail("a tile that is not aligned");
+  return (shared_address(tile) & 0x3ffffu) >> 4 | (unsigned)(rows * 128) >> 4 << 16;
+}
+inline unsigned moved_by(unsigned view, int bytes) { return view + (unsigned)(bytes >> 4); }
+inline void begin_products() { emulated::products[emulated::current].begun = true; }
+inline void end_products() { emulated::end_group(); }
+template <int kLeft>
+inline void wait_for_products() {
+  emulated::wait_for_groups(kLeft);
+}
+template <class Values>
+inline void pin(Values& values) {
+  asm volatile("" : : "r"(&values) : "memory");
+}
+
+template <int kColumns>
+struct Product {
+  static void of_rows(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds) {
+    emulated::ask(d, kColumns, {nullptr, a}, b, adds);
+  }
+  static void of_registers(float (&d)[kColumns / 8][4], const unsigned (&a)[4], unsigned b, bool adds) {
+    emulated::ask(d, kColumns, {a, 0}, b, adds);
+  }
+};
+)text";
+}
+
+}  // namespace scoremod::test

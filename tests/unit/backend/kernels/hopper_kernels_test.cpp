@@ -1,0 +1,109 @@
+// The Hopper kernels on a host, thread by thread, against the float64 oracle: their products, copies and barriers are
+// the emulated device's.
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/hopper_shape.hpp"
+#include "problem/tensor_view.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/emulated_attention.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+TileShape hopper_shape(const AttentionProblem& problem, Direction direction) {
+  return hopper_shapes(problem, direction).front();
+}
+
+/// Without gradients of operands: these are other tests'.
+checking::CheckCase case_of(const std::string& name) {
+  std::vector<checking::CheckCase> cases = test::attention_kernels_cases(true);
+  checking::CheckCase test = std::move(
+      cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
+  for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
+  return test;
+}
+
+void expect_right(const CheckReport& report) {
+  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
+  for (const OutputCheck& output : report.outputs)
+    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
+}
+
+/// Rows that are not finite are not summed again: what would make them so is seen.
+const test::EmulatedLaunches::Fault kOnce{
+    "inline bool any_of_block(bool condition) { return emulated::block_meet(condition); }",
+    "inline bool any_of_block(bool condition) { emulated::block_meet(condition); return false; }"};
+
+CheckReport check_of(const checking::CheckCase& test, const test::EmulatedLaunches::Fault& forward_fault = {},
+                     const test::EmulatedLaunches::Fault& backward_fault = {}) {
+  return test::check_emulated(test, random_inputs(test.problem), hopper_shape, {forward_fault, backward_fault, kOnce});
+}
+
+class HopperKernels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HopperKernels, AreRight) { expect_right(check_of(case_of(GetParam()))); }
+INSTANTIATE_TEST_SUITE_P(Cases, HopperKernels,
+                         ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
+                                           "nothing kept", "documents", "mask by the score", "wide heads",
+                                           "192 and 128", "unaligned rows", "dropout by keys",
+                                           "a learned sink, dropout and the largest score", "ragged",
+                                           "ragged keys with dropout", "gradients elsewhere",
+                                           "differences of every kind", "differences, ragged"));
+
+class HopperKernelsOfPoison : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HopperKernelsOfPoison, AreRight) {
+  const checking::CheckCase test = case_of(GetParam());
+  expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), hopper_shape));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, HopperKernelsOfPoison, ::testing::Values("causal", "documents", "infinite values"));
+
+/// Rings of tiles go round more than once, and rows of blocks end in tiles that are cut off.
+checking::CheckCase many_tiles(const char* name) {
+  checking::CheckCase test = case_of(name);
+  test.problem.seq_q = 450;
+  test.problem.seq_kv = 700;
+  for (OperandSpec& operand : test.problem.operands)
+    operand =
+        problem::default_spec(test.problem, test.problem.program.operands()[&operand - test.problem.operands.data()]);
+  return test;
+}
+
+TEST(HopperKernelRings, AreRightOverManyTiles) {
+  for (const char* const name : {"plain", "causal", "documents"}) {
+    SCOPED_TRACE(name);
+    expect_right(check_of(many_tiles(name)));
+  }
+}
+
+/// The checks above would see it: each of these makes them fail.
+TEST(HopperKernelFaults, AreSeen) {
+  checking::CheckCase plain = many_tiles("plain");
+  const auto backward = [&](const char* text, const char* instead) { return check_of(plain, {}, {text, instead}); };
+  EXPECT_FALSE(backward("row_terms(call, b, steps.h, first)", "row_terms(call, b, steps.h, 0)").passed())
+      << "terms of another step";
+  plain.problem.backward = false;
+  const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
+  EXPECT_FALSE(forward("wait_for_products<1>();", "wait_for_products<2>();").passed())
+      << "scores that are not there yet";
+  EXPECT_FALSE(forward("if (raised) scale_output(rows, factors);", "").passed()) << "sums by another reference";
+}
+
+TEST(HopperKernelFaultsDeathTest, AreSeen) {
+  checking::CheckCase plain = many_tiles("plain");
+  plain.problem.backward = false;
+  const auto forward = [&](const char* text, const char* instead) { check_of(plain, {text, instead}); };
+  EXPECT_DEATH(forward("leave(tiles.v_empty + last.stage);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(forward("wait_for(tiles.v_full + last.stage, last.phase);\n    ask_product", "ask_product"),
+               "more arrivals than a barrier has");
+  EXPECT_DEATH(forward("arrive_and_expect(full, tile_bytes(kTileRows, kDim));", "arrive(full);"),
+               "a copy that its barrier does not expect");
+  EXPECT_DEATH(forward("  begin_products();\n  ask_product_of_rows", "  ask_product_of_rows"),
+               "a product before begin_products");
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
