@@ -15,10 +15,11 @@
 
 #include "acceptance/cell.hpp"
 #include "acceptance/table.hpp"
-#include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cuda/load_stub_driver.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/device_properties.hpp"
+#include "base/warning.hpp"
 #include "explorer/worker_pool.hpp"
 
 namespace {
@@ -146,8 +147,15 @@ int main(int argc, char** argv) {
   app.add_option("--tables", options.tables, "folder of the tables, one for each version of cuDNN");
   app.add_option("--device", options.only_devices, "only this device; may be repeated");
   app.add_option("--modifier", options.only_modifiers, "only this modifier; may be repeated");
-  app.add_option("--patterns-version,--forms-version", options.patterns,
+  app.add_option("--patterns-version", options.patterns,
                  "the cuDNN version whose pattern table is used; the loaded one's if left out");
+  app.add_option_function<std::string>(
+         "--forms-version",
+         [&options](const std::string& version) {
+           scoremod::warn("--forms-version is now called --patterns-version: write that instead");
+           options.patterns = version;
+         })
+      ->group("");
   app.add_option("--markdown", options.markdown, "also write the answers as a Markdown table");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_flag("--update", options.update, "write the table instead of comparing with it");
@@ -158,7 +166,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    scoremod::backend::cuda::load_stand_in_driver();
+    scoremod::backend::cuda::load_stub_driver();
     if (options.patterns.empty()) options.patterns = patterns_version();
     return options.worker ? work(options) : run(options);
   } catch (const scoremod::Error& failure) {

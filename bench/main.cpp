@@ -10,8 +10,8 @@
 
 #include "blas_reference.hpp"
 #include "peak_memory.hpp"
+#include "performance_targets.hpp"
 #include "predictions.hpp"
-#include "promises.hpp"
 #include "text_file.hpp"
 #ifdef SCOREMOD_HAS_CUDNN
 #include "cudnn_reference.hpp"
@@ -104,7 +104,7 @@ int run(Arguments& arguments) {
     if (memory) report["memory"] = to_json(*memory);
     measure::write_report(benchmark.out, report);
   }
-  std::cout << (result.plans.on_device ? device_promises(result) : host_promises(result, memory));
+  std::cout << (result.plans.on_device ? device_targets(result) : host_targets(result, memory));
   if (result.plans.on_device && !arguments.predictions.empty()) {
     std::cout << compare_predictions(result, arguments.predictions);
   }

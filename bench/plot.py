@@ -10,9 +10,9 @@ import json
 import sys
 
 OWN, OTHER, LIMIT = "#1f6f8b", "#c8c8c8", "#b03a2e"
-# What the project promises on a GPU: docs/performance.md.
-MOST_TIME_OVER_REFERENCE = 1.03
-MOST_HOST_TIME_OVER_REFERENCE = 1.2
+# The performance targets on a GPU: docs/performance.md.
+MAX_TIME_OVER_REFERENCE = 1.03
+MAX_HOST_TIME_OVER_REFERENCE = 1.2
 
 
 def value(row, key):
@@ -42,13 +42,13 @@ def draw_ratios(axes, ratios, limit, label):
 def panels_of(report, rows):
     """What is drawn of these rows: functions that draw a panel each."""
     on_device = report["machine"].get("device") is not None
-    time_limit = MOST_TIME_OVER_REFERENCE if on_device else None
+    time_limit = MAX_TIME_OVER_REFERENCE if on_device else None
     panels = [
         lambda axes: draw_pairs(axes, rows, "ms", "reference_ms", "ms"),
         lambda axes: draw_ratios(axes, [value(row, "ratio") for row in rows], time_limit, "time / reference's time"),
     ]
     if on_device:
-        panels.append(lambda axes: draw_ratios(axes, [host_ratio(row) for row in rows], MOST_HOST_TIME_OVER_REFERENCE,
+        panels.append(lambda axes: draw_ratios(axes, [host_ratio(row) for row in rows], MAX_HOST_TIME_OVER_REFERENCE,
                                                "host time of a call / reference's"))
     return panels
 

@@ -19,6 +19,7 @@
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/patterns/pattern_table.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"
+#include "base/warning.hpp"
 #include "explorer/list_verdicts.hpp"
 #include "explorer/run_case.hpp"
 #include "explorer/worker_pool.hpp"
@@ -307,8 +308,14 @@ int main(int argc, char** argv) {
   app.add_option("--commit", options.commit, "what to note as the commit that the explorer was built from");
   app.add_option("--workers", options.workers, "child processes at once")->check(CLI::PositiveNumber);
   app.add_option("--without", options.left_out, "leave out patterns whose names contain one of these");
-  app.add_option("--patterns,--forms", options.prefixes,
-                 "try only patterns whose names begin so; all of them by default");
+  app.add_option("--patterns", options.prefixes, "try only patterns whose names begin so; all of them by default");
+  app.add_option_function<std::vector<std::string>>(
+         "--forms",
+         [&options](const std::vector<std::string>& prefixes) {
+           scoremod::warn("--forms is now called --patterns: write that instead");
+           options.prefixes.insert(options.prefixes.end(), prefixes.begin(), prefixes.end());
+         })
+      ->group("");
   app.add_flag("!--no-programs", options.programs,
                "leave out whole programs, which are tried in the patterns that were right");
   app.add_flag("--timed", options.timed,

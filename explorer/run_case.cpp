@@ -87,7 +87,7 @@ std::vector<double> dense_f32(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Compiles, lowers with every pattern admitted and mutates; the reasons when the lowering has no pattern at all.
+/// Compiles, lowers with every pattern allowed and mutates; the reasons when the lowering has no pattern at all.
 std::optional<PreparedCall> prepare(const PatternCase& pattern, const Setting& setting, Direction direction,
                                     const cudnn::PatternFilter& allowed, std::string* why) {
   compiler::PipelineOptions passes;

@@ -21,7 +21,7 @@ struct CaseResult {
   std::vector<std::string> uses;  ///< the patterns in the lowered graph
 };
 
-/// Lowers the case's program into patterns that `allowed` admits, applies the mutation, builds, runs on the current
+/// Lowers the case's program into patterns that `allowed` is true of, applies the mutation, builds, runs on the current
 /// device with NaN-filled outputs and judges against the float64 reference. Each output's tolerance is twice the error
 /// of a plain evaluation in the same precision, plus half a unit in the last place of the dtype.
 CaseResult run_case(const PatternCase& pattern, const Setting& setting, backend::Direction direction,

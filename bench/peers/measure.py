@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "torch"))
 from timing import median_in_turns, warmed  # noqa: E402
 
 # Beyond this two outputs are not roundings of the same numbers: |x - y| / |x| in the Euclidean norm, for 16-bit and for 32-bit tensors.
-MOST_DIFFERENCE = {torch.bfloat16: 2**-6, torch.float16: 2**-8, torch.float32: 2**-15}
+MAX_DIFFERENCE = {torch.bfloat16: 2**-6, torch.float16: 2**-8, torch.float32: 2**-15}
 
 
 def tensors(case, options):
@@ -54,7 +54,7 @@ class Measured:
         self.q, self.k, self.v, self.d_o = tensors(case, options)
         self.calls, self.rows, self.first = {}, [], None
         for name in options.implementations:
-            reason = self._add(name, MOST_DIFFERENCE[options.dtype])
+            reason = self._add(name, MAX_DIFFERENCE[options.dtype])
             if reason is not None:
                 self.rows += [self.row(direction, name, refused=reason) for direction in self.directions]
                 print(f"{case.name}: {name}: {reason}", flush=True)
@@ -66,7 +66,7 @@ class Measured:
     def row(self, direction, name, **what):
         return {"case": self.case.name, "direction": direction, "implementation": name, **what}
 
-    def _add(self, name, most_difference):
+    def _add(self, name, max_difference):
         """Adds its calls; or the reason why not."""
         try:
             attention = implementations.build(name, self.case, self.q, self.k)
@@ -83,7 +83,7 @@ class Measured:
         output = forward()
         self.first = output if self.first is None else self.first
         apart = difference(self.first, output)
-        if not apart <= most_difference:
+        if not apart <= max_difference:
             return f"its output is {apart:.2g} from {self.case.name}'s first"
         self.calls[name, "forward"] = forward
         if self.case.backward:

@@ -19,7 +19,7 @@ SHOWN = {
     "torch_sdpa_flash": ("FlashAttention-2 (PyTorch)", "#cccccc"),
 }
 # Longer bars end here and say how long they are.
-MOST_OVER_OURS = 4
+MAX_OVER_OURS = 4
 
 
 def rows_of(report, direction):
@@ -39,12 +39,12 @@ def draw(axes, rows, direction):
                 continue
             ratio = times[name] / times["scoremod"]
             y = place + (number - len(SHOWN) / 2) * height
-            axes.barh(y, min(ratio, MOST_OVER_OURS), height, color=colour)
-            text = f" {times[name]:.3g} ms" + (f", {ratio:.0f} times" if ratio > MOST_OVER_OURS else "")
-            axes.text(min(ratio, MOST_OVER_OURS), y, text, va="center", fontsize=4)
+            axes.barh(y, min(ratio, MAX_OVER_OURS), height, color=colour)
+            text = f" {times[name]:.3g} ms" + (f", {ratio:.0f} times" if ratio > MAX_OVER_OURS else "")
+            axes.text(min(ratio, MAX_OVER_OURS), y, text, va="center", fontsize=4)
     axes.set_yticks(range(len(rows)), [case.replace("_", " ") for case in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.3, -0.9)
-    axes.set_xlim(0, MOST_OVER_OURS * 1.15)
+    axes.set_xlim(0, MAX_OVER_OURS * 1.15)
     axes.axvline(1, color="black", linewidth=0.6)
     axes.set_xlabel("time / scoremod's time")
     axes.set_title(direction, fontsize=9)

@@ -5,8 +5,8 @@ import time
 
 import torch
 
-MOST_ROUNDS = 11
-LEAST_ROUNDS = 3
+MAX_ROUNDS = 11
+MIN_ROUNDS = 3
 # For all rounds of one call: what takes long is measured less often.
 SECONDS = 0.6
 
@@ -26,8 +26,8 @@ def warmed(call):
 def median_in_turns(calls, device):
     """name -> milliseconds, the median of the call's rounds."""
     times = {name: [_milliseconds(call, device)] for name, call in calls.items()}
-    rounds = {name: min(MOST_ROUNDS, max(LEAST_ROUNDS, int(SECONDS * 1e3 / first))) for name, (first,) in times.items()}
-    for number in range(1, MOST_ROUNDS):
+    rounds = {name: min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS * 1e3 / first))) for name, (first,) in times.items()}
+    for number in range(1, MAX_ROUNDS):
         for name, call in calls.items():
             if number < rounds[name]:
                 times[name].append(_milliseconds(call, device))

@@ -90,7 +90,7 @@ struct PatternExplanation {
   std::string direction;     ///< "forward" or "backward"
   std::string architecture;  ///< of the device: "sm_90"
   /// The patterns were seen to be right on this architecture with this version of cuDNN; else on another, and nothing
-  /// runs before a trial on the device has admitted it.
+  /// runs before a trial on the device has verified it.
   bool verified = false;
   std::string seen_on;                       ///< where they were seen to be right, and timed: "sm_90 with cuDNN 9.19.0"
   std::optional<double> plain_milliseconds;  ///< without a score function

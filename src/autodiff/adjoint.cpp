@@ -12,9 +12,9 @@ namespace {
 /// Longer paths are folded into one literal, so that a deep nest of selects costs linear memory.
 constexpr std::size_t kMaxPath = 8;
 /// A larger factor (or one whose inverse is larger) is multiplied in, so that it stays well inside f32.
-constexpr double kLargestFactor = 0x1p100;
+constexpr double kMaxFactor = 0x1p100;
 
-bool is_moderate(double factor) { return std::abs(factor) <= kLargestFactor && std::abs(factor) >= 1 / kLargestFactor; }
+bool is_moderate(double factor) { return std::abs(factor) <= kMaxFactor && std::abs(factor) >= 1 / kMaxFactor; }
 
 NodeId multiply(ir::Builder& builder, NodeId value, double factor) {
   const auto rounded = static_cast<float>(factor);

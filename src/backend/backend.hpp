@@ -15,7 +15,7 @@
 namespace scoremod::backend {
 
 /// Up to here half of float32's spacing, 2^-17, is about what a sum of some hundreds of weights loses to rounding.
-inline constexpr float kLargestReadLse = 256;
+inline constexpr float kMaxReadLse = 256;
 
 /// A way to run problems: the engine of a device, or the host's code. It says which candidates there are; the planner
 /// (src/planner) chooses, builds, verifies and stores, for all backends alike. Stateless.
@@ -28,7 +28,7 @@ class Backend {
   /// of 1 and the result.
   virtual double function_error() const { return 0; }
   /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
-  /// no may still do so where |LSE| is below kLargestReadLse.
+  /// no may still do so where |LSE| is below kMaxReadLse.
   virtual bool backward_reads_lse() const { return true; }
   /// What a store's files say of who made them: the name, and the version of the library behind it.
   virtual std::string engine_text() const { return name(); }

@@ -65,7 +65,7 @@ inline float round_to(DType dtype, float number) {
 template <class Number>
 Number saturate(DType dtype, Number number) {
   if (!is_float8(dtype)) return number;
-  const Number largest = dtype == DType::kE4M3 ? kLargestE4M3 : kLargestE5M2;
+  const Number largest = dtype == DType::kE4M3 ? kMaxE4M3 : kMaxE5M2;
   return number > largest ? largest : number < -largest ? -largest : number;
 }
 

@@ -8,7 +8,7 @@
 namespace scoremod {
 
 /// The largest numbers of the two formats.
-inline constexpr float kLargestE4M3 = 448, kLargestE5M2 = 57344;
+inline constexpr float kMaxE4M3 = 448, kMaxE5M2 = 57344;
 
 namespace float8_detail {
 
@@ -43,10 +43,10 @@ constexpr std::uint8_t encode(double value, double largest, std::uint8_t largest
 }  // namespace float8_detail
 
 /// The nearest E4M3 within -448 and 448; an infinity becomes one of these two.
-constexpr std::uint8_t encode_e4m3(double value) { return float8_detail::encode<4>(value, double{kLargestE4M3}, 0x7e); }
+constexpr std::uint8_t encode_e4m3(double value) { return float8_detail::encode<4>(value, double{kMaxE4M3}, 0x7e); }
 
 /// The nearest E5M2 within -57344 and 57344; an infinity becomes one of these two.
-constexpr std::uint8_t encode_e5m2(double value) { return float8_detail::encode<5>(value, double{kLargestE5M2}, 0x7b); }
+constexpr std::uint8_t encode_e5m2(double value) { return float8_detail::encode<5>(value, double{kMaxE5M2}, 0x7b); }
 
 /// Exact.
 constexpr float decode_e4m3(std::uint8_t code) {

@@ -111,8 +111,7 @@ class Band {
         program_(problem_.program, operands_, parameters.offsets),
         dropout_(problem_, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
         function_error_(sources.function_error),
-        largest_read_lse_(sources.backward_reads_lse ? std::numeric_limits<double>::infinity()
-                                                     : backend::kLargestReadLse),
+        largest_read_lse_(sources.backward_reads_lse ? std::numeric_limits<double>::infinity() : backend::kMaxReadLse),
         program_error_(problem_.program),
         function_program_error_(problem_.program, function_error_),
         keys_(static_cast<std::size_t>(problem_.seq_kv)),

@@ -22,7 +22,7 @@ namespace scoremod::checking {
 ///   - below float32's normal numbers, which rows come to whose sink outweighs all keys, 2^-125 more,
 ///   times the root of the number of scores, because such moves have one sign
 /// - LSE: epsilon + 4 u (1 + |LSE|), which the weights of the backward share; where they come from the row's maximum
-///   instead, |LSE| counts up to kLargestReadLse only
+///   instead, |LSE| counts up to kMaxReadLse only
 /// - where functions are approximations by f: what they miss has the same sign for like arguments, so epsilon has the
 ///   sum of P times the part of e(v) that they make, not the root of squares; and the LSE has f (1 + max(1, LSE - the
 ///   row's largest value)) for its own exponentials and logarithm

@@ -24,7 +24,7 @@ constexpr std::string_view kSuffix = ".scoremod";
 constexpr std::size_t kHashDigits = 16;
 /// A write takes milliseconds; what is older was interrupted.
 constexpr std::chrono::seconds kOldestWrite{3600};
-constexpr std::chrono::seconds kLargestClockDifference{60};
+constexpr std::chrono::seconds kMaxClockDifference{60};
 
 bool is_hexadecimal(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -59,7 +59,7 @@ std::chrono::nanoseconds now() { return std::chrono::system_clock::now().time_si
 /// the future says nothing, and would keep its file for longer than any in use.
 std::chrono::nanoseconds time_of(const struct stat& status) {
   const auto time = std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
-  return time - now() > kLargestClockDifference ? std::chrono::nanoseconds(0) : time;
+  return time - now() > kMaxClockDifference ? std::chrono::nanoseconds(0) : time;
 }
 
 bool is_being_written(const FolderFile& file) { return file.temporary && now() - file.modified < kOldestWrite; }

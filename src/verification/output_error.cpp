@@ -17,7 +17,7 @@ constexpr double kFarLse = 100;
 
 /// Fewer rows are too small a sample of what rounding does: by chance the plain evaluation's may be small. (Of cuDNN's
 /// right results for problems of some ten rows a few came near their tolerance; of those with many none came half-way.)
-constexpr std::size_t kFewestRows = 16;
+constexpr std::size_t kMinRows = 16;
 
 /// Root mean square of the finite values; such that the norm is 1 where there is nothing to be relative to.
 double root_mean_square(const std::vector<double>& values) {
@@ -115,7 +115,7 @@ OutputError output_error(const problem::StridedTensor& tensor, const std::vector
                          const std::vector<double>& oracle, const std::vector<float>& plain,
                          std::span<const RowClass> classes) {
   const double size_of_all = root_mean_square(oracle);
-  return worst(tensor, {found, oracle, plain}, classes, kFewestRows,
+  return worst(tensor, {found, oracle, plain}, classes, kMinRows,
                [&](const std::vector<double>& elements, const RowClass& part) {
                  const double unit = unit_roundoff(tensor.dtype) + float_move(part.largest_lse);
                  // Over all elements only their own sizes count; of nothing but zeros the norm is taken for 1.

@@ -16,7 +16,7 @@ namespace scoremod::verification {
 namespace {
 
 constexpr std::int64_t kSmall = 128;
-constexpr std::int64_t kLargestGap = 64;
+constexpr std::int64_t kMaxGap = 64;
 constexpr std::int64_t kBeyond = 1024;
 
 bool is_i32_constant(const Node& node) { return node.op == Op::kConstant && node.type == Type::kI32; }
@@ -88,7 +88,7 @@ std::function<std::int64_t(std::int64_t)> small_constants(const Program& program
   std::map<std::int64_t, std::int64_t> smaller;
   std::int64_t before = 0, last = 0;
   for (const std::int64_t magnitude : magnitudes) {
-    const std::int64_t closest = last + std::min(magnitude - before, kLargestGap);
+    const std::int64_t closest = last + std::min(magnitude - before, kMaxGap);
     last = magnitude <= kSmall ? magnitude : std::max(closest, std::min(kSmall, last + magnitude - before));
     before = magnitude;
     smaller[magnitude] = last;

@@ -24,12 +24,12 @@ constexpr std::int64_t kTile = 128;
 constexpr std::int64_t kFewTiles = 2;
 constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
-constexpr std::int64_t kMostTiles = 8;
+constexpr std::int64_t kMaxTiles = 8;
 /// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one: a
 /// trial of so short a problem would vouch, by an equal structure, for what it never saw.
-constexpr std::int64_t kFewestRows = 24;
-constexpr std::int64_t kMostBatches = 2;
-constexpr std::int64_t kMostGroup = 2;
+constexpr std::int64_t kMinRows = 24;
+constexpr std::int64_t kMaxBatches = 2;
+constexpr std::int64_t kMaxGroup = 2;
 
 /// Tiles that hold the largest integer constant of the program, and one more.
 std::int64_t tiles_for(const Program& program, const std::function<bool(std::int64_t)>& left_out) {
@@ -39,16 +39,16 @@ std::int64_t tiles_for(const Program& program, const std::function<bool(std::int
     const std::int64_t value = std::abs(static_cast<std::int64_t>(ir::constant_i32(node)));
     if (left_out(value)) continue;
     // What lies beyond every length that can be tried (a limit, a sentinel) asks for nothing.
-    if (value < kMostTiles * kTile) largest = std::max(largest, value);
+    if (value < kMaxTiles * kTile) largest = std::max(largest, value);
   }
-  return std::clamp(largest / kTile + kFewTiles, kFewTiles, kMostTiles);
+  return std::clamp(largest / kTile + kFewTiles, kFewTiles, kMaxTiles);
 }
 
 std::int64_t trial_length(std::int64_t length, std::int64_t tiles) {
   const bool partial = length % kTile != 0;
   const std::int64_t wanted = tiles * kTile + (partial ? kOddRest : 0);
   // One row or key is a structure of its own.
-  return length == 1 ? 1 : std::max(std::min(length, wanted), kFewestRows);
+  return length == 1 ? 1 : std::max(std::min(length, wanted), kMinRows);
 }
 
 /// Strides of a tensor that had another shape before. They keep their order; what repeats (stride 0) goes on repeating,
@@ -115,9 +115,9 @@ void shrink_places(AttentionProblem& small) {
 void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   const AttentionProblem before = small;
   small.scale = small.effective_scale();
-  small.batch = std::min(small.batch, kMostBatches);
-  const std::int64_t group = std::min(small.heads_q / small.heads_kv, kMostGroup);
-  small.heads_kv = std::min(small.heads_kv, kMostBatches);
+  small.batch = std::min(small.batch, kMaxBatches);
+  const std::int64_t group = std::min(small.heads_q / small.heads_kv, kMaxGroup);
+  small.heads_kv = std::min(small.heads_kv, kMaxBatches);
   small.heads_q = small.heads_kv * group;
   const std::int64_t seq_q = small.seq_q, seq_kv = small.seq_kv;
   small.seq_q = trial_length(seq_q, tiles);

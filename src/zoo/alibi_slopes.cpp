@@ -14,9 +14,9 @@ float slope(int i, int heads) { return static_cast<float>(std::exp2(-8.0 * i / h
 }  // namespace
 
 std::vector<float> alibi_slopes(int heads) {
-  constexpr int kMostHeads = 1 << 16;
-  if (heads < 1 || heads > kMostHeads) {
-    fail_argument("alibi_slopes: expected 1 to ", kMostHeads, " heads, found ", heads);
+  constexpr int kMaxHeads = 1 << 16;
+  if (heads < 1 || heads > kMaxHeads) {
+    fail_argument("alibi_slopes: expected 1 to ", kMaxHeads, " heads, found ", heads);
   }
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(heads)));
   std::vector<float> slopes;

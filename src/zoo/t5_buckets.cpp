@@ -12,8 +12,8 @@ namespace scoremod::zoo {
 namespace {
 
 /// Each threshold is a few nodes of the program.
-constexpr int kMostBuckets = 256;
-constexpr int kLargestDistance = 1 << 24;
+constexpr int kMaxBuckets = 256;
+constexpr int kMaxDistance = 1 << 24;
 
 /// The smallest distance d with log(d / exact) / log(max_distance / exact) * steps >= step.
 int threshold(int exact, int max_distance, int step, int steps) {
@@ -30,12 +30,12 @@ int threshold(int exact, int max_distance, int step, int steps) {
 T5Buckets::T5Buckets(bool bidirectional, int num_buckets, int max_distance)
     : bidirectional_(bidirectional), one_side_(bidirectional ? num_buckets / 2 : num_buckets), exact_(one_side_ / 2) {
   const int least = bidirectional ? 4 : 2;
-  if (num_buckets < least || num_buckets > kMostBuckets || (bidirectional && num_buckets % 2 != 0)) {
-    fail_argument("t5_bias: expected num_buckets of ", least, " to ", kMostBuckets, bidirectional ? ", even" : "",
+  if (num_buckets < least || num_buckets > kMaxBuckets || (bidirectional && num_buckets % 2 != 0)) {
+    fail_argument("t5_bias: expected num_buckets of ", least, " to ", kMaxBuckets, bidirectional ? ", even" : "",
                   ", found ", num_buckets);
   }
-  if (max_distance <= exact_ || max_distance > kLargestDistance) {
-    fail_argument("t5_bias: expected max_distance of ", exact_ + 1, " to ", kLargestDistance, " with ", num_buckets,
+  if (max_distance <= exact_ || max_distance > kMaxDistance) {
+    fail_argument("t5_bias: expected max_distance of ", exact_ + 1, " to ", kMaxDistance, " with ", num_buckets,
                   " buckets, found ", max_distance);
   }
   const int steps = one_side_ - exact_;

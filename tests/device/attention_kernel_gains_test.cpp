@@ -8,7 +8,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
@@ -126,10 +126,10 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   ASSERT_FALSE(targets.empty());
   const TileShape forward_shape = hopper_shapes(problem, Direction::kForward).front();
   std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
-  if (has_differences(targets) && shapes.front().key_step > kMostDiagonalStep) shapes.erase(shapes.begin());
+  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
   const TileShape& shape = shapes.front();
   const auto kept = [](const std::string& text, const TileShape& of) {
-    return cuda::kept_kernels(text, of.instructions());
+    return cuda::cached_kernels(text, of.instructions());
   };
   const auto forward = forward_plan(
       compiled, forward_shape, {kept(attention_source(compiled, Direction::kForward, forward_shape), forward_shape)});

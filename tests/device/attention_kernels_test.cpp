@@ -8,7 +8,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
@@ -84,7 +84,7 @@ class Plans {
  private:
   static std::vector<std::string> image(const compiler::CompiledProblem& compiled, Direction direction,
                                         const TileShape& shape) {
-    return {cuda::kept_kernels(attention_source(compiled, direction, shape), shape.instructions())};
+    return {cuda::cached_kernels(attention_source(compiled, direction, shape), shape.instructions())};
   }
 
   const AttentionProblem& problem_;

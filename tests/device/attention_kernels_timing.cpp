@@ -10,7 +10,7 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/cuda/device.hpp"
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
@@ -238,8 +238,8 @@ std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled,
 
 std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
                                     const TileShape& shape) {
-  return {cuda::kept_kernels(attention_source(compiled, direction, shape, {}, targets_of(compiled, direction)),
-                             shape.instructions())};
+  return {cuda::cached_kernels(attention_source(compiled, direction, shape, {}, targets_of(compiled, direction)),
+                               shape.instructions())};
 }
 
 struct TimedShape {

@@ -339,9 +339,9 @@ TEST_F(CudnnBackend, TakesItsTimeForVerificationOnce) {
   const double first = seconds(problem);
   const double again = seconds(problem);
   clear_plan_cache();
-  const double admitted = seconds(problem);
+  const double verified = seconds(problem);
   test::record_line(concat(R"({"case": "compile, forward and backward", "first_use_s": )", first, R"(, "kept_s": )",
-                           again, R"(, "built_anew_with_a_verdict_s": )", admitted, "}"));
+                           again, R"(, "built_anew_with_a_verdict_s": )", verified, "}"));
   EXPECT_LT(again, first);
 }
 

@@ -17,7 +17,7 @@ namespace {
 /// by this much of the largest value that it passes through.
 constexpr double kConstantRounding = 4 * 0x1p-24;
 /// Differences of values beyond this say more about cancellation than about the derivative.
-constexpr double kLargestMagnitude = 1e4;
+constexpr double kMaxMagnitude = 1e4;
 /// A finite difference that is not known this well is no evidence.
 constexpr double kWorstDifference = 1e-6;
 
@@ -151,7 +151,7 @@ class Check {
     const double size = std::max(1.0, std::abs(difference.derivative));
     const bool known =
         std::isfinite(f(x)) && difference.error <= kWorstDifference * size && smooth_at(f, x, difference);
-    if (!known || adjoints_.magnitude > kLargestMagnitude) {
+    if (!known || adjoints_.magnitude > kMaxMagnitude) {
       ++report_.skipped;
       return;
     }

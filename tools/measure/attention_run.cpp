@@ -8,7 +8,7 @@ namespace {
 
 /// Sets together are larger than the caches of any GPU (an H200 has 60 MB, a B200 126 MB) by a factor.
 constexpr std::size_t kAllSetsBytes = std::size_t{512} << 20;
-constexpr std::size_t kMostSets = 16;
+constexpr std::size_t kMaxSets = 16;
 /// The outputs of the forward come first: o and lse.
 constexpr std::size_t kForwardOutputs = 2;
 
@@ -26,7 +26,7 @@ AttentionRun::AttentionRun(const BenchCase& bench_case, const CompileOptions& op
       inputs_(std::move(inputs)),
       buffers_(case_.problem, buffers_of(inputs_)) {
   // At least two on a device: what two implementations write can then be compared.
-  const std::size_t enough = std::clamp(kAllSetsBytes / buffers_.bytes() + 1, std::size_t{2}, kMostSets);
+  const std::size_t enough = std::clamp(kAllSetsBytes / buffers_.bytes() + 1, std::size_t{2}, kMaxSets);
   const std::size_t count = on_device() ? enough : 1;
   while (sets_.size() < count) add_set();
 }

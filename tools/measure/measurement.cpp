@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Device time between two events: long beside what events and a first launch take.
 constexpr double kBlockMs = 4;
-constexpr int kMostCallsInBlock = 64;
+constexpr int kMaxCallsInBlock = 64;
 /// Calls whose cost to the host is seen, and how many are enqueued in a row: a device's queue holds the launches of
 /// more.
 constexpr int kHostCalls = 96;
@@ -107,7 +107,7 @@ class Running {
 
   void choose_block(Timed& timed) {
     const double once = block_ms(timed);
-    timed.calls_in_block = std::clamp(static_cast<int>(kBlockMs / once) + 1, 1, kMostCallsInBlock);
+    timed.calls_in_block = std::clamp(static_cast<int>(kBlockMs / once) + 1, 1, kMaxCallsInBlock);
   }
 
   std::size_t next_set() { return set_ = (set_ + 1) % run_.sets(); }

@@ -17,7 +17,7 @@ double unit_roundoff(DType dtype) {
 }
 
 /// Of a large tensor so many elements tell enough.
-constexpr std::size_t kMostElements = std::size_t{1} << 22;
+constexpr std::size_t kMaxElements = std::size_t{1} << 22;
 
 bool has_gaps(const TensorInfo& tensor) {
   std::size_t elements = 1;
@@ -29,7 +29,7 @@ double relative_distance(const RunOutput& expected, const RunOutput& found) {
   const std::size_t size = size_of(expected.tensor.dtype);
   const bool gaps = has_gaps(expected.tensor);
   // Odd, so that every place of a row of even length is met.
-  const std::size_t step = size * (expected.bytes.size() / size / kMostElements | 1);
+  const std::size_t step = size * (expected.bytes.size() / size / kMaxElements | 1);
   double distance = 0, norm = 0;
   for (std::size_t at = 0; at < expected.bytes.size(); at += step) {
     const double x = read_element(expected.tensor.dtype, expected.bytes.data() + at);

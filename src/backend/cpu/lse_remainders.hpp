@@ -9,10 +9,10 @@
 
 namespace scoremod::backend::cpu {
 
-/// Whether an LSE is so large that what its rounding to float32 leaves out shows in the weights. From kLargestReadLse
+/// Whether an LSE is so large that what its rounding to float32 leaves out shows in the weights. From kMaxReadLse
 /// on, value - LSE is exact for every key whose weight float32 holds (exp(-88) and more), because the two lie within a
 /// factor of two: the remainder alone makes the weight right.
-inline bool leaves_remainder(float lse) { return std::abs(lse) >= kLargestReadLse && std::isfinite(lse); }
+inline bool leaves_remainder(float lse) { return std::abs(lse) >= kMaxReadLse && std::isfinite(lse); }
 
 /// What to subtract beside `lse` from a row's values, given their largest and sum of exp(value - largest). 0 where no
 /// remainder is due, and where the LSE is not the rounded one of these values: a row may be given the LSE of more keys

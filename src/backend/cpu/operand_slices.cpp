@@ -14,7 +14,7 @@ using analysis::ValueRange;
 
 constexpr std::int64_t kRun = 64;
 /// Tables are read only where this few entries are in question.
-constexpr std::int64_t kMostTableEntries = 64;
+constexpr std::int64_t kMaxTableEntries = 64;
 
 constexpr auto kQ = static_cast<std::size_t>(Axis::kQuery);
 constexpr auto kK = static_cast<std::size_t>(Axis::kKey);
@@ -133,10 +133,10 @@ ValueRange OperandSlices::table(std::uint32_t operand, Type type, std::span<cons
     const double last = static_cast<double>(view.extents[i] - 1);
     first[i] = static_cast<std::int64_t>(std::clamp(indices[i].lo, 0.0, last));
     count[i] = static_cast<std::int64_t>(std::clamp(indices[i].hi, 0.0, last)) - first[i] + 1;
-    if (count[i] > kMostTableEntries) return analysis::everything(type);
+    if (count[i] > kMaxTableEntries) return analysis::everything(type);
     entries *= count[i];
   }
-  if (entries > kMostTableEntries) return analysis::everything(type);
+  if (entries > kMaxTableEntries) return analysis::everything(type);
   RangeBuilder range(type);
   for (std::int64_t entry = 0; entry < entries; ++entry) {
     std::int64_t rest = entry, offset = 0;

@@ -45,7 +45,7 @@ void run_workers(int count, const std::function<void(int)>& body) {
 std::size_t workspace_bytes_of(const char* direction, const AttentionProblem& problem, std::size_t shared,
                                std::size_t each, int threads) {
   const std::size_t bytes = add_bytes(shared, multiply_bytes(each, static_cast<std::size_t>(threads)));
-  if (bytes < kMostBytes) return bytes;
+  if (bytes < kMaxBytes) return bytes;
   fail_unsupported("the cpu backend's ", direction,
                    " needs a workspace of 2^63 bytes or more, which no memory has, for ", "batch ", problem.batch, ", ",
                    problem.heads_q, " heads, ", problem.seq_q, " queries and ", problem.seq_kv,

@@ -4,7 +4,7 @@
 
 #include "analysis/dependence.hpp"
 #include "backend/cuda/compute_source.hpp"
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/byte_count.hpp"
@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxBlocks = 2048;
 class GeneratedComputeKernel final : public ComputeKernel {
  public:
   GeneratedComputeKernel(const ComputeSource& source, std::int64_t largest, std::size_t tensors)
-      : module_(kept_kernels(source.text)),
+      : module_(cached_kernels(source.text)),
         kernel_(module_.kernel("compute")),
         operands_(source.operands),
         grid_{std::min((largest + kComputeThreads - 1) / kComputeThreads, kMaxBlocks),

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "backend/cuda/context.hpp"
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "base/fail.hpp"
 
@@ -30,7 +30,8 @@ class LoadedConversions final : public Float8Conversions {
  public:
   LoadedConversions()
       : context_(current_context()),
-        module_(kept_kernels(concat(embedded::kProgramPrelude, embedded::kFloat8Numbers, embedded::kFloat8Conversion))),
+        module_(
+            cached_kernels(concat(embedded::kProgramPrelude, embedded::kFloat8Numbers, embedded::kFloat8Conversion))),
         convert_(module_.kernel("convert_tensor")),
         clear_(module_.kernel("clear_largest")) {}
 

@@ -29,7 +29,7 @@ class Float8Conversions {
   virtual ~Float8Conversions() = default;
   virtual void enqueue(const Float8Conversion& conversion, void* stream) const = 0;
 
-  /// Throws what kept_kernels() throws.
+  /// Throws what cached_kernels() throws.
   static std::unique_ptr<const Float8Conversions> build();
 };
 

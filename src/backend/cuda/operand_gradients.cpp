@@ -5,7 +5,7 @@
 
 #include "backend/cuda/gradient_blocks.hpp"
 #include "backend/cuda/gradient_source.hpp"
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/matrix_products.hpp"
 #include "backend/cuda/program_source.hpp"
@@ -121,7 +121,7 @@ class GeneratedOperandGradients final : public OperandGradients {
         blocks_(gradient_blocks(problem_, targets_)),
         one_head_at_a_time_(problem_.deterministic && std::ranges::any_of(targets_, sums_over_heads)),
         layout_(problem_, targets_, blocks_),
-        module_(kept_kernels(source_.text)),
+        module_(cached_kernels(source_.text)),
         row_deltas_(module_.kernel("row_deltas")),
         gradients_(module_.kernel("gradients")) {
     source_.text.clear();

@@ -1,6 +1,6 @@
 #include "backend/cuda/runtime_call.hpp"
 
-#include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cuda/load_stub_driver.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {

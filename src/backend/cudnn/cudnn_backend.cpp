@@ -1,7 +1,7 @@
 #include "backend/cudnn/cudnn_backend.hpp"
 
 #include "backend/cuda/cuda_memory.hpp"
-#include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cuda/load_stub_driver.hpp"
 #include "backend/cudnn/graph/device_target.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
@@ -41,7 +41,7 @@ class CudnnBackend final : public Backend {
   }
 
   void prepare_building_elsewhere() const override {
-    cuda::load_stand_in_driver();
+    cuda::load_stub_driver();
     cudnn::require_library();
   }
   std::string device_properties_here() const override { return cudnn::device_properties(cudnn::builder_handle()).json; }

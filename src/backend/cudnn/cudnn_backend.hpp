@@ -11,7 +11,7 @@ namespace scoremod::backend {
 /// Takes device memory. Runs only lowerings that were seen to compute the right thing: see docs/cudnn_patterns.md.
 const Backend& cudnn_backend();
 
-/// One that lowers into the patterns that `allowed` admits, whatever is known of them. Tests plant wrong ones.
+/// One that lowers into the patterns that `allowed` is true of, whatever is known of them. Tests plant wrong ones.
 std::unique_ptr<const Backend> make_cudnn_backend(cudnn::PatternFilter allowed);
 
 }  // namespace scoremod::backend

@@ -40,8 +40,8 @@ DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction
     const AttentionProblem& p = problem.problem;
     stats_place_ = place_in_workspace(static_cast<std::size_t>(p.batch * p.heads_q * p.seq_q) * sizeof(float));
   }
-  if (engine_->uids().size() > kMostPointers) {
-    fail_bug("a plan takes ", engine_->uids().size(), " pointers, more than ", kMostPointers);
+  if (engine_->uids().size() > kMaxPointers) {
+    fail_bug("a plan takes ", engine_->uids().size(), " pointers, more than ", kMaxPointers);
   }
   for (const std::int64_t uid : engine_->uids()) sources_.push_back(source_of(uid));
 }
@@ -66,7 +66,7 @@ DirectionPlan::Source DirectionPlan::source_of(std::int64_t uid) const {
 
 void DirectionPlan::compute_operands(const CallPointers& call, const CallParameters& parameters,
                                      std::span<std::byte> workspace) const {
-  std::array<void*, kMostPointers> outputs;
+  std::array<void*, kMaxPointers> outputs;
   for (std::size_t i = 0; i < computed_places_.size(); ++i) outputs[i] = workspace.data() + computed_places_[i];
   kernel_->execute(call.operands, std::span<void* const>(outputs.data(), computed_places_.size()), parameters.offsets,
                    parameters.stream);
@@ -88,7 +88,7 @@ void DirectionPlan::execute(const CallPointers& call, const CallParameters& para
   float scale = parameters.scale;
   std::array<std::int32_t, kAxisCount> offsets{parameters.offsets.batch, parameters.offsets.head,
                                                parameters.offsets.query, parameters.offsets.key};
-  std::array<void*, kMostPointers> pointers;
+  std::array<void*, kMaxPointers> pointers;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const Source& source = sources_[i];
     switch (source.kind) {

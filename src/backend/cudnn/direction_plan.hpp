@@ -46,7 +46,7 @@ class DirectionPlan {
     std::size_t place = 0;  ///< the Uid, the operand's number, the offset into the workspace, or the axis
   };
 
-  static constexpr std::size_t kMostPointers = 64;
+  static constexpr std::size_t kMaxPointers = 64;
 
   void compute_operands(const CallPointers& call, const CallParameters& parameters,
                         std::span<std::byte> workspace) const;

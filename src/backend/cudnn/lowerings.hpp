@@ -20,11 +20,11 @@ struct Lowerings {
   std::vector<std::string> reasons;  ///< why a set of patterns gave none
 };
 
-/// Every lowering worth trying: with all patterns that `allowed` admits, and then without those that a slower pattern
-/// can take the place of. What is built here, ahead of time, and for a test is built of this list.
+/// Every lowering worth trying: with all patterns that `allowed` is true of, and then without those that a slower
+/// pattern can take the place of. What is built here, ahead of time, and for a test is built of this list.
 Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& task, const PatternFilter& allowed);
 
-/// Admits the patterns that the table has seen to be right in a direction. Keeps a reference to the table.
+/// True of the patterns that the table has seen to be right in a direction. Keeps a reference to the table.
 PatternFilter right_patterns(const PatternTable& table, Direction direction);
 
 /// Which part of a pattern table speaks for a problem.

@@ -10,7 +10,7 @@ namespace {
 /// Seen with 9.19 on an H200: dq, dk and dv all NaN, where LSEs were far below zero or no row had a key, in 4 of some
 /// 4000 random problems, all of one query row, and in one of 1944, of two. A trial sees that for some inputs only. With
 /// 17 rows and more none was wrong.
-constexpr std::int64_t kFewestBackwardRows = 16;
+constexpr std::int64_t kMinBackwardRows = 16;
 
 using problem::TensorRole;
 using Reasons = std::vector<UnsupportedReason>;
@@ -101,10 +101,10 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   object_to_strides("k", TensorRole::kK, problem, reasons);
   object_to_strides("v", TensorRole::kV, problem, reasons);
   object_to_strides("o", TensorRole::kO, problem, reasons);
-  if (direction == Direction::kBackward && problem.seq_q < kFewestBackwardRows) {
-    reasons.push_back(unsupported(Rule::kOneQueryRow,
-                                  concat("expected at least ", kFewestBackwardRows, " query rows, found seq_q ",
-                                         problem.seq_q, ": cuDNN's backward of few rows writes NaN for some inputs")));
+  if (direction == Direction::kBackward && problem.seq_q < kMinBackwardRows) {
+    reasons.push_back(unsupported(
+        Rule::kOneQueryRow, concat("expected at least ", kMinBackwardRows, " query rows, found seq_q ", problem.seq_q,
+                                   ": cuDNN's backward of few rows writes NaN for some inputs")));
   }
   const bool fixed_order = deterministic && direction == Direction::kBackward;
   // cuDNN 9.19 generates a kernel that does not compile for every modifier of the value that was tried there, and for

@@ -39,10 +39,10 @@ ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
     : bytes_(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
              std::max<std::size_t>(problem.program.operands().size(), 1) * sizeof(device::OperandArgument)) {
   static_assert(sizeof(device::AttentionArguments) % alignof(device::OperandArgument) == 0);
-  constexpr std::size_t kMostBytes = 4096;
+  constexpr std::size_t kMaxBytes = 4096;
   static_assert(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
-                    kMostOperands * sizeof(device::OperandArgument) <=
-                kMostBytes);
+                    kMaxOperands * sizeof(device::OperandArgument) <=
+                kMaxBytes);
 }
 
 device::OperandArgument& ArgumentBytes::operand(std::size_t number) {

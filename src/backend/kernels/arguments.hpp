@@ -23,7 +23,7 @@ struct TensorMaps {
 };
 
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
-inline constexpr std::size_t kMostOperands = 36;
+inline constexpr std::size_t kMaxOperands = 36;
 
 /// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
 /// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none). There

@@ -36,7 +36,7 @@ using cuda::ProgramSource;
 
 /// Larger programs become functions that are called: a copy for every element of a thread's tile would take NVRTC
 /// minutes, and leave the instruction cache.
-constexpr std::size_t kMostInlinedNodes = 120;
+constexpr std::size_t kMaxInlinedNodes = 120;
 
 const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
   return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
@@ -278,7 +278,7 @@ void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled
 }  // namespace
 
 const char* linkage(const Program& program) {
-  return program.nodes().size() > kMostInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
+  return program.nodes().size() > kMaxInlinedNodes ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION";
 }
 
 std::string with_operands(const ProgramSource& source, const std::string& statements) {

@@ -63,7 +63,7 @@ DifferenceTables difference_tables(const Program& program) {
     const analysis::Dependence& on = dependences[id];
     const bool varies = on.on(Axis::kQuery) && on.on(Axis::kKey);
     if (of_differences[id] && varies && nodes[id].type == Type::kF32) {
-      if (tables.nodes.size() == kMostDifferenceTables || cost_of_all(program, dependences, id) < worth) continue;
+      if (tables.nodes.size() == kMaxDifferenceTables || cost_of_all(program, dependences, id) < worth) continue;
       tables.nodes.push_back(id);
       tables.by_batch = tables.by_batch || on.on(Axis::kBatch);
       tables.by_head = tables.by_head || on.on(Axis::kHead);

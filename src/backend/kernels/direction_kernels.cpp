@@ -52,9 +52,9 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
   }
   const std::size_t nodes =
       compiled.backward ? compiled.backward->program.nodes().size() : compiled.forward.program.nodes().size();
-  if (nodes > cuda::kMaxKernelNodes || operands.size() > kMostOperands) {
+  if (nodes > cuda::kMaxKernelNodes || operands.size() > kMaxOperands) {
     reasons.push_back(unsupported(Rule::kEngineRefused,
-                                  concat("expected at most ", cuda::kMaxKernelNodes, " nodes and ", kMostOperands,
+                                  concat("expected at most ", cuda::kMaxKernelNodes, " nodes and ", kMaxOperands,
                                          " operands of a kernel, found ", nodes, " and ", operands.size())));
   }
   // Blocks are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a block

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::int64_t kHalfBytes = 2;
 /// With more, rows fill the tiles of the other kernels.
-constexpr std::int64_t kMostQueries = 64;
+constexpr std::int64_t kMaxQueries = 64;
 constexpr std::array<int, 3> kRows{16, 32, 64};
 /// Sums of 32 rows of a wider output would not fit into a warp's registers.
 constexpr std::int64_t kWidestOfTwoRowTiles = 128;
-constexpr int kMostWarps = 8, kMostStages = 6, kFewestStages = 2;
+constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
 /// What the device keeps of its shared memory for each block.
@@ -36,16 +36,16 @@ std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& proble
 
 /// As many as there is room for, but not fewer than are of use.
 int stages_of(TileShape shape, const AttentionProblem& problem, std::int64_t room) {
-  for (shape.stages = kMostStages; shape.stages > kFewestStages; --shape.stages)
+  for (shape.stages = kMaxStages; shape.stages > kMinStages; --shape.stages)
     if (shared_bytes(shape, problem) <= room) break;
   return shape.stages;
 }
 
 /// Whether registers suffice for what a thread holds: sums of its rows, scores, and what there is beside them.
 bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
-  constexpr std::int64_t kOfMultiprocessor = 65536, kMostOfThread = 255, kBeside = 80;
+  constexpr std::int64_t kOfMultiprocessor = 65536, kMaxOfThread = 255, kBeside = 80;
   const std::int64_t wanted = shape.row_tiles * (padded(dim_v) + shape.keys) / 2 + kBeside;
-  return wanted <= std::min(kMostOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
+  return wanted <= std::min(kMaxOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
 }
 
 /// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
@@ -73,7 +73,7 @@ std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const D
   for (const int rows : kRows) {
     const int row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
     const int keys = rows == 64 && row_tiles == 2 ? 32 : 16;
-    shapes.push_back(few_query_shape(rows, row_tiles, keys, kMostWarps, problem, device));
+    shapes.push_back(few_query_shape(rows, row_tiles, keys, kMaxWarps, problem, device));
     shapes.push_back(shapes.back());
     shapes.back().splits = 1;
   }
@@ -94,10 +94,10 @@ TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const At
     shape.teams = shape.warps / team_warps;
     shape.blocks = 2;
     shape.stages = stages_of(shape, problem, room / 2 - kReservedBytes);
-    if (shape.stages > kFewestStages && fits_registers(shape, problem.dim_v)) break;
+    if (shape.stages > kMinStages && fits_registers(shape, problem.dim_v)) break;
     shape.blocks = 1;
     shape.stages = stages_of(shape, problem, room);
-    if (shape.stages > kFewestStages || shape.teams == 1) break;
+    if (shape.stages > kMinStages || shape.teams == 1) break;
   }
   shape.splits = splits_of(shape, problem, device.multiprocessors);
   return shape;
@@ -106,9 +106,9 @@ TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const At
 std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem) {
   if (problem.dtype == DType::kF32)
     return {unsupported(Rule::kDtype, "few-query kernels: expected q, k and v in f16 or bf16, found f32")};
-  if (problem.seq_q <= kMostQueries) return {};
+  if (problem.seq_q <= kMaxQueries) return {};
   return {unsupported(Rule::kEngineRefused,
-                      concat("few-query kernels: expected at most ", kMostQueries, " queries, found ", problem.seq_q))};
+                      concat("few-query kernels: expected at most ", kMaxQueries, " queries, found ", problem.seq_q))};
 }
 
 std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem) {

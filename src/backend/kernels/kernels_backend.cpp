@@ -71,7 +71,7 @@ class KernelsBackend final : public Backend {
     } else if (!task.operand_gradients.empty() && targets_of(problem, task).empty()) {
       reasons.push_back(
           unsupported(Rule::kNoOperandGradient,
-                      concat("beside dq, dk and dv: expected the gradients of at most ", kernels::kMostTargets,
+                      concat("beside dq, dk and dv: expected the gradients of at most ", kernels::kMaxTargets,
                              " operands, none of them one along queries and keys or a table, but for one whose indices "
                              "follow from kv_idx - q_idx and whose sums are no larger than q, k, v and o")));
     }
@@ -129,7 +129,7 @@ class KernelsBackend final : public Backend {
   /// What operands' gradients take beside; false where this shape has no room for them.
   static bool add_gains(Candidate& candidate, const CompiledProblem& problem, const std::vector<OperandTarget>& targets,
                         const TileShape& shape, const kernels::MaskWork& mask, const DeviceProperties& device) {
-    if (kernels::has_differences(targets) && shape.key_step > kernels::kMostDiagonalStep) return false;
+    if (kernels::has_differences(targets) && shape.key_step > kernels::kMaxDiagonalStep) return false;
     const kernels::OperandKernels made(problem, targets, shape, kernels::Gains::kBeside);
     if (!kernels::memory_objections(made.launches(), device).empty()) return false;
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
@@ -182,7 +182,7 @@ class KernelsBackend final : public Backend {
       return {};
     std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
     const auto count = [&](OperandSum sum) { return std::ranges::count(targets, sum, &OperandTarget::sum); };
-    if (count(OperandSum::kElement) > 0 || targets.size() > kernels::kMostTargets) return {};
+    if (count(OperandSum::kElement) > 0 || targets.size() > kernels::kMaxTargets) return {};
     const bool fits = count(OperandSum::kDifference) == 0 || diagonal_bytes(p) <= tensor_bytes(p);
     if (count(OperandSum::kDifference) > 1 || !fits) return {};
     return targets;

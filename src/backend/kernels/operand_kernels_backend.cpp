@@ -82,10 +82,10 @@ class OperandKernelsBackend final : public Backend {
       return objections(cuda::without_float8(problem, task.direction), task, target);
     std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
     const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
-    if (targets.empty() || kernels::has_differences(targets) || targets.size() > kernels::kMostTargets) {
+    if (targets.empty() || kernels::has_differences(targets) || targets.size() > kernels::kMaxTargets) {
       reasons.push_back(unsupported(
           Rule::kNoOperandGradient,
-          concat("gradients from tiles of scores: expected at most ", kernels::kMostTargets,
+          concat("gradients from tiles of scores: expected at most ", kernels::kMaxTargets,
                  " operands, none of them a table, or one along queries and keys that batches or heads share")));
     }
     if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)

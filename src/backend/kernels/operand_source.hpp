@@ -21,13 +21,13 @@ std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& prob
                                            std::span<const std::uint32_t> operands);
 
 /// More targets than this would leave a thread no registers.
-inline constexpr std::size_t kMostTargets = 6;
+inline constexpr std::size_t kMaxTargets = 6;
 
 /// Whether one of them is summed along diagonals, which Hopper's kernel of dq alone does.
 bool has_differences(std::span<const OperandTarget> targets);
 
 /// Of kernels that do: the most keys that they take at once.
-inline constexpr int kMostDiagonalStep = 64;
+inline constexpr int kMaxDiagonalStep = 64;
 
 /// The name of the kernel that adds up a target's sums; of one of OperandSum::kDifference, those that run before.
 std::string total_kernel(const OperandTarget& target);

@@ -27,7 +27,7 @@ using cuda::ProgramSource;
 
 /// A larger program's contributions are a function that is called, and one with more than the second number is written
 /// down once: NVRTC would take many seconds.
-constexpr std::size_t kMostInlinedNodes = 60, kMostTwiceNodes = 24;
+constexpr std::size_t kMaxInlinedNodes = 60, kMaxTwiceNodes = 24;
 
 constexpr std::array<const char*, kAxisCount> kIndexNames{"b", "h", "q", "kv"};
 
@@ -60,8 +60,8 @@ std::string OperandText::program() const {
   const std::string added = statements(source);
   forward = with_operands(source, forward);
   return fill(embedded::kAttentionOperandProgram,
-              {{"linkage", is_large(kMostInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
-               {"always_masked", is_large(kMostTwiceNodes) ? "true" : "false"},
+              {{"linkage", is_large(kMaxInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
+               {"always_masked", is_large(kMaxTwiceNodes) ? "true" : "false"},
                {"forward_statements", forward},
                {"value", ProgramSource::variable(derivative_->value())},
                {"keep", keep_variable(*derivative_)},

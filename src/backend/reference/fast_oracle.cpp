@@ -290,8 +290,8 @@ class Worker {
 
   template <class Body>
   void for_each_strip(const Body& body) const {
-    for (std::size_t first = 0; first < keys_; first += StripEvaluator::kMostKeys)
-      body(first, std::min(StripEvaluator::kMostKeys, keys_ - first));
+    for (std::size_t first = 0; first < keys_; first += StripEvaluator::kMaxKeys)
+      body(first, std::min(StripEvaluator::kMaxKeys, keys_ - first));
   }
 
   /// out = a b, where a's terms that are not finite belong to their row or column alone.

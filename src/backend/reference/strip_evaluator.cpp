@@ -183,7 +183,7 @@ StripEvaluator::StripEvaluator(const Program& program, const std::vector<Operand
   for (const Node& node : program.nodes()) {
     Values values;
     values.level = level_of(node);
-    const std::size_t lanes = values.level == Level::kKey ? all_keys_ : values.level == Level::kScore ? kMostKeys : 1;
+    const std::size_t lanes = values.level == Level::kKey ? all_keys_ : values.level == Level::kScore ? kMaxKeys : 1;
     if (node.type == Type::kF32) values.f.resize(lanes);
     if (node.type == Type::kI32) values.i.resize(lanes);
     if (node.type == Type::kBool) values.b.resize(lanes);

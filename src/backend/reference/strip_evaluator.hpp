@@ -23,7 +23,7 @@ struct Lanes {
 class StripEvaluator {
  public:
   /// The most keys of a strip: few enough that the values of an ordinary program stay in the second-level cache.
-  static constexpr std::size_t kMostKeys = 256;
+  static constexpr std::size_t kMaxKeys = 256;
 
   /// The program's operands must be those of the views. All must outlive the evaluator. `keys` is the problem's seq_kv.
   StripEvaluator(const Program& program, const std::vector<OperandView>& operands, const IndexOffsets& offsets,

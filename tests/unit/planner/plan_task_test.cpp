@@ -24,7 +24,7 @@ using backend::Target;
 using backend::Task;
 using compiler::CompiledProblem;
 
-constexpr std::size_t kMostWorkspace = std::size_t{1} << 30;
+constexpr std::size_t kMaxWorkspace = std::size_t{1} << 30;
 
 class FakeArtifact final : public backend::Artifact {
  public:
@@ -140,7 +140,7 @@ Answer answer_of(const CompiledProblem& problem, const std::vector<const backend
   request.level = level;
   request.target = &target;
   request.backends = engines;
-  request.max_workspace = kMostWorkspace;
+  request.max_workspace = kMaxWorkspace;
   if (change) change(request);
   verification::Trial trial(problem);
   Answer made{plan_task(problem, {backend::Direction::kForward}, request, trial), ""};
@@ -180,8 +180,8 @@ TEST(PlanTask, BuildsNothingAtTheStaticLevel) {
 
 TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
   const FakeEngine refused("refused", {.milliseconds = 1, .refusal = "not today"});
-  const FakeEngine large("large", {.milliseconds = 2, .workspace = kMostWorkspace + 1}),
-      fits("fits", {.milliseconds = 3, .workspace = kMostWorkspace});
+  const FakeEngine large("large", {.milliseconds = 2, .workspace = kMaxWorkspace + 1}),
+      fits("fits", {.milliseconds = 3, .workspace = kMaxWorkspace});
   const Answer answer = answer_of(problem_of("value = score * 3.5"), {&refused, &large, &fits}, Level::kVerified);
   EXPECT_EQ(answer.chosen, "fits");
   EXPECT_EQ(answer.answer.considered[0].refusal.value().id, "engine_refused");

@@ -103,9 +103,9 @@ class BoundedGraph final : public Graph {
       std::unordered_map<std::int64_t, std::shared_ptr<fe::Tensor>>& tensors) const override {
     const auto status = INode::create_cudnn_operations(uids, backend_operations, raw, tensors);
     const std::size_t count = backend_operations.size() + raw.size();
-    if (status.is_bad() || count <= static_cast<std::size_t>(most_operations())) return status;
+    if (status.is_bad() || count <= static_cast<std::size_t>(max_operations())) return status;
     return {fe::error_code_t::GRAPH_NOT_SUPPORTED, concat("the graph has ", count, " operations; cudnn-frontend holds ",
-                                                          most_operations(), " and crashes above")};
+                                                          max_operations(), " and crashes above")};
   }
 };
 
@@ -186,7 +186,7 @@ std::vector<std::uint8_t> checked_graph(std::span<const std::byte> bytes, const 
 
 }  // namespace
 
-int most_operations() { return static_cast<int>(MAX_OPGRAPH_OPS); }
+int max_operations() { return static_cast<int>(MAX_OPGRAPH_OPS); }
 
 BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build) {
   try {

@@ -16,7 +16,7 @@ namespace scoremod::backend::cudnn {
 
 /// Operations that a graph can have, the attention's own among them: what the arrays hold in which the cudnn-frontend
 /// of this build keeps them. It writes past their end unless it is stopped.
-int most_operations();
+int max_operations();
 
 /// How an attempt to build a plan ended. A refusal is cuDNN's NOT_SUPPORTED family; any other failure is an error.
 enum class BuildStatus : std::uint8_t { kBuilt, kRefused, kFailed };
@@ -65,7 +65,7 @@ BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 /// verified, or build in a child.
 BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);
 
-/// The same for a device that need not be there: no handle, no driver (see use_driver_stand_in()). The plan can be
+/// The same for a device that need not be there: no handle, no driver (see load_stub_driver()). The plan can be
 /// serialized; execute() needs the device.
 BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& device);
 

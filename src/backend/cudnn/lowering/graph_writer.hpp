@@ -28,13 +28,13 @@ struct Value {
 inline constexpr const char* kAtMostPattern = "cmp_ge.i32.of_maximum";
 inline constexpr const char* kIntegerFactorPattern = "mul.f32.of_i32";
 
-/// Thrown inside the lowering when no admitted pattern says what is needed; caught by lower().
+/// Thrown inside the lowering when no allowed pattern says what is needed; caught by lower().
 struct NoPattern {
   std::string reason;
 };
 
 /// Appends nodes to a modifier graph, one method for each way of writing something, and keeps the rules that hold for
-/// all of them: computed first inputs, compute types, sharing of equal nodes, and patterns only as the filter admits.
+/// all of them: computed first inputs, compute types, sharing of equal nodes, and patterns only as the filter allows.
 class GraphWriter {
  public:
   GraphWriter(const PatternFilter& allowed, LoweredModifier& out) : allowed_(allowed), out_(out) {}
@@ -43,7 +43,7 @@ class GraphWriter {
   static Value constant(std::int32_t value) { return {{Ref::Kind::kInt32, 0, 0, value}, Type::kI32}; }
 
   bool allowed(const std::string& pattern) const { return allowed_(pattern); }
-  /// Notes that a pattern is used; throws NoPattern when the filter does not admit it.
+  /// Notes that a pattern is used; throws NoPattern when the filter does not allow it.
   void use(const std::string& pattern);
 
   Value index(Axis axis);

@@ -67,9 +67,9 @@ struct LoweringResult {
   std::vector<std::string> reasons;
 };
 
-/// Rewrites the compiled program into patterns that `options.allowed` admits, the fastest first: terms of the mask as a
-/// select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such pattern, and what
-/// is too much for the node budget, becomes a computed operand where it depends on the score in no way; the nodes
+/// Rewrites the compiled program into patterns that `options.allowed` is true of, the fastest first: terms of the mask
+/// as a select, then the band nodes last, so that cuDNN skips the tiles outside the band. What has no such pattern, and
+/// what is too much for the node budget, becomes a computed operand where it depends on the score in no way; the nodes
 /// are counted before cuDNN sees them.
 LoweringResult lower(const compiler::CompiledProblem& problem, const LoweringOptions& options);
 

@@ -24,12 +24,12 @@ Value ProgramLowering::operand(std::uint32_t number) {
                          ": no way to give it to cuDNN was seen to be right on this architecture and cuDNN version")};
 }
 
-/// The first admitted pattern of a tensor.
+/// The first allowed pattern of a tensor.
 std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const TensorBinding& binding, Type type) {
   for (const OperandPattern& pattern : operand_patterns(tensor, sizes_, options_.backward)) {
     const bool is_row = is_row_vector(pattern.tensor);
     const bool lifts = is_row && row_vectors_ == RowVectors::kLifted;
-    if (!is_admitted(tensor, pattern) || (is_row && row_vectors_ == RowVectors::kNone)) continue;
+    if (!is_allowed(tensor, pattern) || (is_row && row_vectors_ == RowVectors::kNone)) continue;
     if (lifts && !writer_.allowed(row_vector_pattern(lifted_ + 1))) continue;
     writer_.use(pattern.name);
     const Value value = writer_.tensor(pattern.tensor, binding, type);
@@ -42,7 +42,7 @@ std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const Te
 
 /// With one query row and grouped heads, cuDNN 9.19 reads what varies along heads but not along keys wrongly as soon as
 /// there is another operand.
-bool ProgramLowering::is_admitted(const OperandTensor& tensor, const OperandPattern& pattern) const {
+bool ProgramLowering::is_allowed(const OperandTensor& tensor, const OperandPattern& pattern) const {
   const auto varies = [&](Axis axis) { return tensor.axes[static_cast<std::size_t>(axis)]; };
   const bool of_heads = problem_.problem.seq_q == 1 && varies(Axis::kHead) && !varies(Axis::kKey);
   return writer_.allowed(pattern.name) && (!of_heads || writer_.allowed("operand.of_heads.beside_another"));

@@ -35,7 +35,7 @@ class ProgramLowering {
                   const std::vector<analysis::Dependence>& dependence, RowVectors row_vectors,
                   std::vector<bool>& computed, LoweredModifier& out);
 
-  /// Throws NoPattern where no admitted pattern says what is needed.
+  /// Throws NoPattern where no allowed pattern says what is needed.
   void run();
 
   /// True for the nodes that run() wrote or bound.
@@ -65,7 +65,7 @@ class ProgramLowering {
   Value index(Axis axis);
   Value operand(std::uint32_t number);
   Value bind_computed(NodeId id);
-  bool is_admitted(const OperandTensor& tensor, const OperandPattern& pattern) const;
+  bool is_allowed(const OperandTensor& tensor, const OperandPattern& pattern) const;
   std::optional<Value> bind(const OperandTensor& tensor, const TensorBinding& binding, Type type);
 
   const compiler::CompiledProblem& problem_;

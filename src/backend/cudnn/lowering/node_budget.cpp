@@ -106,8 +106,8 @@ class Search {
       out = attempt(computed, RowVectors::kLifted);
       if (out.nodes > budget_) return attempt(computed, RowVectors::kNone);
     }
-    const int admitted = row_vector_uses(out.lowered.graph);
-    if (admitted > 0) out.lowered.patterns.insert(row_vector_pattern(admitted));
+    const int used = row_vector_uses(out.lowered.graph);
+    if (used > 0) out.lowered.patterns.insert(row_vector_pattern(used));
     return out;
   }
 
@@ -174,8 +174,8 @@ int node_count(const ModifierGraph& graph) {
 }
 
 int node_budget(const AttentionProblem& problem, bool backward) {
-  if (!backward) return most_operations() - kForwardOperations;
-  return most_operations() - (problem.heads_q == problem.heads_kv ? kBackwardOperations : kGroupedBackwardOperations);
+  if (!backward) return max_operations() - kForwardOperations;
+  return max_operations() - (problem.heads_q == problem.heads_kv ? kBackwardOperations : kGroupedBackwardOperations);
 }
 
 std::vector<bool> operand_expressions(const Program& program, const std::vector<Dependence>& dependence) {

@@ -9,7 +9,7 @@ namespace scoremod::backend::cudnn {
 
 /// The operations that they will be in cuDNN's graph.
 int node_count(const ModifierGraph& graph);
-/// The nodes that a modifier may have beside the attention's own in a graph of most_operations().
+/// The nodes that a modifier may have beside the attention's own in a graph of max_operations().
 int node_budget(const AttentionProblem& problem, bool backward);
 
 /// The computed operands to begin with: the largest expressions of operands alone that do not span q and kv. Written

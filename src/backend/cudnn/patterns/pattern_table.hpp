@@ -64,7 +64,7 @@ class PatternTable {
   std::string_view name(const PatternDecision& decision) const { return names_ + decision.name; }
   std::span<const PatternDecision> decisions() const { return decisions_; }
   /// Whether the rows were seen on the architecture and with the cuDNN version that the table was asked for. Those of
-  /// others say what is worth trying, and prove nothing: a lowering must be admitted on the device before it is used.
+  /// others say what is worth trying, and prove nothing: a lowering must be verified on the device before it is used.
   bool verified() const { return verified_; }
   const PatternOrigin& origin() const { return origin_; }
   /// For people: where the rows were seen, such as "sm_90 with cuDNN 9.19.0".

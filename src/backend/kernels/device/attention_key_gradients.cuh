@@ -84,13 +84,13 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
 // Sums of a thread's two keys over one head's queries, where operands' gradients are summed. The four threads of a key
 // add theirs up when its head is done.
 struct KeyGains {
-  float at[2][kMostKeyTargets];
+  float at[2][kMaxKeyTargets];
 
   SCOREMOD_MEMBER void clear() {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int t = 0; t < kMostKeyTargets; ++t) at[half][t] = 0.0f;
+      for (int t = 0; t < kMaxKeyTargets; ++t) at[half][t] = 0.0f;
   }
   SCOREMOD_MEMBER void add(const Differentiated& element, int half) {
 #pragma unroll

@@ -24,7 +24,7 @@ SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int q
 // Of a row: the sums over its keys of weights, of these times their gradients, and of what each target gains from both.
 struct RowSums {
   float weights[kRowTiles][2], products[kRowTiles][2];
-  float of_weights[kRowTiles][2][kMostRowTargets], of_products[kRowTiles][2][kMostRowTargets];
+  float of_weights[kRowTiles][2][kMaxRowTargets], of_products[kRowTiles][2][kMaxRowTargets];
 
   SCOREMOD_MEMBER void clear() {
 #pragma unroll
@@ -33,7 +33,7 @@ struct RowSums {
       for (int half = 0; half < 2; ++half) {
         weights[m][half] = products[m][half] = 0.0f;
 #pragma unroll
-        for (int t = 0; t < kMostRowTargets; ++t) of_weights[m][half][t] = of_products[m][half][t] = 0.0f;
+        for (int t = 0; t < kMaxRowTargets; ++t) of_weights[m][half][t] = of_products[m][half][t] = 0.0f;
       }
   }
 };
@@ -77,9 +77,9 @@ SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const f
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const long long head = (long long)b * call.heads_q + h;
   const float sink = kSink ? sink_of(p, h) : -infinity();
-  float totals[kMostRowTargets];
+  float totals[kMaxRowTargets];
 #pragma unroll
-  for (int t = 0; t < kMostRowTargets; ++t) totals[t] = 0.0f;
+  for (int t = 0; t < kMaxRowTargets; ++t) totals[t] = 0.0f;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -189,9 +189,9 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   const int head_kv = h / call.group;
   const int warp_row = threadIdx.x / 32 * 16, first_key = key_tile * kKeys + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
-  float sums[2][kMostKeyTargets];
+  float sums[2][kMaxKeyTargets];
 #pragma unroll
-  for (int t = 0; t < kMostKeyTargets; ++t) sums[0][t] = sums[1][t] = 0.0f;
+  for (int t = 0; t < kMaxKeyTargets; ++t) sums[0][t] = sums[1][t] = 0.0f;
   QuerySteps steps;
   steps.begin_head(call, b, h, key_tile);
   const auto load_step = [&](int buffer) {

@@ -9,15 +9,15 @@
 constexpr bool kAlwaysMasked = /*{always_masked}*/ false /*{}*/;
 constexpr bool kStores = kTargets > kRowTargets + kKeyTargets;
 // No array has no elements.
-constexpr int kMostElementTargets = kTargets > kRowTargets ? kTargets - kRowTargets : 1;
+constexpr int kMaxElementTargets = kTargets > kRowTargets ? kTargets - kRowTargets : 1;
 
 // At one element: its weight before dropout; and what the targets gain, which is proportional to the gradient of the
 // element's value. Those of rows gain of the weight's gradient what is left when the row's delta is known.
 struct Gains {
   bool kept;
   float weight;
-  float of_weight[kMostRowTargets], of_product[kMostRowTargets];
-  float of_element[kMostElementTargets];
+  float of_weight[kMaxRowTargets], of_product[kMaxRowTargets];
+  float of_element[kMaxElementTargets];
 };
 
 // From the score, the gradient of the weight (the product of d_o and v, after dropout), and the row's terms.

@@ -6,11 +6,11 @@
 #include "backend/kernels/device/attention_tiles.cuh"
 
 // No array has no elements.
-constexpr int kMostRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMostKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
-constexpr int kMostTargets = kTargets > 0 ? kTargets : 1;
+constexpr int kMaxRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMaxKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
+constexpr int kMaxTargets = kTargets > 0 ? kTargets : 1;
 
 struct Contributions {
-  float of[kMostTargets];
+  float of[kMaxTargets];
 };
 
 // Sums of a target of rows; of one that does not vary along queries they are of tiles.

@@ -34,7 +34,7 @@ struct Differentiated {
   bool kept;
   // Where operands' gradients are summed: what each gains is `gains` times `centred`, the gradient of the weight less
   // the row's delta. `counted` is the weight, and `upstream` that times `centred`. All 0 of what is not kept.
-  float counted, centred, upstream, gains[kMostTargets];
+  float counted, centred, upstream, gains[kMaxTargets];
 };
 
 // From the products of q and k, and of d_o and v, whether dropout leaves the weight, and the row's terms

@@ -61,7 +61,7 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
 // the delta that they are centred by.
 struct RowGains {
   float weights[kRowTiles][2], upstreams[kRowTiles][2];
-  float of_weights[kRowTiles][2][kMostRowTargets], of_centred[kRowTiles][2][kMostRowTargets];
+  float of_weights[kRowTiles][2][kMaxRowTargets], of_centred[kRowTiles][2][kMaxRowTargets];
   DiagonalGains diagonals;
 
   SCOREMOD_MEMBER void clear() {
@@ -71,7 +71,7 @@ struct RowGains {
       for (int half = 0; half < 2; ++half) {
         weights[m][half] = upstreams[m][half] = 0.0f;
 #pragma unroll
-        for (int t = 0; t < kMostRowTargets; ++t) of_weights[m][half][t] = of_centred[m][half][t] = 0.0f;
+        for (int t = 0; t < kMaxRowTargets; ++t) of_weights[m][half][t] = of_centred[m][half][t] = 0.0f;
       }
   }
   // Element e of the columns 8 n and on of the rows' tile m.
@@ -96,9 +96,9 @@ SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums,
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const long long head = (long long)b * call.heads_q + h;
   const float sink = kSink ? sink_of(p, h) : -infinity();
-  float totals[kMostRowTargets];
+  float totals[kMaxRowTargets];
 #pragma unroll
-  for (int t = 0; t < kMostRowTargets; ++t) totals[t] = 0.0f;
+  for (int t = 0; t < kMaxRowTargets; ++t) totals[t] = 0.0f;
   const auto of_row = [](float x) {
     x += exchange(x, 1);
     return x + exchange(x, 2);

@@ -1,4 +1,4 @@
-#include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cuda/load_stub_driver.hpp"
 
 #include <dlfcn.h>
 #include <mutex>
@@ -10,11 +10,11 @@
 namespace scoremod::backend::cuda {
 namespace {
 
-constexpr const char* kFile = "stand_in_driver.so";
+constexpr const char* kFile = "stub_driver.so";
 
 std::mutex mutex;
 
-/// Empty until the stand-in is loaded; under `mutex`.
+/// Empty until the stub driver is loaded; under `mutex`.
 std::string& reason_of_missing_driver() {
   static std::string reason;
   return reason;
@@ -22,9 +22,9 @@ std::string& reason_of_missing_driver() {
 
 }  // namespace
 
-void load_stand_in_driver() {
+void load_stub_driver() {
   const std::scoped_lock lock(mutex);
-  // Left open: if this is the stand-in of an earlier call, or a driver, it is the one to use.
+  // Left open: if this is the stub driver of an earlier call, or a driver, it is the one to use.
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
   const std::string missing = dlerror();
   std::string reason;
@@ -36,7 +36,7 @@ void load_stand_in_driver() {
     }
     reason += concat(reason.empty() ? "" : "; ", dlerror());
   }
-  fail_environment("no CUDA driver, and scoremod's stand-in for one could not be loaded: ", reason,
+  fail_environment("no CUDA driver, and scoremod's stub driver could not be loaded: ", reason,
                    "; install scoremod with its folder lib/scoremod");
 }
 

@@ -1,4 +1,4 @@
-# lib/scoremod/stand_in_driver.so: a CUDA driver without a device, behind which cuDNN builds plans on a machine that has no driver. The
+# lib/scoremod/stub_driver.so: a CUDA driver without a device, behind which cuDNN builds plans on a machine that has no driver. The
 # loader matches it by its SONAME once it is open. Neither its folder nor its name is one that ldconfig or the loader searches, so that it
 # never takes a real driver's place.
 
@@ -21,25 +21,25 @@ endforeach()
 list(REMOVE_DUPLICATES scoremod_driver_names)
 list(SORT scoremod_driver_names)
 
-# Whatever its arguments are, the answer is CUDA_ERROR_NO_DEVICE; what stand_in_driver.c defines takes precedence.
+# Whatever its arguments are, the answer is CUDA_ERROR_NO_DEVICE; what stub_driver.c defines takes precedence.
 set(scoremod_driver_definitions "")
 foreach(name IN LISTS scoremod_driver_names)
   string(APPEND scoremod_driver_definitions "__attribute__((weak)) int ${name}(void);\nint ${name}(void) { return 100; }\n")
 endforeach()
-file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/stand_in_driver_entry_points.c" @ONLY
+file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/stub_driver_entry_points.c" @ONLY
      CONTENT "@scoremod_driver_definitions@")
 
-add_library(scoremod_stand_in_driver MODULE src/backend/cuda/stand_in_driver.c
-                                            "${CMAKE_CURRENT_BINARY_DIR}/stand_in_driver_entry_points.c")
+add_library(scoremod_stub_driver MODULE src/backend/cuda/stub_driver.c
+                                            "${CMAKE_CURRENT_BINARY_DIR}/stub_driver_entry_points.c")
 set_target_properties(
-  scoremod_stand_in_driver
+  scoremod_stub_driver
   PROPERTIES PREFIX ""
-             OUTPUT_NAME stand_in_driver
+             OUTPUT_NAME stub_driver
              SUFFIX .so
              LIBRARY_OUTPUT_DIRECTORY "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/scoremod")
-target_include_directories(scoremod_stand_in_driver SYSTEM PRIVATE ${SCOREMOD_CUDA_INCLUDE})
+target_include_directories(scoremod_stub_driver SYSTEM PRIVATE ${SCOREMOD_CUDA_INCLUDE})
 # For what dlfcn.h declares beyond POSIX.
-target_compile_definitions(scoremod_stand_in_driver PRIVATE _GNU_SOURCE)
-target_link_libraries(scoremod_stand_in_driver PRIVATE scoremod_warnings ${CMAKE_DL_LIBS})
-target_link_options(scoremod_stand_in_driver PRIVATE LINKER:-soname,libcuda.so.1)
-install(TARGETS scoremod_stand_in_driver LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/scoremod")
+target_compile_definitions(scoremod_stub_driver PRIVATE _GNU_SOURCE)
+target_link_libraries(scoremod_stub_driver PRIVATE scoremod_warnings ${CMAKE_DL_LIBS})
+target_link_options(scoremod_stub_driver PRIVATE LINKER:-soname,libcuda.so.1)
+install(TARGETS scoremod_stub_driver LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/scoremod")

@@ -1,4 +1,4 @@
-#include "backend/cuda/kept_kernels.hpp"
+#include "backend/cuda/kernel_cache.hpp"
 
 #include <memory>
 
@@ -55,7 +55,7 @@ plans::PlanOrRefusal<std::string> load_or_compile(const std::string& source, int
 
 }  // namespace
 
-std::string kept_kernels(const std::string& source, Instructions instructions) {
+std::string cached_kernels(const std::string& source, Instructions instructions) {
   // Never destroyed: threads may compile while the process ends.
   static auto& cache = *new plans::PlanCache<std::string>("cuda");
   const int compute_capability = current_compute_capability();

@@ -1,4 +1,4 @@
-#include "promises.hpp"
+#include "performance_targets.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,10 @@ namespace {
 using measure::Direction;
 using measure::Measurement;
 
-constexpr double kMostTimeOverReference = 1.03;
-constexpr double kMostHostTimeOverReference = 1.2;
-constexpr double kMostLoadMs = 10;
-constexpr double kMostStaticUs = 100;
+constexpr double kMaxTimeOverReference = 1.03;
+constexpr double kMaxHostTimeOverReference = 1.2;
+constexpr double kMaxLoadMs = 10;
+constexpr double kMaxStaticUs = 100;
 
 const Measurement* forward_of(const measure::BenchmarkResult& result, const std::string& name) {
   for (const Measurement& one : result.results) {
@@ -24,15 +24,15 @@ const Measurement* forward_of(const measure::BenchmarkResult& result, const std:
   return nullptr;
 }
 
-std::string promise(const std::string& what, double found, const char* relation, double promised, bool kept) {
+std::string target_line(const std::string& what, double found, const char* relation, double target, bool is_met) {
   std::array<char, 256> line{};
-  std::snprintf(line.data(), line.size(), "%-58s %8.3f  (promised: %s %.2f)%s\n", what.c_str(), found, relation,
-                promised, kept ? "" : "  MISSED");
+  std::snprintf(line.data(), line.size(), "%-58s %8.3f  (target: %s %.2f)%s\n", what.c_str(), found, relation, target,
+                is_met ? "" : "  MISSED");
   return line.data();
 }
 
-std::string at_most(const std::string& what, double found, double promised) {
-  return promise(what, found, "at most", promised, found <= promised);
+std::string at_most(const std::string& what, double found, double target) {
+  return target_line(what, found, "at most", target, found <= target);
 }
 
 std::string name_of(const Measurement& one) { return one.bench_case.name + " " + to_string(one.bench_case.direction); }
@@ -49,11 +49,11 @@ struct Largest {
 
 }  // namespace
 
-std::string host_promises(const measure::BenchmarkResult& result, const std::optional<PeakMemory>& memory) {
+std::string host_targets(const measure::BenchmarkResult& result, const std::optional<PeakMemory>& memory) {
   std::string text = "\n";
   if (const Measurement* full = forward_of(result, "full"); full != nullptr && full->reference_ms) {
     const double rate = *full->reference_ms / full->ms;
-    text += promise("full, part of OpenBLAS's rate", rate, "at least", 0.5, rate >= 0.5);
+    text += target_line("full, part of OpenBLAS's rate", rate, "at least", 0.5, rate >= 0.5);
     if (const Measurement* causal = forward_of(result, "causal")) {
       text += at_most("causal, time over full", causal->ms / full->ms, 0.6);
     }
@@ -63,20 +63,20 @@ std::string host_promises(const measure::BenchmarkResult& result, const std::opt
   }
   if (memory) {
     const double added = static_cast<double>(memory->added_bytes) / (1 << 20);
-    text += promise("memory beyond inputs and outputs, B1 H1 S32768 D64, MiB", added, "below", 64, added < 64);
+    text += target_line("memory beyond inputs and outputs, B1 H1 S32768 D64, MiB", added, "below", 64, added < 64);
   }
   return text;
 }
 
-std::string device_promises(const measure::BenchmarkResult& result) {
+std::string device_targets(const measure::BenchmarkResult& result) {
   Largest ratio, host, load;
   std::vector<double> statics;
   std::string missed;
   for (const Measurement& one : result.results) {
     if (!one.error.empty()) continue;
     if (one.ratio) ratio.take(*one.ratio, one);
-    if (one.ratio && *one.ratio > kMostTimeOverReference) {
-      missed += at_most("  " + name_of(one) + ", time", *one.ratio, kMostTimeOverReference);
+    if (one.ratio && *one.ratio > kMaxTimeOverReference) {
+      missed += at_most("  " + name_of(one) + ", time", *one.ratio, kMaxTimeOverReference);
     }
     if (one.host_us && one.reference_host_us) host.take(*one.host_us / *one.reference_host_us, one);
     if (one.plan.load_ms) load.take(*one.plan.load_ms, one);
@@ -84,16 +84,16 @@ std::string device_promises(const measure::BenchmarkResult& result) {
   }
   std::string text = "\n";
   if (!ratio.name.empty())
-    text += at_most("time over the graph by hand: " + ratio.name, ratio.value, kMostTimeOverReference);
+    text += at_most("time over the graph by hand: " + ratio.name, ratio.value, kMaxTimeOverReference);
   text += missed;
   if (!host.name.empty()) {
-    text += at_most("host time over the graph by hand: " + host.name, host.value, kMostHostTimeOverReference);
+    text += at_most("host time over the graph by hand: " + host.name, host.value, kMaxHostTimeOverReference);
   }
-  if (!load.name.empty()) text += at_most("loading a stored plan, ms: " + load.name, load.value, kMostLoadMs);
+  if (!load.name.empty()) text += at_most("loading a stored plan, ms: " + load.name, load.value, kMaxLoadMs);
   if (!statics.empty()) {
     const auto median = statics.begin() + static_cast<std::ptrdiff_t>(statics.size() / 2);
     std::ranges::nth_element(statics, median);
-    text += at_most("static answer, us (median of the cases)", *median, kMostStaticUs);
+    text += at_most("static answer, us (median of the cases)", *median, kMaxStaticUs);
   }
   if (result.plans.filled_store_builds)
     text += at_most("built with a filled store", *result.plans.filled_store_builds, 0);

@@ -1,7 +1,7 @@
 /* A CUDA driver for machines without one: it has every entry point, finds no device, and loads nothing. Behind it,
  * cuDNN runs its heuristics, support checks and code generation for a device whose properties it is given, which is all
- * that building a plan takes. Every other entry point is in the list that cmake/StandInDriver.cmake makes of cuda.h;
- * each of those says that there is no device. See load_stand_in_driver.hpp for how it is kept from hiding a real
+ * that building a plan takes. Every other entry point is in the list that cmake/StubDriver.cmake makes of cuda.h;
+ * each of those says that there is no device. See load_stub_driver.hpp for how it is kept from hiding a real
  * driver. */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ CUresult CUDAAPI cuGetErrorName(CUresult error, const char** name) {
 CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
   if (text == NULL) return CUDA_ERROR_INVALID_VALUE;
   *text = error == CUDA_SUCCESS           ? "no error"
-          : error == CUDA_ERROR_NO_DEVICE ? "scoremod's stand-in for the CUDA driver has no device"
+          : error == CUDA_ERROR_NO_DEVICE ? "scoremod's stub CUDA driver has no device"
                                           : NULL;
   return *text == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-#include "backend/cuda/load_stand_in_driver.hpp"
+#include "backend/cuda/load_stub_driver.hpp"
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -24,17 +24,17 @@ Function entry_point(const char* name) {
   return driver == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(driver, name));
 }
 
-/// Ends a child process, because a stand-in that is loaded once is there for all.
+/// Ends a child process, because a stub driver that is loaded once is there for all.
 [[noreturn]] void end(bool right, const char* what) {
   if (!right) std::cerr << what;
   std::_Exit(right ? 0 : 1);
 }
 
-TEST(LoadStandInDriver, IsFoundAsTheDriverAndHasNoDevice) {
+TEST(LoadStubDriver, IsFoundAsTheDriverAndHasNoDevice) {
   if (has_driver()) GTEST_SKIP() << "this machine has a CUDA driver";
   EXPECT_EXIT(
       {
-        load_stand_in_driver();
+        load_stub_driver();
         const auto init = entry_point<int (*)(unsigned)>("cuInit");
         const auto count = entry_point<int (*)(int*)>("cuDeviceGetCount");
         int devices = -1;
@@ -43,11 +43,11 @@ TEST(LoadStandInDriver, IsFoundAsTheDriverAndHasNoDevice) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(LoadStandInDriver, LoadsModulesAndResolvesEntryPoints) {
+TEST(LoadStubDriver, LoadsModulesAndResolvesEntryPoints) {
   if (has_driver()) GTEST_SKIP() << "this machine has a CUDA driver";
   EXPECT_EXIT(
       {
-        load_stand_in_driver();
+        load_stub_driver();
         void* module = nullptr;
         const auto load = entry_point<int (*)(void**, const void*)>("cuModuleLoadData");
         const auto resolve = entry_point<int (*)(const char*, void**, int, std::uint64_t, int*)>("cuGetProcAddress_v2");
@@ -65,12 +65,12 @@ TEST(LoadStandInDriver, LoadsModulesAndResolvesEntryPoints) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(LoadStandInDriver, LeavesTheReasonWhyThereIsNoDevice) {
+TEST(LoadStubDriver, LeavesTheReasonWhyThereIsNoDevice) {
   if (has_driver() || !library().reason.starts_with("no CUDA driver")) GTEST_SKIP() << "this machine has a CUDA driver";
   EXPECT_EXIT(
       {
         const std::string before = library().reason;
-        load_stand_in_driver();
+        load_stub_driver();
         std::string after = missing_driver();
         try {
           if (library().available) current_device_ordinal();
@@ -82,7 +82,7 @@ TEST(LoadStandInDriver, LeavesTheReasonWhyThereIsNoDevice) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(LoadStandInDriver, IsNeverFoundUnasked) {
+TEST(LoadStubDriver, IsNeverFoundUnasked) {
   if (has_driver()) GTEST_SKIP() << "this machine has a CUDA driver";
   EXPECT_EQ(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), nullptr);
 }
