@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/rounded_code.hpp"
+
 namespace scoremod {
 namespace float16_detail {
 
@@ -24,23 +26,9 @@ constexpr std::uint16_t encode(double value) {
     const auto payload = static_cast<std::uint16_t>((magnitude >> kShift) & ((1 << kMantissaBits) - 1));
     return sign | kInfinity16 | kQuiet | payload;
   }
-  const int exponent = static_cast<int>(magnitude >> 52) - 1023;
-  if (exponent > kBias) return sign | kInfinity16;
-
-  std::uint64_t significand = 0;
-  int shift = kShift;
-  if (exponent >= 1 - kBias) {
-    // The exponent stays in place above the mantissa: a carry out of the mantissa then counts it up, to infinity at
-    // last.
-    significand = magnitude - (std::uint64_t{1023 - kBias} << 52);
-  } else {
-    significand = (magnitude & ((std::uint64_t{1} << 52) - 1)) | (std::uint64_t{1} << 52);
-    shift += 1 - kBias - exponent;
-    if (shift > 53) return sign;  // below half of the smallest subnormal
-  }
-  const std::uint64_t odd = (significand >> shift) & 1;
-  const std::uint64_t half_less_one = (std::uint64_t{1} << (shift - 1)) - 1;
-  return static_cast<std::uint16_t>(sign | ((significand + half_less_one + odd) >> shift));
+  // What rounds up beyond the largest number carries into infinity's code; from 2^(kBias + 1) on, there is none.
+  if (magnitude >= std::uint64_t{1023 + kBias + 1} << 52) return sign | kInfinity16;
+  return sign | static_cast<std::uint16_t>(rounded_code<kMantissaBits, kBias>(magnitude));
 }
 
 }  // namespace float16_detail

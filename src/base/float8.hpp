@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/float16.hpp"
+#include "base/rounded_code.hpp"
 
 namespace scoremod {
 
@@ -23,21 +24,7 @@ constexpr std::uint8_t encode(double value, double largest, std::uint8_t largest
   const std::uint64_t magnitude = bits & ~(std::uint64_t{1} << 63);
   if (magnitude > std::uint64_t{0x7ff} << 52) return sign | 0x7f;
   if (std::bit_cast<double>(magnitude) >= largest) return sign | largest_code;
-
-  const int exponent = static_cast<int>(magnitude >> 52) - 1023;
-  std::uint64_t significand = 0;
-  int shift = 52 - kMantissaBits;
-  if (exponent >= 1 - kBias) {
-    // The exponent stays in place above the mantissa: a carry out of the mantissa then counts it up.
-    significand = magnitude - (std::uint64_t{1023 - kBias} << 52);
-  } else {
-    significand = (magnitude & ((std::uint64_t{1} << 52) - 1)) | (std::uint64_t{1} << 52);
-    shift += 1 - kBias - exponent;
-    if (shift > 53) return sign;  // below half of the smallest subnormal
-  }
-  const std::uint64_t odd = (significand >> shift) & 1;
-  const std::uint64_t half_less_one = (std::uint64_t{1} << (shift - 1)) - 1;
-  return static_cast<std::uint8_t>(sign | ((significand + half_less_one + odd) >> shift));
+  return sign | static_cast<std::uint8_t>(rounded_code<kMantissaBits, kBias>(magnitude));
 }
 
 }  // namespace float8_detail
