@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "base/child_process.hpp"
 #include "base/companion_file.hpp"
+#include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "base/warning.hpp"
 #include "compiler/pipeline.hpp"
@@ -38,12 +38,7 @@ std::atomic<bool>& have_failed() {
   return failed;
 }
 
-bool are_allowed() {
-  const char* value = std::getenv("SCOREMOD_BUILD_PROCESSES");
-  const std::string_view text = value == nullptr ? "" : value;
-  if (!text.empty() && text != "0" && text != "1") fail_argument(kVariable, ": expected 0 or 1, found '", text, "'");
-  return text != "0" && !have_failed();
-}
+bool are_allowed() { return environment_flag("SCOREMOD_BUILD_PROCESSES", true) && !have_failed(); }
 
 /// What is expected to be chosen for the task, where its engine builds one plan at a time and has none stored.
 std::optional<Considered> built_in_turn(const CompiledProblem& problem, const Task& task, const Request& request,
@@ -58,8 +53,7 @@ std::optional<Considered> built_in_turn(const CompiledProblem& problem, const Ta
 std::string folders_of(const Backend& engine) {
   std::string folders;
   for (const std::string& folder : engine.library_folders()) folders += folder + ":";
-  const char* before = std::getenv("LD_LIBRARY_PATH");
-  return before == nullptr ? folders : folders + before;
+  return concat(folders, environment_variable("LD_LIBRARY_PATH"));
 }
 
 std::string program() {

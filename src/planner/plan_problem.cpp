@@ -1,7 +1,6 @@
 #include "planner/plan_problem.hpp"
 
 #include <charconv>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -9,6 +8,7 @@
 
 #include "analysis/finite_mask.hpp"
 #include "backend/unsupported.hpp"
+#include "base/environment.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::planner {
@@ -19,12 +19,8 @@ using compiler::CompiledProblem;
 constexpr std::size_t kDefaultWorkspaceLimit = std::size_t{8} << 30;
 
 bool wants_autotune(const CompileOptions& options) {
-  const char* value = std::getenv("SCOREMOD_AUTOTUNE");
-  const std::string_view text = value == nullptr ? "" : value;
-  if (!text.empty() && text != "0" && text != "1") {
-    fail_argument("SCOREMOD_AUTOTUNE: expected 0 or 1, found '", text, "'");
-  }
-  return options.autotune || text == "1";
+  const bool asked = environment_flag("SCOREMOD_AUTOTUNE", false);
+  return options.autotune || asked;
 }
 
 Request request_for(const CompileOptions& options, Level level, const Selection& selection,
@@ -63,8 +59,7 @@ void add_first(TaskAnswer& answer, const UnsupportedReason& reason) {
 
 std::size_t workspace_limit(const CompileOptions& options) {
   if (options.max_workspace) return *options.max_workspace;
-  const char* value = std::getenv("SCOREMOD_MAX_WORKSPACE");
-  const std::string_view text = value == nullptr ? "" : value;
+  const std::string_view text = environment_variable("SCOREMOD_MAX_WORKSPACE");
   if (text.empty()) return kDefaultWorkspaceLimit;
   std::size_t limit = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);

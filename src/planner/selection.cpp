@@ -1,9 +1,9 @@
 #include "planner/selection.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
+#include "base/environment.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::planner {
@@ -72,9 +72,9 @@ Selection select(const CompileOptions& options) {
     const Backend& named = named_backend(options);
     return {{&named}, named.memory().kind(), true, "the caller"};
   }
-  const char* variable = std::getenv("SCOREMOD_BACKENDS");
   const bool of_caller = !options.backends.empty();
-  const std::vector<std::string> list = of_caller ? options.backends : pieces_of(variable == nullptr ? "" : variable);
+  const std::vector<std::string> list =
+      of_caller ? options.backends : pieces_of(environment_variable("SCOREMOD_BACKENDS"));
   const Wish wish = parse(list);
   Selection selection;
   selection.memory = memory_of(wish, options, of_caller);

@@ -1,10 +1,10 @@
 #include "scoremod/attention.hpp"
 
-#include <cstdlib>
 #include <new>
 #include <string_view>
 
 #include "backend/backend.hpp"
+#include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
@@ -68,8 +68,7 @@ std::string reasons_text(const planner::TaskAnswer& answer) {
 
 /// Whether to run at once what is at hand where a faster plan has to be built or tried first.
 bool serves_new_sizes() {
-  const char* value = std::getenv("SCOREMOD_NEW_SIZES");
-  const std::string_view text = value == nullptr ? "" : value;
+  const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
   if (!text.empty() && text != "wait" && text != "serve")
     fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
   return text == "serve";

@@ -1,7 +1,6 @@
 #include "scoremod/attention_cache.hpp"
 
 #include <charconv>
-#include <cstdlib>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "backend/backend.hpp"
 #include "base/canonical_bytes.hpp"
+#include "base/environment.hpp"
 #include "base/warning.hpp"
 #include "compiler/compile_count.hpp"
 #include "planner/selection.hpp"
@@ -28,15 +28,10 @@ constexpr std::size_t kDefaultAttentions = 256;
 constexpr const char* kVariables[] = {"SCOREMOD_BACKENDS",     "SCOREMOD_AUTOTUNE",  "SCOREMOD_MAX_WORKSPACE",
                                       "SCOREMOD_VERIFICATION", "SCOREMOD_ADMISSION", "SCOREMOD_NEW_SIZES"};
 
-std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 PlanCacheLimits limits_of(std::size_t attentions) { return {attentions, std::numeric_limits<std::size_t>::max()}; }
 
 std::size_t attentions_from_environment() {
-  const std::string_view value = variable("SCOREMOD_CACHE_ATTENTIONS");
+  const std::string_view value = environment_variable("SCOREMOD_CACHE_ATTENTIONS");
   if (value.empty()) return kDefaultAttentions;
   std::size_t attentions = 0;
   const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), attentions);
@@ -86,7 +81,7 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
   key.boolean(max_workspace.has_value()).integer(static_cast<std::int64_t>(max_workspace.value_or(0)));
   key.boolean(autotune);
   write_texts(key, disabled_passes);
-  for (const char* name : kVariables) key.text(variable(name));
+  for (const char* name : kVariables) key.text(environment_variable(name));
   return key.written();
 }
 

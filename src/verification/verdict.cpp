@@ -1,12 +1,13 @@
 #include "verification/verdict.hpp"
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "base/fail.hpp"
 #include "base/warning.hpp"
 #include "plans/plan_store.hpp"
@@ -46,12 +47,11 @@ void store(const Subject& subject, const Verdict& verdict) {
                              subject.key, Bytes(data, data + text.size())});
 }
 
-/// The variable's name and value; the value is null where neither it nor its old name is set.
-std::pair<const char*, const char*> mode_variable() {
-  const char* value = std::getenv("SCOREMOD_VERIFICATION");
-  const char* old_value = std::getenv("SCOREMOD_ADMISSION");
-  const bool is_set = value != nullptr && *value != '\0';
-  if (is_set || old_value == nullptr || *old_value == '\0') return {"SCOREMOD_VERIFICATION", value};
+/// The variable's name and value; the value is empty where neither it nor its old name is set.
+std::pair<const char*, std::string_view> mode_variable() {
+  const std::string_view value = environment_variable("SCOREMOD_VERIFICATION");
+  const std::string_view old_value = environment_variable("SCOREMOD_ADMISSION");
+  if (!value.empty() || old_value.empty()) return {"SCOREMOD_VERIFICATION", value};
   static std::once_flag warned;
   std::call_once(warned, [] { warn("SCOREMOD_ADMISSION is now called SCOREMOD_VERIFICATION: set that one instead"); });
   return {"SCOREMOD_ADMISSION", old_value};
@@ -60,8 +60,7 @@ std::pair<const char*, const char*> mode_variable() {
 }  // namespace
 
 Mode verification_mode() {
-  const auto [name, value] = mode_variable();
-  const std::string_view mode = value == nullptr ? "" : value;
+  const auto [name, mode] = mode_variable();
   if (mode.empty() || mode == "first_use") return Mode::kFirstUse;
   if (mode == "always") return Mode::kAlways;
   if (mode == "never") return Mode::kNever;

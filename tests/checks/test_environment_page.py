@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "python", "bindings", "tools", "bench", "explorer", "acceptance", "tests")
 READS = [
-    re.compile(r'(?:getenv|variable)\("([A-Z_]+)"\)'),
+    re.compile(r'(?:getenv|variable|flag)\("([A-Z_]+)"[,)]'),
     re.compile(r'environ(?:\.get)?[(\[]"(SCOREMOD_[A-Z_]+)"'),
     re.compile(r"\$\{?(SCOREMOD_[A-Z_]+)"),
 ]
