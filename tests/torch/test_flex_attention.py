@@ -188,6 +188,7 @@ def test_a_block_mask_of_blocks_alone_is_refused(random):
         ({"is_causal": True}, r"is_causal: expected no such argument, found one; give mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx"),
         ({"attn_mask": None}, r"attn_mask: .* mask\[q_idx, kv_idx\]"),
         ({"dropout": 0.1}, "dropout: .* give dropout_p="),
+        ({"cu_seqlens_k": None}, "cu_seqlens_k: .* give kv_offsets="),
         ({"mask_mod": torch.ones(19, 23) > 0}, r"mask_mod: expected a function, found a tensor of shape \(19, 23\); read it in one"),
     ],
 )

@@ -1,7 +1,6 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
 import numbers
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,17 +10,17 @@ from torch.nn.attention.flex_attention import AuxOutput, noop_mask
 from scoremod.arguments import backend_names, finite, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.finite_masks import warn_of_finite_masks
-from scoremod.sizes import sizes_of
 from scoremod.torch.attention_ops import attention
-from scoremod.torch.call import Call, check_dtypes, check_places
+from scoremod.torch.call import PAGED, Call, check_dtypes, check_places
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
 from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
-from scoremod.torch.lengths_and_sinks import bounded, with_sink
+from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.other_arguments import refuse_others
+from scoremod.torch.parts import taken_part
+from scoremod.torch.sequences import placed_of
 from scoremod.torch.strides import taken
 from scoremod.torch.trace import trace_graph
 
@@ -43,6 +42,10 @@ def flex_attention(
     return_aux=None,
     mask_mod=None,
     lengths=None,
+    q_offsets=None,
+    kv_offsets=None,
+    page_table=None,
+    max_length=None,
     sink=None,
     backends=None,
     deterministic=None,
@@ -63,6 +66,15 @@ def flex_attention(
     kernel_options: options of torch's kernels, which mean nothing here.
     lengths: an integer tensor [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may
         be None. Indices beyond are masked.
+    q_offsets: an integer tensor [batch + 1] on query's device, for sequences one after the other: query [tokens, heads, dim], key and value
+        [tokens_kv, heads_kv, dim], and sequence b from q_offsets[b] up to q_offsets[b + 1]. Each attends to itself alone; the functions see its number
+        as b and the positions in it. Tokens in no sequence get output 0 and LSE -inf. The LSE is [tokens, heads].
+    kv_offsets: likewise for the keys; q_offsets without it.
+    page_table: an integer tensor [batch, blocks of a sequence], or a pair for key and value, which then are [blocks of a pool, heads, positions in a
+        block, dim] in any strides: position j of a sequence is in block page_table[b, j // positions in a block]. Needs lengths of the keys; what the
+        table holds beyond them may be anything. Keys are read where they lie, and gathered for gradients.
+    max_length: with q_offsets, the most tokens that any sequence has, or a pair for queries and keys. Without it offsets on the CPU say it, and for
+        others all tokens are taken for it, which a kernel's work is laid out for. A longer sequence is refused where offsets are on the CPU.
     sink: a float tensor [heads], or of one number: exp(sink) is added to the sum of each softmax, and no value goes with it. It has a gradient. The LSE
         counts it; a query without any key has LSE sink.
     backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
@@ -81,33 +93,57 @@ def flex_attention(
     mask_mod = _mask_of(block_mask, mask_mod)
     if return_lse and return_aux is not None:
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
-    if lengths is not None:
-        mask_mod = bounded(mask_mod, lengths, query.shape[0])
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
     with_max = return_aux is not None and return_aux.max_scores
     # On the host, where a call's numbers are: what the generator gives is the same on every device.
     dropout = torch.randint(2**62, (2,), dtype=torch.int64, device="cpu") if dropout_p else None
-    arguments = (query, key, value, score_mod, mask_mod, dropout, bool(enable_gqa), with_lse or sink is not None)
-    if torch.compiler.is_dynamo_compiling():
-        o, lse, largest = call_in_graph(*arguments, (scale, backends, deterministic, *offsets, dropout_p, with_max))
-    elif is_sharded(query):
-        sharded = Sharded(query, key, value, offsets)
-        functions = sharded.local(score_mod), sharded.local(mask_mod)
+    if is_sharded(query):
+        if q_offsets is not None or kv_offsets is not None or page_table is not None:
+            raise UnsupportedError("q_offsets, page_table: expected none beside DTensors, found them; call flex_attention with each process' own sequences")
+        sharded, batch = Sharded(query, key, value, offsets), query.shape[0]
+        query, key, value = sharded.tensors
+        mask_mod = mask_mod if lengths is None else bounded(mask_mod, lengths, batch)
+        score_mod, mask_mod = sharded.local(score_mod), sharded.local(mask_mod)
         options = _options(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
-        o, lse, largest = sharded.results(*_attend(*sharded.tensors, *functions, *arguments[5:], options), sink)
-        sink = None
+        rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options)
+        o, lse, largest = sharded.results(*rows, sink)
     else:
-        o, lse, largest = _attend(*arguments, _options(scale, backends, deterministic, offsets, dropout_p, with_max))
-    if sink is not None:
-        o, lse = with_sink(o, lse, sink)
+        mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink)
+        place, longest, covers = (None, (None, None), True) if placed is None else (placed.place, placed.longest, placed.covers)
+        arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
+        if torch.compiler.is_dynamo_compiling():
+            o, lse, largest = call_in_graph(*arguments, (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None))
+        else:
+            o, lse, largest = _attend(*arguments, _options(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None), covers)
     if return_aux is not None:
         return o, AuxOutput(lse=lse if with_lse else None, max_scores=largest if with_max else None)
     return (o, lse) if return_lse else o
 
 
-def call_options(block_mask, mask_mod):
-    """(mask_mod, Call of the defaults) of a call that isn't run."""
-    return _mask_of(block_mask, mask_mod), _options(None, None, None, Offsets())
+def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink):
+    """(mask_mod, tensors of Call.bound(), Placed or None) of flex_attention's arguments."""
+    if not torch.compiler.is_dynamo_compiling():  # where attend_graph does
+        check_places(query, key, value)
+    placed = placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths)
+    if lengths is not None:
+        if placed is not None and placed.place == PAGED:  # those of the keys are bound
+            lengths = (lengths[0] if isinstance(lengths, (tuple, list)) else None, None)
+        mask_mod = bounded(mask_mod, lengths, query.shape[0] if placed is None else placed.batch)
+    bound = () if placed is None else placed.bound
+    return mask_mod, bound if sink is None else (*bound, _sink_of_heads(sink, query)), placed
+
+
+def _sink_of_heads(sink, query):
+    """The sink of each head, as the problem takes it."""
+    sink = checked_sink(sink, query.shape[1])
+    return (sink.to(torch.float32) if sink.dtype == torch.float64 else sink).contiguous()
+
+
+def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, sequences, sink):
+    """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: the arguments that say where they lie."""
+    mask_mod, bound, placed = _bound(query, key, value, _mask_of(block_mask, mask_mod), *sequences, sink)
+    place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
+    return mask_mod, bound, _options(scale, backends, None, Offsets(), place=place, longest=longest, sink=sink is not None)
 
 
 def _mask_of(block_mask, mask_mod):
@@ -127,9 +163,10 @@ def _mask_of(block_mask, mask_mod):
     return block_mask.mask_mod
 
 
-def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False):
+def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False):
     """The Call of everything but the program."""
-    if scale is None and backends is None and deterministic is None and offsets is _NO_OFFSETS and not dropout_p and not with_max:
+    as_usual = offsets is _NO_OFFSETS and not dropout_p and not with_max and place is None and not sink
+    if as_usual and scale is None and backends is None and deterministic is None:
         return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
     if scale is not None:
         if not isinstance(scale, numbers.Real):
@@ -145,94 +182,88 @@ def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=Fa
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
     if not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p < 1:
         raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, found {dropout_p!r:.100}")
-    return Call(None, scale, tuple(backend_names(backends)), deterministic, offsets, float(dropout_p), bool(with_max))
+    return Call(
+        None,
+        scale,
+        tuple(backend_names(backends)),
+        deterministic,
+        offsets,
+        float(dropout_p),
+        bool(with_max),
+        place=place,
+        longest=tuple(longest),
+        lengths=place == PAGED,
+        sink=sink,
+    )
 
 
 # Of the defaults, which most calls have.
 _DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for deterministic in (False, True))
 
 
-def _attend(query, key, value, score_mod, mask_mod, dropout, enable_gqa, with_lse, options):
-    """(o, lse, largest scores)."""
+def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
+    """(o, lse, largest scores). bound: the tensors of options.bound(); covers: whether each token is in a sequence."""
     functions, captured = key_of(score_mod, mask_mod)
-    if functions is None or not is_plain(query, key, value):
-        query, key, value, extents = checked(query, key, value, enable_gqa, options)
-        traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
-        return _by_operator(query, key, value, traced, sources, dropout, with_lse, options)
-    query, key, value = _autocast(query, key, value)
-    kind = kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options)
-    call = known(kind)
-    if call is None:
-        query, key, value, extents = checked(query, key, value, enable_gqa, options)
-        traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
-        if not is_kept:
-            return _by_operator(query, key, value, traced, sources, dropout, with_lse, options)
-        _, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
-        call = EagerCall(query, key, value, captured, traced.sources, wanted, backward, with_lse, text)
-        keep(kind, call)
-    return call(query, key, value, captured, dropout)
+    is_short = functions is not None and covers and is_plain(query, key, value, *bound)
+    if is_short:
+        query, key, value = _autocast(query, key, value)
+        kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, options)
+        call = known(kind)
+        if call is not None:
+            return call(query, key, value, captured, bound, dropout)
+    query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
+    traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+    part = taken_part(query, key, value, traced, sources, bound, options)
+    if not is_short or not is_kept or not part.is_as_given:
+        return _by_operator(query, part, dropout, with_lse)
+    call = EagerCall(query, key, value, captured, bound, traced.sources, part.wanted, part.backward, with_lse, part.text)
+    keep(kind, call)
+    return call(query, key, value, captured, bound, dropout)
 
 
-def attend_graph(body, query, key, value, dropout, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
+def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
-    scale, backends, deterministic, *offsets, dropout_p, with_max = options
-    options = _options(scale, backends, deterministic, offsets, dropout_p, with_max)
-    query, key, value, extents = checked(query, key, value, enable_gqa, options)
+    scale, backends, deterministic, *offsets, dropout_p, with_max, place, longest_q, longest_kv, sink = options
+    options = _options(scale, backends, deterministic, offsets, dropout_p, with_max, place, (longest_q, longest_kv), sink)
+    query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
-    return _by_operator(query, key, value, KeptTrace(program, ()), sources, dropout if dropout_p else None, with_lse, options)
-
-
-class Part(NamedTuple):
-    """A call of the operators: attention_ops has what their arguments are."""
-
-    operands: list
-    wanted: list
-    backward: bool
-    text: str
+    part = taken_part(query, key, value, KeptTrace(program, ()), sources, bound, options)
+    return _by_operator(query, part, dropout if dropout_p else None, with_lse)
 
 
 def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options):
     """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets."""
     options = _options(*options)
-    query, key, value, extents = checked(query, key, value, enable_gqa, options)
+    query, key, value, extents = checked(query, key, value, (), enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
     traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
-    return Part(*_arguments(query, key, value, traced, sources, options))
+    return taken_part(query, key, value, traced, sources, (), options)
 
 
-def checked(query, key, value, enable_gqa, options):
+def checked(query, key, value, bound, enable_gqa, options):
     """(query, key, value, Extents), the tensors in the dtype that is computed in."""
     check_places(query, key, value)
     query, key, value = _autocast(query, key, value)
     check_dtypes(query, key, value)
-    sizes = sizes_of("BHSD", query, key, value)
+    sizes = options.sizes(query, key, value, bound)
     if sizes.heads_q != sizes.heads_kv and not enable_gqa:
         raise InvalidArgumentError(
             f"key: expected the number of heads of query, {sizes.heads_q}, found {sizes.heads_kv}; enable_gqa=True lets groups of query's heads share one"
         )
-    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()))
+    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged)
 
 
-def _arguments(query, key, value, traced, sources, options):
-    """(operands, those whose gradients are wanted, whether a backward may follow, Call.text()) of a call."""
-    operands = [source.tensor(query.device) for source in sources]
-    if query.is_cuda:
-        warn_of_finite_masks(traced.program, sources, None, 5, "float('-inf')")
-    learned = torch.is_grad_enabled()
-    wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
-    backward = bool(wanted) or (learned and any(x.requires_grad for x in (query, key, value)))
-    text = traced.texts.get(options)
-    if text is None:
-        text = traced.texts[options] = options._replace(program=traced.program).text()
-    return operands, wanted, backward, text
-
-
-def _by_operator(query, key, value, traced, sources, dropout, with_lse, options):
-    operands, wanted, backward, text = _arguments(query, key, value, traced, sources, options)
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (query, key, value, *operands)):
+def _by_operator(query, part, dropout, with_lse):
+    """(o, lse, largest scores) of a Part."""
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (query, part.key, part.value, *part.operands)):
         raise UnsupportedError("flex_attention has derivatives in reverse mode only, found a tensor with a tangent of torch.autograd.forward_ad")
-    return attention(taken(query), taken(key), taken(value), operands, dropout, wanted, backward, with_lse, text)
+    with_lse = with_lse or part.sink_after is not None
+    tensors = taken(query), taken(part.key), taken(part.value)
+    o, lse, largest = attention(*tensors, part.operands, dropout, part.wanted, part.backward, with_lse, part.text)
+    if part.sink_after is not None:
+        o, lse = with_sink(o, lse, part.sink_after)
+    return o, lse, largest
 
 
 def _autocast(*tensors):

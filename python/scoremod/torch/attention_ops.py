@@ -4,7 +4,8 @@ forward:  q, k, v, operands, dropout -> o; lse (float32 [batch, heads, seq_q]; e
           empty unless the call asks for it)
 backward: q, k, v, o, lse, d_o, operands, dropout -> dq, dk, dv, and the gradients of the operands in `wanted`
 
-Tensors are [batch, head, sequence, dim]; `call` is Call.text(). `backward` says that a backward may follow, which then is compiled, too.
+Tensors are [batch, head, sequence, dim]; of sequences one after the other [token, head, dim], and the lse [token, head]. After the program's operands
+come the tensors of Call.bound(). `call` is Call.text(). `backward` says that a backward may follow, which then is compiled, too.
 `dropout` is int64 [2] on the host: the seed and the offset of a call that drops weights.
 """
 
@@ -31,14 +32,33 @@ _library.define(
 
 def _forward_outputs(q, k, v, backward, with_lse, call):
     q, v = taken(q), taken(v)
-    shapes = (q.shape[:3] if asked else (0,) for asked in (backward or with_lse, call_of(call).max_scores))
-    return empty_output(q, v), *(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes)
+    call = call_of(call)
+    shapes = (q.shape[:-1] if asked else (0,) for asked in (backward or with_lse, call.max_scores))
+    return output_of(call, q, v), *(rows_of(call, q, shape) for shape in shapes)
+
+
+def output_of(call, q, v):
+    """A new output. What no sequence has is 0."""
+    o = empty_output(q, v)
+    return o.zero_() if call.is_ragged else o
+
+
+def rows_of(call, q, shape):
+    """A new LSE, or largest scores. What no sequence has is -inf."""
+    rows = torch.empty(shape, dtype=torch.float32, device=q.device)
+    return rows.fill_(-torch.inf) if call.is_ragged else rows
+
+
+def gradient_of(call, tensor):
+    """A new gradient of query, key or value. What no sequence has is 0."""
+    gradient = empty_like(tensor)
+    return gradient.zero_() if call.is_ragged else gradient
 
 
 def _forward(q, k, v, operands, dropout, wanted, backward, with_lse, call):
     o, lse, largest = _forward_outputs(q, k, v, backward, with_lse, call)
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
-    filled = (each if each.dim() == 3 else None for each in (lse, largest))
+    filled = (each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores)))
     execution.forward(taken(q), taken(k), taken(v), operands, o, *filled, dropout, call, wanted, backward)
     return o, lse, largest
 
@@ -47,12 +67,12 @@ def _forward_fake(q, k, v, operands, dropout, wanted, backward, with_lse, call):
     return _forward_outputs(q, k, v, backward, with_lse, call)
 
 
-def _backward_outputs(q, k, v, operands, wanted):
-    return *(empty_like(taken(x)) for x in (q, k, v)), [empty_like(taken_operand(operands[i], True)) for i in wanted]
+def _backward_outputs(q, k, v, operands, wanted, call):
+    return *(gradient_of(call_of(call), taken(x)) for x in (q, k, v)), [empty_like(taken_operand(operands[i], True)) for i in wanted]
 
 
 def _backward(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
-    dq, dk, dv, d_operands = _backward_outputs(q, k, v, operands, wanted)
+    dq, dk, dv, d_operands = _backward_outputs(q, k, v, operands, wanted, call)
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
     o = taken(o)
     execution.backward(
@@ -62,7 +82,7 @@ def _backward(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
 
 
 def _backward_fake(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
-    return _backward_outputs(q, k, v, operands, wanted)
+    return _backward_outputs(q, k, v, operands, wanted, call)
 
 
 def _save(ctx, inputs, output):
@@ -87,7 +107,7 @@ def differentiate(ctx, d_o, d_lse, d_largest=None):
     d_o = torch.zeros_like(o) if d_o is None else d_o
     call = ctx.call
     if d_lse is not None:
-        v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=dropout is not None)
+        v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=dropout is not None or call_of(call).sink)
         call = with_given_deltas(call)
     dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, dropout, ctx.wanted, call)
     by_number = dict(zip(ctx.wanted, gradients))

@@ -8,7 +8,9 @@ import torch
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.program import Node, OperandDecl, Program
+from scoremod.places import Paged, Ragged
+from scoremod.program import Node, OperandDecl, Program, operand_name
+from scoremod.sizes import sizes_of
 
 DTYPE_NAMES = {
     torch.float32: "f32",
@@ -19,6 +21,9 @@ DTYPE_NAMES = {
 }
 # PyTorch's name of a kind of device -> scoremod's of its memory.
 MEMORY = {"cpu": "host", "cuda": "cuda"}
+LAYOUT = "BHSD"
+# Where sequences lie, if not as the layout says.
+RAGGED, PAGED = "ragged", "paged"
 
 
 class Call(NamedTuple):
@@ -32,19 +37,48 @@ class Call(NamedTuple):
     dropout: float = 0.0
     max_scores: bool = False
     given_deltas: bool = False  # whether a backward's o and lse are not, or not only, those of its own forward
+    place: str | None = None  # RAGGED or PAGED: where sequences lie, if not as the layout says
+    longest: tuple = (None, None)  # the most queries and keys of a ragged sequence; None for all tokens
+    lengths: bool = False  # whether keys have a length in each batch
+    sink: bool = False  # whether each head has a learned sink
 
     def text(self):
         return json.dumps(self)
+
+    @property
+    def is_ragged(self):
+        return self.place == RAGGED
+
+    def bound(self):
+        """The names of the tensors after the operands (docs/problem.md), in their order."""
+        of_place = {None: (), RAGGED: Ragged.bound, PAGED: Paged.bound}[self.place]
+        return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink)
+
+    def names(self):
+        """Of all operands, the program's first."""
+        return (*map(operand_name, range(len(self.program.operands))), *self.bound())
+
+    def placed(self, q, k, bound):
+        """The Ragged or Paged of tensors of such a call; None where they lie as the layout says. bound: the tensors of bound()."""
+        if self.place == RAGGED:
+            return Ragged(bound[0].shape[0] - 1, *(tokens if most is None else most for most, tokens in zip(self.longest, (q.shape[0], k.shape[0]))))
+        return Paged(bound[0].shape[1]) if self.place == PAGED else None
+
+    def sizes(self, q, k, v, bound):
+        """The Sizes of these tensors."""
+        placed = self.placed(q, k, bound)
+        return sizes_of(LAYOUT, q, k, v) if placed is None else placed.sizes(LAYOUT, q, k, v)
 
 
 @functools.lru_cache(maxsize=1024)
 def call_of(text):
     """The Call that text() was made of."""
-    program, scale, backends, deterministic, offsets, *others = json.loads(text)
-    nodes, operands, value, keep = program
+    given = Call(*json.loads(text))
+    nodes, operands, value, keep = given.program
     nodes = tuple(Node(op, type, tuple(args), payload) for op, type, args, payload in nodes)
     operands = tuple(OperandDecl(type, tuple(axes), rank) for type, axes, rank in operands)
-    return Call(Program(nodes, operands, value, keep), scale, tuple(backends), deterministic, Offsets(*offsets), *others)
+    program = Program(nodes, operands, value, keep)
+    return given._replace(program=program, backends=tuple(given.backends), offsets=Offsets(*given.offsets), longest=tuple(given.longest))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -60,7 +94,7 @@ def check_places(query, key, value):
         if not isinstance(tensor, torch.Tensor):
             raise InvalidArgumentError(f"{name}: expected a torch.Tensor, found {type(tensor).__name__}")
         if tensor.is_nested or tensor.layout != torch.strided:
-            raise UnsupportedError(f"{name}: expected a dense tensor, found layout {tensor.layout}; documents in one sequence are a mask_mod")
+            raise UnsupportedError(f"{name}: expected a dense tensor, found layout {tensor.layout}; sequences one after the other have q_offsets=")
     if len({tensor.device for tensor in tensors.values()}) != 1:
         found = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
         raise InvalidArgumentError(f"expected query, key and value on one device; found {found}")

@@ -18,15 +18,20 @@ _INT32 = torch.iinfo(torch.int32)
 
 
 class Extents(NamedTuple):
-    """axis -> (first index that the functions see, how many)."""
+    """axis -> (first index that the functions see, how many). are_limits: whether there are more queries and keys than any index needs, so that a
+    tensor may be shorter along them."""
 
     b: tuple
     h: tuple
     q_idx: tuple
     kv_idx: tuple
+    are_limits: bool = False
+
+    def axes(self):
+        return {axis: getattr(self, axis) for axis in AXES}
 
     def sizes(self):
-        return {axis: count for axis, (_, count) in self._asdict().items()}
+        return {axis: count for axis, (_, count) in self.axes().items()}
 
 
 def operand_tensor(tensor):
@@ -128,7 +133,7 @@ class Computed(NamedTuple):
         if self.value.is_uniform:
             tensor = self.value.tensor
             return operand_tensor(tensor if tensor.dim() == 0 else tensor.reshape(())).to(device)
-        return operand_tensor(self.value.over(self.extents._asdict(), device))
+        return operand_tensor(self.value.over(self.extents.axes(), device))
 
     def known_array(self):
         return None

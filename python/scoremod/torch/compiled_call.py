@@ -24,22 +24,23 @@ class _FlexAttention(BaseHOP):
         from scoremod.torch.api import attend_graph
 
         anchors = _anchors(body)
-        query, key, value, dropout = (operands[i] for i in anchors[5:])
+        query, key, value, dropout, *bound = (operands[i] for i in anchors[5:])
 
         def functions(*arguments):
             given = dict(zip(anchors, arguments))
             return body(*(given.get(i, operand) for i, operand in enumerate(operands)))
 
-        results = attend_graph(functions, query, key, value, dropout, **options)
+        results = attend_graph(functions, query, key, value, dropout, bound, **options)
         score, empty = operands[anchors[0]], [operands[i].new_empty(()) for i in anchors]
         return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, *results
 
 
 def _anchors(body):
-    """Which of the graph's inputs are the arguments of call_in_graph's body: those that its anchors are made of. Dynamo has its own order."""
+    """Which of the graph's inputs are the arguments of call_in_graph's body: those that its anchors are made of, between two results and three. Dynamo
+    has its own order."""
     *_, output = body.graph.nodes
     inputs = [node for node in body.graph.nodes if node.op == "placeholder"]
-    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:11]]
+    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:-3]]
 
 
 flex_attention_operator = _FlexAttention()
@@ -59,22 +60,22 @@ class _FlexAttentionVariable(BaseHOPVariable):
 _hop_name_to_variable_class[flex_attention_operator.__name__] = _FlexAttentionVariable
 
 
-def call_in_graph(query, key, value, score_mod, mask_mod, dropout, enable_gqa, with_lse, options):
-    """(o, lse, largest scores), while Dynamo looks. options: scale, backends, deterministic, the four offsets, dropout_p, and whether the last are asked for."""
+def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options):
+    """(o, lse, largest scores), while Dynamo looks. bound: the tensors of Call.bound(). options: those of api.options_of() in their order."""
 
-    def body(score, b, h, q_idx, kv_idx, query, key, value, dropout):
-        anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value, dropout)]
+    def body(score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound):
+        anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound)]
         modified = score + 0 if score_mod is None else score_mod(score, b, h, q_idx, kv_idx)
         keep = b >= 0 if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
-        o = query.new_empty((*query.shape[:3], value.shape[3]))
-        lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-        return (modified, keep, *anchors, o, lse, query.new_empty(query.shape[:3], dtype=torch.float32))
+        o = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        return (modified, keep, *anchors, o, lse, query.new_empty(query.shape[:-1], dtype=torch.float32))
 
     # One tensor that is given twice would be one input of the graph.
-    query, key, value = (tensor.view_as(tensor) for tensor in (query, key, value))
+    query, key, value, *bound = (tensor.view_as(tensor) for tensor in (query, key, value, *bound))
     score = query.new_empty((), dtype=torch.float32)
     indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
     settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
     dropout = torch.zeros((2,), dtype=torch.int64, device="cpu") if dropout is None else dropout
-    *_, o, lse, largest = flex_attention_operator(body, score, *indices, query, key, value, dropout, options=options, **settings)
+    *_, o, lse, largest = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, options=options, **settings)
     return o, lse, largest

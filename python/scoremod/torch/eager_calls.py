@@ -9,7 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from scoremod.environment import settings
-from scoremod.torch.attention_ops import differentiate
+from scoremod.torch.attention_ops import differentiate, gradient_of, output_of, rows_of
 from scoremod.torch.call import DTYPE_NAMES, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
@@ -39,7 +39,7 @@ def is_plain(*tensors):
 
 
 def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):
-    """The kind of a call. functions: the key of its functions, whose captured tensors these are."""
+    """The kind of a call. functions: the key of its functions; captured: the tensors that they and the call's fields read."""
     kind = [functions, options, enable_gqa, with_lse, torch.is_grad_enabled(), settings()]
     for x in (query, key, value, *captured):
         kind += (x.shape, x.stride(), x.dtype, x.device, x.requires_grad)
@@ -60,8 +60,8 @@ def keep(kind, call):
 class EagerCall:
     """All calls of one kind."""
 
-    def __init__(self, query, key, value, captured, sources, wanted, backward, with_lse, text):
-        """sources: those of kept_traces.KeptTrace. text: Call.text()."""
+    def __init__(self, query, key, value, captured, bound, sources, wanted, backward, with_lse, text):
+        """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace. text: Call.text()."""
         self._device = query.device
         self._taken = all(taken(tensor) is tensor for tensor in (query, key, value))
         # What operands can't have the dtype of is converted once a call, however often it is read.
@@ -76,14 +76,16 @@ class EagerCall:
         self._backward, self.with_lse = backward, with_lse
         self.wanted, self.text = list(wanted), text
         q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
-        given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate(operands)]
-        self._has_lse, self._with_max = backward or with_lse, call_of(text).max_scores
+        given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
+        self._call = call_of(text)
+        self._has_lse, self._with_max = backward or with_lse, self._call.max_scores
         self._compiled = compiled_problem(q, k, v, empty_output(q, v), given, text, wanted, backward, self._has_lse)
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
-        self._like_query = q.shape == (*q.shape[:3], v.shape[3]) and list(q.stride()) == output_strides(q, v.shape[3])
-        self._rows = q.shape[:3]
+        alike = q.shape[-1] == v.shape[-1] and list(q.stride()) == output_strides(q, v.shape[-1])
+        self._like_query = alike and not self._call.is_ragged
+        self._rows = q.shape[:-1]
 
-    def __call__(self, query, key, value, captured, dropout):
+    def __call__(self, query, key, value, captured, bound, dropout):
         """(o, lse, largest scores); None for what nobody asked for. dropout: as in attention_ops."""
         if self._converted:
             captured = self._in_dtypes(captured)
@@ -91,6 +93,7 @@ class EagerCall:
             operands = [captured[number] for number in self._direct]
         else:
             operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
+        operands += bound
         if not self._taken:
             query, key, value = taken(query), taken(key), taken(value)
         if not self._backward:
@@ -108,9 +111,8 @@ class EagerCall:
         return tensor if source is None else taken_operand(rebased(source, tensor).tensor(self._device), wanted)
 
     def forward(self, q, k, v, operands, dropout):
-        o = torch.empty_like(q) if self._like_query else empty_output(q, v)
-        lse = torch.empty(self._rows, dtype=torch.float32, device=self._device) if self._has_lse else None
-        largest = torch.empty(self._rows, dtype=torch.float32, device=self._device) if self._with_max else None
+        o = torch.empty_like(q) if self._like_query else output_of(self._call, q, v)
+        lse, largest = (rows_of(self._call, q, self._rows) if asked else None for asked in (self._has_lse, self._with_max))
         rows = [each for each in (lse, largest) if each is not None]
         self._compiled.forward.run(q, k, v, o, *rows, *operands, dropout=dropout)
         return o, lse, largest
@@ -118,7 +120,7 @@ class EagerCall:
     def backward(self, q, k, v, o, lse, d_o, operands, dropout):
         """(dq, dk, dv, gradient of each operand or None)."""
         d_o = lying_as(d_o, o)
-        gradients = [empty_like(x) for x in (q, k, v)]
+        gradients = [gradient_of(self._call, x) for x in (q, k, v)]
         of_operands = [empty_like(operands[i]) for i in self.wanted]
         self._compiled.backward.run(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout)
         all_operands = [None] * len(operands)

@@ -3,8 +3,8 @@
 from scoremod.attention import Attention
 from scoremod.environment import settings
 from scoremod.problem import OperandTensor, problem_json
-from scoremod.sizes import sizes_of
-from scoremod.torch.call import DTYPE_NAMES, MEMORY, call_of
+from scoremod.torch.call import DTYPE_NAMES, LAYOUT, MEMORY, call_of
+from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.prepared_calls import Direction
 
 _STRIDE_NAMES = ("batch", "head", "sequence", "dim")
@@ -16,6 +16,10 @@ _kept = {}
 
 def forward(q, k, v, operands, o, lse, max_scores, dropout, call, wanted, backward):
     """Fills o, and lse and max_scores unless they are None. dropout: int64 [2], the seed and the offset; None where nothing is dropped."""
+    if covered := covered_tokens(call_of(call), q, k, operands):
+        q, o, lse, max_scores = (each if each is None else covered.queries(each) for each in (q, o, lse, max_scores))
+        k, v = covered.keys(k), covered.keys(v)
+        operands, call = covered.operands, covered.text
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, backward, lse is not None)
     outputs = (each for each in (lse, max_scores) if each is not None)
     compiled.forward.run(q, k, v, o, *outputs, *operands, dropout=dropout)
@@ -23,6 +27,10 @@ def forward(q, k, v, operands, o, lse, max_scores, dropout, call, wanted, backwa
 
 def backward(q, k, v, o, lse, d_o, operands, dropout, dq, dk, dv, d_operands, call, wanted):
     """Fills dq, dk, dv and d_operands, which are those of the operands in `wanted`."""
+    if covered := covered_tokens(call_of(call), q, k, operands):
+        q, o, lse, d_o, dq = map(covered.queries, (q, o, lse, d_o, dq))
+        k, v, dk, dv = map(covered.keys, (k, v, dk, dv))
+        operands, call = covered.operands, covered.text
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, True, True)
     compiled.backward.run(q, k, v, o, lse, d_o, dq, dk, dv, *operands, *d_operands, dropout=dropout)
 
@@ -32,7 +40,7 @@ class CompiledProblem:
 
     def __init__(self, attention, call, q, k, v, o, operands, wanted, backward, stats):
         sizes = {"q": _bytes(q), "k": _bytes(k), "v": _bytes(v), "o": _bytes(o)}
-        of_operands = [(i, _bytes(operand)) for i, operand in enumerate(operands)]
+        of_operands = [(name, _bytes(operand)) for name, operand in zip(call.names(), operands, strict=True)]
         lse = o.numel() // o.shape[-1] * _BYTES_OF_FLOAT
         outputs = ({"lse": lse} if stats else {}) | ({"max_logit": lse} if call.max_scores else {})
         workspace = attention.forward_workspace_bytes
@@ -50,12 +58,18 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
     described = [
         OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, tuple(operand.stride())) for i, operand in enumerate(operands)
     ]
+    count = len(call.program.operands)
+    bound = dict(zip(call.bound(), described[count:]))
+    placed = call.placed(q, k, operands[count:])
+    given = (("lengths", {"kv": True} if call.lengths else None), ("sink", "learned" if call.sink else None))
+    fields = {name: value for name, value in given if value} | ({} if placed is None else placed.fields(LAYOUT, q, k))
+    lies = {name: dict(zip(_STRIDE_NAMES, tensor.stride())) for name, tensor in (("q", q), ("k", k), ("v", v), ("o", o))}
     return problem_json(
-        sizes_of("BHSD", q, k, v),
+        call.sizes(q, k, v, operands[count:]),
         call.program,
-        described,
+        described[:count],
         dtype=DTYPE_NAMES[q.dtype],
-        layout="BHSD",
+        layout="THD" if call.is_ragged else LAYOUT,
         backward=backward,
         stats=stats,
         deterministic=call.deterministic,
@@ -63,7 +77,9 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
         dropout=call.dropout,
         max_logit=call.max_scores,
         given_deltas=call.given_deltas,
-        tensors={name: dict(zip(_STRIDE_NAMES, tensor.stride())) for name, tensor in (("q", q), ("k", k), ("v", v), ("o", o))},
+        tensors={} if call.is_ragged else lies,
+        named={"sink": bound["sink"]} if call.sink else None,
+        **fields,
     )
 
 

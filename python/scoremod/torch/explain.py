@@ -5,18 +5,36 @@ import json
 import scoremod
 from scoremod.explanation import Explanation, Operand
 from scoremod.program import operand_name
-from scoremod.torch.api import call_options, checked
+from scoremod.torch.api import call_of_arguments, checked
+from scoremod.torch.call import PAGED
 from scoremod.torch.execution import problem_of
 from scoremod.torch.kept_traces import kept_trace, key_of
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
 
-def explain(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False):
-    """The Explanation of flex_attention's arguments, with backward: the program, each operand with its origin and size, the mask's class, the
-    derivative, and each backend's answer. str() of it is a page for people."""
-    problem, program, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
+def explain(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    *,
+    mask_mod=None,
+    enable_gqa=False,
+    lengths=None,
+    q_offsets=None,
+    kv_offsets=None,
+    page_table=None,
+    max_length=None,
+    sink=None,
+    backends=None,
+):
+    """The Explanation of flex_attention's arguments, with backward (of pages the forward, where they are read in place): the program, each operand with
+    its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page for people."""
+    sequences = q_offsets, kv_offsets, page_table, max_length, lengths
+    problem, program, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
     operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
-    return Explanation(program.text(), operands, json.loads(problem), scoremod.explain(problem))
+    return Explanation(program.text(), operands, json.loads(problem), scoremod.explain(problem, backends=backends))
 
 
 def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False, **options):
@@ -26,16 +44,18 @@ def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, e
     return scoremod.draw(problem, {operand_name(i): (x.float() if x.is_floating_point() else x).numpy() for i, x in enumerate(arrays)}, **options)
 
 
-def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa):
+def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=(None,) * 5, sink=None, backends=None):
     """(problem, program, sources, tensors) of a call."""
-    mask_mod, options = call_options(block_mask, mask_mod)
-    query, key, value, extents = checked(query, key, value, enable_gqa, options)
+    mask_mod, bound, options = call_of_arguments(query, key, value, block_mask, mask_mod, None, backends, sequences, sink)
+    query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
     traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
     tensors = [taken_operand(source.tensor(query.device), True) for source in sources]
     q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
     call = options._replace(program=traced.program)
-    problem = problem_of(q, k, v, empty_output(q, v), tensors, call, wanted=range(len(tensors)), backward=True, stats=True)
+    of_call = [*tensors, *(tensor.detach() for tensor in bound)]
+    backward = call.place != PAGED
+    problem = problem_of(q, k, v, empty_output(q, v), of_call, call, wanted=range(len(of_call)), backward=backward, stats=True)
     return problem, traced.program, sources, tensors
 
 

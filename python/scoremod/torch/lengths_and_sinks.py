@@ -41,10 +41,16 @@ def _check(tensor, batch):
 def with_sink(o, lse, sink):
     """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all three; a
     row without a key gives 0 and the sink."""
-    heads = lse.shape[1]
+    sink = checked_sink(sink, lse.shape[1]).to(lse.dtype)
+    if lse.dim() == 3:
+        sink = sink[:, None]
+    share = torch.sigmoid(lse - sink)  # of an LSE's shape: what is left to the keys
+    return (o.to(lse.dtype) * share[..., None]).to(o.dtype), torch.logaddexp(lse, sink)
+
+
+def checked_sink(sink, heads):
+    """The sink of each of so many heads."""
     if not isinstance(sink, torch.Tensor) or tuple(sink.shape) not in ((), (heads,)) or not sink.is_floating_point():
         found = f"{sink.dtype} of shape {tuple(sink.shape)}" if isinstance(sink, torch.Tensor) else type(sink).__name__
         raise InvalidArgumentError(f"sink: expected a float tensor of shape ({heads},), one for each query head, or of one number; found {found}")
-    sink = sink.to(lse.dtype).expand(heads)[:, None]
-    share = torch.sigmoid(lse - sink)  # [batch, heads, seq_q]: what is left to the keys
-    return (o.to(lse.dtype) * share[..., None]).to(o.dtype), torch.logaddexp(lse, sink)
+    return sink.expand(heads)

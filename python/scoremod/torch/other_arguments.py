@@ -16,6 +16,11 @@ _INSTEAD = {
     "softmax_scale": "give scale=",
     "sm_scale": "give scale=",
     "dropout": "give dropout_p=",
+    **dict.fromkeys(("cu_seqlens_q", "cu_seq_q", "cu_seqlens"), "give q_offsets="),
+    **dict.fromkeys(("cu_seqlens_k", "cu_seq_k"), "give kv_offsets="),
+    **dict.fromkeys(("max_seqlen_q", "max_seqlen_k", "max_q", "max_k"), "give max_length=, a number or a pair"),
+    **dict.fromkeys(("block_table", "block_tables"), "give page_table=, and lengths= of the keys"),
+    **dict.fromkeys(("cache_seqlens", "seqused_k"), "give lengths="),
 }
 
 

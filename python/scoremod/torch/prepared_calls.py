@@ -8,7 +8,6 @@ from itertools import chain
 import torch
 
 from scoremod import library
-from scoremod.program import operand_name
 
 _ALIGNMENT = 64
 _WORD = sizeof(c_uint64)
@@ -18,7 +17,7 @@ class Direction:
     """The calls of one direction of a compiled problem."""
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
-        """tensors: name of a field -> its bytes; operands, gradients: (number of the operand, bytes) each.
+        """tensors: name of a field -> its bytes; operands, gradients: (name of the operand, bytes) each.
 
         A call's tensors come in this order, and its workspace is PyTorch's.
         """
@@ -94,8 +93,8 @@ class _Block:
             self.places.append((offsets["arguments"] + getattr(kind, name).offset) // _WORD)
 
         named = (library.NamedBuffer * size_of_names).from_buffer(self.words, offsets["named"])
-        for i, (number, size) in enumerate(chain(operands, gradients)):
-            named[i].name, named[i].buffer.bytes = _encoded_name(number), size
+        for i, (name, size) in enumerate(chain(operands, gradients)):
+            named[i].name, named[i].buffer.bytes = _encoded_name(name), size
             place = offsets["named"] + i * sizeof(library.NamedBuffer) + library.NamedBuffer.buffer.offset
             self.places.append(place // _WORD)
         at = ctypes.POINTER(library.NamedBuffer)
@@ -106,9 +105,9 @@ class _Block:
         self._kept = options, arguments, named
 
 
-def _encoded_name(number):
+def _encoded_name(name):
     """The operand's name as C has it, the same object each time: the structs point into it."""
-    return _names.setdefault(number, operand_name(number).encode())
+    return _names.setdefault(name, name.encode())
 
 
 _names = {}

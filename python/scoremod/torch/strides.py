@@ -1,4 +1,5 @@
-"""Which tensors scoremod takes as they lie, and how those lie that it makes. Dimensions are [batch, head, sequence, dim]."""
+"""Which tensors scoremod takes as they lie, and how those lie that it makes. Dimensions are [batch, head, sequence, dim], or of sequences one after
+the other [token, head, dim], which lie densely."""
 
 import torch
 
@@ -7,6 +8,8 @@ def taken(tensor, *, dense_last=True):
     """The tensor itself, or a contiguous copy of one whose elements share memory, or whose last dimension has gaps."""
     if tensor.is_contiguous():
         return tensor
+    if tensor.dim() == 3:
+        return tensor.contiguous()
     if dense_last and tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
         return tensor.contiguous()
     return tensor if _nested(tensor) else tensor.contiguous()
@@ -32,9 +35,10 @@ def _nested(tensor, repeats=False):
 
 
 def output_strides(query, dim):
-    """Of a dense output [batch, head, sequence, dim] whose dimensions stand in memory as the query's do."""
-    order = sorted(range(3), key=lambda i: query.stride(i), reverse=True)
-    strides, step = [0, 0, 0, 1], dim
+    """Of a dense output with another head dim whose dimensions stand in memory as the query's do."""
+    outer = query.dim() - 1
+    order = sorted(range(outer), key=lambda i: query.stride(i), reverse=True)
+    strides, step = [*[0] * outer, 1], dim
     for i in reversed(order):
         strides[i] = step
         step = step * query.shape[i]
@@ -42,8 +46,8 @@ def output_strides(query, dim):
 
 
 def empty_output(query, value):
-    shape = (*query.shape[:3], value.shape[3])
-    return torch.empty_strided(shape, output_strides(query, value.shape[3]), dtype=query.dtype, device=query.device)
+    shape = (*query.shape[:-1], value.shape[-1])
+    return torch.empty_strided(shape, output_strides(query, value.shape[-1]), dtype=query.dtype, device=query.device)
 
 
 def empty_like(tensor):

@@ -257,6 +257,9 @@ class Tracer:
                 raise InvalidArgumentError(f"{self._described(base)}, indexed at {_line()}: expected an index below {extent}, found {position}")
             return self.builder.constant(position % extent, "i32")
         if op in AXES:
+            first, count = getattr(self.extents, op)
+            if self.extents.are_limits and op in ("q_idx", "kv_idx") and extent < first + count:
+                return self.builder.op("min", node, self.builder.constant(extent - 1, "i32"))
             self._check_extent(base, dim, op)
             return node
         negative = self.builder.op("lt", node, self.builder.constant(0, "i32"))

@@ -1,0 +1,37 @@
+"""Tokens that no sequence has, in host memory: there a problem's offsets begin at 0 and end at the tokens, so the call is made of the others alone.
+
+On a device nobody reads offsets before the call, and kernels touch no tokens outside of sequences. What is written is filled beforehand in both cases.
+"""
+
+
+def covered_tokens(call, q, k, operands):
+    """The CoveredTokens of a call on the host whose sequences leave some tokens; None for any other."""
+    if not call.is_ragged or not q.is_cpu:
+        return None
+    at = len(call.program.operands)
+    spans = [(int(offsets[0]), int(offsets[-1])) for offsets in operands[at : at + 2]]
+    tokens = q.shape[0], k.shape[0]
+    if all(span == (0, count) for span, count in zip(spans, tokens)) or not all(0 <= first < end <= count for (first, end), count in zip(spans, tokens)):
+        return None  # what is wrong is refused where all offsets are looked at
+    return CoveredTokens(call, tokens, spans, operands, at)
+
+
+class CoveredTokens:
+    """What such a call is made with.
+
+    operands: with offsets that begin at 0. text: that of a call whose longest sequence doesn't follow from the tokens that are left.
+    """
+
+    def __init__(self, call, tokens, spans, operands, at):
+        self._spans = spans
+        shifted = [offsets - first for offsets, (first, _) in zip(operands[at : at + 2], spans)]
+        self.operands = [*operands[:at], *shifted, *operands[at + 2 :]]
+        self.text = call._replace(longest=tuple(count if most is None else most for most, count in zip(call.longest, tokens))).text()
+
+    def queries(self, tensor):
+        first, end = self._spans[0]
+        return tensor[first:end]
+
+    def keys(self, tensor):
+        first, end = self._spans[1]
+        return tensor[first:end]

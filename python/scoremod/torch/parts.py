@@ -1,0 +1,72 @@
+"""A traced call as the operators take it: which of its sequences, pages and sinks are fields of the problem, and what becomes of the others."""
+
+import functools
+import os
+from typing import NamedTuple
+
+import torch
+
+from scoremod.attention import support
+from scoremod.finite_masks import warn_of_finite_masks
+from scoremod.torch.call import MEMORY, PAGED
+from scoremod.torch.execution import problem_of
+from scoremod.torch.sequences import gathered
+from scoremod.torch.strides import empty_output, taken, taken_operand
+
+
+class Part(NamedTuple):
+    """A call of the operators: attention_ops has what their arguments are.
+
+    sink_after: the sink that is applied to the output and the LSE, where no backend in question takes it as a field; None for none.
+    is_as_given: whether the caller's tensors are those of the call, and nothing comes after it.
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    operands: list
+    wanted: list
+    backward: bool
+    text: str
+    sink_after: torch.Tensor | None
+    is_as_given: bool
+
+
+def taken_part(query, key, value, traced, sources, bound, options):
+    """The Part of a call. traced, sources: those of kept_traces.kept_trace(); bound: the tensors of options.bound()."""
+    operands = [source.tensor(query.device) for source in sources]
+    if query.is_cuda:
+        warn_of_finite_masks(traced.program, sources, None, 5, "float('-inf')")
+    learned = torch.is_grad_enabled()
+    backward = learned and any(x.requires_grad for x in (query, key, value, *operands, *bound))
+    is_gathered = options.place == PAGED and backward  # pages have no backward
+    if is_gathered:
+        key, value = gathered(key, value, bound[:3])
+        bound, options = bound[2:], options._replace(place=None)
+    sink_after = None
+    if options.sink and not _takes_sink(query, key, value, [*operands, *bound], options._replace(program=traced.program)):
+        bound, options, sink_after = bound[:-1], options._replace(sink=False), bound[-1]
+    operands = [*operands, *bound]
+    wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
+    text = traced.texts.get(options)
+    if text is None:
+        text = traced.texts[options] = options._replace(program=traced.program).text()
+    return Part(key, value, operands, wanted, backward, text, sink_after, not is_gathered and sink_after is None)
+
+
+def _takes_sink(query, key, value, operands, call):
+    """Whether a backend in question runs the call with the sink as a field, in both directions where there are two; found out without building anything."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False  # mapped calls would run in turn
+    tensors = [taken(x.detach()) for x in (query, key, value)]
+    operands = [taken_operand(x.detach(), True) for x in operands]
+    sizes = (size for x in (*tensors, *operands) for size in (*x.shape, *x.stride()))
+    if not all(isinstance(size, int) for size in sizes):
+        return False  # sizes that torch.compile leaves open
+    q, k, v = tensors
+    problem = problem_of(q, k, v, empty_output(q, v), operands, call, wanted=range(len(operands)), backward=call.place != PAGED, stats=True)
+    return _runs(problem, call.backends, MEMORY[query.device.type], os.environ.get("SCOREMOD_BACKENDS"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _runs(problem, backends, memory, _environment):
+    return any(answer["supported"] for answer in support(problem, backends=list(backends), memory=memory, level="static"))

@@ -1,0 +1,130 @@
+"""Sequences that lie one after the other, and keys in blocks of a pool: what flex_attention's arguments say of them, checked as far as their numbers
+are known before the call."""
+
+from typing import NamedTuple
+
+import torch
+
+from scoremod.arguments import int32
+from scoremod.errors import InvalidArgumentError
+from scoremod.torch.call import PAGED, RAGGED
+from scoremod.torch.captures import has_data, operand_tensor
+
+
+class Placed(NamedTuple):
+    """Where the sequences of a call lie. bound: the tensors of Ragged.bound, or of Paged.bound and the keys' lengths; longest: Call.longest;
+    covers: whether each token is in a sequence, as far as that is known."""
+
+    place: str
+    batch: int
+    bound: tuple
+    longest: tuple = (None, None)
+    covers: bool = True
+
+
+def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, lengths):
+    """The Placed of flex_attention's arguments; None where tensors lie as usual."""
+    if q_offsets is None and kv_offsets is None:
+        if max_length is not None:
+            raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
+        return None if page_table is None else _pages(query, key, value, page_table, lengths)
+    if page_table is not None:
+        raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
+    if q_offsets is None:
+        raise InvalidArgumentError("kv_offsets: expected q_offsets beside them, found none; give those of the queries")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 3:
+            raise InvalidArgumentError(f"{name}: expected 3 dimensions [tokens, heads, dim] with q_offsets, found shape {tuple(tensor.shape)}")
+    return _sequences(query, key, q_offsets, q_offsets if kv_offsets is None else kv_offsets, max_length)
+
+
+def _sequences(query, key, q_offsets, kv_offsets, max_length):
+    longest = tuple(max_length) if isinstance(max_length, (tuple, list)) else (max_length, max_length)
+    if len(longest) != 2:
+        raise InvalidArgumentError(f"max_length: expected a number, or a pair for queries and keys, found {max_length!r}")
+    longest = [None if most is None else int32(most, "max_length") for most in longest]
+    if any(most is not None and most < 1 for most in longest):
+        raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {max_length!r}")
+    bound, covers = [], True
+    for i, (name, offsets, tensor) in enumerate((("q_offsets", q_offsets, query), ("kv_offsets", kv_offsets, key))):
+        offsets = _integers(name, offsets, query, 1, "[batch + 1]")
+        if offsets.shape[0] < 2:
+            raise InvalidArgumentError(f"{name}: expected at least 2 numbers, where the first sequence begins and ends; found {offsets.shape[0]}")
+        bound.append(offsets)
+        if _is_known(offsets):
+            longest[i] = _checked(name, offsets.tolist(), tensor.shape[0], longest[i])
+            covers = covers and bool(offsets[0] == 0) and bool(offsets[-1] == tensor.shape[0])
+    if bound[0].shape != bound[1].shape:
+        raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {bound[0].shape[0]}, found {bound[1].shape[0]}")
+    return Placed(RAGGED, bound[0].shape[0] - 1, tuple(bound), tuple(longest), covers)
+
+
+def _checked(name, numbers, tokens, longest):
+    """The most tokens that a sequence of these offsets is taken to have: without one that is given the next power of two, so that other offsets
+    seldom compile anything."""
+    lengths = [end - first for first, end in zip(numbers, numbers[1:])]
+    if numbers[0] < 0 or numbers[-1] > tokens or min(lengths) < 0:
+        raise InvalidArgumentError(f"{name}: expected numbers from 0 to {tokens}, the tokens, that do not descend; found {_shown(numbers)}")
+    if numbers[0] == numbers[-1]:
+        raise InvalidArgumentError(f"{name}: expected a sequence with at least one token, found {_shown(numbers)}")
+    if longest is None:
+        return min(1 << max(max(lengths) - 1, 15).bit_length(), tokens)
+    if max(lengths) > longest:
+        raise InvalidArgumentError(f"max_length: expected at least the {max(lengths)} tokens of the longest sequence of {name}, found {longest}")
+    return longest
+
+
+def _shown(numbers):
+    return numbers if len(numbers) <= 16 else f"[{', '.join(map(str, numbers[:8]))}, ... {', '.join(map(str, numbers[-8:]))}]"
+
+
+def _pages(query, key, value, page_table, lengths):
+    tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
+    if len(tables) != 2:
+        raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
+    of_keys = lengths[1] if isinstance(lengths, (tuple, list)) else lengths
+    if of_keys is None:
+        raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            what = "[batch, heads, sequence, dim]" if name == "query" else "[blocks, heads, positions of a block, dim] with a page_table"
+            raise InvalidArgumentError(f"{name}: expected 4 dimensions {what}, found shape {tuple(tensor.shape)}")
+    tables = [_integers("page_table", table, query, 2, "[batch, blocks of a sequence]") for table in tables]
+    for table in tables:
+        if table.shape[0] != query.shape[0] or table.shape[1] < 1 or table.shape != tables[0].shape:
+            found = " and ".join(str(tuple(each.shape)) for each in tables)
+            batches = f"query's {query.shape[0]} batches"
+            raise InvalidArgumentError(f"page_table: expected a row of blocks for each of {batches}, alike for keys and values; found {found}")
+    of_keys = _integers("lengths", of_keys, query, 1, "[batch]")
+    if of_keys.shape[0] != query.shape[0]:
+        raise InvalidArgumentError(f"lengths: expected a length for each of query's {query.shape[0]} batches, found shape {tuple(of_keys.shape)}")
+    return Placed(PAGED, query.shape[0], (*tables, of_keys))
+
+
+def _integers(name, tensor, query, rank, meaning):
+    """A dense int32 tensor of a caller's integers."""
+    is_integers = isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.int32, torch.int64) and tensor.dim() == rank
+    if not is_integers or tensor.device != query.device:
+        found = f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise InvalidArgumentError(f"{name}: expected an int32 or int64 tensor {meaning} on {query.device}, where query is; found {found}")
+    if torch.compiler.is_dynamo_compiling():
+        return tensor.to(torch.int32).contiguous()
+    return operand_tensor(tensor).contiguous()
+
+
+def _is_known(offsets):
+    """Whether a call's offsets can be read without waiting for a device."""
+    return not torch.compiler.is_dynamo_compiling() and offsets.device.type == "cpu" and has_data(offsets)
+
+
+def gathered(key, value, bound):
+    """(key, value) of each sequence in memory of its own, [batch, heads, sequence, dim]; 0 from its length on. bound: that of pages."""
+    *tables, lengths = bound
+    return tuple(_gathered(pool, table, lengths) for pool, table in zip((key, value), tables))
+
+
+def _gathered(pool, table, lengths):
+    blocks = pool[table.long().clamp(0, pool.shape[0] - 1)]  # what a table holds beyond a length may be anything
+    whole = blocks.transpose(1, 2).flatten(2, 3)
+    inside = torch.arange(whole.shape[2], device=whole.device) < lengths[:, None]
+    return torch.where(inside[:, None, :, None], whole, 0)  # another sequence's blocks may hold NaN
