@@ -21,6 +21,17 @@ enum class MemoryKind : std::uint8_t {
 /// "host" or "cuda".
 SCOREMOD_API const char* to_string(MemoryKind kind);
 
+/// What to do where the fastest engine's plan has to be built or tried first, and another's is at hand. scoremod's own
+/// kernels take sizes as arguments, so that they are at hand for lengths that were never seen.
+enum class NewSizes : std::uint8_t {
+  kWait,  ///< for the fastest engine's plan
+  /// Run at once what is at hand, and the faster plan from when it is built and verified, which a thread does beside.
+  /// Results change then by what two engines differ by. Where nothing is at hand, as kWait.
+  kServe,
+};
+/// "wait" or "serve".
+SCOREMOD_API const char* to_string(NewSizes new_sizes);
+
 struct CompileOptions {
   /// The one backend that may run it: "cudnn", "kernels", "cpu", "reference"; empty for a choice among `backends`.
   std::string backend;
@@ -41,6 +52,8 @@ struct CompileOptions {
   /// Measure what may run on the device at the first use of a problem, take the fastest, and remember it in the plan
   /// store; the environment variable SCOREMOD_AUTOTUNE=1 asks for it too. Otherwise predicted times decide.
   bool autotune = false;
+  /// Absent: what the environment variable SCOREMOD_NEW_SIZES says, `wait` or `serve`; else kWait.
+  std::optional<NewSizes> new_sizes;
   /// Compiler passes to leave out, by name (see docs); for experiments and tests.
   std::vector<std::string> disabled_passes;
 };
@@ -92,7 +105,7 @@ class SCOREMOD_API Attention {
 
   /// The problem, whose program declares all that calls bind: what `lengths` and `sink` bring, too.
   const AttentionProblem& problem() const;
-  /// The name of the backend that runs it: the forward, and the backward unless backward_backend() says otherwise.
+  /// The name of the backend that runs it now: the forward, and the backward unless backward_backend() says otherwise.
   const std::string& backend() const;
   /// The name of the backend that runs the backward; empty without one.
   const std::string& backward_backend() const;
@@ -106,7 +119,8 @@ class SCOREMOD_API Attention {
   /// Bytes that every tensor's address must be a multiple of, where its elements ask for no more.
   std::size_t alignment() const;
 
-  /// Bytes of scratch that each call needs, aligned to 64.
+  /// Bytes of scratch that each call needs, aligned to 64. With NewSizes::kServe a call whose workspace is too small
+  /// for the faster plan goes on with the first.
   std::size_t forward_workspace_bytes() const;
   std::size_t backward_workspace_bytes() const;
 

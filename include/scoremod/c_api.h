@@ -81,6 +81,9 @@ typedef struct scoremod_compile_options {
   size_t max_workspace;  /* bytes of device memory that a call may need; 0: SCOREMOD_MAX_WORKSPACE, or 8 GiB */
   int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
   int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
+  /* Where the fastest engine's plan has to be built first: 0 does what SCOREMOD_NEW_SIZES says, else waits for it; 1
+   * waits; 2 serves at once with what is at hand, and with the faster plan from when it is built and verified. */
+  int32_t new_sizes;
 } scoremod_compile_options;
 
 /* What may differ from call to call without a new attention. */

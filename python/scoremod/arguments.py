@@ -24,13 +24,16 @@ def problem_text(problem):
 
 
 LEVELS = ("verified", "static")
+NEW_SIZES = (None, "wait", "serve")
 
 
-def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified"):
+def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None):
     passes = [encode(name, "disabled_passes") for name in disabled_passes]
     chosen = [encode(name, "backends") for name in backend_names(backends)]
     if level not in LEVELS:
         raise InvalidArgumentError(f"level: expected {' or '.join(map(repr, LEVELS))}, found {level!r}")
+    if new_sizes not in NEW_SIZES:
+        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {new_sizes!r}")
     if max_workspace is not None and not (isinstance(max_workspace, (int, np.integer)) and 0 < max_workspace < 2**63):
         raise InvalidArgumentError(f"max_workspace: expected a positive number of bytes, found {max_workspace!r}")
     return library.CompileOptions(
@@ -46,6 +49,7 @@ def compile_options(backend, threads, disabled_passes, device, *, backends=None,
         max_workspace=0 if max_workspace is None else int(max_workspace),
         autotune=bool(autotune),
         support_level=LEVELS.index(level),
+        new_sizes=NEW_SIZES.index(new_sizes),
     )
 
 

@@ -49,6 +49,8 @@ class Attention:
     memory: "host" or "cuda": where the calls' tensors lie, if no backend is named.
     max_workspace: bytes of device memory that a call may need; what needs more is not chosen.
     autotune: measure what may run on a device at the first use, and remember the fastest.
+    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
+        SCOREMOD_NEW_SIZES says.
     threads: CPU threads; 0 means one for each core.
     device: the CUDA device's ordinal; without it, the current one.
     disabled_passes: compiler passes to leave out, by name.
@@ -64,9 +66,10 @@ class Attention:
     """
 
     def __init__(
-        self, problem, *, backend=None, backends=None, memory=None, max_workspace=None, autotune=False, threads=0, disabled_passes=(), device=None
+        self, problem, *, backend=None, backends=None, memory=None, max_workspace=None, autotune=False, new_sizes=None, threads=0, disabled_passes=(),
+        device=None
     ):
-        selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "autotune": autotune}
+        selection = {"backends": backend_names(backends), "memory": memory, "max_workspace": max_workspace, "autotune": autotune, "new_sizes": new_sizes}
         self._arguments = (problem_text(problem), backend, threads, tuple(disabled_passes), device, selection)
         options = compile_options(*self._arguments[1:5], **selection)
         handle = ctypes.c_void_p()

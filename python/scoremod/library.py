@@ -46,6 +46,7 @@ class CompileOptions(SizedStructure):
         ("max_workspace", c_size_t),
         ("autotune", c_int32),
         ("support_level", c_int32),
+        ("new_sizes", c_int32),
     ]
 
 

@@ -15,6 +15,7 @@ namespace {
 static_assert(sizeof(scoremod_status) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, memory) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, support_level) == 84);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_compile_options, new_sizes) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, key_offset) == 36);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, options) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_call_options, dropout_offset) == 48);
@@ -83,6 +84,14 @@ MemoryKind parse_memory_kind(const std::string& name) {
   fail_argument("options.memory: expected \"host\" or \"cuda\", found \"", name, "\"");
 }
 
+std::optional<NewSizes> convert_new_sizes(std::int32_t number) {
+  if (number == 0) return std::nullopt;
+  if (number != 1 && number != 2)
+    fail_argument("options.new_sizes: expected 0 (what SCOREMOD_NEW_SIZES says), 1 (wait) or 2 (serve), found ",
+                  number);
+  return number == 1 ? NewSizes::kWait : NewSizes::kServe;
+}
+
 CallOptions convert(const scoremod_call_options* given) {
   CallOptions made;
   if (given == nullptr) return made;
@@ -116,6 +125,7 @@ CompileOptions convert(const scoremod_compile_options* given) {
   });
   if (options.max_workspace != 0) made.max_workspace = options.max_workspace;
   made.autotune = options.autotune != 0;
+  made.new_sizes = convert_new_sizes(options.new_sizes);
   return made;
 }
 

@@ -67,7 +67,8 @@ std::string reasons_text(const planner::TaskAnswer& answer) {
 }
 
 /// Whether to run at once what is at hand where a faster plan has to be built or tried first.
-bool serves_new_sizes() {
+bool serves_new_sizes(const CompileOptions& options) {
+  if (options.new_sizes) return *options.new_sizes == NewSizes::kServe;
   const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
   if (!text.empty() && text != "wait" && text != "serve")
     fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
@@ -117,6 +118,8 @@ struct Attention::State {
   }
 };
 
+const char* to_string(NewSizes new_sizes) { return new_sizes == NewSizes::kWait ? "wait" : "serve"; }
+
 std::string to_string(const UnsupportedReason& reason) {
   return concat(reason.direction, reason.direction.empty() ? "" : ": ", reason.text, reason.remedy.empty() ? "" : "; ",
                 reason.remedy);
@@ -140,7 +143,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
   return with_memory("compile", [&] {
     const compiler::CompiledProblem compiled = compile_problem(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (serves_new_sizes()) planned = plan_at_hand(compiled, options);
+    if (serves_new_sizes(options)) planned = plan_at_hand(compiled, options);
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned)
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));

@@ -71,7 +71,8 @@ void write_texts(CanonicalWriter& key, const std::vector<std::string>& texts) {
 }
 
 Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
-  const auto& [backend, backends, memory, device, threads, max_workspace, autotune, disabled_passes] = options;
+  const auto& [backend, backends, memory, device, threads, max_workspace, autotune, new_sizes, disabled_passes] =
+      options;
   // What the caller left open is in the key as what it comes to.
   const auto& [place_memory, place_device] = place_of(options);
   CanonicalWriter key;
@@ -79,7 +80,7 @@ Bytes key_of(const AttentionProblem& problem, const CompileOptions& options) {
   write_texts(key, backends);
   key.integer(static_cast<int>(place_memory)).integer(place_device).integer(threads);
   key.boolean(max_workspace.has_value()).integer(static_cast<std::int64_t>(max_workspace.value_or(0)));
-  key.boolean(autotune);
+  key.boolean(autotune).integer(new_sizes ? static_cast<int>(*new_sizes) : -1);
   write_texts(key, disabled_passes);
   for (const char* name : kVariables) key.text(environment_variable(name));
   return key.written();

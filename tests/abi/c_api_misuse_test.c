@@ -55,6 +55,20 @@ static void test_creation(void) {
   status = scoremod_attention_create(kProblem, &options, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "memory");
   options.memory = NULL;
+  options.new_sizes = 3;
+  status = scoremod_attention_create(kProblem, &options, &attention, &message);
+  EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "new_sizes");
+  /* An older header ended before it; what lies behind its struct is not read. */
+  options.struct_size = offsetof(scoremod_compile_options, new_sizes);
+  EXPECT(scoremod_attention_create(kProblem, &options, &attention, &message) == SCOREMOD_OK);
+  scoremod_attention_destroy(attention);
+  attention = NULL;
+  options.struct_size = sizeof options;
+  options.new_sizes = 2;
+  EXPECT(scoremod_attention_create(kProblem, &options, &attention, &message) == SCOREMOD_OK);
+  scoremod_attention_destroy(attention);
+  attention = NULL;
+  options.new_sizes = 0;
   options.disabled_pass_count = 1;
   status = scoremod_attention_create(kProblem, &options, &attention, &message);
   EXPECT_FAILS(status, SCOREMOD_INVALID_ARGUMENT, message, "disabled_passes");

@@ -51,9 +51,18 @@ def test_memory_of_a_gpu_is_never_the_hosts(scoremod, problem):
         (("--memory", "host", "--backend", "cudnn"), "backend 'cudnn' takes cuda memory, found host asked for"),
         (("--backend", "cpu", "--backends", "cpu"), "--backend excludes --backends"),
         (("--backends", "abacus"), "abacus"),
+        (("--new-sizes", "later"), "--new-sizes: expected wait or serve, found 'later'"),
     ],
 )
 def test_mistakes_are_named(scoremod, problem, options, message):
     done = scoremod("check", problem, *options)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_what_new_sizes_do_is_asked_of_the_environment_last(scoremod, problem, monkeypatch):
+    monkeypatch.setenv("SCOREMOD_NEW_SIZES", "later")
+    done = scoremod("check", problem)
+    assert (done.returncode, "SCOREMOD_NEW_SIZES: expected wait or serve, found 'later'" in done.stderr) == (2, True)
+    for wish in ("wait", "serve"):
+        assert scoremod("check", problem, "--new-sizes", wish).returncode == 0

@@ -163,15 +163,16 @@ def test_serves_jax(tmp_path):
 
 SERVED = ATTENTION.replace("\na = scoremod.Attention(problem)\n", """
 import os, pathlib, time
-os.environ["SCOREMOD_NEW_SIZES"] = "serve"
-a = scoremod.Attention(problem)
+a = scoremod.Attention(problem, new_sizes="serve")
 """).split("statistics =")[0]
+BY_ENVIRONMENT = SERVED.replace('new_sizes="serve"', "").replace("\nimport os,", "\nimport os; os.environ['SCOREMOD_NEW_SIZES'] = 'serve'\nimport os,")
 
 
-def test_what_is_at_hand_serves_until_the_faster_plan_is_built(tmp_path):
+@pytest.mark.parametrize("served", [SERVED, BY_ENVIRONMENT], ids=["option", "environment"])
+def test_what_is_at_hand_serves_until_the_faster_plan_is_built(tmp_path, served):
     """The CPU's plan costs nothing to make; the third engine's waits for a file."""
     file = tmp_path / "may_build"
-    code = f"import os; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + SERVED + f"""
+    code = f"import os; os.environ['THIRD_BUILD_WAITS_FOR'] = {str(file)!r}\n" + served + f"""
 backends = [a.backend]
 pathlib.Path({str(file)!r}).touch()
 end = time.monotonic() + 60
@@ -183,6 +184,11 @@ np.testing.assert_allclose(again[0] if isinstance(again, tuple) else again, expe
 print(json.dumps(backends))
 """
     assert json.loads(python(tmp_path, code)) == ["cpu", "third"]
+
+
+def test_an_option_to_wait_comes_before_the_environment(tmp_path):
+    code = BY_ENVIRONMENT.replace("scoremod.Attention(problem, )", 'scoremod.Attention(problem, new_sizes="wait")')
+    assert json.loads(python(tmp_path, code + "\nprint(json.dumps(a.backend))")) == "third"
 
 
 def test_a_plan_that_fails_beside_leaves_what_serves_and_is_explained(tmp_path):

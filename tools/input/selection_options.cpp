@@ -13,6 +13,13 @@ std::string set_memory(const std::string& text, std::optional<MemoryKind>& memor
   return memory ? "" : "expected host or cuda, found '" + text + "'";
 }
 
+std::string set_new_sizes(const std::string& text, std::optional<NewSizes>& new_sizes) {
+  for (const NewSizes wish : {NewSizes::kWait, NewSizes::kServe}) {
+    if (text == to_string(wish)) new_sizes = wish;
+  }
+  return new_sizes ? "" : "expected wait or serve, found '" + text + "'";
+}
+
 }  // namespace
 
 void add_selection(CLI::App& command, CompileOptions& options, const std::string& purpose) {
@@ -35,6 +42,17 @@ void add_selection(CLI::App& command, CompileOptions& options, const std::string
           },
           "Where tensors lie: host, or cuda for the fastest of the GPU's backends; that of the backends if left out")
       ->option_text("host|cuda");
+  command
+      .add_option_function<std::string>(
+          "--new-sizes",
+          [&options](const std::string& text) {
+            if (const std::string why = set_new_sizes(text, options.new_sizes); !why.empty()) {
+              throw CLI::ValidationError("--new-sizes", why);
+            }
+          },
+          "Where the fastest plan has to be built first: wait for it, or serve what is at hand meanwhile; what "
+          "SCOREMOD_NEW_SIZES says if left out")
+      ->option_text("wait|serve");
 }
 
 }  // namespace scoremod::input

@@ -60,6 +60,10 @@ TEST(AttentionCache, TellsProblemsAndOptionsApart) {
   threads.threads = 1;
   CompileOptions passes = on_cpu();
   passes.disabled_passes = {"simplify"};
+  CompileOptions waits = on_cpu();
+  waits.new_sizes = NewSizes::kWait;
+  CompileOptions serves = on_cpu();
+  serves.new_sizes = NewSizes::kServe;
   CompileOptions reference;
   reference.backend = "reference";
   AttentionProblem scaled = problem_of(3);
@@ -67,6 +71,7 @@ TEST(AttentionCache, TellsProblemsAndOptionsApart) {
   const std::vector<std::shared_ptr<const Attention>> all{
       cached_attention(problem_of(3), on_cpu()), cached_attention(problem_of(4), on_cpu()),
       cached_attention(scaled, on_cpu()),        cached_attention(problem_of(3), threads),
+      cached_attention(problem_of(3), waits),    cached_attention(problem_of(3), serves),
       cached_attention(problem_of(3), passes),   cached_attention(problem_of(3), reference),
   };
   for (std::size_t i = 0; i < all.size(); ++i) {
