@@ -17,6 +17,7 @@
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "conformance/conformance.hpp"
+#include "problem/dropout_mask.hpp"
 #include "problem/strided_tensor.hpp"
 #include "support/check_report.hpp"
 #include "support/dense_attention.hpp"
@@ -112,13 +113,14 @@ DenseModifier within_sequences(const AttentionProblem& problem, DenseModifier mo
   return modifier;
 }
 
-ProblemBuffers run(const AttentionProblem& problem, const ProblemInputs& inputs, const std::string& backend) {
+ProblemBuffers run(const AttentionProblem& problem, const ProblemInputs& inputs, const std::string& backend,
+                   const CallOptions& call = {}) {
   CompileOptions options;
   options.backend = backend;
   const Attention attention = Attention::compile(problem, options);
   ProblemBuffers buffers(problem, buffers_of(inputs));
-  attention.forward(buffers.forward());
-  if (problem.backward) attention.backward(buffers.backward());
+  attention.forward(buffers.forward(call));
+  if (problem.backward) attention.backward(buffers.backward(call));
   return buffers;
 }
 
@@ -151,11 +153,13 @@ void expect_same(const AttentionProblem& p, const ProblemBuffers& found, const t
   expect_rows(found, "dv", key_place(p, p.dim_v), expected.dv);
 }
 
-void expect_backends_conform(const AttentionProblem& problem, const ProblemInputs& inputs) {
+void expect_backends_conform(const AttentionProblem& problem, const ProblemInputs& inputs,
+                             const CallOptions& call = {}) {
   for (const std::string& backend : test::tested_backends()) {
     CheckOptions options;
     options.compile.backend = backend;
     options.inputs = inputs;
+    options.call = call;
     const CheckReport report = check(problem, options);
     EXPECT_TRUE(report.passed()) << test::describe(report);
   }
@@ -240,6 +244,54 @@ TEST(Ragged, OfManyTilesConformsWithGradientsOfOperands) {
     options.compile.threads = 3;
     const CheckReport report = check(problem, options);
     EXPECT_TRUE(report.passed()) << test::describe(report);
+  }
+}
+
+/// A shard has whole sequences, of which it may have some heads, and along what is no sequence of tokens a part: the
+/// program and dropout see these indices from their offsets on.
+TEST(Ragged, HeadsAndWhatIsNotRaggedMayBeAPart) {
+  for (const auto& [of_q, of_kv] : std::vector<std::pair<bool, bool>>{{true, false}, {false, true}, {true, true}}) {
+    for (const float probability : {0.0F, 0.3F}) {
+      for (const char* program :
+           {"value = score", "value = (0.5 + 0.25 * f32(h)) * score\nkeep = kv_idx <= q_idx + 2"}) {
+        AttentionProblem problem = ragged_problem(of_q, of_kv);
+        problem.program = Program::parse(program);
+        problem.index_offsets = true;
+        problem.dropout = probability;
+        CallOptions call;
+        call.offsets = {0, 2, of_q ? 0 : 3, of_kv ? 0 : 1};
+        call.dropout_seed = 11;
+        const IndexOffsets at = call.offsets;
+        DenseModifier modifier;
+        if (std::string(program).find("keep") != std::string::npos) {
+          const auto factor = [at](Index h) { return 0.5 + 0.25 * static_cast<double>(h + at.head); };
+          modifier.value = [factor](double s, Index, Index h, Index, Index) { return factor(h) * s; };
+          modifier.slope = [factor](double, Index, Index h, Index, Index) { return factor(h); };
+          modifier.keep = [at](Index, Index, Index q, Index kv) { return kv + at.key <= q + at.query + 2; };
+        }
+        const problem::DropoutMask mask(probability, call.dropout_seed, call.dropout_offset);
+        if (probability > 0) {
+          modifier.share = [&mask, at](Index b, Index h, Index q, Index kv) {
+            return mask.keeps(b, h + at.head, q + at.query, kv + at.key) ? mask.factor() : 0;
+          };
+        }
+        const ProblemInputs inputs = ragged_inputs(problem);
+        expect_same(problem, run(problem, inputs, "reference", call),
+                    dense(problem, inputs, within_sequences(problem, modifier)));
+        expect_backends_conform(problem, inputs, call);
+        // Negative control: without its head's offset the shard is another one, where something asks for the head.
+        if (problem.program.nodes().size() == 1 && probability == 0) continue;
+        const ProblemBuffers right = run(problem, inputs, "cpu", call);
+        call.offsets.head = 0;
+        const ProblemBuffers wrong = run(problem, inputs, "cpu", call);
+        for (const char* name : {"o", "dq", "dk"}) {
+          const auto bytes = [&](const ProblemBuffers& x) {
+            return std::ranges::find(x.outputs(), name, &OutputTensor::name)->bytes;
+          };
+          EXPECT_NE(bytes(right), bytes(wrong)) << name;
+        }
+      }
+    }
   }
 }
 
