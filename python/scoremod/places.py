@@ -6,6 +6,10 @@ from typing import NamedTuple
 from scoremod.sizes import sizes_of
 
 
+# Of tensors of eight bits, in the order in which calls bind them after everything else.
+FACTORS = ("descale_q", "descale_k", "descale_v", "scale_o")
+
+
 class Ragged(NamedTuple):
     """Sequences one after the other: query [tokens, heads, dim], key and value likewise, offsets_q and offsets_kv int32 [sequences + 1]."""
 

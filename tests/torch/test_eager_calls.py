@@ -254,3 +254,146 @@ def test_an_error_of_a_call_is_raised_and_forgotten(tensors, monkeypatch):
     assert torch.equal(flex_attention(*tensors), expected)
     with pytest.raises(scoremod.BugError, match="no memory for a message"):
         library.raise_error("scoremod_attention_forward", 4, library.c_void_p())
+
+
+class Layer(torch.nn.Module):
+    """Whose functions read its parameters, buffers, numbers, modules and methods."""
+
+    scale_of_class = 1.0
+
+    def __init__(self, random):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.randn(H, generator=random))
+        self.register_buffer("ids", torch.zeros(B, S, dtype=torch.int64))
+        self.cap, self.factors = 4.0, [1.0, 0.5]
+        self.inner = torch.nn.Linear(H, 1)
+
+    def soft_cap(self, score):
+        return self.cap * torch.tanh(score / self.cap)
+
+    def score_mod(self, score, b, h, q_idx, kv_idx):
+        score = score * self.scale_of_class + self.slopes[h] * (kv_idx - q_idx) * self.factors[1]
+        return self.soft_cap(score + self.inner.weight[0, h])
+
+    def forward(self, q, k, v):
+        def same_document(b, h, q_idx, kv_idx):
+            return self.ids[b, q_idx] == self.ids[b, kv_idx]
+
+        return flex_attention(q, k, v, self.score_mod, mask_mod=same_document)
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """One entry for each pair of functions that is traced."""
+    made, trace = [], kept_traces.Tracer.trace
+
+    def counted(self, *functions):
+        made.append(functions)
+        return trace(self, *functions)
+
+    monkeypatch.setattr(kept_traces.Tracer, "trace", counted)
+    monkeypatch.setattr(kept_traces, "_kept", {})
+    return made
+
+
+def test_functions_that_read_a_modules_attributes_are_traced_once(tensors, random, traces, monkeypatch):
+    layer = Layer(random)
+    first = layer(*tensors)
+    other = Layer(random)  # of the same program
+    assert not torch.equal(other(*tensors), first) and torch.equal(layer(*tensors), first)
+    assert len(traces) == 1 and len(eager_calls._kept) == 1
+    (gradient,) = torch.autograd.grad(layer(*tensors).square().sum(), layer.slopes)
+    monkeypatch.setattr(api, "key_of", lambda *functions: (None, []))
+    (expected,) = torch.autograd.grad(layer(*tensors).square().sum(), layer.slopes)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_changed_attributes_are_seen(tensors, random, traces, monkeypatch):
+    layer, seen = Layer(random), []
+    counts = []
+
+    def changed(name, change):
+        change()
+        found, before = layer(*tensors), len(traces)
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "key_of", lambda *functions: (None, []))
+            assert torch.equal(found, layer(*tensors)), name
+        assert not any(torch.equal(found, each) for each in seen), name
+        seen.append(found)
+        counts.append((name, before - (counts[-1][2] if counts else 0), len(traces)))
+
+    changed("nothing", lambda: None)
+    changed("in place", lambda: layer.slopes.data.mul_(2))
+    changed("a new parameter", lambda: setattr(layer, "slopes", torch.nn.Parameter(torch.randn(H, generator=random))))
+    changed("a buffer", lambda: setattr(layer, "ids", torch.arange(S).expand(B, S) // 5))
+    changed("a number", lambda: setattr(layer, "cap", 2.0))
+    changed("an item", lambda: layer.factors.__setitem__(1, 0.25))
+    changed("of the class", lambda: monkeypatch.setattr(Layer, "scale_of_class", 0.5))
+    changed("a module", lambda: setattr(layer, "inner", torch.nn.Linear(H, 1)))
+    changed("a method", lambda: monkeypatch.setattr(Layer, "soft_cap", lambda self, score: score + self.cap * 0.1 * score))
+    changed("another dtype", lambda: setattr(layer, "slopes", torch.nn.Parameter(3 * torch.randn(H, dtype=torch.float16, generator=random))))
+    traced = {name for name, count, _ in counts if count}
+    assert traced == {"nothing", "a number", "an item", "of the class", "a method", "another dtype"}
+
+
+def test_what_an_object_decides_itself_is_traced_each_time(tensors, traces):
+    class Fickle:
+        def __init__(self):
+            self.count, self.box = 0, {"slope": 1.0}
+
+        @property
+        def slope(self):
+            self.count += 1
+            return float(self.count)
+
+        def __getitem__(self, h):
+            return self.slope
+
+    class Answers:
+        def __getattr__(self, name):
+            return fickle.slope
+
+    fickle, answers = Fickle(), Answers()
+    functions = [
+        lambda score, b, h, q_idx, kv_idx: score * fickle.slope,
+        lambda score, b, h, q_idx, kv_idx: score * fickle[h],
+        lambda score, b, h, q_idx, kv_idx: score * answers.anything,
+        lambda score, b, h, q_idx, kv_idx: score * getattr(fickle, "slope"),
+        lambda score, b, h, q_idx, kv_idx: score * vars(fickle)["box"].setdefault("count", fickle.slope),
+    ]
+    for function in functions[:4]:
+        outputs = [flex_attention(*tensors, function) for _ in range(3)]
+        assert not torch.equal(outputs[0], outputs[1]) and not torch.equal(outputs[1], outputs[2])
+    flex_attention(*tensors, functions[4])
+    fickle.box["count"] = 7.5
+    assert torch.equal(flex_attention(*tensors, functions[4]), flex_attention(*tensors, lambda score, b, h, q_idx, kv_idx: score * 7.5))
+
+
+def test_objects_of_other_kinds_are_read_by_their_fields(tensors, traces):
+    import dataclasses
+    import types
+    from typing import NamedTuple
+
+    @dataclasses.dataclass
+    class Options:
+        cap: float
+
+    @dataclasses.dataclass(slots=True)
+    class Slotted:
+        cap: float
+
+    class Pair(NamedTuple):
+        cap: float
+
+    for make in (Options, Slotted, Pair, lambda cap: types.SimpleNamespace(cap=cap)):
+        traces.clear()
+        kept_traces._kept.clear()
+        eager_calls._kept.clear()
+
+        def run(cap):
+            options = make(cap)  # noqa: B023
+            return flex_attention(*tensors, lambda score, b, h, q_idx, kv_idx: options.cap * torch.tanh(score / options.cap))
+
+        first = run(2.0)
+        assert torch.equal(run(2.0), first) and len(traces) == 1
+        assert not torch.equal(run(1.0), first) and len(traces) == 2

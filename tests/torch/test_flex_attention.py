@@ -146,7 +146,7 @@ def test_named_backends_run_it(random):
     ("change", "message"),
     [
         (lambda q, k, v: (q[0], k, v), "query: expected 4 dimensions"),
-        (lambda q, k, v: (q.double(), k.double(), v.double()), "one dtype, float32, float16 or bfloat16; found query float64"),
+        (lambda q, k, v: (q.double(), k.double(), v.double()), "one dtype, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2; found query float64"),
         (lambda q, k, v: (q, k.half(), v), "one dtype"),
         (lambda q, k, v: (q.numpy(), k, v), "query: expected a torch.Tensor"),
         (lambda q, k, v: (q, k[:1], v[:1]), "key: expected the batch of query"),

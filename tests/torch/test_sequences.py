@@ -185,7 +185,7 @@ def test_the_operators_with_sequences_pass_opcheck(random):
     q, k, v, operands, _, wanted, _, _, call = arguments
     assert wanted == [2] and call_of(call).names() == ("offsets_q", "offsets_kv", "sink")
     q, k, v, *operands = (x.detach() for x in (q, k, v, *operands))
-    o, lse, _ = torch.ops.scoremod.attention_forward(q, k, v, operands, None, wanted, True, True, call)
+    o, lse, *_ = torch.ops.scoremod.attention_forward(q, k, v, operands, None, wanted, True, True, call)
     backward = torch.ops.scoremod.attention_backward.default
     torch.library.opcheck(backward, (q, k, v, o, lse, torch.randn(o.shape, generator=random), operands, None, wanted, call))
 

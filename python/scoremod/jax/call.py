@@ -9,7 +9,7 @@ import numpy as np
 
 from scoremod.arguments import finite
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.places import Paged, Ragged
+from scoremod.places import FACTORS, Paged, Ragged
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
 from scoremod.sizes import sizes_of
@@ -25,9 +25,7 @@ _DTYPE_NAMES = {
 }
 
 
-# Of arrays of eight bits, in the order in which calls bind them.
-FACTORS = ("descale_q", "descale_k", "descale_v", "scale_o")
-# And of their gradients, which no problem binds.
+# Of the gradients of arrays of eight bits: no problem binds them.
 GRADIENT_FACTORS = ("scale_dq", "scale_dk", "scale_dv", "descale_d_o")
 
 

@@ -7,7 +7,7 @@ from jax import lax
 
 from scoremod.errors import UnsupportedError
 from scoremod.folded_program import folded
-from scoremod.jax.call import FACTORS
+from scoremod.places import FACTORS
 
 _TABLE_REMEDY = "use jax.lax.map, or index it before the attention"
 

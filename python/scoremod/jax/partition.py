@@ -15,9 +15,10 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scoremod.jax.call import FACTORS, GRADIENT_FACTORS
+from scoremod.jax.call import GRADIENT_FACTORS
 from scoremod.jax.dropout import at_head
 from scoremod.program import Builder, OperandDecl
+from scoremod.places import FACTORS
 
 # The arrays of the two primitives before their operands, each as the tensor whose dimensions it has.
 FORWARD_TENSORS, BACKWARD_TENSORS = ("q", "k", "v"), ("q", "k", "v", "o", "lse", "o")

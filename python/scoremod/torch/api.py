@@ -10,12 +10,14 @@ from torch.nn.attention.flex_attention import AuxOutput, noop_mask
 from scoremod.arguments import backend_names, finite, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.places import FACTORS
 from scoremod.torch.attention_ops import attention
-from scoremod.torch.call import PAGED, Call, check_dtypes, check_places
+from scoremod.torch.call import PAGED, TENSOR_DTYPES, Call, check_dtypes, check_places
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
+from scoremod.torch.float8 import check_without_factors, factors_of
 from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.other_arguments import refuse_others
@@ -40,6 +42,7 @@ def flex_attention(
     kernel_options=None,
     *,
     return_aux=None,
+    return_amax_o=False,
     mask_mod=None,
     lengths=None,
     q_offsets=None,
@@ -51,18 +54,25 @@ def flex_attention(
     deterministic=None,
     offsets=_NO_OFFSETS,
     dropout_p=0.0,
+    descale_q=None,
+    descale_k=None,
+    descale_v=None,
+    scale_o=None,
+    out_dtype=None,
     **others,
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
     query, key, value: float32, float16 or bfloat16 tensors [batch, heads, sequence, dim], on the CPU or CUDA. key and value may have fewer heads,
-        a divisor of query's, with enable_gqa; value may have another head dim.
+        a divisor of query's, with enable_gqa; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2.
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain function of 0-dim tensors: float32 score, int32 indices.
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0 and LSE -inf.
     block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew.
     scale: a number; 1 / sqrt(head dim) without it.
     return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
     return_aux: torch's AuxRequest: of lse, and of max_scores, each row's largest modified score, which has no gradient.
+    return_amax_o: with tensors of eight bits, also returns, after all, the largest magnitude in the output before scale_o: a float32 without dimensions and
+        gradient; NaN where the output has one.
     kernel_options: options of torch's kernels, which mean nothing here.
     lengths: an integer tensor [batch], how many keys of each batch take part, from 0 on; or a pair of such, for queries and keys, of which either may
         be None. Indices beyond are masked.
@@ -84,6 +94,13 @@ def flex_attention(
     dropout_p: the part of the weights that is dropped, from 0 to below 1; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's
         CPU generator (torch.manual_seed).
 
+    descale_q, descale_k, descale_v: with tensors of eight bits, what each is multiplied by to be the numbers that it stands for: a positive number, or
+        a float tensor of one element on query's device; 1 without it. Derivatives take them for constants.
+    scale_o: what the output is multiplied by before it is rounded to eight bits, likewise; what is beyond the largest number becomes that.
+    out_dtype: of the output, where query is of eight bits; torch.bfloat16 without it. With one of eight bits, and no other, there is a scale_o.
+
+    Tensors of eight bits have no gradient themselves (UnsupportedError); captured tensors have, where out_dtype is of 16 bits or more.
+
     The functions may close over tensors: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and to
     every captured float tensor. docs/torch.md says what the functions can be made of.
 
@@ -100,24 +117,36 @@ def flex_attention(
     if is_sharded(query):
         if q_offsets is not None or kv_offsets is not None or page_table is not None:
             raise UnsupportedError("q_offsets, page_table: expected none beside DTensors, found them; call flex_attention with each process' own sequences")
+        check_without_factors(query, "DTensors")
         sharded, batch = Sharded(query, key, value, offsets), query.shape[0]
         query, key, value = sharded.tensors
         mask_mod = mask_mod if lengths is None else bounded(mask_mod, lengths, batch)
         score_mod, mask_mod = sharded.local(score_mod), sharded.local(mask_mod)
         options = _options(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
         rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options)
-        o, lse, largest = sharded.results(*rows, sink)
+        o, lse, largest = sharded.results(*rows[:3], sink)
+        amax = None
     else:
         mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink)
         place, longest, covers = (None, (None, None), True) if placed is None else (placed.place, placed.longest, placed.covers)
-        arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
+        descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
+        factors, dtype_o = factors_of(query, descales, scale_o, out_dtype, return_amax_o)
+        arguments = query, key, value, score_mod, mask_mod, dropout, (*bound, *factors), bool(enable_gqa), with_lse
+        of_float8 = (TENSOR_DTYPES.get(dtype_o), bool(return_amax_o), len(factors))
         if torch.compiler.is_dynamo_compiling():
-            o, lse, largest = call_in_graph(*arguments, (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None))
+            options = (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
+            o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
-            o, lse, largest = _attend(*arguments, _options(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None), covers)
+            options = _options(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None, *of_float8)
+            o, lse, largest, amax = _attend(*arguments, options, covers)
+    results = [o]
     if return_aux is not None:
-        return o, AuxOutput(lse=lse if with_lse else None, max_scores=largest if with_max else None)
-    return (o, lse) if return_lse else o
+        results.append(AuxOutput(lse=lse if with_lse else None, max_scores=largest if with_max else None))
+    elif return_lse:
+        results.append(lse)
+    if return_amax_o:
+        results.append(amax)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink):
@@ -143,7 +172,9 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: the arguments that say where they lie."""
     mask_mod, bound, placed = _bound(query, key, value, _mask_of(block_mask, mask_mod), *sequences, sink)
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
-    return mask_mod, bound, _options(scale, backends, None, Offsets(), place=place, longest=longest, sink=sink is not None)
+    factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
+    fields = {"place": place, "longest": longest, "sink": sink is not None, "dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
+    return mask_mod, (*bound, *factors), _options(scale, backends, None, Offsets(), **fields)
 
 
 def _mask_of(block_mask, mask_mod):
@@ -163,9 +194,9 @@ def _mask_of(block_mask, mask_mod):
     return block_mask.mask_mod
 
 
-def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False):
+def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False, dtype_o=None, amax_o=False, factors=0):
     """The Call of everything but the program."""
-    as_usual = offsets is _NO_OFFSETS and not dropout_p and not with_max and place is None and not sink
+    as_usual = offsets is _NO_OFFSETS and not dropout_p and not with_max and place is None and not sink and not factors
     if as_usual and scale is None and backends is None and deterministic is None:
         return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
     if scale is not None:
@@ -194,6 +225,9 @@ def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=Fa
         longest=tuple(longest),
         lengths=place == PAGED,
         sink=sink,
+        dtype_o=dtype_o,
+        amax_o=amax_o,
+        factors=factors,
     )
 
 
@@ -202,7 +236,7 @@ _DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for determinist
 
 
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
-    """(o, lse, largest scores). bound: the tensors of options.bound(); covers: whether each token is in a sequence."""
+    """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence."""
     functions, captured = key_of(score_mod, mask_mod)
     is_short = functions is not None and covers and is_plain(query, key, value, *bound)
     if is_short:
@@ -223,8 +257,8 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
 
 def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
-    scale, backends, deterministic, *offsets, dropout_p, with_max, place, longest_q, longest_kv, sink = options
-    options = _options(scale, backends, deterministic, offsets, dropout_p, with_max, place, (longest_q, longest_kv), sink)
+    offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
+    options = _options(*options[:3], offsets, dropout_p, with_max, place, longest, *fields)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
@@ -234,6 +268,7 @@ def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_ls
 
 def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options):
     """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets."""
+    check_without_factors(query, "context_parallel_attention")
     options = _options(*options)
     query, key, value, extents = checked(query, key, value, (), enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
@@ -255,15 +290,15 @@ def checked(query, key, value, bound, enable_gqa, options):
 
 
 def _by_operator(query, part, dropout, with_lse):
-    """(o, lse, largest scores) of a Part."""
+    """(o, lse, largest scores, largest magnitude) of a Part."""
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (query, part.key, part.value, *part.operands)):
         raise UnsupportedError("flex_attention has derivatives in reverse mode only, found a tensor with a tangent of torch.autograd.forward_ad")
     with_lse = with_lse or part.sink_after is not None
     tensors = taken(query), taken(part.key), taken(part.value)
-    o, lse, largest = attention(*tensors, part.operands, dropout, part.wanted, part.backward, with_lse, part.text)
+    o, lse, *others = attention(*tensors, part.operands, dropout, part.wanted, part.backward, with_lse, part.text)
     if part.sink_after is not None:
         o, lse = with_sink(o, lse, part.sink_after)
-    return o, lse, largest
+    return o, lse, *others
 
 
 def _autocast(*tensors):

@@ -1,7 +1,7 @@
 """The operators scoremod::attention_forward and scoremod::attention_backward, as PyTorch's transformations and compilers know them.
 
 forward:  q, k, v, operands, dropout -> o; lse (float32 [batch, heads, seq_q]; empty unless with_lse or backward); each row's largest score (likewise;
-          empty unless the call asks for it)
+          empty unless the call asks for it); the largest magnitude in o (float32 without a dimension; empty likewise)
 backward: q, k, v, o, lse, d_o, operands, dropout -> dq, dk, dv, and the gradients of the operands in `wanted`
 
 Tensors are [batch, head, sequence, dim]; of sequences one after the other [token, head, dim], and the lse [token, head]. After the program's operands
@@ -14,7 +14,8 @@ import torch
 from scoremod.errors import UnsupportedError
 from scoremod.lse_gradient import with_lse_column
 from scoremod.torch import execution
-from scoremod.torch.call import call_of, with_given_deltas
+from scoremod.torch.call import FLOAT8, call_of, with_given_deltas
+from scoremod.torch.execution import gradient_dtype
 from scoremod.torch.fold_batch import fold_backward, fold_forward
 from scoremod.torch.strides import empty_like, empty_output, lying_as, taken, taken_operand
 
@@ -22,7 +23,7 @@ _library = torch.library.Library("scoremod", "DEF")
 _FORWARD, _BACKWARD = "scoremod::attention_forward", "scoremod::attention_backward"
 _library.define(
     "attention_forward(Tensor q, Tensor k, Tensor v, Tensor[] operands, Tensor? dropout, int[] wanted, bool backward, bool with_lse, str call) "
-    "-> (Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 _library.define(
     "attention_backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor d_o, Tensor[] operands, Tensor? dropout, int[] wanted, str call) "
@@ -34,12 +35,16 @@ def _forward_outputs(q, k, v, backward, with_lse, call):
     q, v = taken(q), taken(v)
     call = call_of(call)
     shapes = (q.shape[:-1] if asked else (0,) for asked in (backward or with_lse, call.max_scores))
-    return output_of(call, q, v), *(rows_of(call, q, shape) for shape in shapes)
+    return output_of(call, q, v), *(rows_of(call, q, shape) for shape in shapes), amax_of(call, q)
+
+
+def amax_of(call, q):
+    return torch.empty(() if call.amax_o else (0,), dtype=torch.float32, device=q.device)
 
 
 def output_of(call, q, v):
     """A new output. What no sequence has is 0."""
-    o = empty_output(q, v)
+    o = empty_output(q, v, call.output_dtype(q))
     return o.zero_() if call.is_ragged else o
 
 
@@ -51,16 +56,16 @@ def rows_of(call, q, shape):
 
 def gradient_of(call, tensor):
     """A new gradient of query, key or value. What no sequence has is 0."""
-    gradient = empty_like(tensor)
+    gradient = empty_like(tensor, gradient_dtype(tensor))
     return gradient.zero_() if call.is_ragged else gradient
 
 
 def _forward(q, k, v, operands, dropout, wanted, backward, with_lse, call):
-    o, lse, largest = _forward_outputs(q, k, v, backward, with_lse, call)
+    o, lse, largest, amax = _forward_outputs(q, k, v, backward, with_lse, call)
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
-    filled = (each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores)))
+    filled = (each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores), (amax, call_of(call).amax_o)))
     execution.forward(taken(q), taken(k), taken(v), operands, o, *filled, dropout, call, wanted, backward)
-    return o, lse, largest
+    return o, lse, largest, amax
 
 
 def _forward_fake(q, k, v, operands, dropout, wanted, backward, with_lse, call):
@@ -87,14 +92,14 @@ def _backward_fake(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
 
 def _save(ctx, inputs, output):
     q, k, v, operands, dropout, wanted, backward, with_lse, call = inputs
-    o, lse, largest = output
+    o, lse, largest, amax = output
     ctx.save_for_backward(q, k, v, o, lse, dropout, *operands)
-    ctx.mark_non_differentiable(largest)
+    ctx.mark_non_differentiable(largest, amax)
     ctx.wanted, ctx.call, ctx.with_lse, ctx.count, ctx.runs = list(wanted), call, with_lse, len(operands), backward
     ctx.set_materialize_grads(False)
 
 
-def differentiate(ctx, d_o, d_lse, d_largest=None):
+def differentiate(ctx, d_o, d_lse, *d_others):
     """The gradients of attention_forward's arguments. ctx: has what _save keeps."""
     q, k, v, o, lse, dropout, *operands = ctx.saved_tensors
     # An empty list, whatever it would hold, is taken for one of tensors.
@@ -107,11 +112,14 @@ def differentiate(ctx, d_o, d_lse, d_largest=None):
     d_o = torch.zeros_like(o) if d_o is None else d_o
     call = ctx.call
     if d_lse is not None:
-        v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=dropout is not None or call_of(call).sink)
+        v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=dropout is not None or call_of(call).sink or call_of(call).factors > 0)
         call = with_given_deltas(call)
     dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, dropout, ctx.wanted, call)
     by_number = dict(zip(ctx.wanted, gradients))
-    return dq, dk, dv[..., :dim], [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
+    dv = dv[..., :dim]
+    if q.dtype in FLOAT8:  # parts.taken_part refuses to be asked for these
+        dq = dk = dv = None
+    return dq, dk, dv, [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
 
 
 def _refuse_second(ctx, *gradients):
@@ -162,13 +170,13 @@ class _Attention(torch.autograd.Function):
         _save(ctx, (q, k, v, operands, None, wanted, backward, with_lse, call), output)
 
     @staticmethod
-    def backward(ctx, d_o, d_lse, d_largest):
+    def backward(ctx, d_o, d_lse, *d_others):
         dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
         return dq, dk, dv, None, None, None, None, *gradients
 
 
 def attention(q, k, v, operands, dropout, wanted, backward, with_lse, call):
-    """(o, lse, each row's largest score), the first two differentiable."""
+    """(o, lse, each row's largest score, the largest magnitude in o), the first two differentiable."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         if dropout is not None:
             raise UnsupportedError("dropout_p: expected 0 within torch.func's transformations, which scoremod would drop weights alike in")

@@ -8,7 +8,7 @@ import torch
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.places import Paged, Ragged
+from scoremod.places import FACTORS, Paged, Ragged
 from scoremod.program import Node, OperandDecl, Program, operand_name
 from scoremod.sizes import sizes_of
 
@@ -19,6 +19,9 @@ DTYPE_NAMES = {
     torch.int32: "i32",
     torch.bool: "bool",
 }
+# Of query, key, value and output alone.
+FLOAT8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+TENSOR_DTYPES = {**DTYPE_NAMES, **FLOAT8}
 # PyTorch's name of a kind of device -> scoremod's of its memory.
 MEMORY = {"cpu": "host", "cuda": "cuda"}
 LAYOUT = "BHSD"
@@ -41,6 +44,9 @@ class Call(NamedTuple):
     longest: tuple = (None, None)  # the most queries and keys of a ragged sequence; None for all tokens
     lengths: bool = False  # whether keys have a length in each batch
     sink: bool = False  # whether each head has a learned sink
+    dtype_o: str | None = None  # of the output, where it isn't query's
+    amax_o: bool = False  # whether the largest magnitude in the output is asked for
+    factors: int = 0  # how many of FACTORS a call of tensors of eight bits binds
 
     def text(self):
         return json.dumps(self)
@@ -52,7 +58,11 @@ class Call(NamedTuple):
     def bound(self):
         """The names of the tensors after the operands (docs/problem.md), in their order."""
         of_place = {None: (), RAGGED: Ragged.bound, PAGED: Paged.bound}[self.place]
-        return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink)
+        return (*of_place, *["lengths_kv"] * self.lengths, *["sink"] * self.sink, *FACTORS[: self.factors])
+
+    def output_dtype(self, q):
+        """That of the output of a call with this query."""
+        return q.dtype if self.dtype_o is None else next(dtype for dtype, name in TENSOR_DTYPES.items() if name == self.dtype_o)
 
     def names(self):
         """Of all operands, the program's first."""
@@ -106,6 +116,6 @@ def check_dtypes(query, key, value):
     """Raises InvalidArgumentError unless query, key and value have one of the dtypes that scoremod computes in."""
     tensors = {"query": query, "key": key, "value": value}
     dtypes = {tensor.dtype for tensor in tensors.values()}
-    if len(dtypes) != 1 or DTYPE_NAMES.get(query.dtype) not in ("f32", "f16", "bf16"):
+    if len(dtypes) != 1 or TENSOR_DTYPES.get(query.dtype) not in ("f32", "f16", "bf16", *FLOAT8.values()):
         found = ", ".join(f"{name} {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in tensors.items())
-        raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16 or bfloat16; found {found}")
+        raise InvalidArgumentError(f"expected query, key and value of one dtype, float32, float16, bfloat16, float8_e4m3fn or float8_e5m2; found {found}")

@@ -11,7 +11,7 @@ from torch._higher_order_ops import BaseHOP
 
 
 class _FlexAttention(BaseHOP):
-    """(body, *operands, **options) -> what the body returns, o, lse and the largest scores in the last three places.
+    """(body, *operands, **options) -> what the body returns, o, lse, the largest scores and the largest magnitude in the last four places.
 
     operands: the arguments of `body` in call_in_graph, and what the functions close over, in the order of the graph's inputs; among them the numbers
         that a dynamic graph has as inputs.
@@ -36,11 +36,11 @@ class _FlexAttention(BaseHOP):
 
 
 def _anchors(body):
-    """Which of the graph's inputs are the arguments of call_in_graph's body: those that its anchors are made of, between two results and three. Dynamo
+    """Which of the graph's inputs are the arguments of call_in_graph's body: those that its anchors are made of, between two results and four. Dynamo
     has its own order."""
     *_, output = body.graph.nodes
     inputs = [node for node in body.graph.nodes if node.op == "placeholder"]
-    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:-3]]
+    return [inputs.index(anchor.args[0]) for anchor in output.args[0][2:-4]]
 
 
 flex_attention_operator = _FlexAttention()
@@ -60,16 +60,16 @@ class _FlexAttentionVariable(BaseHOPVariable):
 _hop_name_to_variable_class[flex_attention_operator.__name__] = _FlexAttentionVariable
 
 
-def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options):
-    """(o, lse, largest scores), while Dynamo looks. bound: the tensors of Call.bound(). options: those of api.options_of() in their order."""
+def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, out_dtype):
+    """(o, lse, largest scores, largest magnitude), while Dynamo looks. bound: the tensors of Call.bound(). options: those of api.options_of() in their order."""
 
     def body(score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound):
         anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound)]
         modified = score + 0 if score_mod is None else score_mod(score, b, h, q_idx, kv_idx)
         keep = b >= 0 if mask_mod is None else mask_mod(b, h, q_idx, kv_idx)
-        o = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        o = query.new_empty((*query.shape[:-1], value.shape[-1]), dtype=out_dtype)
         lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
-        return (modified, keep, *anchors, o, lse, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return (modified, keep, *anchors, o, lse, query.new_empty(query.shape[:-1], dtype=torch.float32), query.new_empty((), dtype=torch.float32))
 
     # One tensor that is given twice would be one input of the graph.
     query, key, value, *bound = (tensor.view_as(tensor) for tensor in (query, key, value, *bound))
@@ -77,5 +77,5 @@ def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable
     indices = [query.new_empty((), dtype=torch.int32) for _ in range(4)]
     settings = {"enable_gqa": enable_gqa, "with_lse": with_lse, "has_score_mod": score_mod is not None, "has_mask_mod": mask_mod is not None}
     dropout = torch.zeros((2,), dtype=torch.int64, device="cpu") if dropout is None else dropout
-    *_, o, lse, largest = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, options=options, **settings)
-    return o, lse, largest
+    *_, o, lse, largest, amax = flex_attention_operator(body, score, *indices, query, key, value, dropout, *bound, options=options, **settings)
+    return o, lse, largest, amax

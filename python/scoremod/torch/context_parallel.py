@@ -126,7 +126,7 @@ class _Attention(torch.autograd.Function):
         given = list(_split(parts, operands))
         for number, (part, tensors) in enumerate(zip(parts, given)):
             wait = ring.start_moving(here) if number + 1 < len(parts) else None
-            o, part_lse, _ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
+            o, part_lse, *_ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
             total, lse = _joined(total, lse, o.float(), part_lse)
             if wait is not None:
                 here = wait()

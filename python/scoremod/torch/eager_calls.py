@@ -9,8 +9,8 @@ import torch
 from torch.autograd import forward_ad
 
 from scoremod.environment import settings
-from scoremod.torch.attention_ops import differentiate, gradient_of, output_of, rows_of
-from scoremod.torch.call import DTYPE_NAMES, call_of
+from scoremod.torch.attention_ops import amax_of, differentiate, gradient_of, output_of, rows_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
@@ -78,15 +78,15 @@ class EagerCall:
         q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
         self._call = call_of(text)
-        self._has_lse, self._with_max = backward or with_lse, self._call.max_scores
-        self._compiled = compiled_problem(q, k, v, empty_output(q, v), given, text, wanted, backward, self._has_lse)
+        self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
+        self._compiled = compiled_problem(q, k, v, empty_output(q, v, self._call.output_dtype(q)), given, text, wanted, backward, self._has_lse)
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
-        alike = q.shape[-1] == v.shape[-1] and list(q.stride()) == output_strides(q, v.shape[-1])
+        alike = q.shape[-1] == v.shape[-1] and self._call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
         self._like_query = alike and not self._call.is_ragged
         self._rows = q.shape[:-1]
 
     def __call__(self, query, key, value, captured, bound, dropout):
-        """(o, lse, largest scores); None for what nobody asked for. dropout: as in attention_ops."""
+        """(o, lse, largest scores, largest magnitude); None for what nobody asked for. dropout: as in attention_ops."""
         if self._converted:
             captured = self._in_dtypes(captured)
         if self._direct is not None:
@@ -99,7 +99,8 @@ class EagerCall:
         if not self._backward:
             return self.forward(query, key, value, operands, dropout)
         o, *rows = _Differentiable.apply(self, dropout, query, key, value, *operands)
-        return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None
+        amax = rows.pop() if self._with_amax else None
+        return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None, amax
 
     def _in_dtypes(self, captured):
         captured = list(captured)
@@ -113,9 +114,10 @@ class EagerCall:
     def forward(self, q, k, v, operands, dropout):
         o = torch.empty_like(q) if self._like_query else output_of(self._call, q, v)
         lse, largest = (rows_of(self._call, q, self._rows) if asked else None for asked in (self._has_lse, self._with_max))
-        rows = [each for each in (lse, largest) if each is not None]
+        amax = amax_of(self._call, q) if self._with_amax else None
+        rows = [each for each in (lse, largest, amax) if each is not None]
         self._compiled.forward.run(q, k, v, o, *rows, *operands, dropout=dropout)
-        return o, lse, largest
+        return o, lse, largest, amax
 
     def backward(self, q, k, v, o, lse, d_o, operands, dropout):
         """(dq, dk, dv, gradient of each operand or None)."""
@@ -138,14 +140,14 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, dropout, q, k, v, *operands):
-        o, lse, largest = call.forward(q, k, v, operands, dropout)
+        o, lse, *others = call.forward(q, k, v, operands, dropout)
+        others = [each for each in others if each is not None]
         ctx.save_for_backward(q, k, v, o, lse, dropout, *operands)
         ctx.set_materialize_grads(False)
         ctx.eager, ctx.call, ctx.wanted, ctx.count, ctx.runs = call, call.text, call.wanted, len(operands), True
-        if largest is not None:
-            ctx.mark_non_differentiable(largest)
+        ctx.mark_non_differentiable(*others)
         ctx.lse_place = 0 if call.with_lse else None
-        return o, *([lse] if call.with_lse else []), *([] if largest is None else [largest])
+        return o, *([lse] if call.with_lse else []), *others
 
     @staticmethod
     def backward(ctx, d_o, *d_rows):
@@ -154,6 +156,9 @@ class _Differentiable(torch.autograd.Function):
         if plain and not torch._C._functorch.is_legacy_batchedtensor(d_o):  # of is_grads_batched
             q, k, v, o, lse, dropout, *operands = ctx.saved_tensors
             if is_plain(q, k, v, o, lse, *operands):
-                return None, None, *ctx.eager.backward(q, k, v, o, lse, d_o, operands, dropout)
+                dq, dk, dv, *gradients = ctx.eager.backward(q, k, v, o, lse, d_o, operands, dropout)
+                if q.dtype in FLOAT8:  # as in differentiate()
+                    dq = dk = dv = None
+                return None, None, dq, dk, dv, *gradients
         dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
         return None, None, dq, dk, dv, *gradients

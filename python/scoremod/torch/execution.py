@@ -1,9 +1,11 @@
 """Calls of the C interface with the memory of tensors, on PyTorch's current stream."""
 
+import torch
+
 from scoremod.attention import Attention
 from scoremod.environment import settings
 from scoremod.problem import OperandTensor, problem_json
-from scoremod.torch.call import DTYPE_NAMES, LAYOUT, MEMORY, call_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.prepared_calls import Direction
 
@@ -14,14 +16,14 @@ _MAX_KEPT = 1024
 _kept = {}
 
 
-def forward(q, k, v, operands, o, lse, max_scores, dropout, call, wanted, backward):
-    """Fills o, and lse and max_scores unless they are None. dropout: int64 [2], the seed and the offset; None where nothing is dropped."""
+def forward(q, k, v, operands, o, lse, max_scores, amax_o, dropout, call, wanted, backward):
+    """Fills o, and lse, max_scores and amax_o unless they are None. dropout: int64 [2], the seed and the offset; None where nothing is dropped."""
     if covered := covered_tokens(call_of(call), q, k, operands):
         q, o, lse, max_scores = (each if each is None else covered.queries(each) for each in (q, o, lse, max_scores))
         k, v = covered.keys(k), covered.keys(v)
         operands, call = covered.operands, covered.text
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, backward, lse is not None)
-    outputs = (each for each in (lse, max_scores) if each is not None)
+    outputs = (each for each in (lse, max_scores, amax_o) if each is not None)
     compiled.forward.run(q, k, v, o, *outputs, *operands, dropout=dropout)
 
 
@@ -42,12 +44,14 @@ class CompiledProblem:
         sizes = {"q": _bytes(q), "k": _bytes(k), "v": _bytes(v), "o": _bytes(o)}
         of_operands = [(name, _bytes(operand)) for name, operand in zip(call.names(), operands, strict=True)]
         lse = o.numel() // o.shape[-1] * _BYTES_OF_FLOAT
-        outputs = ({"lse": lse} if stats else {}) | ({"max_logit": lse} if call.max_scores else {})
+        of_gradients = {f"d{name}": _bytes(x) * gradient_dtype(x).itemsize // x.itemsize for name, x in (("q", q), ("k", k), ("v", v))}
+        outputs = {"lse": lse} if stats else {}
+        outputs |= ({"max_logit": lse} if call.max_scores else {}) | ({"amax_o": _BYTES_OF_FLOAT} if call.amax_o else {})
         workspace = attention.forward_workspace_bytes
         self.forward = Direction(attention, "forward", {**sizes, **outputs}, of_operands, [], workspace, call, q.device)
         self.backward = None
         if backward:
-            gradients = {"lse": lse, "d_o": sizes["o"], "dq": sizes["q"], "dk": sizes["k"], "dv": sizes["v"]}
+            gradients = {"lse": lse, "d_o": sizes["o"], **of_gradients}
             of_wanted = [of_operands[i] for i in wanted]
             workspace = attention.backward_workspace_bytes
             self.backward = Direction(attention, "backward", {**sizes, **gradients}, of_operands, of_wanted, workspace, call, q.device)
@@ -61,14 +65,19 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
     count = len(call.program.operands)
     bound = dict(zip(call.bound(), described[count:]))
     placed = call.placed(q, k, operands[count:])
-    given = (("lengths", {"kv": True} if call.lengths else None), ("sink", "learned" if call.sink else None))
+    given = (
+        ("lengths", {"kv": True} if call.lengths else None),
+        ("sink", "learned" if call.sink else None),
+        ("dtype_o", call.dtype_o),
+        ("amax_o", call.amax_o),
+    )
     fields = {name: value for name, value in given if value} | ({} if placed is None else placed.fields(LAYOUT, q, k))
     lies = {name: dict(zip(_STRIDE_NAMES, tensor.stride())) for name, tensor in (("q", q), ("k", k), ("v", v), ("o", o))}
     return problem_json(
         call.sizes(q, k, v, operands[count:]),
         call.program,
         described[:count],
-        dtype=DTYPE_NAMES[q.dtype],
+        dtype=TENSOR_DTYPES[q.dtype],
         layout="THD" if call.is_ragged else LAYOUT,
         backward=backward,
         stats=stats,
@@ -81,6 +90,11 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
         named={"sink": bound["sink"]} if call.sink else None,
         **fields,
     )
+
+
+def gradient_dtype(tensor):
+    """That of the gradient of query, key or value."""
+    return torch.bfloat16 if tensor.dtype in FLOAT8 else tensor.dtype
 
 
 def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):

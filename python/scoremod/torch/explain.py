@@ -55,7 +55,7 @@ def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequ
     call = options._replace(program=traced.program)
     of_call = [*tensors, *(tensor.detach() for tensor in bound)]
     backward = call.place != PAGED
-    problem = problem_of(q, k, v, empty_output(q, v), of_call, call, wanted=range(len(of_call)), backward=backward, stats=True)
+    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), of_call, call, wanted=range(len(of_call)), backward=backward, stats=True)
     return problem, traced.program, sources, tensors
 
 

@@ -14,8 +14,9 @@ def fold_forward(operator, count, in_dims, q, k, v, operands, dropout, wanted, b
     fold = _Fold(count, q, in_dims[0])
     given = fold.operands(call_of(call), operands, in_dims[3], [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[3], operands))])
     tensors = [fold.tensor(tensor, dim) for tensor, dim in zip((q, k, v), in_dims)]
-    o, *rows = operator(*tensors, given, dropout, wanted, backward, with_lse, fold.text)
-    return (fold.unfold(o), *(fold.unfold(each) if each.dim() == 3 else each for each in rows)), (0, *(0 if each.dim() == 3 else None for each in rows))
+    o, *others = operator(*tensors, given, dropout, wanted, backward, with_lse, fold.text)
+    rows = [each.dim() == 3 for each in others]
+    return (fold.unfold(o), *(fold.unfold(x) if is_row else x for x, is_row in zip(others, rows))), (0, *(0 if is_row else None for is_row in rows))
 
 
 def fold_backward(operator, count, in_dims, q, k, v, o, lse, d_o, operands, dropout, wanted, call):

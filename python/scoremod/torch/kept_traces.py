@@ -1,7 +1,8 @@
 """Traces that are kept for functions that are what they were: tracing takes a hundred times as long as seeing that.
 
-A function is known by its code and by all that it reads: numbers by value, tensors by what they look like, other functions likewise. Where it reads
-anything else, such as an object's attributes, or a tensor's numbers while it is traced, it is traced each time.
+A function is known by its code and by all that it reads: numbers by value, tensors by what they look like, other functions likewise, and of objects, such as
+modules, the attributes that its text names (attributes.py). Where it reads anything else, such as a dict or a property, or a tensor's numbers while it is
+traced, it is traced each time.
 """
 
 import functools
@@ -9,6 +10,7 @@ import types
 
 import torch
 
+from scoremod.torch.attributes import ABSENT, NotKnown, chains, look_up
 from scoremod.torch.captures import Computed, Read
 from scoremod.torch.trace import Tracer
 
@@ -19,8 +21,8 @@ _PLAIN = {int, bool, str, bytes, type(None), torch.dtype, torch.device, type(Ell
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Modules whose attributes are taken for constants, and functions of which are what they are called.
 _LIBRARIES = ("torch", "math", "operator", "builtins")
-# What stands in a key for a global name that isn't there.
-_ABSENT = object()
+# Kinds of values that are read as a whole.
+_KNOWN = {types.FunctionType, *_TENSORS, float, *_PLAIN, slice, tuple, list, functools.partial, types.BuiltinFunctionType, type, types.MethodType}
 
 
 class KeptTrace:
@@ -89,7 +91,7 @@ def key_of(score_mod, mask_mod):
     try:
         _read(score_mod, key, tensors, 0)
         _read(mask_mod, key, tensors, 0)
-    except _Unknown:
+    except (_Unknown, NotKnown):
         return None, []
     return tuple(key), tensors
 
@@ -128,6 +130,9 @@ def _read_other(value, kind, key, tensors, depth):
         key += (kind, len(value.args), tuple(value.keywords))
         for each in (value.func, *value.args, *value.keywords.values()):
             _read(each, key, tensors, depth + 1)
+    elif kind is types.MethodType and isinstance(value.__func__, types.FunctionType) and value.__func__.__code__.co_argcount:
+        key.append(kind)
+        _read_function(value.__func__, key, tensors, depth + 1, {value.__func__.__code__.co_varnames[0]: value.__self__})
     elif kind in (types.BuiltinFunctionType, type) and _is_of_library(value.__module__ or "builtins"):
         if kind is not type and value.__self__ is not None and not isinstance(value.__self__, types.ModuleType):
             raise _Unknown
@@ -144,7 +149,8 @@ def _number_in(tensors, value):
     return len(tensors) - 1
 
 
-def _read_function(function, key, tensors, depth):
+def _read_function(function, key, tensors, depth, arguments={}):
+    """arguments: name -> object, of those that the function is called with each time."""
     if _is_of_library(function.__module__ or ""):
         key += (types.FunctionType, function)
         return
@@ -154,17 +160,41 @@ def _read_function(function, key, tensors, depth):
     defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
     key += (types.FunctionType, code, len(defaults), tuple(keywords))
     try:
-        for cell in function.__closure__ or ():
-            _read(cell.cell_contents, key, tensors, depth + 1)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            _read_variable(name, cell.cell_contents, code, key, tensors, depth + 1)
     except ValueError:  # a name that isn't bound yet
         raise _Unknown from None
     for each in (*defaults, *keywords.values()):
         _read(each, key, tensors, depth + 1)
     for name in _names_in(code):
         if name in namespace:
-            _read(namespace[name], key, tensors, depth + 1)
+            _read_variable(name, namespace[name], code, key, tensors, depth + 1)
         else:
-            key.append(_ABSENT)
+            key.append(ABSENT)
+    for name, value in arguments.items():
+        _read_variable(name, value, code, key, tensors, depth + 1)
+
+
+def _read_variable(name, value, code, key, tensors, depth):
+    """What a function's variable is: of an object, what the function's text reads of it."""
+    if not _is_object(value):
+        _read(value, key, tensors, depth)
+        return
+    for chain in chains(code, name):
+        found, names = value, list(chain)
+        while names and _is_object(found):
+            found = look_up(found, names.pop(0))
+        if _is_object(found):
+            raise _Unknown
+        key.append(len(names))
+        _read(found, key, tensors, depth) if found is not ABSENT else key.append(ABSENT)
+
+
+def _is_object(value):
+    """Whether a value is one of those that attributes are read of, and nothing is known as a whole."""
+    if type(value) is types.ModuleType:
+        return not _is_of_library(value.__name__)
+    return value is not ABSENT and type(value) not in _KNOWN
 
 
 @functools.lru_cache(maxsize=4096)

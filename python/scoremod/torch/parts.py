@@ -7,9 +7,11 @@ from typing import NamedTuple
 import torch
 
 from scoremod.attention import support
+from scoremod.errors import UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
-from scoremod.torch.call import MEMORY, PAGED
+from scoremod.torch.call import FLOAT8, MEMORY, PAGED
 from scoremod.torch.execution import problem_of
+from scoremod.torch.float8 import refuse_gradients
 from scoremod.torch.sequences import gathered
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
@@ -38,13 +40,18 @@ def taken_part(query, key, value, traced, sources, bound, options):
         warn_of_finite_masks(traced.program, sources, None, 5, "float('-inf')")
     learned = torch.is_grad_enabled()
     backward = learned and any(x.requires_grad for x in (query, key, value, *operands, *bound))
+    if backward and query.dtype in FLOAT8:
+        refuse_gradients(query, key, value, options)
     is_gathered = options.place == PAGED and backward  # pages have no backward
     if is_gathered:
         key, value = gathered(key, value, bound[:3])
         bound, options = bound[2:], options._replace(place=None)
     sink_after = None
     if options.sink and not _takes_sink(query, key, value, [*operands, *bound], options._replace(program=traced.program)):
-        bound, options, sink_after = bound[:-1], options._replace(sink=False), bound[-1]
+        at = options.bound().index("sink")
+        bound, options, sink_after = (*bound[:at], *bound[at + 1 :]), options._replace(sink=False), bound[at]
+        if options.output_dtype(query) in FLOAT8 or options.amax_o:
+            raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it where no backend takes it as a field, which are applied before; found one")
     operands = [*operands, *bound]
     wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
     text = traced.texts.get(options)
@@ -63,7 +70,7 @@ def _takes_sink(query, key, value, operands, call):
     if not all(isinstance(size, int) for size in sizes):
         return False  # sizes that torch.compile leaves open
     q, k, v = tensors
-    problem = problem_of(q, k, v, empty_output(q, v), operands, call, wanted=range(len(operands)), backward=call.place != PAGED, stats=True)
+    problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), operands, call, wanted=range(len(operands)), backward=call.place != PAGED, stats=True)
     return _runs(problem, call.backends, MEMORY[query.device.type], os.environ.get("SCOREMOD_BACKENDS"))
 
 

@@ -7,7 +7,7 @@ import torch
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
-from scoremod.torch.call import PAGED, RAGGED
+from scoremod.torch.call import FLOAT8, PAGED, RAGGED
 from scoremod.torch.captures import has_data, operand_tensor
 
 
@@ -124,6 +124,8 @@ def gathered(key, value, bound):
 
 
 def _gathered(pool, table, lengths):
+    if pool.dtype in FLOAT8:  # which PyTorch moves as bytes alone
+        return _gathered(pool.view(torch.uint8), table, lengths).view(pool.dtype)
     blocks = pool[table.long().clamp(0, pool.shape[0] - 1)]  # what a table holds beyond a length may be anything
     whole = blocks.transpose(1, 2).flatten(2, 3)
     inside = torch.arange(whole.shape[2], device=whole.device) < lengths[:, None]

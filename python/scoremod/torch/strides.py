@@ -45,14 +45,14 @@ def output_strides(query, dim):
     return strides
 
 
-def empty_output(query, value):
+def empty_output(query, value, dtype):
     shape = (*query.shape[:-1], value.shape[-1])
-    return torch.empty_strided(shape, output_strides(query, value.shape[-1]), dtype=query.dtype, device=query.device)
+    return torch.empty_strided(shape, output_strides(query, value.shape[-1]), dtype=dtype, device=query.device)
 
 
-def empty_like(tensor):
+def empty_like(tensor, dtype=None):
     """A new tensor with the same strides."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=tensor.device)
 
 
 def lying_as(tensor, model):
