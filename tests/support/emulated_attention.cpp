@@ -5,6 +5,7 @@
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "runtime/call_tensors.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -16,6 +17,7 @@ class EmulatedAttention {
  public:
   EmulatedAttention(const compiler::CompiledProblem& compiled, ShapeOf& shape_of, const EmulatedFaults& faults)
       : problem_(compiled.problem),
+        seed_(faults.planted() ? 1 : static_cast<unsigned>(test_seed())),
         forward_(compiled, Direction::kForward, shape_of(problem_, Direction::kForward), faults.forward,
                  faults.of_both),
         backward_(compiled.backward ? std::make_unique<EmulatedKernels>(compiled, Direction::kBackward,
@@ -40,10 +42,11 @@ class EmulatedAttention {
     const auto call =
         runtime::check_call(problem_, args, workspace, kernels.kernels().workspace_bytes(), backend::host_memory());
     auto* at = static_cast<std::byte*>(workspace.data);
-    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), 1);
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), seed_);
   }
 
   const AttentionProblem& problem_;
+  unsigned seed_;
   EmulatedKernels forward_;
   std::unique_ptr<EmulatedKernels> backward_;
 };

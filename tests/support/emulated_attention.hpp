@@ -13,9 +13,12 @@ using ShapeOf = backend::kernels::TileShape(const AttentionProblem&, backend::Di
 struct EmulatedFaults {
   EmulatedLaunches::Fault forward, backward;
   EmulatedLaunches::Fault of_both;  ///< in both directions' texts, beside them
+
+  bool planted() const { return !forward.first.empty() || !backward.first.empty(); }
 };
 
-/// What the attention kernels of both directions compute on a host, against the float64 oracle.
+/// What the attention kernels of both directions compute on a host, against the float64 oracle. Warps and copies run in
+/// an order of test_seed()'s, or in the same one each time where a fault is planted, which may show in some alone.
 CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, ShapeOf& shape_of,
                            const EmulatedFaults& faults = {});
 
