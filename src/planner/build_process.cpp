@@ -40,14 +40,12 @@ std::atomic<bool>& have_failed() {
 
 bool are_allowed() { return environment_flag("SCOREMOD_BUILD_PROCESSES", true) && !have_failed(); }
 
-/// What is expected to be chosen for the task, where its engine builds one plan at a time and has none stored.
-std::optional<Considered> built_in_turn(const CompiledProblem& problem, const Task& task, const Request& request,
-                                        verification::Trial& trial) {
-  const TaskAnswer answer = expected_answer(problem, task, request, trial);
-  const Considered* chosen = answer.chosen();
-  if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return std::nullopt;
-  if (plans::plan_store()->has(plans::RecordKind::kPlan, chosen->candidate.plan_key)) return std::nullopt;
-  return *chosen;
+/// What is expected to be chosen for a task, where its engine builds one plan at a time and has none stored; or null.
+const Considered* built_in_turn(const TaskAnswer& expected) {
+  const Considered* chosen = expected.chosen();
+  if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return nullptr;
+  if (plans::plan_store()->has(plans::RecordKind::kPlan, chosen->candidate.plan_key)) return nullptr;
+  return chosen;
 }
 
 std::string folders_of(const Backend& engine) {
@@ -137,19 +135,19 @@ Asked parse_request(std::string_view text) {
 }  // namespace
 
 std::vector<std::optional<BuildRequest>> build_requests(const CompiledProblem& problem, const std::vector<Task>& tasks,
-                                                        const Request& request, verification::Trial& trial) {
+                                                        const Request& request, ExpectedAnswers& expected) {
   std::vector<std::optional<BuildRequest>> requests(tasks.size());
   if (request.autotune || request.at_hand || !plans::plan_store()->is_on() || !are_allowed() || program().empty())
     return requests;
   std::vector<const Backend*> building;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const std::optional<Considered> expected = built_in_turn(problem, tasks[i], request, trial);
-    if (!expected) continue;
+    const Considered* chosen = built_in_turn(expected.of(tasks[i]));
+    if (chosen == nullptr) continue;
     // The first is this process's own.
-    if (std::ranges::find(building, expected->engine) != building.end()) {
-      requests[i] = build_request(problem, tasks[i], request, *expected);
+    if (std::ranges::find(building, chosen->engine) != building.end()) {
+      requests[i] = build_request(problem, tasks[i], request, *chosen);
     }
-    building.push_back(expected->engine);
+    building.push_back(chosen->engine);
   }
   return requests;
 }
@@ -174,8 +172,8 @@ void serve_build_request(std::string_view text) {
   const CompiledProblem problem = compiler::compile(asked.problem);
   for (const Backend* engine : asked.backends) engine->prepare_building_elsewhere();
   verification::Trial trial(problem);
-  const TaskAnswer answer = expected_answer(problem, asked.task, asked.request, trial);
-  const Considered* chosen = answer.chosen();
+  ExpectedAnswers expected(problem, asked.request, trial);
+  const Considered* chosen = expected.of(asked.task).chosen();
   if (chosen == nullptr) return;
   std::optional<backend::Candidate> candidate = chosen->candidate;
   if (asked.trial) candidate = trial_candidate(*chosen, asked.task, asked.target, trial);

@@ -7,7 +7,7 @@
 
 #include "scoremod/export.hpp"
 
-#include "planner/plan_task.hpp"
+#include "planner/expected_answers.hpp"
 
 namespace scoremod::planner {
 
@@ -24,7 +24,7 @@ struct BuildRequest {
 /// nothing. Throws Error(kInvalidArgument) for another value of the variable than 0 or 1.
 std::vector<std::optional<BuildRequest>> build_requests(const compiler::CompiledProblem& problem,
                                                         const std::vector<backend::Task>& tasks, const Request& request,
-                                                        verification::Trial& trial);
+                                                        ExpectedAnswers& expected);
 
 /// Has the program lib/scoremod/build_plan serve a request, once for each plan and side by side, so that plan_task()
 /// finds them in this process's store. Where that fails a warning says so, no further request is made in this process,

@@ -276,10 +276,4 @@ TaskAnswer plan_task(const CompiledProblem& problem, const backend::Task& task, 
   return TaskPlanner(problem, task, request, trial).run();
 }
 
-TaskAnswer expected_answer(const CompiledProblem& problem, const backend::Task& task, Request request,
-                           verification::Trial& trial) {
-  request.level = Level::kStatic;
-  return plan_task(problem, task, request, trial);
-}
-
 }  // namespace scoremod::planner

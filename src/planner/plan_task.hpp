@@ -87,8 +87,4 @@ std::optional<backend::Candidate> trial_candidate(const Considered& considered, 
 TaskAnswer plan_task(const compiler::CompiledProblem& problem, const backend::Task& task, const Request& request,
                      verification::Trial& trial);
 
-/// What a task is expected to come to: the same at Level::kStatic.
-TaskAnswer expected_answer(const compiler::CompiledProblem& problem, const backend::Task& task, Request request,
-                           verification::Trial& trial);
-
 }  // namespace scoremod::planner

@@ -10,6 +10,7 @@
 #include "base/fail.hpp"
 #include "planner/build_process.hpp"
 #include "planner/composed_backward.hpp"
+#include "planner/expected_answers.hpp"
 #include "plans/planned_directions.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -37,24 +38,21 @@ std::future<TaskAnswer> plan_beside(const CompiledProblem& problem, const Task& 
 }
 
 /// What a task is predicted to take; infinite where nothing does it.
-double predicted_ms(const CompiledProblem& problem, const Task& task, const Request& request,
-                    verification::Trial& trial) {
-  const TaskAnswer answer = expected_answer(problem, task, request, trial);
-  const Considered* chosen = answer.chosen();
+double predicted_ms(const Task& task, ExpectedAnswers& expected) {
+  const Considered* chosen = expected.of(task).chosen();
   return chosen == nullptr ? std::numeric_limits<double>::infinity() : chosen->candidate.predicted.milliseconds;
 }
 
 /// The sets of operands whose gradients a whole backward is predicted to write in less time than one of `attention_ms`
 /// and a pass of their own.
 std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& request, double attention_ms,
-                                 verification::Trial& trial, std::vector<std::string>& notes) {
+                                 ExpectedAnswers& expected, std::vector<std::string>& notes) {
   std::vector<Operands> sets;
   if (request.target == nullptr) return sets;
   for (const Backend* engine : request.backends) {
     for (Operands& operands : engine->fused_operand_gradients(problem, *request.target, notes)) {
-      const double fused = predicted_ms(problem, {Direction::kBackward, true, operands}, request, trial);
-      const double apart =
-          attention_ms + predicted_ms(problem, {Direction::kBackward, false, operands}, request, trial);
+      const double fused = predicted_ms({Direction::kBackward, true, operands}, expected);
+      const double apart = attention_ms + predicted_ms({Direction::kBackward, false, operands}, expected);
       if (request.in_order || fused <= apart) {
         sets.push_back(std::move(operands));
       } else {
@@ -83,7 +81,9 @@ TaskAnswer answer_of(const Task& task, Beside& beside, const CompiledProblem& pr
 /// The best whole backward that writes some operands' gradients too.
 std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Request& request, double attention_ms,
                                      verification::Trial& trial, Beside& beside, std::vector<std::string>& notes) {
-  for (const Operands& operands : fused_sets(problem, request, attention_ms, trial, notes)) {
+  // Anew, because verdicts have come since.
+  ExpectedAnswers expected(problem, request, trial);
+  for (const Operands& operands : fused_sets(problem, request, attention_ms, expected, notes)) {
     TaskAnswer answer = answer_of({Direction::kBackward, true, operands}, beside, problem, request, trial);
     if (answer.chosen() != nullptr) return answer;
     const std::string names = names_of(problem.problem, operands);
@@ -96,16 +96,14 @@ std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Reque
 
 /// What is expected to make all gradients of operands, where the backward by itself does not: one that is fused, or a
 /// pass of their own.
-std::optional<Task> expected_beside(const CompiledProblem& problem, const Request& request,
-                                    verification::Trial& trial) {
+std::optional<Task> expected_beside(const CompiledProblem& problem, const Request& request, ExpectedAnswers& expected) {
   const Operands operands = problem::operands_with_gradient(problem.problem);
   if (operands.empty()) return std::nullopt;
-  const TaskAnswer answer = expected_answer(problem, {Direction::kBackward, true, {}}, request, trial);
-  const Considered* attention = answer.chosen();
+  const Considered* attention = expected.of({Direction::kBackward, true, {}}).chosen();
   if (attention == nullptr || attention->candidate.any_operand_gradients) return std::nullopt;
   std::vector<std::string> notes;
   const std::vector<Operands> fused =
-      fused_sets(problem, request, attention->candidate.predicted.milliseconds, trial, notes);
+      fused_sets(problem, request, attention->candidate.predicted.milliseconds, expected, notes);
   const bool all_fused = std::ranges::find(fused, operands) != fused.end();
   return Task{Direction::kBackward, all_fused, operands};
 }
@@ -208,8 +206,9 @@ Prepared prepare(const CompiledProblem& problem, const Request& request) {
   Beside beside;
   if (wants_backward && side_by_side) {
     std::vector<Task> tasks{forward, whole};
-    if (const auto expected = expected_beside(problem, request, trial)) tasks.push_back(*expected);
-    std::vector<std::optional<BuildRequest>> apart = build_requests(problem, tasks, request, trial);
+    ExpectedAnswers expected(problem, request, trial);
+    if (const auto third = expected_beside(problem, request, expected)) tasks.push_back(*third);
+    std::vector<std::optional<BuildRequest>> apart = build_requests(problem, tasks, request, expected);
     backward = plan_beside(problem, whole, request, trial, std::move(apart[1]));
     if (tasks.size() > 2) beside = {tasks[2], plan_beside(problem, tasks[2], request, trial, std::move(apart[2]))};
   }

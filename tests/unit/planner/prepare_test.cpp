@@ -1,6 +1,7 @@
 #include "planner/prepare.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <latch>
 #include <memory>
@@ -8,8 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include "scoremod/cache.hpp"
+
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -119,6 +123,19 @@ class Fused final : public PassOfItsOwn {
   }
 };
 
+/// That counts how often it is asked for candidates of the whole backward.
+class Counting final : public PassOfItsOwn {
+ public:
+  std::vector<backend::Candidate> candidates(const compiler::CompiledProblem& problem, const backend::Task& task,
+                                             const backend::Target& target,
+                                             std::vector<UnsupportedReason>& reasons) const override {
+    if (task == backend::Task{backend::Direction::kBackward, true, {}}) ++asked;
+    return PassOfItsOwn::candidates(problem, task, target, reasons);
+  }
+
+  mutable std::atomic<int> asked{0};
+};
+
 /// What the forward's build found.
 std::string found_by_forward(const PassOfItsOwn& engine) {
   const std::vector<const backend::Backend*> engines{&engine};
@@ -137,6 +154,15 @@ TEST(Prepare, PlansThePassOfOperandsBesideBothDirections) {
 
 TEST(Prepare, PlansAFusedBackwardBesideBothDirections) {
   EXPECT_EQ(found_by_forward(Fused()), "apart refused it: met");
+}
+
+TEST(Prepare, AsksOnceWhatToExpectOfTheBackward) {
+  const test::ScratchFolder folder;  // without a store nothing is asked for the processes that build beside
+  set_plan_store_directory(folder.path().string());
+  const Counting engine;
+  found_by_forward(engine);
+  set_plan_store_directory("");
+  EXPECT_EQ(engine.asked, 2) << "once to expect, and once to plan";
 }
 
 TEST(Prepare, PlansBothDirectionsOnTheHost) {

@@ -89,7 +89,8 @@ class BuildProcess : public ::testing::Test {
   void use(const std::vector<const backend::Backend*>& engines) { request_.backends = engines; }
   std::vector<std::optional<BuildRequest>> requests(const std::vector<Task>& tasks) {
     verification::Trial trial(problem_);
-    return build_requests(problem_, tasks, request_, trial);
+    ExpectedAnswers expected(problem_, request_, trial);
+    return build_requests(problem_, tasks, request_, expected);
   }
   /// What is expected to be chosen for a task, and the candidate that verifies it.
   std::pair<backend::Candidate, backend::Candidate> expected(const Task& task) {
