@@ -8,8 +8,13 @@ namespace scoremod::backend {
 using problem::TensorRole;
 
 CallMemory::CallMemory(const AttentionProblem& problem, Direction direction, const MemorySpace& memory,
-                       const ProblemInputs& inputs)
-    : problem_(problem), memory_(memory), q_(copied(inputs.q)), k_(copied(inputs.k)), v_(copied(inputs.v)) {
+                       const ProblemInputs& inputs, OutputFill fill)
+    : problem_(problem),
+      memory_(memory),
+      fill_(fill),
+      q_(copied(inputs.q)),
+      k_(copied(inputs.k)),
+      v_(copied(inputs.v)) {
   for (const OwnedOperand& operand : inputs.operands) {
     operand_memory_.push_back(copied(operand.bytes));
     operands_.push_back(operand_memory_.back().data());
@@ -71,6 +76,7 @@ OwnedMemory CallMemory::copied(const std::vector<std::byte>& bytes) const {
 }
 
 OwnedMemory CallMemory::unwritten(std::size_t bytes) const {
+  if (fill_ == OutputFill::kNone) return OwnedMemory(memory_, bytes);
   return copied(std::vector<std::byte>(bytes, std::byte{0xff}));
 }
 

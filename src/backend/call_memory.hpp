@@ -11,13 +11,19 @@
 
 namespace scoremod::backend {
 
+/// What outputs hold before a call.
+enum class OutputFill {
+  kNan,  ///< every byte is 0xff, NaN in every float dtype, so that what is never written shows
+  kNone  ///< whatever was there
+};
+
 /// What the calls of one direction of a problem read and write, in a memory space: for the runs that the library makes
-/// itself, to verify a plan or to time it. The inputs are copies of `inputs`. Every byte of the rest is 0xff, NaN in
-/// every float dtype, so that what is never written shows; a backward's o and lse are the caller's to fill.
+/// itself, to verify a plan or to time it. The inputs are copies of `inputs`; a backward's o and lse, which `fill` is
+/// for too, are the caller's to write.
 class CallMemory {
  public:
   CallMemory(const AttentionProblem& problem, Direction direction, const MemorySpace& memory,
-             const ProblemInputs& inputs);
+             const ProblemInputs& inputs, OutputFill fill);
 
   /// Valid as long as this is.
   ForwardTensors forward() const;
@@ -34,6 +40,7 @@ class CallMemory {
 
   const AttentionProblem& problem_;
   const MemorySpace& memory_;
+  const OutputFill fill_;
   const OwnedMemory q_, k_, v_;
   OwnedMemory d_o_;
   std::vector<OwnedMemory> operand_memory_;

@@ -23,7 +23,7 @@ class TrialRun {
       : trial_(trial),
         problem_(trial.problem().problem),
         memory_(memory),
-        call_(problem_, direction, memory, trial.inputs()) {
+        call_(problem_, direction, memory, trial.inputs(), backend::OutputFill::kNan) {
     for (const OwnedOperand& operand : trial.inputs().operands) host_operands_.push_back(operand.bytes.data());
   }
 
