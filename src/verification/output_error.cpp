@@ -58,8 +58,9 @@ OutputError worst_of(const problem::StridedTensor& tensor, const Elements& eleme
   const double size = bound.scale > 0 ? bound.scale : 1;
   const double tolerance = bound.tolerance() / size;
   if (check.wrong_kind > 0) return {tensor.name, std::numeric_limits<double>::quiet_NaN(), tolerance, rows};
-  // Terms that cancel, such as the gradient of what is added to whole rows: nothing is left but rounding.
-  const bool is_rounding = check.l2.scale > 0 && check.l2.plain_error >= check.l2.scale;
+  // Terms that cancel, such as the gradient of what is added to whole rows: nothing is left but rounding, in the oracle
+  // too, unless its terms cancel to 0. What is 0 because it has no terms is so in the plain evaluation.
+  const bool is_rounding = check.l2.plain_error > 0 && check.l2.plain_error >= check.l2.scale;
   return {tensor.name, is_rounding ? 0 : bound.error / size, tolerance, rows};
 }
 

@@ -50,6 +50,17 @@ Real dot(const Real* x, const Real* y, std::int64_t size) {
   return std::accumulate(sums.begin(), sums.end(), Real(0));
 }
 
+/// dot(x, y), for the plain evaluation of a sum that is subtracted from another of the same terms: in the other order.
+/// In the same one the rounding of both would cancel where one key has all the weight, as no implementation's does that
+/// makes the one by a matrix product and the other row by row.
+template <class Real>
+Real dot_backwards(const Real* x, const Real* y, std::int64_t size) {
+  if constexpr (!std::is_same_v<Real, float>) return dot(x, y, size);
+  Real sum = 0;
+  for (std::int64_t d = size; d-- > 0;) sum += x[d] * y[d];
+  return sum;
+}
+
 template <class Real>
 void add_scaled(Real* sum, Real factor, const Real* x, std::int64_t size) {
   for (std::int64_t d = 0; d < size; ++d) sum[d] += factor * x[d];
@@ -244,7 +255,7 @@ class Backward {
       softmax_.normalize_by(h, given_.lse[static_cast<std::size_t>(query_row)]);
       o = given_.o.data() + query_row * problem_.dim_v;
     }
-    const Real delta = dot(d_o, o, problem_.dim_v);
+    const Real delta = dot_backwards(d_o, o, problem_.dim_v);
     if (const auto sink = problem::sink_operand(problem_))
       result_.d_operands[*sink][static_cast<std::size_t>(h)] -= row.sink_weight * delta;
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {

@@ -87,6 +87,16 @@ TEST(OutputError, HoldsWhatIsNothingButRoundingToBeingFinite) {
   EXPECT_FALSE(output_error(tensor, {std::nan(""), 1e-8}, oracle, {1e-9f, 1e-9f}, all).right());
 }
 
+TEST(OutputError, TellsWhatCancelsToZeroFromWhatHasNoTerms) {
+  const std::vector<double> zeros{0, 0};
+  const problem::StridedTensor tensor{"dq", DType::kF32, {2}, {1}};
+  const auto all = row_classes({1}, {1}, DType::kF32);
+  EXPECT_TRUE(output_error(tensor, {3e-6, 1e-6}, zeros, {1e-6f, 1e-6f}, all).right());
+  EXPECT_FALSE(output_error(tensor, {std::nan(""), 1e-6}, zeros, {1e-6f, 1e-6f}, all).right());
+  EXPECT_TRUE(output_error(tensor, zeros, zeros, {0, 0}, all).right());
+  EXPECT_FALSE(output_error(tensor, {3e-6, 1e-6}, zeros, {0, 0}, all).right());
+}
+
 TEST(LseError, IsAbsoluteAndExactForInfinities) {
   const Case rows;
   const auto classes = row_classes(rows.lse, rows.plain_lse, DType::kF16);

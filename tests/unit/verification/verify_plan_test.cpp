@@ -105,6 +105,23 @@ std::string wrong_backward(TrialOf& trial, SpoiltBackward::Spoil spoil,
 
 std::int64_t rows_of(const AttentionProblem& problem) { return problem.batch * problem.heads_q * problem.seq_q; }
 
+/// Calls body(row) for the rows whose LSE is within (low, high), and says how many there are.
+int for_rows(const float* lse, std::int64_t rows, double low, double high,
+             const std::function<void(std::int64_t)>& body) {
+  int count = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const bool is_empty = std::isinf(lse[row]);
+    if (is_empty ? low != -kInfinity : !(lse[row] > low && lse[row] < high)) continue;
+    ++count;
+    body(row);
+  }
+  return count;
+}
+
+void fill(void* data, std::int64_t first, std::int64_t count, float value) {
+  std::fill_n(static_cast<float*>(data) + first, count, value);
+}
+
 constexpr const char* kBiased = R"(operand bias: f32 [h, kv_idx]
 operand kept: bool [b, q_idx]
 value = score + bias
@@ -119,6 +136,34 @@ TEST(VerifyPlan, FindsRightPlansRight) {
   }
   TrialOf biased(kBiased);
   EXPECT_EQ(wrong_backward(biased, {}, {0}), "");
+}
+
+/// Of one key the weight is 1, and dq, dk and the gradient of a bias are differences of equal sums: 0, or what each
+/// engine's rounding leaves of them.
+TEST(VerifyPlan, TakesWhatRoundingLeavesOfTheGradientsOfOneKey) {
+  AttentionProblem one_key = subject_of(kBiased).problem;
+  one_key.q.layout = Layout::kBHSD;  // dq's rows are numbered as the LSE's
+  one_key.seq_kv = 1;
+  one_key.dim_qk = one_key.dim_v = 64;
+  one_key.operands[0].shape.back() = 1;
+  TrialOf trial(compiler::compile(one_key));
+  ASSERT_EQ(trial.problem.seq_kv, 1);
+  const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_qk;
+  const auto rounding = [&](const BackwardTensors& t) {
+    for_rows(t.lse, rows, -1e3, 1e3,
+             [&](std::int64_t r) { fill(t.dq, r * width, width, r % 2 == 0 ? 2e-6f : -1e-6f); });
+  };
+  EXPECT_EQ(wrong_forward(trial, {}), "");
+  EXPECT_EQ(wrong_backward(trial, {}, {0}), "");
+  EXPECT_EQ(wrong_backward(trial, rounding), "");
+  int empty = 0;
+  const auto in_empty_rows = [&](const BackwardTensors& t) {
+    empty = for_rows(t.lse, rows, -kInfinity, -kInfinity, [&](std::int64_t r) { fill(t.dq, r * width, width, 2e-6f); });
+  };
+  EXPECT_NE(wrong_backward(trial, in_empty_rows), "") << "rows without a key have no terms";
+  EXPECT_GT(empty, 0);
+  EXPECT_NE(wrong_backward(trial, [&](const BackwardTensors& t) { static_cast<float*>(t.dk)[0] = kNan; }), "");
+  EXPECT_NE(wrong_backward(trial, [&](const BackwardTensors& t) { fill(t.dv, 0, width, 0.5f); }), "");
 }
 
 TEST(VerifyPlan, JudgesRowsWhereOffsetsPlaceThem) {
@@ -187,23 +232,6 @@ TEST(VerifyPlan, AsksForTheNamedGradientsOnly) {
   };
   EXPECT_EQ(wrong_backward(trial, look, {1}), "");
   EXPECT_TRUE(asked);
-}
-
-/// Calls body(row) for the rows whose LSE is within (low, high), and says how many there are.
-int for_rows(const float* lse, std::int64_t rows, double low, double high,
-             const std::function<void(std::int64_t)>& body) {
-  int count = 0;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const bool is_empty = std::isinf(lse[row]);
-    if (is_empty ? low != -kInfinity : !(lse[row] > low && lse[row] < high)) continue;
-    ++count;
-    body(row);
-  }
-  return count;
-}
-
-void fill(void* data, std::int64_t first, std::int64_t count, float value) {
-  std::fill_n(static_cast<float*>(data) + first, count, value);
 }
 
 struct WrongRows {
