@@ -72,6 +72,7 @@ PUBLIC_HEADERS = {
     "compile_ahead.hpp": "runtime",
     "output_check.hpp": "verification",
     "check.hpp": "check",
+    "sample_check.hpp": "check",
     "check_suite.hpp": "check",
     "explain.hpp": "explain",
     "c_api.h": "c_api",

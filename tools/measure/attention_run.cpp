@@ -31,6 +31,8 @@ AttentionRun::AttentionRun(const BenchCase& bench_case, const CompileOptions& op
   while (sets_.size() < count) add_set();
 }
 
+InputBuffers AttentionRun::inputs() const { return buffers_of(inputs_); }
+
 std::size_t AttentionRun::workspace_bytes() const {
   return case_.direction == Direction::kForward ? attention_.forward_workspace_bytes()
                                                 : attention_.backward_workspace_bytes();

@@ -33,6 +33,8 @@ class AttentionRun {
   void run(std::size_t set);
   void wait() { sets_.front().staging.wait(); }
 
+  /// What every call reads, in host memory.
+  InputBuffers inputs() const;
   /// The arguments of a set's call, in the attention's memory; those of the case's direction are complete.
   const ForwardArgs& forward_args(std::size_t set) const { return sets_[set].forward; }
   const BackwardArgs& backward_args(std::size_t set) const { return sets_[set].backward; }

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <limits>
 #include <memory>
 
 #include "scoremod/call_timer.hpp"
 #include "scoremod/error.hpp"
-
-#include "output_difference.hpp"
+#include "scoremod/sample_check.hpp"
 
 namespace scoremod::measure {
 namespace {
@@ -79,7 +80,7 @@ class Running {
     result.reference_ms = quantile(other_.ms, 0.5);
     result.ratio = median_ratio();
     if (!other_.host_us.empty()) result.reference_host_us = quantile(other_.host_us, 0.5);
-    if (!differences_.empty()) note_difference(result);
+    if (!samples_.empty()) note_difference(result);
     return result;
   }
 
@@ -100,9 +101,18 @@ class Running {
   /// Both have run once: scoremod in the first set, the reference in the last.
   void compare() {
     if (!reference_ || !reference_->writes_outputs()) return;
-    const std::span<const RunOutput> fetched = run_.fetch(0);
-    const std::vector<RunOutput> own(fetched.begin(), fetched.end());
-    differences_ = output_differences(run_.fetch(run_.sets() - 1), own);
+    add_samples(run_.fetch(0), "scoremod");
+    add_samples(run_.fetch(run_.sets() - 1), "the reference");
+  }
+
+  /// Of every output but the LSE, which not every implementation defines for rows without keys.
+  void add_samples(std::span<const RunOutput> outputs, const char* whose) {
+    std::vector<RunOutput> compared;
+    std::ranges::copy_if(outputs, std::back_inserter(compared), [](const RunOutput& one) { return one.name != "lse"; });
+    for (OutputSample& sample : check_sample(run_.bench_case().problem, run_.inputs(), compared)) {
+      sample.name += std::string(" of ") + whose;
+      samples_.push_back(std::move(sample));
+    }
   }
 
   void choose_block(Timed& timed) {
@@ -144,18 +154,20 @@ class Running {
   }
 
   void note_difference(Measurement& result) const {
-    const auto share = [](const OutputDifference& one) { return one.relative / one.tolerance; };
-    const auto worst = std::ranges::max_element(differences_, {}, share);
-    result.difference = worst->relative;
+    const auto badness = [](const OutputSample& one) {
+      return one.right() ? one.error / one.tolerance : std::numeric_limits<double>::infinity();
+    };
+    const auto worst = std::ranges::max_element(samples_, {}, badness);
+    result.difference = worst->error;
     result.tolerance = worst->tolerance;
-    if (share(*worst) > 1) result.differing = worst->output;
+    if (!worst->right()) result.differing = worst->name;
   }
 
   AttentionRun run_;
   CallTimer timer_;
   std::unique_ptr<Reference> reference_;
   Timed own_, other_;
-  std::vector<OutputDifference> differences_;
+  std::vector<OutputSample> samples_;
   std::size_t set_ = 0;
   bool own_first_ = false;
 };

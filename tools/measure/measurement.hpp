@@ -32,10 +32,10 @@ struct Measurement {
   /// Time over the reference's time, below 1 is faster: the median over the repetitions, each with the times that were
   /// taken one after the other. A device's clocks change by more than what is to be seen.
   std::optional<double> ratio;
-  /// The largest relative distance, in the Euclidean norm, between an output of the reference and of scoremod, and how
-  /// large it may be where both compute the same.
+  /// The relative distance from float64 of the output of scoremod or of the reference that takes up most of its
+  /// tolerance, in a sample of its rows, and the tolerance: see check_sample().
   std::optional<double> difference, tolerance;
-  std::string differing;  ///< the output that is over the tolerance
+  std::string differing;  ///< the output that is over the tolerance, and whose: "dq of scoremod"
   std::optional<double> host_us, reference_host_us;
   std::size_t workspace_bytes = 0;
   PlanTimes plan;

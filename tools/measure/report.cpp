@@ -122,8 +122,8 @@ std::string table_line(const Measurement& result, const TableColumns& columns) {
   line += cell(static_cast<double>(result.workspace_bytes) / 1e6, "  %12.3f");
   if (!result.differing.empty() && result.difference && result.tolerance) {
     std::ostringstream text;
-    text << "  DIFFERS: " << result.differing << " is " << *result.difference
-         << " from the reference's, expected at most " << *result.tolerance;
+    text << "  DIFFERS: " << result.differing << " is " << *result.difference << " from float64, expected at most "
+         << *result.tolerance;
     line += text.str();
   }
   return line + "\n";
