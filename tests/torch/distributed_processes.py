@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import scoremod
-from scoremod.torch import context_parallel_attention, flex_attention
+from scoremod.torch import context_parallel_attention, flex_attention, stripe
 
 B, H, KV_HEADS, S, D = 2, 4, 2, 96, 16
 
@@ -63,18 +63,18 @@ class Problem:
             raise AssertionError(f"{name}: off by {difference} of {expected.float().abs().max().item()}")
 
 
-def context_parallel(problem, way):
+def context_parallel(problem, way, striped=0):
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def shard(tensor, dim=2):
-        return tensor.chunk(size, dim=dim)[rank]
+        return (stripe(tensor, size, dim, striped) if striped else tensor).chunk(size, dim=dim)[rank]
 
     q, k, v, slopes, bias, sink = problem.leaves()
     mine = [shard(x).detach().clone().requires_grad_() for x in (q, k, v)]
     score_mod, mask_mod = problem.functions(slopes, bias)
     for group in (dist.group.WORLD, init_device_mesh(q.device.type, (size,))):
         o, lse = context_parallel_attention(
-            *mine, score_mod, mask_mod=mask_mod, sink=sink, enable_gqa=True, return_lse=True, lengths=problem.lengths, group=group, way=way
+            *mine, score_mod, mask_mod=mask_mod, sink=sink, enable_gqa=True, return_lse=True, lengths=problem.lengths, group=group, way=way, striped=striped
         )
     gradients = torch.autograd.grad([o, lse], [*mine, slopes, bias, sink], [shard(problem.d_o), shard(problem.d_lse)])
     expected_o, expected_lse, expected = problem.whole()
@@ -115,6 +115,7 @@ def refusals(problem):
         (lambda: flex_attention(by_sequence, by_sequence, by_sequence), scoremod.UnsupportedError, "context_parallel_attention"),
         (lambda: flex_attention(by_sequence, problem.q, problem.q), scoremod.InvalidArgumentError, "key: expected a DTensor"),
         (lambda: context_parallel_attention(problem.q, problem.q, problem.q, group=dist.group.WORLD, way="x"), scoremod.InvalidArgumentError, "'ring'"),
+        (lambda: context_parallel_attention(problem.q, problem.q, problem.q, group=dist.group.WORLD, striped=7), scoremod.InvalidArgumentError, "a divisor of"),
         (lambda: context_parallel_attention(problem.q, problem.q[:, :, 1:], problem.q, group=dist.group.WORLD), scoremod.InvalidArgumentError, "as many keys"),
     ):
         try:
@@ -142,6 +143,9 @@ def wrong_offsets(problem):
 CASES = {
     "ring": lambda problem: context_parallel(problem, "ring"),
     "all_gather": lambda problem: context_parallel(problem, "all_gather"),
+    "striped": lambda problem: context_parallel(problem, "ring", True),
+    "stripes_of_4": lambda problem: context_parallel(problem, "ring", 4),
+    "striped_all_gather": lambda problem: context_parallel(problem, "all_gather", 3),
     "batch": lambda problem: dtensors(problem, [Shard(0)]),
     "heads": lambda problem: dtensors(problem, [Shard(1)]),
     "replicated": lambda problem: dtensors(problem, [Replicate()]),

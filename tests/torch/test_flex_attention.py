@@ -151,6 +151,9 @@ def test_named_backends_run_it(random):
         (lambda q, k, v: (q.numpy(), k, v), "query: expected a torch.Tensor"),
         (lambda q, k, v: (q, k[:1], v[:1]), "key: expected the batch of query"),
         (lambda q, k, v: (q[..., :0], k[..., :0], v), "not empty"),
+        (lambda q, k, v: (q[:0], k[:0], v[:0]), "not empty"),
+        (lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]), "not empty"),
+        (lambda q, k, v: (torch.tensor(1.0),) * 3, r"query: expected 4 dimensions \[batch, heads, sequence, dim\], found shape \(\)"),
         (lambda q, k, v: (q.to("meta"), k, v), "one device"),
     ],
 )
@@ -171,6 +174,12 @@ def test_wrong_arguments_are_refused(random):
         fused(q, k, v, None, None, block_mask=causal)
     with pytest.raises(scoremod.InvalidArgumentError, match=r"score_mod: expected a function of \(score, b, h, q_idx, kv_idx\)"):
         fused(q, k, v, causal, None)
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"return_aux: expected torch's AuxRequest\(lse=, max_scores=\), found True"):
+        flex_attention(q, k, v, enable_gqa=True, return_aux=True)
+    with pytest.raises(scoremod.InvalidArgumentError, match="sink: expected a tensor on cpu, where query is, found one on meta"):
+        fused(q, k, v, None, None, sink=torch.ones(4, device="meta"))
+    with pytest.raises(scoremod.UnsupportedError, match="query: expected a dense tensor, found a nested one"):
+        fused(torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged), k, v, None, None)
     with pytest.raises(scoremod.InvalidArgumentError, match="scale: expected a number"):
         fused(q, k, v, None, None, scale=torch.ones(()))
 

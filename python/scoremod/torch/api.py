@@ -110,6 +110,8 @@ def flex_attention(
     mask_mod = _mask_of(block_mask, mask_mod)
     if return_lse and return_aux is not None:
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
+    if return_aux is not None and not (hasattr(return_aux, "lse") and hasattr(return_aux, "max_scores")):
+        raise InvalidArgumentError(f"return_aux: expected torch's AuxRequest(lse=, max_scores=), found {return_aux!r:.100}")
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
     with_max = return_aux is not None and return_aux.max_scores
     # On the host, where a call's numbers are: what the generator gives is the same on every device.
@@ -165,6 +167,8 @@ def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_l
 def _sink_of_heads(sink, query):
     """The sink of each head, as the problem takes it."""
     sink = checked_sink(sink, query.shape[1])
+    if sink.device != query.device:
+        raise InvalidArgumentError(f"sink: expected a tensor on {query.device}, where query is, found one on {sink.device}; move it")
     return (sink.to(torch.float32) if sink.dtype == torch.float64 else sink).contiguous()
 
 
@@ -266,13 +270,15 @@ def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_ls
     return _by_operator(query, part, dropout if dropout_p else None, with_lse)
 
 
-def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options):
-    """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets."""
+def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, step=None):
+    """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets. step: the stripes.Step that the functions are of."""
     check_without_factors(query, "context_parallel_attention")
     options = _options(*options)
     query, key, value, extents = checked(query, key, value, (), enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
     traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+    if step is not None:
+        traced, sources = step.rewritten(traced, sources)
     return taken_part(query, key, value, traced, sources, (), options)
 
 

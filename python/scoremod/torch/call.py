@@ -104,7 +104,8 @@ def check_places(query, key, value):
         if not isinstance(tensor, torch.Tensor):
             raise InvalidArgumentError(f"{name}: expected a torch.Tensor, found {type(tensor).__name__}")
         if tensor.is_nested or tensor.layout != torch.strided:
-            raise UnsupportedError(f"{name}: expected a dense tensor, found layout {tensor.layout}; sequences one after the other have q_offsets=")
+            found = "a nested one" if tensor.is_nested else f"layout {tensor.layout}"
+            raise UnsupportedError(f"{name}: expected a dense tensor, found {found}; sequences one after the other go with q_offsets=")
     if len({tensor.device for tensor in tensors.values()}) != 1:
         found = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
         raise InvalidArgumentError(f"expected query, key and value on one device; found {found}")

@@ -15,6 +15,7 @@ from scoremod.lse_gradient import with_lse_column
 from scoremod.torch.api import part_of_call
 from scoremod.torch.call import with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
+from scoremod.torch.stripes import Step, Stripes
 
 WAYS = ("ring", "all_gather")
 
@@ -28,6 +29,7 @@ def context_parallel_attention(
     group,
     mask_mod=None,
     way="ring",
+    striped=False,
     scale=None,
     enable_gqa=False,
     return_lse=False,
@@ -40,6 +42,8 @@ def context_parallel_attention(
 
     group: a process group of torch.distributed, or a DeviceMesh of one dimension. Shards lie along the sequence in the order of its ranks.
     way: "ring" or "all_gather".
+    striped: which positions a process has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
+        is 1. With a causal mask every process then has as much to do. stripe() and unstripe() reorder a whole sequence, whose blocks are then the shards.
     Others are flex_attention's. Indices are those of the whole sequence, and captured tensors, lengths included, belong to it: each process
     has them whole. Their gradients are this process' share, as those of any parameter whose use is spread over processes: add them up
     over the group (torch.distributed.all_reduce).
@@ -59,12 +63,17 @@ def context_parallel_attention(
         mask_mod = bounded(mask_mod, lengths, query.shape[0])
     ring = _Ring(group, way)
     length = query.shape[2]
+    stripes = Stripes.of(ring.size, length, striped)
     parts = []
     for source in ring.sources:
-        offsets = Offsets(query=ring.rank * length, key=source * length)
+        offsets, functions, step = Offsets(query=ring.rank * length, key=source * length), (score_mod, mask_mod), None
+        if stripes is not None:
+            step = Step(stripes, ring.rank, source if way == "ring" else None, query.device)
+            offsets, functions = Offsets(), (step.at_positions(score_mod, 3), step.at_positions(mask_mod, 2))
         like_keys = key if way == "ring" else key.new_empty((1,)).expand(*key.shape[:2], ring.size * length, key.shape[3])
         like_values = value if way == "ring" else value.new_empty((1,)).expand(*value.shape[:2], ring.size * length, value.shape[3])
-        parts.append(part_of_call(query, like_keys, like_values, score_mod, mask_mod, enable_gqa, (scale, backends, deterministic, offsets, 0.0, False)))
+        options = (scale, backends, deterministic, offsets)
+        parts.append(part_of_call(query, like_keys, like_values, *functions, enable_gqa, options, step))
     operands = [operand for part in parts for operand in part.operands]
     o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], query, key, value, *operands)
     if sink is not None:

@@ -71,12 +71,16 @@ def rebased(source, tensor):
     return source._replace(base=_Captured(tensor)) if isinstance(source, Read) else source._replace(value=_Captured(tensor))
 
 
-def _number_of(source, tensors):
-    """Which of the captured tensors a source reads; None where it reads what is computed of them."""
+def tensor_of(source):
+    """The tensor that a source reads; None where it reads what is computed of tensors."""
     value = source.base if isinstance(source, Read) else source.value if isinstance(source, Computed) and source.value.is_uniform else None
-    if value is None or value.tensor is None:
-        return None
-    return next((i for i, tensor in enumerate(tensors) if tensor is value.tensor), None)
+    return None if value is None else value.tensor
+
+
+def _number_of(source, tensors):
+    """Which of the captured tensors a source reads; None where it reads none of them."""
+    read = tensor_of(source)
+    return next((i for i, tensor in enumerate(tensors) if tensor is read), None)
 
 
 class _Unknown(Exception):

@@ -27,7 +27,14 @@ def placed_of(query, key, value, q_offsets, kv_offsets, page_table, max_length, 
     if q_offsets is None and kv_offsets is None:
         if max_length is not None:
             raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
-        return None if page_table is None else _pages(query, key, value, page_table, lengths)
+        if page_table is not None:
+            return _pages(query, key, value, page_table, lengths)
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if tensor.dim() != 4:
+                raise InvalidArgumentError(
+                    f"{name}: expected 4 dimensions [batch, heads, sequence, dim], found shape {tuple(tensor.shape)}; [tokens, heads, dim] go with q_offsets="
+                )
+        return None
     if page_table is not None:
         raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
     if q_offsets is None:

@@ -1,0 +1,112 @@
+"""Sequences that are dealt out to shards in stripes of tokens, in turn: with a causal mask every shard then has as much to do.
+
+The functions see positions of the whole sequence, through two operands of the program: the number of the queries' shard, and how far from it the keys'
+is. For a known distance comparisons of positions are those of local indices, which are plain masks (scoremod.shard_distance).
+"""
+
+import functools
+import numbers
+from typing import NamedTuple
+
+import torch
+
+from scoremod.errors import InvalidArgumentError
+from scoremod.program import Builder, OperandDecl
+from scoremod.shard_distance import Shards, at_distance
+from scoremod.torch.kept_traces import KeptTrace, rebased, tensor_of
+
+
+def stripe(tensor, shards, dim, tokens=1):
+    """The order in which a sequence is sharded in blocks so that `shards` shards have stripes of so many tokens in turn."""
+    return _reordered(tensor, dim, (-1, shards, tokens))
+
+
+def unstripe(tensor, shards, dim, tokens=1):
+    """What stripe() was made of."""
+    return _reordered(tensor, dim, (shards, -1, tokens))
+
+
+def _reordered(tensor, dim, shape):
+    dim = dim % tensor.dim()
+    return tensor.unflatten(dim, shape).transpose(dim, dim + 1).flatten(dim, dim + 2)
+
+
+class Stripes(NamedTuple):
+    """Which positions each shard has. length: tokens of a shard; tokens: of a stripe."""
+
+    shards: int
+    length: int
+    tokens: int
+
+    @classmethod
+    def of(cls, shards, length, striped):
+        """Those of context_parallel_attention's argument; None for blocks."""
+        if not isinstance(striped, numbers.Integral) or striped < 0:
+            raise InvalidArgumentError(f"striped: expected whether, or a number of tokens, found {striped!r}")
+        if striped and length % striped:
+            raise InvalidArgumentError(f"striped: expected a divisor of each shard's length, {length}, found {striped!r}")
+        return cls(shards, length, int(striped)) if striped else None
+
+    def position(self, shard, local):
+        """Of a shard's local index in the whole sequence; both may be tensors."""
+        if self.tokens == 1:
+            return local * self.shards + shard
+        return (local // self.tokens * self.shards + shard) * self.tokens + local % self.tokens
+
+
+class Step:
+    """The queries of one shard and the keys of another, or, with source None, the gathered keys of all."""
+
+    def __init__(self, stripes, rank, source, device):
+        self._stripes, self._source = stripes, source
+        self._rank = rank
+        # While the functions are traced, the second stands for the number of the keys' shard.
+        values = (rank, 0 if source is None else rank - source)
+        self._shard, self._distance = (torch.tensor(value, dtype=torch.int32, device=device) for value in values)
+
+    def at_positions(self, function, first):
+        """A function of positions, None too, as one of indices. first: which of its arguments is the query's."""
+        if function is None:
+            return None
+        stripes, shard, distance, is_gathered = self._stripes, self._shard, self._distance, self._source is None
+
+        def of_indices(*arguments):
+            arguments = list(arguments)
+            arguments[first] = stripes.position(shard, arguments[first])
+            key = arguments[first + 1]
+            arguments[first + 1] = stripes.position(*((key // stripes.length, key % stripes.length) if is_gathered else (distance, key)))
+            return function(*arguments)
+
+        return of_indices
+
+    def rewritten(self, traced, sources):
+        """(KeptTrace, sources) of such functions, with the masks that they have at this distance."""
+        if self._source is None:
+            return traced, sources
+        shard, distance = (next((i for i, each in enumerate(sources) if tensor_of(each) is tensor), None) for tensor in (self._shard, self._distance))
+        if distance is None:
+            return traced, sources
+        lengths = (self._stripes.length, self._stripes.length)
+        program, order = _at_distance(traced.program, shard, distance, self._stripes.shards, lengths, self._rank - self._source)
+        sources = [*sources, rebased(sources[distance], self._shard)]
+        return KeptTrace(program, ()), [sources[i] for i in order]
+
+
+@functools.lru_cache(maxsize=1024)
+def _at_distance(program, shard, distance, count, lengths, known):
+    """(program, order) of shard_distance.at_distance() of a program whose operand `distance` stands for the number of the keys' shard; a `shard` of None
+    is one more operand than there were."""
+    builder = Builder()
+    for decl in (*program.operands, OperandDecl("i32")):
+        builder.operand(decl)
+    shard = len(program.operands) if shard is None else shard
+    written = []
+    for node in program.nodes:
+        number = builder.node(node.op, node.type, *(written[arg] for arg in node.args), payload=node.payload)
+        if node.op == "operand" and node.payload == distance:
+            number = builder.op("sub", builder.node("operand", "i32", payload=shard), number)
+        written.append(number)
+    whole, order = builder.finish(written[program.value], None if program.keep is None else written[program.keep])
+    shards = Shards(order.index(shard), order.index(distance), count, lengths)
+    program, of_whole = at_distance(whole, shards, known)
+    return program, [order[i] for i in of_whole]

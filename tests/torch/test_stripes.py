@@ -1,0 +1,61 @@
+"""Stripes of a sequence: what the functions see at each step of a ring, and how sequences are reordered."""
+
+import pytest
+import torch
+
+import scoremod
+from scoremod.torch import api, stripe, unstripe
+from scoremod.torch.call import call_of
+from scoremod.torch.stripes import Step, Stripes
+
+LENGTH, SHARDS = 12, 3
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_each_step_computes_its_part_of_the_scores(tokens, random):
+    """Of attention to one shard's keys by another's queries, the LSE tells which keys are kept, and what the score became."""
+    stripes = Stripes.of(SHARDS, LENGTH, tokens)
+    q, k, v = (torch.randn(1, 2, SHARDS * LENGTH, 8, generator=random) for _ in range(3))
+    slopes = torch.randn(2, generator=random)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx) + 0.01 * q_idx
+
+    shards = [stripe(x, SHARDS, 2, tokens).chunk(SHARDS, dim=2) for x in (q, k, v)]
+    positions = stripe(torch.arange(SHARDS * LENGTH), SHARDS, 0, tokens).chunk(SHARDS)
+    for rank in range(SHARDS):
+        for source in range(SHARDS):
+            step = Step(stripes, rank, source, torch.device("cpu"))
+            tensors = shards[0][rank], shards[1][source], shards[2][source]
+            functions = step.at_positions(score_mod, 3), step.at_positions(causal, 2)
+            part = api.part_of_call(*tensors, *functions, False, (None, None, None, scoremod.Offsets()), step)
+            _, lse, *_ = torch.ops.scoremod.attention_forward(*tensors, part.operands, None, [], False, True, part.text)
+            i, j = positions[rank][:, None], positions[source]
+            scores = score_mod(tensors[0] @ tensors[1].transpose(2, 3) / 8**0.5, 0, torch.arange(2)[:, None, None], i, j)
+            torch.testing.assert_close(lse, torch.where(causal(0, 0, i, j), scores, -torch.inf).logsumexp(-1))
+
+
+def test_masks_at_a_known_distance_read_no_shard():
+    q = torch.zeros(1, 1, LENGTH, 8)
+    texts = set()
+    for rank in range(SHARDS):
+        for source in range(SHARDS):
+            step = Step(Stripes.of(SHARDS, LENGTH, True), rank, source, q.device)
+            part = api.part_of_call(q, q, q, None, step.at_positions(causal, 2), False, (None, None, None, scoremod.Offsets()), step)
+            assert not part.operands
+            texts.add(call_of(part.text).program.text())
+    assert len(texts) == 2  # with the diagonal and without
+
+
+def test_stripes_are_dealt_out_in_turn_and_come_back():
+    numbers = torch.arange(12)
+    assert stripe(numbers, 2, 0, 2).tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
+    x = torch.randn(2, 3, 12, 4)
+    for tokens in (1, 2, 3):
+        assert torch.equal(unstripe(stripe(x, 2, -2, tokens), 2, 2, tokens), x)
+    with pytest.raises(scoremod.InvalidArgumentError, match="striped: expected whether, or a number of tokens, found -1"):
+        Stripes.of(2, 12, -1)
