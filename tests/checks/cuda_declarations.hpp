@@ -52,6 +52,9 @@ T atomicMax(T* address, T value);
 template <class T>
 T atomicMin(T* address, T value);
 decltype(sizeof(0)) __cvta_generic_to_shared(const void* pointer);
+double floor(double x);
+double ceil(double x);
+double nearbyint(double x);
 float __fmaf_rn(float x, float y, float z);
 int __clz(int bits);
 float __uint_as_float(unsigned bits);

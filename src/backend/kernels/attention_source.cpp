@@ -9,6 +9,7 @@
 #include "backend/cuda/program_source.hpp"
 #include "backend/kernels/difference_tables.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/mask_ranges.hpp"
 #include "backend/kernels/program_text.hpp"
 #include "backend/program_structure.hpp"
 #include "base/canonical_bytes.hpp"
@@ -19,11 +20,11 @@
 namespace scoremod::embedded {
 extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
     kAttentionPrimitives, kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram,
-    kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows, kAttentionQueryGradients,
-    kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys, kAttentionOperandTargets,
-    kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForward, kHopperBackwardQueries,
-    kHopperBackwardKeys, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals, kAttentionDifferenceTotals,
-    kExactSum;
+    kAttentionMaskRanges, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
+    kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
+    kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForward,
+    kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals,
+    kAttentionDifferenceTotals, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -109,13 +110,13 @@ std::string sink_function(const AttentionProblem& problem) {
   return fill(part(embedded::kAttentionProgram, "sink"), {{"statements", statements}, {"sink", sink}});
 }
 
-std::string mask_function(const AttentionProblem& problem, const Program& program) {
+std::string mask_function(const AttentionProblem& problem, const Program& program, std::span<const NodeId> terms) {
   ProgramSource source(problem, program, OperandSizes::kArguments);
-  const NodeId keep = program.keep();
-  const std::string statements = source.statements(std::span(&keep, 1));
-  return fill(part(embedded::kAttentionProgram, "mask"), {{"linkage", linkage(program)},
-                                                          {"statements", with_operands(source, statements)},
-                                                          {"keep", ProgramSource::variable(keep)}});
+  const std::string statements = source.statements(terms);
+  std::string keep;
+  for (const NodeId term : terms) keep += concat(keep.empty() ? "" : " && ", ProgramSource::variable(term));
+  return fill(part(embedded::kAttentionProgram, "mask"),
+              {{"linkage", linkage(program)}, {"statements", with_operands(source, statements)}, {"keep", keep}});
 }
 
 /// Of the halves that there are: those of q, k and v, or of o where only that has some.
@@ -174,6 +175,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"difference_targets", operands.difference_targets()},
                                              {"targets", operands.targets()},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
+                                             {"has_states", flag(mask.has_states())},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
                                              {"mask_varies_with_head", flag(mask.varies_with_head)}});
 }
@@ -250,11 +252,11 @@ std::uint64_t revision_of_texts() {
         embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
         embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionElements,
         embedded::kAttentionTiles, embedded::kAttentionProducts, embedded::kAttentionDropout,
-        embedded::kAttentionProgram, embedded::kAttentionTileStates, embedded::kAttentionSoftmax,
-        embedded::kAttentionForward, embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients,
-        embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients, embedded::kAttentionBackwardKeys,
-        embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals, embedded::kHopperPrimitives,
-        embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
+        embedded::kAttentionProgram, embedded::kAttentionMaskRanges, embedded::kAttentionTileStates,
+        embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
+        embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
+        embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
+        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
         embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries, embedded::kAttentionDifferences,
         embedded::kAttentionDiagonals, embedded::kAttentionDifferenceTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
@@ -303,11 +305,18 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   const masks::MaskClass& mask = direction == Direction::kForward ? problem.forward.mask : problem.backward->mask;
   MaskKnowledge knowledge;
   if (mask.terms.empty() || program.keep() == kNoNode) return knowledge;
-  const analysis::Dependence dependence = analysis::dependences(program)[program.keep()];
-  knowledge.kind = dependence.score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
-  if (dependence.score) return knowledge;
-  knowledge.varies_with_batch = dependence.on(Axis::kBatch);
-  knowledge.varies_with_head = dependence.on(Axis::kHead);
+  const std::vector<analysis::Dependence> on = analysis::dependences(program);
+  knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
+  if (knowledge.kind == MaskKnowledge::Kind::kList) {
+    knowledge.terms = {program.keep()};
+  } else {
+    for (const masks::MaskTerm& term : mask.terms)
+      if (!on[term.node].score) knowledge.terms.push_back(term.node);
+  }
+  for (const NodeId term : knowledge.terms) {
+    knowledge.varies_with_batch = knowledge.varies_with_batch || on[term].on(Axis::kBatch);
+    knowledge.varies_with_head = knowledge.varies_with_head || on[term].on(Axis::kHead);
+  }
   knowledge.same_in_every_call = !problem.problem.index_offsets && !analysis::keep_reads_operands(program);
   return knowledge;
 }
@@ -324,11 +333,20 @@ std::string text_of_differences(const compiler::CompiledProblem& compiled, Direc
 /// always.
 std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const Program& program = program_of(compiled, direction);
-  if (mask_knowledge(compiled, direction).kind == MaskKnowledge::Kind::kList)
-    return mask_function(compiled.problem, program);
-  if (family != Family::kFewQueries) return {};
+  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+  const bool few = family == Family::kFewQueries;
+  if (few ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
+    return mask_function(compiled.problem, program, mask.terms);
+  if (!few) return {};
   return fill(part(embedded::kAttentionProgram, "mask"),
               {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
+}
+
+/// The same of a box of elements.
+std::string mask_ranges(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+  if (family == Family::kFewQueries || !mask.has_states()) return {};
+  return mask_ranges_function(compiled.problem, program_of(compiled, direction), mask.terms);
 }
 
 }  // namespace
@@ -341,8 +359,10 @@ std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direc
 }
 
 std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
-  if (mask_knowledge(compiled, direction).kind != MaskKnowledge::Kind::kList) return {};
-  return mask_text(compiled, direction, Family::kPortable) + std::string(embedded::kAttentionTileStates);
+  const std::string ranges = mask_ranges(compiled, direction, Family::kPortable);
+  if (ranges.empty()) return {};
+  return concat(mask_text(compiled, direction, Family::kPortable),
+                fill(embedded::kAttentionMaskRanges, {{"mask", ranges}}), embedded::kAttentionTileStates);
 }
 
 std::string attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
@@ -376,7 +396,7 @@ Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction directi
   out.integer(static_cast<std::int64_t>(tables.nodes.size())).boolean(tables.by_batch).boolean(tables.by_head);
   out.text(function_of(compiled, direction, operands, tables, Gains::kBeside));
   out.text(text_of_differences(compiled, direction, shape.family));
-  out.text(mask_text(compiled, direction, shape.family));
+  out.text(mask_text(compiled, direction, shape.family)).text(mask_ranges(compiled, direction, shape.family));
   out.text(targets.empty() ? "" : operands.places() + operands.totals());
   return out.written();
 }
@@ -388,6 +408,9 @@ Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction d
   write_structure(out, program_of(compiled, direction));
   write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
   // Which they are depends on the values of constants too.
+  const std::vector<NodeId> terms = mask_knowledge(compiled, direction).terms;
+  out.list(terms.size());
+  for (const NodeId term : terms) out.integer(term);
   const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
   out.list(tables.nodes.size());
   for (const NodeId node : tables.nodes) out.integer(node);

@@ -60,7 +60,7 @@ double memory_time(const AttentionProblem& p, Direction direction, const DeviceR
 
 /// Of the kernel that finds the states of tiles.
 double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const NodeCosts& costs) {
-  if (mask.kind != MaskKnowledge::Kind::kList || mask.same_in_every_call) return 0;
+  if (!mask.has_states() || mask.same_in_every_call) return 0;
   double pairs = filled_part(p) * pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
   if (mask.varies_with_batch) pairs *= static_cast<double>(p.batch);
   if (mask.varies_with_head) pairs *= static_cast<double>(p.heads_q);
@@ -144,7 +144,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   compute += states_time(p, knowledge, costs);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   double launches = direct.launches;
-  if (knowledge.kind == MaskKnowledge::Kind::kList && !knowledge.same_in_every_call) launches += kStatesLaunch;
+  if (knowledge.has_states() && !knowledge.same_in_every_call) launches += kStatesLaunch;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
   return {launches + std::max(compute, memory_time(p, direction, rates)), std::move(source)};

@@ -105,7 +105,7 @@ void DirectionKernels::add_launches(Direction direction) {
   if (shape_.family == Family::kFewQueries) return add_few_query_launches();
   const AttentionProblem& p = problem_;
   const std::int64_t heads = p.batch * p.heads_q;
-  if (mask_.kind == MaskKnowledge::Kind::kList) {
+  if (mask_.has_states()) {
     const std::int64_t tiles =
         query_tiles_ * key_tiles_ * (mask_.varies_with_batch ? p.batch : 1) * (mask_.varies_with_head ? p.heads_q : 1);
     states_bytes_ = static_cast<std::size_t>(tiles);

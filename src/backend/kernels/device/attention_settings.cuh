@@ -37,10 +37,12 @@ constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
 constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
 constexpr int kDifferenceTargets = /*{difference_targets}*/ 0 /*{}*/;
 constexpr int kTargets = /*{targets}*/ 3 /*{}*/;
-// What is known of the mask: that it is a band, or what no tile can be told from without its scores, or neither, where
-// a kernel finds the state of each tile.
+// What is known of the mask: that it is a band, or that it reads the score, without which no tile is known to be full,
+// or neither; and whether a kernel finds the state of each tile, as it does where the mask, or a part of it, reads no
+// score.
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
 constexpr MaskKnowledge kMask = /*{mask}*/ kBandMask /*{}*/;
+constexpr bool kHasStates = /*{has_states}*/ false /*{}*/;
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 // Of Hopper kernels: threads of a block that copy tiles for the others, tiles of a kind that are copied ahead (keys of

@@ -1,12 +1,38 @@
-// attention_tile_states: which tiles the mask leaves, one warp for each, exactly: it evaluates the mask at every
-// element until it has seen a kept key and a masked one.
+// attention_tile_states: which tiles the mask leaves, one warp for each, exactly: where intervals do not say, it
+// evaluates the mask at every element until it has seen a kept key and a masked one. A part of a mask whose other part
+// reads the score only tells which tiles are empty.
 #pragma once
 
+#include "backend/kernels/device/attention_mask_ranges.cuh"
 #include "backend/kernels/device/attention_program.cuh"
+
+// By all elements of the tile.
+SCOREMOD_FUNCTION TileState state_by_elements(const Arguments& p, int b, int h, int first_q, int end_q, int first_kv) {
+  const int lane = threadIdx.x % 32, seq_kv = p.call.seq_kv;
+  bool kept = false, masked = kMask == kScoreMask;
+  // A thread stays with a key: what the mask reads of keys is read once, and what it reads of queries is the same for
+  // all threads.
+  bool decided = false;
+  for (int any_kv = first_kv + lane; any_kv < first_kv + kKeys && !decided; any_kv += 32) {
+    const bool is_key = any_kv < seq_kv;
+    const int kv = is_key ? any_kv : seq_kv - 1;
+    for (int begin = first_q; begin < end_q && !decided; begin += 32) {
+      const int end = begin + 32 < end_q ? begin + 32 : end_q;
+#pragma unroll 8
+      for (int q = begin; q < end; ++q) {
+        const bool keep = keeps(p, b, h, q, kv) && is_key;
+        kept = kept || keep;
+        masked = masked || !keep;
+      }
+      decided = ballot(kept) != 0 && ballot(masked) != 0;
+    }
+  }
+  const bool some = ballot(kept) != 0, all = ballot(masked) == 0;
+  return !some ? kEmptyTile : all ? kFullTile : kPartialTile;
+}
 
 SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
-  const int lane = threadIdx.x % 32;
   const long long number = (long long)blockIdx.x * 4 + threadIdx.x / 32;
   const long long of_plane = (long long)call.query_tiles * call.key_tiles;
   const int heads = kMaskVariesWithHead ? call.heads_q : 1, batches = kMaskVariesWithBatch ? call.batch : 1;
@@ -15,27 +41,14 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const int query_tile = (int)(number % of_plane / call.key_tiles), key_tile = (int)(number % call.key_tiles);
   const int first_q = query_tile * kQueries, first_kv = key_tile * kKeys;
   const int end_q = first_q + kQueries < call.seq_q ? first_q + kQueries : call.seq_q;
-  bool kept = false, masked = false;
+  const int end_kv = first_kv + kKeys < call.seq_kv ? first_kv + kKeys : call.seq_kv;
+  TileState state = kEmptyTile;
   const bool there = first_q < queries_of(call, b) && first_kv < keys_of(call, b);
   if (there && band_state(call, query_tile, key_tile) != kEmptyTile) {
-    // A thread stays with a key: what the mask reads of keys is read once, and what it reads of queries is the same for
-    // all threads.
-    bool decided = false;
-    for (int any_kv = first_kv + lane; any_kv < first_kv + kKeys && !decided; any_kv += 32) {
-      const bool is_key = any_kv < call.seq_kv;
-      const int kv = is_key ? any_kv : call.seq_kv - 1;
-      for (int begin = first_q; begin < end_q && !decided; begin += 32) {
-        const int end = begin + 32 < end_q ? begin + 32 : end_q;
-#pragma unroll 8
-        for (int q = begin; q < end; ++q) {
-          const bool keep = keeps(p, b, h, q, kv) && is_key;
-          kept = kept || keep;
-          masked = masked || !keep;
-        }
-        decided = ballot(kept) != 0 && ballot(masked) != 0;
-      }
-    }
+    state = mask_over(p, b, h, first_q, end_q - 1, first_kv, end_kv - 1);
+    if (state == kPartialTile) state = state_by_elements(p, b, h, first_q, end_q, first_kv);
+    // Keys beyond the last are masked.
+    if (state == kFullTile && (kMask == kScoreMask || first_kv + kKeys > call.seq_kv)) state = kPartialTile;
   }
-  const bool some = ballot(kept) != 0, all = ballot(masked) == 0;
-  if (lane == 0) call.states[number] = (unsigned char)(!some ? kEmptyTile : all ? kFullTile : kPartialTile);
+  if (threadIdx.x % 32 == 0) call.states[number] = (unsigned char)state;
 }

@@ -208,7 +208,7 @@ SCOREMOD_FUNCTION TileState band_state(const AttentionArguments& call, int query
 SCOREMOD_FUNCTION TileState state_of(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
   const TileState by_band = band_state(call, query_tile, key_tile);
   if (kMask == kBandMask || by_band == kEmptyTile) return by_band;
-  if (kMask == kScoreMask) return kPartialTile;
+  if (!kHasStates) return kPartialTile;
   return (TileState)call.states[state_place(call, b, h, query_tile, key_tile)];
 }
 

@@ -224,7 +224,7 @@ TEST(AttentionKernelDeltas, LeaveNothingWhereOneKeyIsSummedOver) {
 TEST(AttentionKernelFaults, AreSeen) {
   const checking::CheckCase documents = case_of("documents");
   const ProblemInputs inputs = random_inputs(documents.problem);
-  const Fault full{"? kFullTile : kPartialTile);", "? kFullTile : kFullTile);"};
+  const Fault full{"all ? kFullTile : kPartialTile", "all ? kFullTile : kFullTile"};
   EXPECT_FALSE(check_of(documents, inputs, full).passed()) << "tiles that are called full wrongly";
   EXPECT_FALSE(check_of(documents, inputs, {}, full).passed());
   const Fault empty{"!some ? kEmptyTile", "!all ? kEmptyTile"};
