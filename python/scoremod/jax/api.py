@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
+from scoremod.jax.arrays import tensors
 from scoremod.jax.call import Call, TracedCall, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
@@ -115,7 +116,7 @@ def flex_attention(
     """
     if unknown:
         _refuse_keywords(unknown)
-    query, key, value = (jnp.asarray(array) for array in (query, key, value))
+    query, key, value = tensors(query, key, value)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
@@ -286,7 +287,7 @@ def _computed_by_xla(traced):
 def _of_nothing(query, sizes, with_lse, options):
     """What _attention() gives where there are no queries or no keys: each row has no key."""
     o = jnp.zeros((*query.shape[:-1], sizes.dim_v), output_dtype(options, query))
-    rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.promote_types(query.dtype, jnp.float32))
+    rows = jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, query.dtype if query.dtype == jnp.float64 else jnp.float32)
     return (o, *[rows] * (with_lse + options.max_logit), *[jnp.float32(0)] * options.amax_o)
 
 

@@ -4,11 +4,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, WrongTypeError
 
 _INT32 = np.iinfo(np.int32)
 # What holds numbers that int32 doesn't. (Narrow and 64-bit dtypes of an array become int32 and float32, as without JAX's 64-bit types.)
 _WIDE_INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.uint32))
+
+
+def tensors(query, key, value):
+    """The three as JAX arrays."""
+    expected = "an array of float32, float16, bfloat16 or eight bits, in four dimensions (three with q_offsets)"
+    return [array_of(name, each, expected) for name, each in (("query", query), ("key", key), ("value", value))]
+
+
+def array_of(name, value, expected):
+    """The JAX array of a value. Raises WrongTypeError for what is none of numbers; `expected` says what it should have been."""
+    found = type(value).__name__
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        found = str(value.dtype)
+    elif isinstance(value, (str, bytes)) or value is None:
+        pass
+    else:
+        try:
+            return jnp.asarray(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise WrongTypeError(f"{name}: expected {expected}; found {found}")
 
 
 def known_array(name, value):

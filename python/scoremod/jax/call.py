@@ -122,7 +122,7 @@ def split_scale(scale):
     """(number, array): the factor of Q K^T as part of the problem, or as an operand."""
     if scale is None:
         return None, None
-    if isinstance(scale, numbers.Real):
+    if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
         number = finite(scale, "scale")
         if abs(number) > np.finfo(np.float32).max:
             raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")

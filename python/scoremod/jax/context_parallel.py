@@ -17,6 +17,7 @@ from jax import lax
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
+from scoremod.jax.arrays import tensors
 from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_keys, checked_rate
@@ -66,6 +67,7 @@ def context_parallel_attention(
         raise InvalidArgumentError(f"strategy: expected one of {', '.join(STRATEGIES)}, found {strategy!r}")
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
+    query, key, value = tensors(query, key, value)
     sizes = sizes_of(layout, query, key, value)
     deal = _Deal.of(lax.axis_size(axis_name), sizes, striped)
     shard = lax.axis_index(axis_name).astype(jnp.int32)

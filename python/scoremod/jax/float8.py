@@ -38,9 +38,12 @@ def checked_factors(query, descales, scale_o, gradient_scales, out_dtype, return
                     f"{name}: expected none beside a query of {query.dtype}, found one; it goes with query, key and value of float8_e4m3fn or float8_e5m2"
                 )
         return [], None
-    out = jnp.dtype(jnp.bfloat16 if out_dtype is None else out_dtype)
+    try:
+        out = jnp.dtype(jnp.bfloat16 if out_dtype is None else out_dtype)
+    except TypeError:
+        out = None
     if out not in _OUTPUTS:
-        raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out}")
+        raise InvalidArgumentError(f"out_dtype: expected one of {', '.join(map(str, _OUTPUTS))}, found {out_dtype!r}")
     if (out in FLOAT8) != (scale_o is not None):
         found = "none" if scale_o is None else "one"
         raise InvalidArgumentError(f"scale_o: expected one with an out_dtype of eight bits, and with no other; found {found} and {out}")

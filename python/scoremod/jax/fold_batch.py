@@ -17,6 +17,8 @@ def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
         raise UnsupportedError("return_amax_o: expected no jax.vmap, whose calls are made one with one largest magnitude; found one. Use jax.lax.map")
     if call.sink and dims[3 + _sink_at(call)] is not None:
         return _one_by_one(primitive, arguments, dims, call=call, with_lse=with_lse, wanted=wanted)
+    if _count(arguments, dims) == 0:
+        return _none(primitive, arguments, dims, call=call, with_lse=with_lse, wanted=wanted)
     fold = _Fold(call, arguments, dims)
     operands = fold.operands(arguments[3:], dims[3:], mapped=[dim is not None for dim in dims[3:]])
     qkv = fold.qkv()
@@ -27,6 +29,8 @@ def batch_forward(primitive, arguments, dims, *, call, with_lse, wanted):
 def batch_backward(primitive, arguments, dims, *, call, wanted):
     if call.sink and (dims[6 + _sink_at(call)] is not None or _sink_at(call) in wanted):
         return _one_by_one(primitive, arguments, dims, call=call, wanted=wanted)
+    if _count(arguments, dims) == 0:
+        return _none(primitive, arguments, dims, call=call, wanted=wanted)
     fold = _Fold(call, arguments, dims)
     # Each of the mapped calls has its own gradient of an operand that they share.
     mapped = [dim is not None or i in wanted for i, dim in enumerate(dims[6:])]
@@ -53,6 +57,22 @@ def _sink_at(call):
     return len(call.program.operands) + call.bound().index("sink")
 
 
+def _count(arguments, dims):
+    """How many calls are mapped."""
+    return next(array.shape[dim] for array, dim in zip(arguments, dims) if dim is not None)
+
+
+def _shape_of_one(array, dim):
+    """The shape of one mapped call's array."""
+    return jax.ShapeDtypeStruct(array.shape if dim is None else array.shape[:dim] + array.shape[dim + 1 :], array.dtype)
+
+
+def _none(primitive, arguments, dims, **parameters):
+    """The results of no calls."""
+    of_one = jax.eval_shape(lambda *arrays: primitive.bind(*arrays, **parameters), *map(_shape_of_one, arguments, dims))
+    return [jnp.zeros((0, *each.shape), each.dtype) for each in of_one], [0] * len(of_one)
+
+
 def _one_by_one(primitive, arguments, dims, **parameters):
     """The mapped calls in turn: each has a sink, or a gradient of one, of its own, and a problem has one for each head."""
     mapped = [jnp.moveaxis(array, dim, 0) for array, dim in zip(arguments, dims) if dim is not None]
@@ -69,15 +89,11 @@ class _Fold:
     def __init__(self, call, arguments, dims):
         self._call = call
         self.axis = call.axis("B")
-        self._count = next(array.shape[dim] for array, dim in zip(arguments, dims) if dim is not None)
+        self._count = _count(arguments, dims)
         self._qkv, self._dims = arguments[:3], dims[:3]
-        sizes = call.sizes(*(self._of_one(array, dim) for array, dim in zip(self._qkv, self._dims)))
+        sizes = call.sizes(*(_shape_of_one(array, dim) for array, dim in zip(self._qkv, self._dims)))
         self._batch = sizes.batch
         self._program = None
-
-    def _of_one(self, array, dim):
-        """The shape of one mapped call's array."""
-        return jax.ShapeDtypeStruct(array.shape if dim is None else array.shape[:dim] + array.shape[dim + 1 :], array.dtype)
 
     def call(self):
         """The folded call, once operands() was called."""
@@ -121,13 +137,13 @@ class _Fold:
         first = jnp.arange(self._count, dtype=jnp.int32)
         if name.startswith("offsets"):
             number = 0 if name == "offsets_q" else 1
-            tokens = self._of_one(self._qkv[number], self._dims[number]).shape[0]
+            tokens = _shape_of_one(self._qkv[number], self._dims[number]).shape[0]
             array = array + first[:, None] * tokens
             return jnp.concatenate([array[:, :-1].reshape(-1), array[-1, -1:]])
         if name.startswith("page_table"):
             number = 1 if name == "page_table_k" else 2
             if not self._shares_pool():
-                blocks = self._of_one(self._qkv[number], self._dims[number]).shape[self.axis]
+                blocks = _shape_of_one(self._qkv[number], self._dims[number]).shape[self.axis]
                 array = jnp.clip(array, 0, blocks - 1) + first[:, None, None] * blocks
         return array.reshape(-1, *array.shape[2:])
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.jax.api import flex_attention
 from scoremod.jax.arrays import known_array
+from scoremod.jax.arrays import tensors as arrays_of
 from scoremod.jax.graph import Graph
 from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward, element
 from scoremod.program import AXES
@@ -40,6 +41,7 @@ def fused_attention(
         be a multiple of dscore. Gradients of the tensors are derived from score_mod as without.
     options: flex_attention's scale, return_lse, deterministic, dropout, backends and so on.
     """
+    query, key, value = arrays_of(query, key, value)
     modifier = graph_modifier(
         sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
     )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
+from scoremod.jax.arrays import array_of
 
 
 def bounded(mask_mod, lengths, batch):
@@ -24,28 +25,33 @@ def bounded(mask_mod, lengths, batch):
 
 def checked_lengths(lengths, batch):
     """(lengths of queries, of keys) as arrays, or None."""
-    return [_checked(array, batch) for array in (lengths if isinstance(lengths, (tuple, list)) else (None, lengths))]
+    pair = lengths if isinstance(lengths, (tuple, list)) else (None, lengths)
+    if len(pair) != 2:
+        raise InvalidArgumentError(f"lengths: expected {_lengths_of(batch)}; found {len(pair)} of them")
+    return [_checked(array, batch) for array in pair]
+
+
+def _lengths_of(batch):
+    return f"an integer array of shape ({batch},), a length for each batch, or a pair of them for queries and keys"
 
 
 def _checked(array, batch):
     if array is None:
         return None
-    array = jnp.asarray(array)
+    array = array_of("lengths", array, _lengths_of(batch))
     if array.shape != (batch,) or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(
-            f"lengths: expected an integer array of shape ({batch},), a length for each batch, or a pair of them for queries and keys; "
-            f"found {array.dtype} of shape {array.shape}"
+            f"lengths: expected {_lengths_of(batch)}; found {array.dtype} of shape {array.shape}"
         )
     return array
 
 
 def checked_sink(sink, heads):
     """The sink of each of so many heads, as an array."""
-    sink = jnp.asarray(sink)
+    expected = f"a float array of shape ({heads},), one for each query head, or a number"
+    sink = array_of("sink", float(sink) if type(sink) is int else sink, expected)
     if sink.shape not in ((), (heads,)) or not jnp.issubdtype(sink.dtype, jnp.floating):
-        raise InvalidArgumentError(
-            f"sink: expected a float array of shape ({heads},), one for each query head, or a number; found {sink.dtype} of shape {sink.shape}"
-        )
+        raise InvalidArgumentError(f"sink: expected {expected}; found {sink.dtype} of shape {sink.shape}")
     return jnp.broadcast_to(sink, (heads,))
 
 
