@@ -17,7 +17,8 @@ def test_processes_compute_what_one_does(processes):
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # one device for each process
+    # One device for each process, and each compiles what it runs.
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
     environment["PYTHONPATH"] = str(ROOT / "python")
     running = [
         subprocess.Popen(

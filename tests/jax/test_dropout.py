@@ -59,11 +59,11 @@ def test_outputs_and_gradients_are_those_of_the_dropped_weights():
     def results(function):
         return function(q, k, v), *jax.grad(lambda *x: (function(*x) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
 
-    found, plain = results(attend), results(lambda *x: dense(*x, shares))
+    found, plain = results(attend), jax.jit(lambda: results(lambda *x: dense(*x, shares)))()
     with jax.enable_x64(True):
         wide = [jnp.asarray(np.asarray(x), jnp.float64) for x in (q, k, v, d_o)]
-        truth = dense(*wide[:3], shares), *jax.grad(lambda *x: (dense(*x, shares) * wide[3]).sum(), argnums=(0, 1, 2))(*wide[:3])
-        truth = [np.asarray(x) for x in truth]
+        gradients = jax.grad(lambda *x: (dense(*x, shares) * wide[3]).sum(), argnums=(0, 1, 2))
+        truth = [np.asarray(x) for x in jax.jit(lambda *x: (dense(*x, shares), *gradients(*x)))(*wide[:3])]
     for a, rounded, expected in zip(found, plain, truth, strict=True):
         error, tolerance = np.linalg.norm(a - expected), 2 * np.linalg.norm(np.asarray(rounded, np.float64) - expected)
         assert error <= tolerance + 32 * 2**-24 * np.linalg.norm(expected)
@@ -88,7 +88,8 @@ def test_gradients_through_the_lse_are_of_all_weights():
         o, lse = attend(q, k, v, sink=sink, return_lse=True)
         return (o * d_o).sum() + (lse * d_o[..., 0].swapaxes(1, 2)).sum()
 
-    for found, expected in zip(*(jax.grad(function, argnums=(0, 1, 2, 3))(q, k, v, sink) for function in (of_call, of_dense)), strict=True):
+    gradients = (jax.jit(jax.grad(function, argnums=(0, 1, 2, 3)))(q, k, v, sink) for function in (of_call, of_dense))
+    for found, expected in zip(*gradients, strict=True):
         assert np.linalg.norm(found - expected) <= 64 * 2**-24 * np.linalg.norm(expected)
 
 
@@ -123,7 +124,7 @@ def test_shards_drop_what_the_whole_call_does(monkeypatch):
 def test_the_largest_scores(backend):
     q, k, v, _ = draw()
     mask = lambda b, h, i, j: (j <= i) & (i != 3)
-    call = lambda **more: flex_attention(q, k, v, score_mod, mask, backend=backend, **more)
+    call = lambda **more: jax.jit(lambda *x: flex_attention(*x, score_mod, mask, backend=backend, **more))(q, k, v)
     o, lse, largest = call(return_lse=True, return_max_logit=True)
     scores = 3 * np.tanh(np.einsum("bqhd,bkhd->bhqk", q, np.repeat(k, 2, axis=2)) / np.sqrt(DIM))
     i, j = np.arange(SEQ)[:, None], np.arange(SEQ)
@@ -132,12 +133,12 @@ def test_the_largest_scores(backend):
     np.testing.assert_allclose(largest, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(call(return_max_logit=True)[1], largest)
     np.testing.assert_array_equal(call(return_lse=True)[1], lse)
-    many = jax.vmap(lambda q: flex_attention(q, k, v, score_mod, mask, backend=backend, return_max_logit=True)[1])(jnp.stack([q, q]))
+    many = jax.jit(jax.vmap(lambda q: flex_attention(q, k, v, score_mod, mask, backend=backend, return_max_logit=True)[1]))(jnp.stack([q, q]))
     np.testing.assert_array_equal(many[1], largest)
     # A constant to derivatives, beside what they flow through.
     both = lambda q: sum(x[:, 4:].sum() for x in flex_attention(q, k, v, score_mod, backend=backend, return_max_logit=True))
     alone = lambda q: flex_attention(q, k, v, score_mod, backend=backend)[:, 4:].sum()
-    np.testing.assert_allclose(jax.grad(both)(q), jax.grad(alone)(q), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(both))(q), jax.jit(jax.grad(alone))(q), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +182,9 @@ def test_attention_as_xla_operations_drops_the_same(keys):
     results = {}
     for backend in ("cpu", "xla"):
         of = lambda *x, backend=backend: attend(*x, backend=backend)  # noqa: E731
-        results[backend] = of(q, k, v), *jax.grad(lambda *x, of=of: (of(*x) * d_o).sum(), argnums=(0, 1, 2))(q, k, v)
+        gradients = jax.grad(lambda *x, of=of: (of(*x) * d_o).sum(), argnums=(0, 1, 2))
+        results[backend] = jax.jit(lambda *x, of=of, gradients=gradients: (of(*x), *gradients(*x)))(q, k, v)
     for x, y in zip(results["cpu"], results["xla"], strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-    tangent = jax.jvp(lambda q: attend(q, k, v, backend="xla"), (q,), (q,))[1]
+    tangent = jax.jit(lambda q: jax.jvp(lambda q: attend(q, k, v, backend="xla"), (q,), (q,))[1])(q)
     np.testing.assert_allclose((tangent * d_o).sum(), (results["xla"][1] * q).sum(), rtol=1e-4)
