@@ -110,6 +110,17 @@ def test_one_graph_serves_all_lengths(random):
     assert len(graphs) == 1
 
 
+def test_a_program_is_exported_with_open_sizes(random):
+    class Attention(torch.nn.Module):
+        def forward(self, q):
+            return flex_attention(q, q, q, lambda s, b, h, i, j: 2 * s, mask_mod=lambda b, h, i, j: i >= j)
+
+    q = tensors(random, 16)[0].detach()
+    exported = torch.export.export(Attention(), (q,), dynamic_shapes=({2: torch.export.Dim("length", min=4)},)).module()
+    for seq in (16, 9):
+        assert torch.equal(exported(q[:, :, :seq].clone()), Attention()(q[:, :, :seq].clone()))
+
+
 def test_what_changes_is_seen(random):
     """A changed number is another graph, a captured tensor that was changed in place the same."""
     q, k, v = tensors(random)

@@ -142,6 +142,22 @@ def test_named_backends_run_it(random):
         fused(q, k, v, None, None, backends="nobody")
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "change", [lambda q, k, v: (q[:0], k[:0], v[:0]), lambda q, k, v: (q[:, :, :0], k, v), lambda q, k, v: (q, k[:, :, :0], v[:, :, :0])]
+)
+def test_without_queries_or_keys_each_row_has_no_key(change, compiled, random):
+    torch._dynamo.reset()
+    given = [x.detach().requires_grad_() for x in change(*tensors(random))]
+    sink = torch.randn(4, generator=random, requires_grad=True)
+    run = torch.compile(fused, fullgraph=True, backend="aot_eager") if compiled else fused
+    o, lse = run(*given, None, None, sink=sink)
+    assert o.shape == (*given[0].shape[:3], 24) and o.eq(0).all() and torch.equal(lse, sink[:, None].expand(lse.shape))
+    gradients = torch.autograd.grad(o.sum() + lse.sum(), [*given, sink])
+    assert all(gradient.eq(0).all() for gradient in gradients[:3])
+    assert gradients[3].eq(lse.numel() / 4).all() and fused(*given, None, None)[1].isneginf().all()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -151,8 +167,7 @@ def test_named_backends_run_it(random):
         (lambda q, k, v: (q.numpy(), k, v), "query: expected a torch.Tensor"),
         (lambda q, k, v: (q, k[:1], v[:1]), "key: expected the batch of query"),
         (lambda q, k, v: (q[..., :0], k[..., :0], v), "not empty"),
-        (lambda q, k, v: (q[:0], k[:0], v[:0]), "not empty"),
-        (lambda q, k, v: (q, k[:, :, :0], v[:, :, :0]), "not empty"),
+        (lambda q, k, v: (q[:0], k, v), "key: expected the batch of query, 0, found 2"),
         (lambda q, k, v: (torch.tensor(1.0),) * 3, r"query: expected 4 dimensions \[batch, heads, sequence, dim\], found shape \(\)"),
         (lambda q, k, v: (q.to("meta"), k, v), "one device"),
     ],

@@ -144,7 +144,20 @@ def test_captured_tensors_are_not_written():
     slopes = torch.ones(H)
     with pytest.raises(scoremod.UnsupportedError, match="writes into a captured tensor"):
         traced(lambda score, b, h, q_idx, kv_idx: score + slopes.mul_(2)[h])
+    for shown in (lambda: slopes[1:3], lambda: slopes.data, lambda: slopes.detach().view(2, 2)):
+        with pytest.raises(scoremod.UnsupportedError, match="writes into a captured tensor"):
+            traced(lambda score, b, h, q_idx, kv_idx: score + shown().add_(1).sum())  # noqa: B023
     assert slopes.eq(1).all()
+
+
+def test_tensors_that_the_function_made_are_written():
+    def score_mod(score, b, h, q_idx, kv_idx):
+        steps, ones = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.zeros(H)
+        ones[:2].add_(1)
+        return score + steps.mul_(2).add_(ones)[h]
+
+    (source,) = traced(score_mod)[1]
+    assert source.tensor(torch.device("cpu")).tolist() == [3, 5, 6, 8]
 
 
 @pytest.mark.parametrize(

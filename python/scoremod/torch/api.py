@@ -1,22 +1,20 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
-import numbers
-
-import numpy as np
 import torch
 from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import AuxOutput, noop_mask
 
-from scoremod.arguments import backend_names, finite, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
 from scoremod.torch.attention_ops import attention
-from scoremod.torch.call import PAGED, TENSOR_DTYPES, Call, check_dtypes, check_places
+from scoremod.torch.call import PAGED, TENSOR_DTYPES, check_dtypes, check_places
+from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
+from scoremod.torch.empty_calls import is_empty, of_nothing
 from scoremod.torch.float8 import check_without_factors, factors_of
 from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
@@ -25,9 +23,6 @@ from scoremod.torch.parts import taken_part
 from scoremod.torch.sequences import placed_of
 from scoremod.torch.strides import taken
 from scoremod.torch.trace import trace_graph
-
-
-_NO_OFFSETS = Offsets()
 
 
 def flex_attention(
@@ -52,7 +47,7 @@ def flex_attention(
     sink=None,
     backends=None,
     deterministic=None,
-    offsets=_NO_OFFSETS,
+    offsets=NO_OFFSETS,
     dropout_p=0.0,
     descale_q=None,
     descale_k=None,
@@ -124,7 +119,7 @@ def flex_attention(
         query, key, value = sharded.tensors
         mask_mod = mask_mod if lengths is None else bounded(mask_mod, lengths, batch)
         score_mod, mask_mod = sharded.local(score_mod), sharded.local(mask_mod)
-        options = _options(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
+        options = options_of(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
         rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options)
         o, lse, largest = sharded.results(*rows[:3], sink)
         amax = None
@@ -139,7 +134,7 @@ def flex_attention(
             options = (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
-            options = _options(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None, *of_float8)
+            options = options_of(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None, *of_float8)
             o, lse, largest, amax = _attend(*arguments, options, covers)
     results = [o]
     if return_aux is not None:
@@ -178,7 +173,7 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
     fields = {"place": place, "longest": longest, "sink": sink is not None, "dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
-    return mask_mod, (*bound, *factors), _options(scale, backends, None, Offsets(), **fields)
+    return mask_mod, (*bound, *factors), options_of(scale, backends, None, Offsets(), **fields)
 
 
 def _mask_of(block_mask, mask_mod):
@@ -198,47 +193,6 @@ def _mask_of(block_mask, mask_mod):
     return block_mask.mask_mod
 
 
-def _options(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False, dtype_o=None, amax_o=False, factors=0):
-    """The Call of everything but the program."""
-    as_usual = offsets is _NO_OFFSETS and not dropout_p and not with_max and place is None and not sink and not factors
-    if as_usual and scale is None and backends is None and deterministic is None:
-        return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
-    if scale is not None:
-        if not isinstance(scale, numbers.Real):
-            raise InvalidArgumentError(f"scale: expected a number, found {scale!r:.100}; a learned factor goes into score_mod")
-        scale = finite(scale, "scale")
-        if abs(scale) > np.finfo(np.float32).max:
-            raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
-    if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
-        raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
-    offsets = Offsets(*(int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
-    if any(offset < 0 for offset in offsets):
-        raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
-    deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
-    if not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p < 1:
-        raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, found {dropout_p!r:.100}")
-    return Call(
-        None,
-        scale,
-        tuple(backend_names(backends)),
-        deterministic,
-        offsets,
-        float(dropout_p),
-        bool(with_max),
-        place=place,
-        longest=tuple(longest),
-        lengths=place == PAGED,
-        sink=sink,
-        dtype_o=dtype_o,
-        amax_o=amax_o,
-        factors=factors,
-    )
-
-
-# Of the defaults, which most calls have.
-_DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for deterministic in (False, True))
-
-
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
     """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence."""
     functions, captured = key_of(score_mod, mask_mod)
@@ -249,6 +203,8 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         call = known(kind)
         if call is not None:
             return call(query, key, value, captured, bound, dropout)
+    if is_empty(query, key, value, options):
+        return of_nothing(*_autocast(query, key, value), bound, options)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
     part = taken_part(query, key, value, traced, sources, bound, options)
@@ -262,7 +218,9 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
 def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
     offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
-    options = _options(*options[:3], offsets, dropout_p, with_max, place, longest, *fields)
+    options = options_of(*options[:3], offsets, dropout_p, with_max, place, longest, *fields)
+    if is_empty(query, key, value, options):
+        return of_nothing(*_autocast(query, key, value), bound, options)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
@@ -273,7 +231,7 @@ def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_ls
 def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, step=None):
     """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets. step: the stripes.Step that the functions are of."""
     check_without_factors(query, "context_parallel_attention")
-    options = _options(*options)
+    options = options_of(*options)
     query, key, value, extents = checked(query, key, value, (), enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
     traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)

@@ -61,7 +61,7 @@ _hop_name_to_variable_class[flex_attention_operator.__name__] = _FlexAttentionVa
 
 
 def call_in_graph(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, out_dtype):
-    """(o, lse, largest scores, largest magnitude), while Dynamo looks. bound: the tensors of Call.bound(). options: those of api.options_of() in their order."""
+    """(o, lse, largest scores, largest magnitude), while Dynamo looks. bound: the tensors of Call.bound(). options: those of call_options.options_of() in their order."""
 
     def body(score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound):
         anchors = [tensor.new_zeros(()) for tensor in (score, b, h, q_idx, kv_idx, query, key, value, dropout, *bound)]

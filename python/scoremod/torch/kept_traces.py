@@ -49,6 +49,8 @@ class _Captured:
 def kept_trace(functions, key, tensors, extents, device):
     """(KeptTrace, sources, whether the trace is kept) of two functions, score_mod and mask_mod, which are traced if that isn't known; the same for
     what can't be kept. key, tensors: those of key_of()."""
+    if not all(isinstance(size, int) for size in extents.sizes().values()):
+        key = None  # sizes that torch.export leaves open
     if key is not None:
         key = (key, extents, device, *((t.shape, t.dtype, t.device) for t in tensors))
         found = _kept.get(key)

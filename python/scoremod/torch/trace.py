@@ -302,7 +302,9 @@ class Tracer:
         literal = _literal(name, arguments, result)
         if literal is not None:
             self._values[id(result)] = (result, Value((), result.dtype, literal=literal))
-        self._made.update((id(tensor), tensor) for tensor in tensors_in(result))
+        shows = name != "lift_fresh" and any(each.alias_info is not None for each in function._schema.returns)
+        if not shows or all(id(tensor) in self._made for tensor in tensors_in(arguments)):  # otherwise it shows what was there before
+            self._made.update((id(tensor), tensor) for tensor in tensors_in(result))
         return result
 
     def _check_pure(self, function, name, arguments, options):

@@ -1,0 +1,54 @@
+"""The Call of flex_attention's arguments, but for its program."""
+
+import numbers
+
+import numpy as np
+import torch
+
+from scoremod.arguments import backend_names, finite, int32
+from scoremod.attention import Offsets
+from scoremod.errors import InvalidArgumentError
+from scoremod.torch.call import PAGED, Call
+
+NO_OFFSETS = Offsets()
+
+
+def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False, dtype_o=None, amax_o=False, factors=0):
+    """The Call of everything but the program."""
+    as_usual = offsets is NO_OFFSETS and not dropout_p and not with_max and place is None and not sink and not factors
+    if as_usual and scale is None and backends is None and deterministic is None:
+        return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
+    if scale is not None:
+        if not isinstance(scale, numbers.Real):
+            raise InvalidArgumentError(f"scale: expected a number, found {scale!r:.100}; a learned factor goes into score_mod")
+        scale = finite(scale, "scale")
+        if abs(scale) > np.finfo(np.float32).max:
+            raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
+    if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
+        raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
+    offsets = Offsets(*(int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
+    if any(offset < 0 for offset in offsets):
+        raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
+    deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
+    if not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p < 1:
+        raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, found {dropout_p!r:.100}")
+    return Call(
+        None,
+        scale,
+        tuple(backend_names(backends)),
+        deterministic,
+        offsets,
+        float(dropout_p),
+        bool(with_max),
+        place=place,
+        longest=tuple(longest),
+        lengths=place == PAGED,
+        sink=sink,
+        dtype_o=dtype_o,
+        amax_o=amax_o,
+        factors=factors,
+    )
+
+
+# Of the defaults, which most calls have.
+_DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for deterministic in (False, True))

@@ -1,0 +1,28 @@
+"""Calls without queries or keys, of which there is nothing to compute."""
+
+import torch
+
+from scoremod.sizes import sizes_of
+from scoremod.torch.call import LAYOUT, check_dtypes, check_places
+from scoremod.torch.strides import empty_output
+
+
+def is_empty(query, key, value, options):
+    """Whether there are no batches, heads, queries or keys; tokens of sequences and blocks of a pool are never none."""
+    return options.place is None and any(isinstance(size, int) and size == 0 for x in (query, key, value) for size in x.shape[:-1])
+
+
+def of_nothing(query, key, value, bound, options):
+    """(o, lse, largest scores, largest magnitude) of such a call, whose gradients are 0: each row has no key. bound: the tensors of options.bound()."""
+    check_places(query, key, value)
+    check_dtypes(query, key, value)
+    sizes_of(LAYOUT, query, key, value, may_be_empty=True)
+    o = empty_output(query, value, options.output_dtype(query)).zero_()
+    for tensor in (query, key, value):
+        if tensor.requires_grad:
+            o = o + tensor.reshape(-1)[:0].sum()  # 0, whatever the tensor holds
+    rows = torch.full(query.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
+    lse = rows
+    if options.sink:  # which is all that a row's sum has
+        lse = torch.logaddexp(rows, bound[options.bound().index("sink")].float()[:, None])
+    return o, lse, rows, torch.zeros((), dtype=torch.float32, device=query.device)
