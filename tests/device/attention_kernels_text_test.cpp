@@ -81,6 +81,30 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
 }
 
+/// What is written along queries and keys from the loop of dq, on all architectures.
+TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
+  AttentionProblem problem = test::zoo_problem("causal", 0, DType::kBF16).problem;
+  problem.seq_q = problem.seq_kv = 4096;
+  problem.dim_qk = problem.dim_v = 64;
+  problem.program = Program::parse("operand x: f32 [b, h, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx <= q_idx");
+  problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
+  problem.given_deltas = true;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  ASSERT_EQ(targets.size(), 1U);
+  const auto expect_no_spills = [&](int architecture, const TileShape& shape) {
+    for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
+      std::string report;
+      cuda::compile_kernels(module, architecture, &report, shape.instructions());
+      EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << architecture << ": " << report;
+      EXPECT_FALSE(serializes_products(report)) << report;
+    }
+  };
+  for (const int architecture : kArchitectures)
+    expect_no_spills(architecture, tile_shape(problem, Direction::kBackward));
+  expect_no_spills(90, hopper_shapes(problem, Direction::kBackward).front());
+}
+
 /// Ragged and paged tensors and an o of another dtype, in turns on all architectures.
 TEST_F(AttentionKernelsText, OfPlacesCompile) {
   std::size_t number = 0;

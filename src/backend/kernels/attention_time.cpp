@@ -7,6 +7,7 @@
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -107,18 +108,21 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
 double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                   const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
-  double sums = 0, element = 0;
+  double sums = 0, element = 0, written = 0;
   for (const OperandTarget& target : targets) {
     if (target.sum == OperandSum::kDifference)
       element += kDiagonals;
     else
       sums += target.sum == OperandSum::kSink ? 0 : 1;
+    // Zeros too.
+    if (target.sum == OperandSum::kElement)
+      written += static_cast<double>(problem::bytes_of(problem::spec_of(p, target.operand)));
   }
   if (sums > 0) element += kGainsElement + sums * kGain;
   double compute = pairs_of(p) / kMeasuredPairs * mask.run * element;
   compute *= idle_parts(p, Direction::kBackward, shape, rates);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  return kGainsLaunches + compute;
+  return kGainsLaunches + compute + written / (kReachedBandwidth * rates.bytes_per_ms);
 }
 
 Prediction attention_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,

@@ -72,8 +72,9 @@ class KernelsBackend final : public Backend {
       reasons.push_back(
           unsupported(Rule::kNoOperandGradient,
                       concat("beside dq, dk and dv: expected the gradients of at most ", kernels::kMaxTargets,
-                             " operands, none of them one along queries and keys or a table, but for one whose indices "
-                             "follow from kv_idx - q_idx and whose sums are no larger than q, k, v and o")));
+                             " operands, none of them one along queries and keys that batches or heads share or a "
+                             "table, but for one whose indices follow from kv_idx - q_idx and whose sums are no larger "
+                             "than q, k, v and o")));
     }
     if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
@@ -105,8 +106,7 @@ class KernelsBackend final : public Backend {
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) add(kernels::hopper_shapes(problem.problem, task.direction));
-    // Portable kernels' registers are full without the gradients of operands.
-    if (task.operand_gradients.empty()) add(kernels::tile_shapes(problem.problem, task.direction));
+    if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
     return candidates;
   }
@@ -116,16 +116,25 @@ class KernelsBackend final : public Backend {
     if (is_float8(problem.problem.dtype))
       return fused_operand_gradients(cuda::without_float8(problem, Direction::kBackward), target, notes);
     const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
-    // These sums make the rows' deltas themselves.
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
     const bool can =
-        !problem.problem.given_deltas && !targets_of(problem, task).empty() &&
-        kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability).empty() &&
+        !targets.empty() &&
+        (have_no_sums(targets) ||
+         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability).empty()) &&
         objections(problem, task, &target).empty();
     if (!can) return {};
     return {task.operand_gradients};
   }
 
  private:
+  /// Portable kernels' registers are full without sums for operands' gradients; what is written at once takes none, and
+  /// a sink's are a kernel of their own.
+  static bool have_no_sums(const std::vector<OperandTarget>& targets) {
+    return std::ranges::all_of(targets, [](const OperandTarget& target) {
+      return target.sum == OperandSum::kElement || target.sum == OperandSum::kSink;
+    });
+  }
+
   /// What operands' gradients take beside; false where this shape has no room for them.
   static bool add_gains(Candidate& candidate, const CompiledProblem& problem, const std::vector<OperandTarget>& targets,
                         const TileShape& shape, const kernels::MaskWork& mask, const DeviceProperties& device) {
@@ -176,13 +185,12 @@ class KernelsBackend final : public Backend {
   /// What is summed beside dq, dk and dv; empty where nothing is to be, or cannot be.
   static std::vector<OperandTarget> targets_of(const CompiledProblem& problem, const Task& task) {
     const AttentionProblem& p = problem.problem;
-    // Of ragged sequences blocks without a row leave no sums.
-    if (task.operand_gradients.empty() || p.tokens_q || p.tokens_kv || p.paged) return {};
+    if (task.operand_gradients.empty() || p.paged) return {};
     if (!problem.backward || !std::ranges::includes(problem::operands_with_gradient(p), task.operand_gradients))
       return {};
     std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
     const auto count = [&](OperandSum sum) { return std::ranges::count(targets, sum, &OperandTarget::sum); };
-    if (count(OperandSum::kElement) > 0 || targets.size() > kernels::kMaxTargets) return {};
+    if (targets.size() > kernels::kMaxTargets) return {};
     const bool fits = count(OperandSum::kDifference) == 0 || diagonal_bytes(p) <= tensor_bytes(p);
     if (count(OperandSum::kDifference) > 1 || !fits) return {};
     return targets;

@@ -51,7 +51,8 @@ std::string OperandText::places() const {
                {"totals", concat((1ULL << count(OperandSum::kTotal)) - 1, "ull")},
                {"key_operands", numbers({OperandSum::kKeys})},
                {"difference_operand", numbers({OperandSum::kDifference})},
-               {"difference_rank", difference_rank()}});
+               {"difference_rank", difference_rank()},
+               {"stores", element_stores()}});
 }
 
 std::string OperandText::program() const {
@@ -66,8 +67,7 @@ std::string OperandText::program() const {
                {"value", ProgramSource::variable(derivative_->value())},
                {"keep", keep_variable(*derivative_)},
                {"statements", added},
-               {"contributions", contributions()},
-               {"stores", element_stores()}});
+               {"contributions", contributions()}});
 }
 
 std::vector<NodeId> OperandText::adjoints() const {
@@ -189,11 +189,11 @@ std::string OperandText::offset(const OperandTarget& target) const {
 
 std::string OperandText::element_stores() const {
   std::string text;
-  std::size_t number = count(OperandSum::kKeys) + count(OperandSum::kDifference);
+  std::size_t number = 0;
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kElement) continue;
     text +=
-        fill(part(embedded::kAttentionOperandProgram, "stores"),
+        fill(part(embedded::kAttentionOperandTargets, "stores"),
              {{"operand", target.operand}, {"store", store(target)}, {"offset", offset(target)}, {"number", number++}});
   }
   return text;

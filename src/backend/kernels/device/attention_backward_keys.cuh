@@ -21,8 +21,11 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   const int head = blockIdx.x / call.key_tiles, b = head / heads_kv, head_kv = head % heads_kv;
   const int warp_row = threadIdx.x / 32 * 16, first_key = key_tile * kKeys + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
-  if (kRaggedKeys && key_tile * kKeys >= keys) return;
-
+  if (kRaggedKeys && key_tile * kKeys >= keys) {
+    KeyGains none;
+    if (kDk) none.finish_group(p, b, head_kv, first_key);
+    return;
+  }
   Sums<1, padded(kDimQk)> dk;
   Sums<1, padded(kDimV)> dv;
   dk.clear();

@@ -83,7 +83,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
-  if (kRaggedQueries && query_tile * kQueries >= queries) return;
+  if (kRaggedQueries && query_tile * kQueries >= queries) return write_no_gains(p, b, h, query_tile);
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
 
   Sums<kRowTiles, padded(kDimQk)> dq;
@@ -95,6 +95,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
   if (kOwnDeltas) make_own_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
   RowGains gains;
   gains.clear();
+  clear_empty_tiles(p, b, h, query_tile);
   KeySteps steps;
   steps.begin(call, b, h, query_tile);
   bool more = steps.next(call, b, h);

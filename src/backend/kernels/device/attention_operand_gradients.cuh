@@ -9,16 +9,12 @@
 #include "backend/kernels/device/attention_operand_program.cuh"
 #include "backend/kernels/device/attention_products.cuh"
 
-// Gradients that vary along queries and keys are zero in tiles that are not walked over.
-SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int query_tile) {
-  const AttentionArguments& call = p.call;
-  for (int tile = 0; tile < call.key_tiles; ++tile) {
-    if (state_of(call, b, h, query_tile, tile) != kEmptyTile) continue;
-    for (int i = threadIdx.x; i < kQueries * kKeys; i += kThreads) {
-      const int q = query_tile * kQueries + i / kKeys, kv = tile * kKeys + i % kKeys;
-      if (q < call.seq_q && kv < call.seq_kv) store_gains(p, Gains{}, b, h, q, kv);
-    }
-  }
+// What an element's targets gain that vary along queries and keys.
+SCOREMOD_FUNCTION ElementGains element_gains(const Gains& gains) {
+  ElementGains own{};
+#pragma unroll
+  for (int t = 0; t < kElementTargets; ++t) own.of[t] = gains.of_element[kFirstElementTarget - kRowTargets + t];
+  return own;
 }
 
 // Of a row: the sums over its keys of weights, of these times their gradients, and of what each target gains from both.
@@ -56,7 +52,7 @@ SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, const Sums<k
         const float product = dropped(call, products.at[m][n][e], stay.at(n, e));
         const Gains gains = gains_of<kMasked>(p, scores.at[m][n][e] * call.scale, product, terms[m][half][0],
                                               terms[m][half][1], b, h, q, kv);
-        if (kStores && q < call.seq_q && kv < call.seq_kv) store_gains(p, gains, b, h, q, kv);
+        if (kElementTargets > 0) store_element_gains(p, element_gains(gains), b, h, q, kv);
         if (!gains.kept) continue;
         sums.weights[m][half] += gains.weight;
         sums.products[m][half] = multiply_add(gains.weight, product, sums.products[m][half]);
@@ -133,7 +129,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);
-  if (kStores) clear_empty_tiles(p, b, h, query_tile);
+  clear_empty_tiles(p, b, h, query_tile);
 
   RowSums sums;
   sums.clear();

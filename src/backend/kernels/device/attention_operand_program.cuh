@@ -1,5 +1,4 @@
-// What operands' gradients gain at one element, and where it goes: the part of a program that
-// attention_operand_gradients.cuh calls. Targets that vary along both queries and keys come last.
+// What operands' gradients gain at one element: the part of a program that attention_operand_gradients.cuh calls.
 #pragma once
 
 #include "backend/kernels/device/attention_key_gradients.cuh"
@@ -7,7 +6,6 @@
 
 // One text of a large program for all tiles: with its mask, which keeps all of a tile that is full.
 constexpr bool kAlwaysMasked = /*{always_masked}*/ false /*{}*/;
-constexpr bool kStores = kTargets > kRowTargets + kKeyTargets;
 // No array has no elements.
 constexpr int kMaxElementTargets = kTargets > kRowTargets ? kTargets - kRowTargets : 1;
 
@@ -48,13 +46,4 @@ template <bool kMasked>
 #pragma unroll
   for (int t = kRowTargets; t < kTargets; ++t) gains.of_element[t - kRowTargets] = of_weight.of[t] * (product - delta);
   return gains;
-}
-
-// Of an element, to the targets that vary along queries and keys.
-SCOREMOD_FUNCTION void store_gains(const Arguments& p, const Gains& gains, int b, int h, int q, int kv) {
-  /*{stores}*/
-  if (p.operands[/*{operand}*/ 0 /*{}*/].gradient != nullptr)
-    /*{store}*/ store_f32 /*{}*/ (p.operands[/*{operand}*/ 0 /*{}*/].gradient, /*{offset}*/ 0 /*{}*/,
-                                  gains.of_element[/*{number}*/ 0 /*{}*/]);
-  /*{}*/
 }

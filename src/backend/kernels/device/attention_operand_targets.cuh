@@ -8,6 +8,9 @@
 // No array has no elements.
 constexpr int kMaxRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMaxKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
 constexpr int kMaxTargets = kTargets > 0 ? kTargets : 1;
+// Those that vary along queries and keys come last, and have no sums.
+constexpr int kElementTargets = kTargets - kRowTargets - kKeyTargets - kDifferenceTargets;
+constexpr int kFirstElementTarget = kTargets - kElementTargets;
 
 struct Contributions {
   float of[kMaxTargets];
@@ -44,6 +47,30 @@ SCOREMOD_FUNCTION void store_f16(void* data, long long i, float value) {
 }
 SCOREMOD_FUNCTION void store_bf16(void* data, long long i, float value) {
   ((unsigned short*)data)[i] = (unsigned short)bf16_pair_of(value, 0.0f);
+}
+
+// What an element's targets of that kind gain.
+struct ElementGains {
+  float of[kElementTargets > 0 ? kElementTargets : 1];
+};
+SCOREMOD_FUNCTION void store_element_gains(const Arguments& p, const ElementGains& gains, int b, int h, int q, int kv) {
+  if (q >= p.call.seq_q || kv >= p.call.seq_kv) return;
+  /*{stores}*/
+  if (p.operands[/*{operand}*/ 0 /*{}*/].gradient != nullptr)
+    /*{store}*/ store_f32 /*{}*/ (p.operands[/*{operand}*/ 0 /*{}*/].gradient, /*{offset}*/ 0 /*{}*/,
+                                  gains.of[/*{number}*/ 0 /*{}*/]);
+  /*{}*/
+}
+// They are zero where nobody walks: in a row's tile of keys that is empty. By all of a block's threads but producers.
+SCOREMOD_FUNCTION void clear_tile_gains(const Arguments& p, int b, int h, int query_tile, int key_tile) {
+  if ((int)threadIdx.x >= kThreads) return;
+  for (int i = threadIdx.x; i < kQueries * kKeys; i += kThreads)
+    store_element_gains(p, ElementGains{}, b, h, query_tile * kQueries + i / kKeys, key_tile * kKeys + i % kKeys);
+}
+SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int query_tile) {
+  if (kElementTargets == 0) return;
+  for (int tile = 0; tile < p.call.key_tiles; ++tile)
+    if (state_of(p.call, b, h, query_tile, tile) == kEmptyTile) clear_tile_gains(p, b, h, query_tile, tile);
 }
 
 // Adds a warp's sums of one kind over its threads.

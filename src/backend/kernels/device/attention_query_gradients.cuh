@@ -117,6 +117,8 @@ SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums,
         if (of_sink != 0.0f) mean = multiply_add(-of_sink, terms[m][half][1], mean);
       }
       if (weight != 0.0f) mean /= weight;
+      // A delta that the call's o says is no mean of these.
+      if (kGivenDeltas) mean = 0.0f;
 #pragma unroll
       for (int t = 0; t < kRowTargets; ++t) {
         const float of_weight = of_row(sums.of_weights[m][half][t]), centred = of_row(sums.of_centred[m][half][t]);
@@ -143,6 +145,34 @@ SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums,
   }
 }
 
+// What the walk of a block would write of its rows, all of which are beyond the end of a ragged sequence. By all of the
+// block's threads but producers.
+SCOREMOD_FUNCTION void write_no_gains(const Arguments& p, int b, int h, int query_tile) {
+  const AttentionArguments& call = p.call;
+  if (kTargets == 0 || (int)threadIdx.x >= kThreads) return;
+  const long long head = (long long)b * call.heads_q + h;
+#pragma unroll
+  for (int t = 0; t < kRowTargets; ++t) {
+    if (row_target_is_total(t) && threadIdx.x == 0) row_target_sums(p, t)[head * call.query_tiles + query_tile] = 0.0f;
+    const int first = query_tile * kQueries;
+    for (int q = first + threadIdx.x; !row_target_is_total(t) && q < first + kQueries && q < call.seq_q; q += kThreads)
+      row_target_sums(p, t)[head * call.seq_q + q] = 0.0f;
+  }
+  for (int group = 0; kDifferenceTargets > 0 && group < kDiagonalGroups; ++group) {
+    float* const sums = diagonal_sums(p, b, h, query_tile * kDiagonalGroups + group);
+    for (int i = threadIdx.x; i < diagonal_pitch(call); i += kThreads) sums[i] = 0.0f;
+  }
+  for (int tile = 0; kElementTargets > 0 && tile < call.key_tiles; ++tile) clear_tile_gains(p, b, h, query_tile, tile);
+}
+
+// What an element's targets gain that vary along queries and keys.
+SCOREMOD_FUNCTION ElementGains element_gains(const Differentiated& element) {
+  ElementGains gains{};
+#pragma unroll
+  for (int t = 0; t < kElementTargets; ++t) gains.of[t] = element.gains[kFirstElementTarget + t] * element.centred;
+  return gains;
+}
+
 // Turns products of q and k, and of d_o and v, into gradients of the scores times the scale, in place of the first.
 template <bool kMasked>
 SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kKeyStep>& scores,
@@ -158,10 +188,11 @@ SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kK
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = scores.at[m][n][e];
-        const Differentiated element = differentiate<kMasked>(
-            p, x, products.at[m][n][e], stay.at(n, e), terms[m][e / 2][0], terms[m][e / 2][1], b, h,
-            first_query + m * 16 + e / 2 * 8 + lane / 4, first_key + n * 8 + lane % 4 * 2 + e % 2);
+        const int q = first_query + m * 16 + e / 2 * 8 + lane / 4, kv = first_key + n * 8 + lane % 4 * 2 + e % 2;
+        const Differentiated element = differentiate<kMasked>(p, x, products.at[m][n][e], stay.at(n, e),
+                                                              terms[m][e / 2][0], terms[m][e / 2][1], b, h, q, kv);
         gains.add(element, m, n, e);
+        if (kElementTargets > 0) store_element_gains(p, element_gains(element), b, h, q, kv);
         x = element.gradient;
       }
   }

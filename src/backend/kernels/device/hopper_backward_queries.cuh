@@ -143,7 +143,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
   // The last queries come first: under a causal mask they take longest.
   const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
   const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
-  if (kRaggedQueries && query_tile * kQueries >= queries_of(call, b)) return;
+  if (kRaggedQueries && query_tile * kQueries >= queries_of(call, b)) return write_no_gains(all.rest, b, h, query_tile);
   if (threadIdx.x == 0) tiles.begin();
   everyone_meets();
   if (threadIdx.x >= kThreads) {
@@ -156,6 +156,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     RowGains gains;
     gains.clear();
     gains.diagonals.begin(all.rest, tiles.diagonals, b, h, query_tile);
+    clear_empty_tiles(all.rest, b, h, query_tile);
     consume_keys(all.rest, tiles, dq, gains, b, h, query_tile);
     if (kDifferenceTargets > 0) gains.diagonals.finish(call);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;

@@ -438,6 +438,35 @@ TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
   }
 }
 
+TEST(KernelsBackend, WritesGradientsAlongQueriesAndKeysBesideTheBackwardEverywhere) {
+  AttentionProblem problem = problem_of("operand x: f32 [b, h, q_idx, kv_idx]\nvalue = score + x");
+  problem.operands.front().gradient = true;
+  std::vector<std::string> notes;
+  const auto fused = [&](const AttentionProblem& p, int compute_capability) {
+    Target target = h200();
+    target.device.compute_capability = compute_capability;
+    return kernels_backend().fused_operand_gradients(compiler::compile(p), target, notes).size();
+  };
+  EXPECT_EQ(fused(problem, 90), 1U);
+  EXPECT_EQ(fused(problem, 80), 1U) << "without sums it takes no registers";
+  AttentionProblem given = problem;
+  given.given_deltas = true;
+  EXPECT_EQ(fused(given, 90), 1U);
+  AttentionProblem shared = problem_of("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x");
+  shared.operands.front().gradient = true;
+  EXPECT_EQ(fused(shared, 90), 0U) << "a sum over batches";
+
+  std::vector<UnsupportedReason> reasons;
+  Target other = h200();
+  other.device.compute_capability = 80;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto plain = kernels_backend().candidates(compiled, {Direction::kBackward, true, {}}, other, reasons);
+  const auto written = kernels_backend().candidates(compiled, {Direction::kBackward, true, {0}}, other, reasons);
+  ASSERT_FALSE(written.empty());
+  EXPECT_GT(written[0].predicted.milliseconds, plain[0].predicted.milliseconds);
+  EXPECT_NE(written[0].plan_key, plain[0].plan_key);
+}
+
 TEST(KernelsBackend, SumsATableOfDifferencesBesideTheBackwardWhereItsSumsAreNotTooLarge) {
   std::vector<std::string> notes;
   const auto fused = [&](AttentionProblem problem, std::int64_t length) {
