@@ -18,6 +18,7 @@
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "conformance/conformance.hpp"
+#include "conformance/host_calls.hpp"
 #include "problem/strided_tensor.hpp"
 #include "support/check_report.hpp"
 #include "support/dense_attention.hpp"
@@ -49,21 +50,6 @@ void set_factor(ProblemInputs& inputs, const std::string& name, double value) {
   const auto operand = std::ranges::find(inputs.operands, name, &OwnedOperand::name);
   ASSERT_NE(operand, inputs.operands.end()) << name;
   store_element(operand->bytes.data(), DType::kF32, 0, value);
-}
-
-std::vector<double> tensor_values(const ProblemBuffers& buffers, const std::string& name) {
-  const auto found = std::ranges::find(buffers.outputs(), name, &OutputTensor::name);
-  return test::to_dense(found->bytes, found->tensor.dtype, found->tensor.shape, found->tensor.strides);
-}
-
-ProblemBuffers run(const AttentionProblem& problem, const ProblemInputs& inputs, const std::string& backend) {
-  CompileOptions options;
-  options.backend = backend;
-  const Attention attention = Attention::compile(problem, options);
-  ProblemBuffers buffers(problem, buffers_of(inputs));
-  attention.forward(buffers.forward());
-  if (problem.backward) attention.backward(buffers.backward());
-  return buffers;
 }
 
 /// Of the numbers that the inputs stand for.
@@ -100,15 +86,15 @@ double largest_magnitude(const std::vector<double>& values) {
 void expect_same(const AttentionProblem& problem, const ProblemInputs& inputs, const ProblemBuffers& found,
                  test::DenseResult expected) {
   using problem::dtype_of;
-  expect_near("amax_o", DType::kF32, tensor_values(found, "amax_o"), {largest_magnitude(expected.o)});
+  expect_near("amax_o", DType::kF32, test::output_values(found, "amax_o"), {largest_magnitude(expected.o)});
   const DType dtype_o = dtype_of(problem, TensorRole::kO);
   for (double& o : expected.o) o = saturate(dtype_o, o * factor(inputs, "scale_o"));
-  expect_near("o", dtype_o, tensor_values(found, "o"), expected.o);
-  expect_near("lse", DType::kF32, tensor_values(found, "lse"), expected.lse);
+  expect_near("o", dtype_o, test::output_values(found, "o"), expected.o);
+  expect_near("lse", DType::kF32, test::output_values(found, "lse"), expected.lse);
   const DType gradients = dtype_of(problem, TensorRole::kDQ);
-  expect_near("dq", gradients, tensor_values(found, "dq"), expected.dq);
-  expect_near("dk", gradients, tensor_values(found, "dk"), expected.dk);
-  expect_near("dv", gradients, tensor_values(found, "dv"), expected.dv);
+  expect_near("dq", gradients, test::output_values(found, "dq"), expected.dq);
+  expect_near("dk", gradients, test::output_values(found, "dk"), expected.dk);
+  expect_near("dv", gradients, test::output_values(found, "dv"), expected.dv);
 }
 
 void expect_backends_conform(const AttentionProblem& problem, const ProblemInputs& inputs) {
@@ -131,7 +117,7 @@ TEST(Float8Problems, AreAttentionOfTheNumbersThatTheyStandFor) {
         problem.dtype_d_o = dtype_d_o;
         problem.dtype_gradients = dtype_o ? std::optional(DType::kF32) : std::nullopt;
         const ProblemInputs inputs = random_inputs(problem);
-        expect_same(problem, inputs, run(problem, inputs, "reference"), dense(problem, inputs));
+        expect_same(problem, inputs, test::run_calls(problem, inputs, "reference"), dense(problem, inputs));
         expect_backends_conform(problem, inputs);
       }
     }
@@ -145,10 +131,10 @@ TEST(Float8Problems, SaturateTheirOutput) {
     ProblemInputs inputs = random_inputs(problem);
     set_factor(inputs, "scale_o", 1e6);
     for (const char* backend : {"reference", "cpu"}) {
-      const ProblemBuffers found = run(problem, inputs, backend);
+      const ProblemBuffers found = test::run_calls(problem, inputs, backend);
       const double largest = dtype == DType::kE4M3 ? 448 : 57344;
-      EXPECT_EQ(largest_magnitude(tensor_values(found, "o")), largest) << backend;
-      EXPECT_LT(tensor_values(found, "amax_o").front(), 10) << backend;
+      EXPECT_EQ(largest_magnitude(test::output_values(found, "o")), largest) << backend;
+      EXPECT_LT(test::output_values(found, "amax_o").front(), 10) << backend;
     }
     expect_backends_conform(problem, inputs);
   }
@@ -160,9 +146,9 @@ TEST(Float8Problems, KeepNanAndSayItInTheAmax) {
   ProblemInputs inputs = random_inputs(problem);
   inputs.v[0] = std::byte{0x7f};
   for (const char* backend : {"reference", "cpu"}) {
-    const ProblemBuffers found = run(problem, inputs, backend);
-    EXPECT_TRUE(std::isnan(tensor_values(found, "o").front())) << backend;
-    EXPECT_TRUE(std::isnan(tensor_values(found, "amax_o").front())) << backend;
+    const ProblemBuffers found = test::run_calls(problem, inputs, backend);
+    EXPECT_TRUE(std::isnan(test::output_values(found, "o").front())) << backend;
+    EXPECT_TRUE(std::isnan(test::output_values(found, "amax_o").front())) << backend;
   }
 }
 
