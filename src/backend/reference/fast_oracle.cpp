@@ -1,7 +1,6 @@
 #include "backend/reference/fast_oracle.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
@@ -10,12 +9,11 @@
 #include <span>
 #include <thread>
 
-#include "backend/reference/dense_tensor.hpp"
-#include "backend/reference/double_kernels.hpp"
+#include "backend/reference/oracle_task.hpp"
+#include "backend/reference/padded_matrix.hpp"
 #include "backend/reference/sink_value.hpp"
 #include "backend/reference/strip_evaluator.hpp"
 #include "base/fail.hpp"
-#include "problem/call_dropout.hpp"
 
 namespace scoremod::backend::reference {
 namespace {
@@ -26,72 +24,10 @@ using problem::TensorRole;
 constexpr std::size_t kBlockRows = 32;
 constexpr double kZero = 0;
 
-std::size_t padded(std::size_t count) { return (count + kDoubleAlignment - 1) / kDoubleAlignment * kDoubleAlignment; }
-
-/// Rows of a matrix for add_product(), zero beyond its columns.
-struct Matrix {
-  std::size_t columns = 0, stride = 0;
-  std::vector<double> data;
-  bool finite = true;
-
-  Matrix() = default;
-  Matrix(std::size_t rows, std::size_t column_count)
-      : columns(column_count), stride(padded(column_count)), data(rows * stride) {}
-
-  double* row(std::size_t r) { return data.data() + r * stride; }
-  const double* row(std::size_t r) const { return data.data() + r * stride; }
-  void clear() { std::fill(data.begin(), data.end(), 0.0); }
-
-  /// Copies `rows` dense rows.
-  void load(const double* from, std::size_t rows) {
-    finite = std::all_of(from, from + rows * columns, [](double x) { return std::isfinite(x); });
-    for (std::size_t r = 0; r < rows; ++r) std::copy_n(from + r * columns, columns, row(r));
-  }
-  void load_transposed(const Matrix& from, std::size_t rows) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t c = 0; c < from.columns; ++c) row(c)[r] = from.row(r)[c];
-    }
-  }
-};
-
-/// What all threads share.
-struct Task {
-  Task(const compiler::CompiledProblem& compiled_problem, const InputTensors& inputs, const CallParameters& call)
-      : compiled(compiled_problem),
-        problem(compiled.problem),
-        parameters(call),
-        q(load_dense<double>(problem, TensorRole::kQ, inputs.q, inputs.operands)),
-        k(load_dense<double>(problem, TensorRole::kK, inputs.k, inputs.operands)),
-        v(load_dense<double>(problem, TensorRole::kV, inputs.v, inputs.operands)),
-        operands(view_operands(problem, inputs.operands)),
-        scale_o(problem::StoredUnit(problem, TensorRole::kO).scale(inputs.operands)),
-        dtype_o(problem::dtype_of(problem, TensorRole::kO)),
-        dropout(problem, call.dropout_seed, call.dropout_offset, call.offsets, inputs.operands) {}
-
-  std::size_t query_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    return static_cast<std::size_t>((b * problem.heads_q + h) * problem.seq_q + i);
-  }
-
-  const compiler::CompiledProblem& compiled;
-  const AttentionProblem& problem;
-  const CallParameters& parameters;
-  const std::vector<double> q, k, v;
-  const std::vector<OperandView> operands;
-  const double scale_o;
-  const DType dtype_o;
-  const problem::CallDropout dropout;
-  std::vector<double> d_o;            ///< empty for a forward
-  std::optional<Program> derivative;  ///< likewise nothing
-  ForwardResult<double> forward;      ///< of a forward
-  BackwardResult<double> backward;    ///< of a backward
-  std::mutex mutex;                   ///< of the operands' gradients, the largest output and the progress
-  std::atomic<std::int64_t> next_unit{0}, rows_done{0};
-};
-
 /// One thread's memory. A unit of work is one (batch, key/value head), whose dk and dv it owns.
 class Worker {
  public:
-  Worker(Task& task, const Progress& progress)
+  Worker(OracleTask& task, const Progress& progress)
       : task_(task),
         problem_(task.problem),
         progress_(progress),
@@ -173,9 +109,9 @@ class Worker {
     for (std::size_t r = 0; r < rows; ++r) {
       if (std::isnan(lse_[r])) std::fill_n(o_.row(r), dim_v_, lse_[r]);
     }
-    add({rows, v_.stride, keys_, shares_.data.data(), shares_.stride, 1, v_.data.data(), v_.stride, o_.data.data(),
-         o_.stride},
-        v_.finite, left_);
+    add_kept({rows, v_.stride, keys_, shares_.data.data(), shares_.stride, 1, v_.data.data(), v_.stride, o_.data.data(),
+              o_.stride},
+             v_.finite, left_);
     if (derivative_) {
       differentiate(first, i, rows);
     } else {
@@ -237,16 +173,16 @@ class Worker {
     multiply(d_o_, rows, v_transposed_, dim_v_, d_weights_);
     for (std::size_t r = 0; r < rows; ++r) differentiate_row(query + static_cast<std::int64_t>(r), r);
     dq_.clear();
-    add({rows, k_.stride, keys_, d_weights_.data.data(), d_weights_.stride, 1, k_.data.data(), k_.stride,
-         dq_.data.data(), dq_.stride},
-        k_.finite, kept_);
+    add_kept({rows, k_.stride, keys_, d_weights_.data.data(), d_weights_.stride, 1, k_.data.data(), k_.stride,
+              dq_.data.data(), dq_.stride},
+             k_.finite, kept_);
     store(dq_, rows, task_.backward.dq.data() + first * dim_qk_);
-    add({keys_, q_.stride, rows, d_weights_.data.data(), 1, d_weights_.stride, q_.data.data(), q_.stride,
-         dk_.data.data(), dk_.stride},
-        q_.finite, kept_);
-    add({keys_, d_o_.stride, rows, shares_.data.data(), 1, shares_.stride, d_o_.data.data(), d_o_.stride,
-         dv_.data.data(), dv_.stride},
-        d_o_.finite, left_);
+    add_kept({keys_, q_.stride, rows, d_weights_.data.data(), 1, d_weights_.stride, q_.data.data(), q_.stride,
+              dk_.data.data(), dk_.stride},
+             q_.finite, kept_);
+    add_kept({keys_, d_o_.stride, rows, shares_.data.data(), 1, shares_.stride, d_o_.data.data(), d_o_.stride,
+              dv_.data.data(), dv_.stride},
+             d_o_.finite, left_);
   }
 
   /// Turns one row of dO V^T into the gradient of the products of q and k.
@@ -294,26 +230,6 @@ class Worker {
       body(first, std::min(StripEvaluator::kMaxKeys, keys_ - first));
   }
 
-  /// out = a b, where a's terms that are not finite belong to their row or column alone.
-  static void multiply(const Matrix& a, std::size_t rows, const Matrix& b, std::size_t depth, Matrix& out) {
-    out.clear();
-    add_product(
-        {rows, b.stride, depth, a.data.data(), a.stride, 1, b.data.data(), b.stride, out.data.data(), out.stride});
-  }
-
-  /// Without the terms that are not kept, where B is not finite: 0 * inf is NaN. A's rows and steps are a query and a
-  /// key, in either order.
-  static void add(const DoubleProduct& p, bool finite, const std::vector<std::uint8_t>& kept) {
-    if (finite) return add_product(p);
-    for (std::size_t row = 0; row < p.rows; ++row) {
-      for (std::size_t step = 0; step < p.depth; ++step) {
-        const std::size_t at = row * p.a_row_stride + step * p.a_step_stride;
-        if (kept[at] == 0) continue;
-        for (std::size_t c = 0; c < p.columns; ++c) p.c[row * p.c_stride + c] += p.a[at] * p.b[step * p.b_stride + c];
-      }
-    }
-  }
-
   static void store(const Matrix& matrix, std::size_t rows, double* out) {
     for (std::size_t r = 0; r < rows; ++r) std::copy_n(matrix.row(r), matrix.columns, out + r * matrix.columns);
   }
@@ -338,7 +254,7 @@ class Worker {
     progress_(static_cast<double>(done) / static_cast<double>(problem_.batch * problem_.heads_q * problem_.seq_q));
   }
 
-  Task& task_;
+  OracleTask& task_;
   const AttentionProblem& problem_;
   const Progress& progress_;
   const std::size_t keys_, dim_qk_, dim_v_;
@@ -358,7 +274,7 @@ class Worker {
   std::optional<double> sink_;  ///< of the head
 };
 
-void run(Task& task, int threads, const Progress& progress) {
+void run(OracleTask& task, int threads, const Progress& progress) {
   // A thread costs as much as some ten thousand scores.
   constexpr double kLeastScores = 20000;
   const AttentionProblem& p = task.problem;
@@ -378,7 +294,7 @@ void run(Task& task, int threads, const Progress& progress) {
 
 ForwardResult<double> fast_forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
                                    const CallParameters& parameters, int threads, const Progress& progress) {
-  Task task(compiled, inputs, parameters);
+  OracleTask task(compiled, inputs, parameters);
   const std::size_t rows = task.query_row(task.problem.batch, 0, 0);
   task.forward.o.resize(rows * static_cast<std::size_t>(task.problem.dim_v));
   task.forward.lse.resize(rows);
@@ -391,7 +307,7 @@ ForwardResult<double> fast_forward(const compiler::CompiledProblem& compiled, co
 BackwardResult<double> fast_backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
                                      const CallParameters& parameters, int threads, const Progress& progress) {
   if (!compiled.backward) fail_bug("the problem was compiled without a derivative");
-  Task task(compiled, inputs, parameters);
+  OracleTask task(compiled, inputs, parameters);
   task.derivative = compiled.backward->program;
   task.d_o = load_dense<double>(task.problem, TensorRole::kDO, inputs.d_o, inputs.operands);
   task.backward.dq.resize(task.q.size());

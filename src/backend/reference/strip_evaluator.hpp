@@ -6,16 +6,9 @@
 #include <vector>
 
 #include "backend/reference/interpreter.hpp"
+#include "backend/reference/strip_operations.hpp"
 
 namespace scoremod::backend::reference {
-
-/// One node's values over a strip of keys: lane i is at data[i * step], in the member of the node's type.
-struct Lanes {
-  const double* f = nullptr;
-  const std::int32_t* i = nullptr;
-  const std::uint8_t* b = nullptr;
-  std::size_t step = 1;  ///< 0 where all lanes share one value
-};
 
 /// Computes a program in float64 at a strip of keys of one query, node by node over all of its lanes, and each node no
 /// more often than it changes. What an op computes is the same inline function as the interpreter's, so that the two
