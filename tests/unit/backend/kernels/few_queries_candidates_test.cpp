@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/kernels_backend.hpp"
+#include "base/concat.hpp"
+#include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
+#include "unit/backend/kernels/kernel_candidates.hpp"
+#include "verification/trial_problem.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+/// Four heads share one of keys.
+AttentionProblem decoding(std::int64_t seq_q, const char* program = "value = score") {
+  AttentionProblem problem = problem_of(program);
+  problem.batch = 16;
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = seq_q;
+  problem.seq_kv = 8192;
+  problem.backward = problem.stats = false;
+  for (std::size_t i = 0; i < problem.operands.size(); ++i)
+    problem.operands[i] = problem::default_spec(problem, problem.program.operands()[i]);
+  return problem;
+}
+
+TEST(KernelsBackend, OffersFewQueriesTheRowsThatTheyFill) {
+  for (const auto& [queries, rows] : {std::pair{1, "16x"}, {4, "16x"}, {8, "32x"}, {16, "64x"}}) {
+    for (const Target& target : {h200(), a100()}) {
+      auto candidates = candidates_of(decoding(queries), Direction::kForward, target);
+      const auto best = std::ranges::min_element(
+          candidates, {}, [](const Candidate& candidate) { return candidate.predicted.milliseconds; });
+      EXPECT_NE(best->label.find(concat("few-query kernels with tiles of ", rows)), std::string::npos) << best->label;
+    }
+  }
+  for (const Candidate& candidate : candidates_of(decoding(65), Direction::kForward))
+    EXPECT_EQ(candidate.label.find("few-query"), std::string::npos);
+}
+
+TEST(KernelsBackend, SharesOutKeysWhereHeadsDoNotFillTheDevice) {
+  const auto workspace = [](std::int64_t batch) {
+    AttentionProblem problem = decoding(1);
+    problem.batch = batch;
+    const auto candidates = candidates_of(problem, Direction::kForward);
+    const auto milliseconds = [](const Candidate& candidate) { return candidate.predicted.milliseconds; };
+    return std::ranges::min_element(candidates, {}, milliseconds)->workspace_bytes;
+  };
+  EXPECT_EQ(workspace(16), 0U);
+  EXPECT_GT(workspace(2), 0U);
+}
+
+TEST(KernelsBackend, BuildsNothingForACacheThatGrows) {
+  AttentionProblem longer = decoding(4);
+  longer.seq_kv = 30000;
+  longer.batch = 1;
+  const auto some = candidates_of(decoding(4), Direction::kForward), more = candidates_of(longer, Direction::kForward);
+  ASSERT_EQ(some.size(), more.size());
+  for (std::size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i].plan_key, more[i].plan_key);
+}
+
+/// The trial has other numbers of queries and heads: every shape is among its candidates all the same.
+TEST(KernelsBackend, HasFewQueriesVerifiedByASmallProblem) {
+  for (const char* program : {"value = score", kCausal, "operand x: i32 [b]\nvalue = score\nkeep = kv_idx < x"}) {
+    for (const std::int64_t queries : {1, 4, 16}) {
+      const compiler::CompiledProblem compiled = compiler::compile(decoding(queries, program));
+      std::vector<UnsupportedReason> reasons;
+      const Task forward{Direction::kForward, true, {}};
+      const auto own = kernels_backend().candidates(compiled, forward, h200(), reasons),
+                 tried = kernels_backend().candidates(verification::trial_problem(compiled), forward, h200(), reasons);
+      for (const Candidate& candidate : own)
+        EXPECT_TRUE(std::ranges::count(tried, candidate.structural_key, &Candidate::structural_key) == 1)
+            << program << ", " << queries << " queries: " << candidate.label;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::backend
