@@ -168,7 +168,7 @@ def test_without_queries_or_keys_each_row_has_no_key(change, compiled, random):
         (lambda q, k, v: (q, k[:1], v[:1]), "key: expected the batch of query"),
         (lambda q, k, v: (q[..., :0], k[..., :0], v), "not empty"),
         (lambda q, k, v: (q[:0], k, v), "key: expected the batch of query, 0, found 2"),
-        (lambda q, k, v: (torch.tensor(1.0),) * 3, r"query: expected 4 dimensions \[batch, heads, sequence, dim\], found shape \(\)"),
+        (lambda q, k, v: (torch.tensor(1.0),) * 3, r"query: expected 4 dimensions .* found shape \(\)"),
         (lambda q, k, v: (q.to("meta"), k, v), "one device"),
     ],
 )

@@ -8,7 +8,7 @@ from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
 from scoremod.torch.attention_ops import attention
-from scoremod.torch.call import PAGED, TENSOR_DTYPES, check_dtypes, check_places
+from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents
 from scoremod.torch.compiled_call import call_in_graph
@@ -124,12 +124,20 @@ def flex_attention(
         o, lse, largest = sharded.results(*rows[:3], sink)
         amax = None
     else:
-        mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink)
-        place, longest, covers = (None, (None, None), True) if placed is None else (placed.place, placed.longest, placed.covers)
-        descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
-        factors, dtype_o = factors_of(query, descales, scale_o, out_dtype, return_amax_o)
-        arguments = query, key, value, score_mod, mask_mod, dropout, (*bound, *factors), bool(enable_gqa), with_lse
-        of_float8 = (TENSOR_DTYPES.get(dtype_o), bool(return_amax_o), len(factors))
+        bound, place, longest, covers, dtype_o, of_float8 = (), None, (None, None), True, None, ()
+        # What most calls have none of is not looked at: each call would pay for it.
+        is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
+        if is_placed or sink is not None:
+            mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink)
+            if placed is not None:
+                place, longest, covers = placed.place, placed.longest, placed.covers
+        has_factors = descale_q is not None or descale_k is not None or descale_v is not None or scale_o is not None or out_dtype is not None
+        if has_factors or return_amax_o or getattr(query, "dtype", None) in FLOAT8:
+            check_places(query, key, value)
+            descales = {"descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v}
+            factors, dtype_o = factors_of(query, descales, scale_o, out_dtype, return_amax_o)
+            bound, of_float8 = (*bound, *factors), (TENSOR_DTYPES.get(dtype_o), bool(return_amax_o), len(factors))
+        arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
         if torch.compiler.is_dynamo_compiling():
             options = (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
@@ -203,6 +211,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         call = known(kind)
         if call is not None:
             return call(query, key, value, captured, bound, dropout)
+    check_places(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*_autocast(query, key, value), bound, options)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
