@@ -110,7 +110,8 @@ DOCUMENTS = packed_documents.read_documents()
 
 def wrong_gradients(attention, rate=0.25):
     """Names of parameters whose gradients are further from the dense ones than their tolerance."""
-    batch = next(packed_documents.batches(DOCUMENTS, PACKED_SHAPE, 1))
+    # Paragraphs of docs/, which change: one of them may fill a batch, whose offsets no fault would move.
+    batch = next(each for each in packed_documents.batches(DOCUMENTS, PACKED_SHAPE, 100) if each[-1][1] < each[-1][-1])
     params = packed_documents.init(PACKED_SHAPE, DOCUMENTS.alphabet)
     errors = packed_documents.gradient_errors(attention, "float32", rate, params, jax.random.key(2), *batch)
     assert len(errors) == 10
