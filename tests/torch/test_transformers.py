@@ -87,10 +87,12 @@ def test_logits_and_gradients_are_those_of_eager(name, padding, seed, random):
     exact = make(name, "eager", seed)
     truth = logits_and_gradients(exact.double(), given, weight)
     assert len(found) == len(plain) == len(truth) > 10
+    largest = max(t.abs().max() for t in truth[1:])
     for x, p, t in zip(found, plain, truth):
         x, p, t = x.double(), p.double(), t.double()
-        # Rounding adds up over layers and tokens: eager's own distance from float64 tells how far, for each parameter and for all.
-        allowed = 4 * (p - t).abs().max() + 64 * torch.finfo(torch.float32).eps * t.abs().max()
+        # Rounding adds up over layers and tokens: eager's own distance from float64 tells how far, for each parameter and for all. A key's bias
+        # changes nothing: its gradient is what rounding leaves of terms as large as other gradients.
+        allowed = 4 * (p - t).abs().max() + torch.finfo(torch.float32).eps * (64 * t.abs().max() + largest)
         assert (x - t).abs().max() <= allowed
 
 
