@@ -49,7 +49,8 @@ backend::CallParameters Trial::parameters() {
   const AttentionProblem& p = problem().problem;
   // Different along every axis, and small enough that masks still keep something.
   IndexOffsets offsets = p.index_offsets ? IndexOffsets{1, 2, 5, 3} : IndexOffsets{};
-  // Sequences that offsets or tables place are whole, and no engine has to take others.
+  // Sequences that offsets or tables place are whole and all there: calls take no offset along their axes.
+  if (p.tokens_q || p.tokens_kv) offsets.batch = 0;
   if (p.tokens_q) offsets.query = 0;
   if (p.tokens_kv || p.paged) offsets.key = 0;
   constexpr std::uint64_t kDropoutSeed = 0x5eed'0123'4567'89ab, kDropoutOffset = 3;

@@ -12,6 +12,7 @@
 #include "backend/cpu/backward_plan.hpp"
 #include "backend/cpu/forward_plan.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/problem_for.hpp"
 #include "verification/verdict.hpp"
@@ -164,6 +165,41 @@ TEST(VerifyPlan, TakesWhatRoundingLeavesOfTheGradientsOfOneKey) {
   EXPECT_GT(empty, 0);
   EXPECT_NE(wrong_backward(trial, [&](const BackwardTensors& t) { static_cast<float*>(t.dk)[0] = kNan; }), "");
   EXPECT_NE(wrong_backward(trial, [&](const BackwardTensors& t) { fill(t.dv, 0, width, 0.5f); }), "");
+}
+
+/// A number for each head is a sum of many rounded weights, whose error may by chance be far below their own.
+TEST(VerifyPlan, HoldsFewNumbersToTheRoundingOfTheirTerms) {
+  AttentionProblem p = subject_of("value = score + f32(kv_idx - q_idx) * 0.1\nkeep = kv_idx <= q_idx").problem;
+  p.dtype = DType::kBF16;
+  p.sink = Sink::kLearned;
+  p.dropout = 0.3F;
+  TrialOf trial(compiler::compile(problem::with_implied_operands(p)));
+  const std::int64_t heads = trial.problem.heads_q;
+  ASSERT_LT(heads, 16);
+  const auto times = [&](float factor) {
+    return wrong_backward(trial,
+                          [&](const BackwardTensors& t) {
+                            auto* const gradient = static_cast<float*>(t.d_operands[0]);
+                            for (std::int64_t h = 0; h < heads; ++h) gradient[h] *= factor;
+                          },
+                          {0});
+  };
+  for (const float few : {0x1p-11f, 0x1p-10f}) {
+    EXPECT_EQ(times(1 + few), "");
+    EXPECT_EQ(times(1 - few), "");
+  }
+  EXPECT_NE(times(1 + 0x1p-5f), "");
+}
+
+TEST(VerifyPlan, FindsRightPlansOfSequencesThatOffsetsPlaceRight) {
+  AttentionProblem ragged = subject_of(kBiased).problem;
+  ragged.tokens_q = 40;
+  ragged.tokens_kv = 90;
+  ragged.q = ragged.k = ragged.v = ragged.o = {Layout::kTHD, {}};
+  ragged.index_offsets = true;
+  TrialOf trial(compiler::compile(ragged));
+  EXPECT_EQ(wrong_forward(trial, {}), "");
+  EXPECT_EQ(wrong_backward(trial, {}), "");
 }
 
 TEST(VerifyPlan, JudgesRowsWhereOffsetsPlaceThem) {
