@@ -80,6 +80,10 @@ void gradients_elsewhere(AttentionProblem& p) {
   p.dv = TensorLayout{Layout::kBSHD, Strides{p.heads_kv * p.seq_kv * p.dim_v, 1, p.heads_kv * p.dim_v, p.heads_kv}};
 }
 
+void dropout_places(AttentionProblem& p) {
+  p.operands.push_back({problem::kDropoutKeys, DType::kI32, {p.batch, 10}, {}});
+}
+
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDifferences =
     "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]\nkeep = kv_idx <= q_idx + 30";
@@ -146,6 +150,17 @@ const Case kCases[] = {
      0.4F,
      false,
      nullptr,
+     true},
+    {"dropout by keys and places",
+     "value = score\nkeep = (q_idx + kv_idx) % 7 != 3",
+     {3, 4, 2, 130, 150, 64, 64},
+     DType::kBF16,
+     {},
+     false,
+     Sink::kNone,
+     0.4F,
+     false,
+     dropout_places,
      true},
     {"dropout with one query",
      "value = score",

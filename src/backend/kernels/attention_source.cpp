@@ -164,6 +164,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"sink", flag(problem.sink != Sink::kNone)},
                                              {"dropout", flag(problem.dropout > 0)},
                                              {"dropout_keys", flag(problem.dropout_keys)},
+                                             {"dropout_places", flag(problem::has_dropout_places(problem))},
                                              {"max_logit", flag(problem.max_logit)},
                                              {"ragged_queries", flag(problem.tokens_q.has_value())},
                                              {"ragged_keys", flag(problem.tokens_kv.has_value())},

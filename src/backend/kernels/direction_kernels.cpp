@@ -10,7 +10,6 @@
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
-#include "problem/implied_operands.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -41,11 +40,6 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
   if (is_float8(dtype))
     reasons.push_back(
         unsupported(Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype))));
-  if (problem::has_dropout_places(compiled.problem)) {
-    reasons.push_back(
-        unsupported(Rule::kDropout,
-                    "expected 'dropout_keys' of four words for each batch, found ten, which place queries and keys"));
-  }
   if (dim_qk > kMaxDim || dim_v > kMaxDim) {
     reasons.push_back(unsupported(Rule::kHeadDim, concat("expected head dims of at most ", kMaxDim, ", found ", dim_qk,
                                                          " of q and k and ", dim_v, " of v")));

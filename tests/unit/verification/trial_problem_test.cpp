@@ -57,6 +57,10 @@ TEST(TrialProblem, HasTheKeysOfItsOwnBatches) {
   const AttentionProblem trial = trial_problem(compiler::compile(problem)).problem;
   EXPECT_NO_THROW(validate(trial));
   EXPECT_EQ(trial.operands.back().shape, (std::vector<std::int64_t>{trial.batch, 4}));
+  problem.operands.push_back({"dropout_keys", DType::kI32, {problem.batch, 10}, {}});
+  const AttentionProblem placed = trial_problem(compiler::compile(problem)).problem;
+  EXPECT_NO_THROW(validate(placed));
+  EXPECT_EQ(placed.operands.back().shape, (std::vector<std::int64_t>{placed.batch, 10}));
 }
 
 TEST(TrialProblem, KeepsPartialTilesSingleRowsAndShortLengths) {

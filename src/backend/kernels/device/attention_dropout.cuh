@@ -5,10 +5,23 @@
 #include "backend/cuda/dropout_mask.cuh"
 #include "backend/kernels/device/attention_tiles.cuh"
 
+// Where a part of a sequence has its queries, or its keys, in the whole: DropoutPlaces of problem/call_dropout.hpp.
+struct DropoutPlaces {
+  unsigned first, tokens, step;
+
+  SCOREMOD_MEMBER unsigned at(unsigned i) const {
+    if (!kDropoutPlaces) return i;
+    return tokens == 0 ? first + i : first + i / tokens * step + i % tokens;
+  }
+  // Whether four neighbours from a multiple of four on are so in the whole, too.
+  SCOREMOD_MEMBER bool by_fours() const { return !kDropoutPlaces || (first | tokens | step) % 4u == 0; }
+};
+
 // What a batch's weights are dropped by.
 struct BatchDropout {
   DropoutKey key;
   unsigned b, first_h, offset_q, offset_kv;
+  DropoutPlaces queries = {}, keys = {};
 
   SCOREMOD_MEMBER BatchDropout(const AttentionArguments& call, int batch)
       : key{{call.dropout.key[0], call.dropout.key[1]}, call.dropout.threshold},
@@ -22,13 +35,20 @@ struct BatchDropout {
     key.key[1] = words[call.dropout.word];
     b = words[2 * call.dropout.word];
     first_h += words[3 * call.dropout.word];
+    if (!kDropoutPlaces) return;
+    queries = {words[4 * call.dropout.word], words[5 * call.dropout.word], words[6 * call.dropout.word]};
+    keys = {words[7 * call.dropout.word], words[8 * call.dropout.word], words[9 * call.dropout.word]};
   }
+  // Whether four() is told a tile's keys.
+  SCOREMOD_MEMBER bool by_fours() const { return offset_kv % 4u == 0 && keys.by_fours(); }
   SCOREMOD_MEMBER bool one(int h, int q, int kv) const {
-    return one_stays(key, b, (unsigned)h + first_h, (unsigned)q + offset_q, (unsigned)kv + offset_kv);
+    return one_stays(key, b, (unsigned)h + first_h, queries.at((unsigned)q + offset_q),
+                     keys.at((unsigned)kv + offset_kv));
   }
   // Of four neighbouring keys that share an evaluation.
   SCOREMOD_MEMBER unsigned four(int h, int q, int first_kv) const {
-    return four_stay(key, b, (unsigned)h + first_h, (unsigned)q + offset_q, ((unsigned)first_kv + offset_kv) / 4u);
+    return four_stay(key, b, (unsigned)h + first_h, queries.at((unsigned)q + offset_q),
+                     keys.at((unsigned)first_kv + offset_kv) / 4u);
   }
 };
 
@@ -44,7 +64,7 @@ SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int 
   const BatchDropout dropout(call, b);
   const int lane = threadIdx.x % 32;
   unsigned bits = 0;
-  if (call.offset_kv % 4 != 0) {
+  if (!dropout.by_fours()) {
 #pragma unroll 1
     for (int i = 0; i < kColumns / 2; ++i) {
       const RowOwner of = owner_of(call, h, first_row + i % 4 / 2 * 8 + lane / 4);
@@ -71,7 +91,7 @@ SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, i
   const BatchDropout dropout(call, b);
   const int lane = threadIdx.x % 32;
   unsigned bits = 0;
-  if (call.offset_kv % 4 != 0) {
+  if (!dropout.by_fours()) {
 #pragma unroll 1
     for (int i = 0; i < kColumns / 2; ++i) {
       const int q = first_query + i / 4 * 8 + lane % 4 * 2 + i % 2, kv = first_key + i % 4 / 2 * 8 + lane / 4;

@@ -24,7 +24,8 @@ constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // rows' deltas 
 constexpr bool kSink = /*{sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()
 constexpr bool kDropout = /*{dropout}*/ true /*{}*/;            // weights are dropped after the softmax
 constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // the call binds what decides which
-constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;         // the largest score of each row is an output
+constexpr bool kDropoutPlaces = /*{dropout_places}*/ true /*{}*/;  // and where its queries and keys are in the whole
+constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;            // the largest score of each row is an output
 // Sequences lie one after the other, without padding; keys lie in blocks of a pool, of so many rows.
 constexpr bool kRaggedQueries = /*{ragged_queries}*/ true /*{}*/, kRaggedKeys = /*{ragged_keys}*/ true /*{}*/;
 constexpr bool kPaged = /*{paged}*/ false /*{}*/;
