@@ -51,12 +51,19 @@ struct Elements {
 /// Of an exponential, a sum and a quotient in float32; and so is an LSE of this magnitude off, and what comes from it.
 double float_move(double lse) { return 4 * 0x1p-24 * (1 + std::abs(lse)); }
 
+/// How many times the plain evaluation's error another's may have; of few numbers more. The ratio of the mean squares
+/// of two such errors has an F distribution: of four numbers each it is beyond 2^2 once in 10 times, and beyond 8^2
+/// once in 1400, by (1 + 3 x) / (1 + x)^3.
+constexpr double kTimesPlain = 2, kTimesPlainOfFew = 8;
+double times_plain(std::size_t numbers) { return numbers < kMinRows ? kTimesPlainOfFew : kTimesPlain; }
+
+/// `times` of the plain evaluation's error, and the band, are the tolerance.
 OutputError worst_of(const problem::StridedTensor& tensor, const Elements& elements, const std::vector<double>& band,
-                     const std::string& rows) {
+                     double times, const std::string& rows) {
   const OutputCheck check = compare_output(tensor, {elements.found, elements.oracle, elements.plain, band});
   const ErrorBound& bound = check.tighter();
   const double size = bound.scale > 0 ? bound.scale : 1;
-  const double tolerance = bound.tolerance() / size;
+  const double tolerance = (times * bound.plain_error + bound.band) / size;
   if (check.wrong_kind > 0) return {tensor.name, std::numeric_limits<double>::quiet_NaN(), tolerance, rows};
   // Terms that cancel, such as the gradient of what is added to whole rows: nothing is left but rounding, in the oracle
   // too, unless its terms cancel to 0. What is 0 because it has no terms is so in the plain evaluation.
@@ -70,17 +77,17 @@ double badness(const OutputError& error) {
   return error.error == 0 ? 0 : error.error / error.tolerance;
 }
 
-/// Judges all elements and then each class. `band` makes the rounding band of a class's elements.
+/// Judges all elements and then each class by worst_of(). `band` makes the rounding band of a class's elements.
 template <class Band>
 OutputError worst(const problem::StridedTensor& tensor, const Elements& all, std::span<const RowClass> classes,
-                  std::size_t fewest_rows, const Band& band) {
-  OutputError result = worst_of(tensor, all, band(all.oracle, classes.front()), "");
+                  std::size_t fewest_rows, double times, const Band& band) {
+  OutputError result = worst_of(tensor, all, band(all.oracle, classes.front()), times, "");
   const std::size_t width = all.oracle.size() / std::max<std::size_t>(classes.front().rows.size(), 1);
   for (const RowClass& part : classes.subspan(1)) {
     const Elements elements{rows_of(all.found, part.rows, width), rows_of(all.oracle, part.rows, width),
                             rows_of(all.plain, part.rows, width)};
     if (part.rows.size() < fewest_rows && has_size(elements.oracle)) continue;
-    const OutputError error = worst_of(tensor, elements, band(elements.oracle, part), part.name);
+    const OutputError error = worst_of(tensor, elements, band(elements.oracle, part), times, part.name);
     if (badness(error) >= badness(result)) result = error;
   }
   return result;
@@ -116,7 +123,7 @@ OutputError output_error(const problem::StridedTensor& tensor, const std::vector
                          const std::vector<double>& oracle, const std::vector<float>& plain,
                          std::span<const RowClass> classes) {
   const double size_of_all = root_mean_square(oracle);
-  return worst(tensor, {found, oracle, plain}, classes, kMinRows,
+  return worst(tensor, {found, oracle, plain}, classes, kMinRows, times_plain(oracle.size()),
                [&](const std::vector<double>& elements, const RowClass& part) {
                  const double unit = unit_roundoff(tensor.dtype) + float_move(part.largest_lse);
                  // Over all elements only their own sizes count; of nothing but zeros the norm is taken for 1.
@@ -132,12 +139,13 @@ OutputError output_error(const problem::StridedTensor& tensor, const std::vector
 OutputError lse_error(const std::vector<double>& found, const std::vector<double>& oracle,
                       const std::vector<float>& plain, DType dtype, std::span<const RowClass> classes) {
   const problem::StridedTensor tensor{"lse", DType::kF32, {static_cast<std::int64_t>(oracle.size())}, {1}};
-  return worst(tensor, {found, oracle, plain}, classes, 0, [&](const std::vector<double>& elements, const RowClass&) {
-    std::vector<double> band;
-    band.reserve(elements.size());
-    for (const double lse : elements) band.push_back(unit_roundoff(dtype) + float_move(lse));
-    return band;
-  });
+  return worst(tensor, {found, oracle, plain}, classes, 0, kTimesPlain,
+               [&](const std::vector<double>& elements, const RowClass&) {
+                 std::vector<double> band;
+                 band.reserve(elements.size());
+                 for (const double lse : elements) band.push_back(unit_roundoff(dtype) + float_move(lse));
+                 return band;
+               });
 }
 
 }  // namespace scoremod::verification

@@ -12,9 +12,11 @@ namespace scoremod::verification {
 /// How far an output is from the float64 oracle, relative to the oracle's own size: where it is worst.
 struct OutputError {
   std::string name;
-  double error = 0;      ///< NaN where one is not finite and the other is, or is another infinity
-  double tolerance = 0;  ///< twice the plain same-precision evaluation's own distance, and half a unit of the dtype
-  std::string rows;      ///< which rows, such as "rows without a key"; empty for all elements together
+  double error = 0;  ///< NaN where one is not finite and the other is, or is another infinity
+  /// Twice the plain same-precision evaluation's own distance, or of fewer than 16 numbers eight times, and half a unit
+  /// of the dtype.
+  double tolerance = 0;
+  std::string rows;  ///< which rows, such as "rows without a key"; empty for all elements together
 
   bool right() const { return error <= tolerance; }
 };

@@ -87,6 +87,20 @@ TEST(OutputError, HoldsWhatIsNothingButRoundingToBeingFinite) {
   EXPECT_FALSE(output_error(tensor, {std::nan(""), 1e-8}, oracle, {1e-9f, 1e-9f}, all).right());
 }
 
+/// By chance the plain evaluation's error of few numbers is small.
+TEST(OutputError, AllowsFewNumbersMoreThanMany) {
+  const auto of = [](std::size_t count, double error) {
+    const std::vector<double> oracle(count, 1.0), found(count, 1 + error);
+    const std::vector<float> plain(count, 1.001F);
+    const problem::StridedTensor tensor{"d_x", DType::kF32, {static_cast<std::int64_t>(count)}, {1}};
+    return output_error(tensor, found, oracle, plain, row_classes({1}, {1}, DType::kF32)).right();
+  };
+  EXPECT_TRUE(of(15, 0.007));
+  EXPECT_FALSE(of(15, 0.009));
+  EXPECT_TRUE(of(16, 0.0019));
+  EXPECT_FALSE(of(16, 0.003));
+}
+
 TEST(OutputError, TellsWhatCancelsToZeroFromWhatHasNoTerms) {
   const std::vector<double> zeros{0, 0};
   const problem::StridedTensor tensor{"dq", DType::kF32, {2}, {1}};
