@@ -69,5 +69,7 @@ class Backend {
 std::span<const Backend* const> backends();
 /// The backend of this name; throws Error(kInvalidArgument) that lists the names when there is none.
 const Backend& find_backend(const std::string& name);
+/// The same, companions too, which nobody asks for by name but another process of the library.
+const Backend& find_engine(const std::string& name);
 
 }  // namespace scoremod::backend

@@ -45,4 +45,11 @@ const Backend& find_backend(const std::string& name) {
                 "'; leave it empty for the first that fits");
 }
 
+const Backend& find_engine(const std::string& name) {
+  for (const Backend* backend : backends()) {
+    if (name == backend->name()) return *backend;
+  }
+  fail_argument("expected the name of an engine of this library, found '", name, "'");
+}
+
 }  // namespace scoremod::backend

@@ -118,7 +118,7 @@ Asked parse_request(std::string_view text) {
     asked.target = {backend::DeviceProperties::parse(document.at("device").get<std::string>()), 0, 0, false};
     asked.store = document.at("store");
     asked.store_bytes = document.at("store_bytes");
-    for (const auto& name : document.at("backends")) asked.backends.push_back(&backend::find_backend(name));
+    for (const auto& name : document.at("backends")) asked.backends.push_back(&backend::find_engine(name));
     asked.request.in_order = document.at("in_order");
     asked.request.max_workspace = document.at("max_workspace");
     const bool backward = document.at("backward");

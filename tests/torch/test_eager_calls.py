@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import scoremod
 from scoremod import library
-from scoremod.torch import api, eager_calls, flex_attention, kept_traces
+from scoremod.torch import api, eager_calls, flex_attention, kept_traces, prepared_calls
 
 B, H, S, D = 2, 4, 13, 8
 
@@ -397,3 +397,15 @@ def test_objects_of_other_kinds_are_read_by_their_fields(tensors, traces):
         first = run(2.0)
         assert torch.equal(run(2.0), first) and len(traces) == 1
         assert not torch.equal(run(1.0), first) and len(traces) == 2
+
+
+def test_what_begins_between_multiples_of_sixteen_bytes_is_copied_with_its_gaps(random):
+    wide = torch.randn(3, 4, 8, generator=random)
+    tensors = [wide, wide[:, 1:3, 1:6], wide.transpose(0, 1), wide[0, 0, 3].expand(5), wide[:0, :, 1:]]
+    words = [each.data_ptr() for each in tensors]
+    copies = prepared_calls._put_aligned(words, range(len(words)), tensors)
+    copied = [place for place, each in enumerate(tensors) if words[place] != each.data_ptr()]
+    assert copied == [1, 3] and all(word % 16 == 0 for word in words)
+    for place, copy in zip(copied, copies, strict=True):
+        found = copy.as_strided(tensors[place].shape, tensors[place].stride())
+        assert copy.data_ptr() == words[place] and torch.equal(found, tensors[place])

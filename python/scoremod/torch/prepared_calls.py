@@ -10,6 +10,8 @@ import torch
 from scoremod import library
 
 _ALIGNMENT = 64
+# Of addresses on a GPU: boxes of tensors are copied from multiples of it.
+_TENSOR_ALIGNMENT = 16
 _WORD = sizeof(c_uint64)
 
 
@@ -39,8 +41,13 @@ class Direction:
         except IndexError:  # each thread in a call has its own
             block = _Block(self._kind, self._tensors, self._operands, self._gradients, self._call)
         words = block.words
+        low = 0
         for place, tensor in zip(block.places, tensors):
-            words[place] = tensor.data_ptr()
+            words[place] = address = tensor.data_ptr()
+            low |= address
+        if low % _TENSOR_ALIGNMENT and self._stream is not None:
+            # The copies live until the call is on the stream; after that PyTorch's allocator keeps their order.
+            copies = _put_aligned(words, block.places, tensors)  # noqa: F841
         if self._workspace_bytes:
             # PyTorch's allocator, which knows the stream, keeps the memory for the next call.
             scratch = torch.empty(self._workspace_bytes + _ALIGNMENT, dtype=torch.uint8, device=self._device)
@@ -103,6 +110,20 @@ class _Block:
             first = ctypes.byref(named, len(operands) * sizeof(library.NamedBuffer))
             arguments.d_operands, arguments.d_operand_count = ctypes.cast(first, at), len(gradients)
         self._kept = options, arguments, named
+
+
+def _put_aligned(words, places, tensors):
+    """Copies the tensors that begin in between, such as a view from some element on, and puts the copies' addresses in their places.
+
+    What a call writes is memory of its own, which begins where it should, and is never copied.
+    """
+    copies = []
+    for place, tensor in zip(places, tensors):
+        if tensor.data_ptr() % _TENSOR_ALIGNMENT:
+            extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+            copies.append(tensor.detach().as_strided((extent,), (1,)).clone())  # its gaps, too: the strides stay
+            words[place] = copies[-1].data_ptr()
+    return copies
 
 
 def _encoded_name(name):

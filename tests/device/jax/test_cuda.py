@@ -80,9 +80,9 @@ def test_every_captured_array_learns():
     assert all(np.abs(gradient.astype(jnp.float32)).max() > 0 for gradient in gradients)
 
 
-def test_float32_raises_and_says_what_to_do():
+def test_an_engine_that_lacks_float32_raises_and_says_what_to_do():
     with pytest.raises(UnsupportedError, match='backend="xla"'):
-        flex_attention(*qkv(jnp.float32))
+        flex_attention(*qkv(jnp.float32), backends=["cudnn"])
 
 
 def test_float32_falls_back_where_that_is_asked_for():

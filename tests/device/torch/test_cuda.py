@@ -31,6 +31,23 @@ def test_output_and_gradients(name, dtype, random):
     dense.check(fused, tensors(random, dtype), captured, make, random)
 
 
+def test_views_that_begin_anywhere_are_taken(random):
+    """In memory that begins 4 bytes, and 2, behind a multiple of 16: with the rows of a sharded parameter, say."""
+    wide = [torch.randn(B, heads, S, D + 8, generator=random).to("cuda", torch.bfloat16) for heads in (H, 2, 2)]
+    all_slopes = torch.randn(2 * H + 1, generator=random).cuda()
+    for first in (1, 0):
+        q, k, v = (x[..., first : first + D].detach().requires_grad_() for x in wide)
+        slopes = all_slopes[1 + first : 1 + first + H].detach().requires_grad_()
+
+        found, expected = [], []
+        for x, copied in ((found, False), (expected, True)):
+            leaves = [each.detach().clone().requires_grad_() if copied else each for each in (q, k, v, slopes)]
+            o, _ = fused(*leaves[:3], lambda *at, slopes=leaves[3]: at[0] + slopes[at[2]] * (at[4] - at[3]), causal, deterministic=True)
+            x += [o, *torch.autograd.grad(o.float().square().sum(), leaves)]
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
 def test_deterministic_gradients_are_the_same_bits(random):
     q, k, v = (x.requires_grad_() for x in tensors(random))
     slopes = torch.randn(H, generator=random).cuda().requires_grad_()

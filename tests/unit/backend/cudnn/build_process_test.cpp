@@ -160,6 +160,16 @@ TEST_F(BuildProcess, LeavesThePlanAndItsTrialsInTheStore) {
   EXPECT_FALSE(requests({kForward, kBackward})[1]);
 }
 
+TEST_F(BuildProcess, ServesARequestThatNamesCompanions) {
+  for (const backend::Backend* backend : backend::backends()) {
+    if (backend->is_companion()) engines_.push_back(backend);
+  }
+  ASSERT_GT(engines_.size(), 1U);
+  use(engines_);
+  build_apart(requests({kForward, kBackward})[1].value());
+  EXPECT_TRUE(is_stored(expected(kBackward).first));
+}
+
 TEST_F(BuildProcess, AsksForNoTrialWhereNoneIsNeeded) {
   request_.level = Level::kBuilt;
   EXPECT_TRUE(requests({kForward, kBackward})[1].value().trial.empty());
