@@ -3,7 +3,7 @@
 
 usage: front_page.py [--check] [--results FOLDER] [--picture FILE]
 
-The record is bench/results/peers.json (bench/peers/measure.py); where there is none yet, torch_h200.json (bench/torch/flex_attention.py). The picture
+The record is bench/results/h200-peers.json (bench/peers/measure.py); where there is none yet, torch_h200.json (bench/torch/flex_attention.py). The picture
 carries a digest of what it shows; --check draws nothing, and exits with 1 where the record says something else by now. Needs matplotlib, which ./dev
 installs into .venv.
 """
@@ -33,13 +33,14 @@ CASES = {
 }
 BASE = "flex_attention"
 # An implementation's name in a record -> its key here.
-KEYS = {"flex_triton": BASE, "torch_sdpa_cudnn": "cudnn", "sdpa": "cudnn"}
+KEYS = {"flex_triton": BASE, "torch_sdpa_cudnn": "sdpa"}
 # Colours that people who don't tell red from green keep apart (Okabe and Ito 2008).
 SHOWN = {
     "scoremod": ("scoremod", "#0072b2"),
     BASE: ("FlexAttention (Triton)", "#e69f00"),
     "fa4": ("FlashAttention-4", "#009e73"),
-    "cudnn": ("PyTorch's scaled_dot_product_attention", "#999999"),
+    "cudnn": ("cuDNN by hand", "#d55e00"),
+    "sdpa": ("PyTorch's scaled_dot_product_attention", "#999999"),
 }
 # Bars end here; what is beyond is written.
 MOST = 4.0
@@ -66,7 +67,7 @@ def of_torch(record):
 
 def numbers(results):
     """(direction -> case -> implementation -> ms, as the picture shows them; its last line)."""
-    peers, of_pytorch = results / "peers.json", results / "torch_h200.json"
+    peers, of_pytorch = results / "h200-peers.json", results / "torch_h200.json"
     record = json.loads((peers if peers.is_file() else of_pytorch).read_text(encoding="utf-8"))
     directions, source = (of_peers if peers.is_file() else of_torch)(record)
     shape = record["shape"]

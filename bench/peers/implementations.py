@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from scoremod.torch import flex_attention
 
 OURS = {"scoremod": None, "scoremod_cudnn": ["cudnn"], "scoremod_kernels": ["kernels"]}
-SDPA = {"torch_sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "torch_sdpa_flash": SDPBackend.FLASH_ATTENTION}
+SDPA = {"torch_sdpa_cudnn": SDPBackend.CUDNN_ATTENTION, "torch_sdpa": SDPBackend.FLASH_ATTENTION}
 NAMES = (*OURS, "flex_triton", "flex_flash", "fa4", *SDPA)
 
 

@@ -15,8 +15,9 @@ SHOWN = {
     "flex_triton": ("FlexAttention", "#e69f00"),
     "flex_flash": ("FlexAttention FLASH", "#f0e442"),
     "fa4": ("FlashAttention-4", "#009e73"),
+    "cudnn": ("cuDNN by hand", "#d55e00"),
     "torch_sdpa_cudnn": ("cuDNN (PyTorch)", "#999999"),
-    "torch_sdpa_flash": ("FlashAttention-2 (PyTorch)", "#cccccc"),
+    "torch_sdpa": ("FlashAttention-2 (PyTorch)", "#cccccc"),
 }
 # Longer bars end here and say how long they are.
 MAX_OVER_OURS = 4

@@ -30,7 +30,7 @@ def peers(folder, ms):
         {"case": "relative_table_learned", "direction": "backward", "implementation": "flex_triton", "refused": "no configuration"},
     ]
     shape = {"batch": 4, "heads": 16, "seq": 4096, "dim": 128, "dtype": "bfloat16"}
-    (folder / "peers.json").write_text(json.dumps({"machine": "a", "commit": "b", "versions": {"torch": "c"}, "shape": shape, "results": rows}))
+    (folder / "h200-peers.json").write_text(json.dumps({"machine": "a", "commit": "b", "versions": {"torch": "c"}, "shape": shape, "results": rows}))
 
 
 @pytest.mark.parametrize("kind", ["peers", "torch"])

@@ -15,6 +15,7 @@ from scoremod.torch import flex_attention
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH / "peers"))
 
+import by_hand  # noqa: E402
 import cases  # noqa: E402
 import measure  # noqa: E402
 
@@ -61,10 +62,10 @@ def test_what_computes_something_else_is_refused(monkeypatch):
     right = measure.implementations.build
 
     def one_is_wrong(name, case, q, k):
-        return right("scoremod", CASES["full"] if name == "torch_sdpa_flash" else case, q, k)
+        return right("scoremod", CASES["full"] if name == "torch_sdpa" else case, q, k)
 
     monkeypatch.setattr(measure.implementations, "build", one_is_wrong)
-    options = SimpleNamespace(**vars(OPTIONS), implementations=["scoremod", "torch_sdpa_flash"])
+    options = SimpleNamespace(**vars(OPTIONS), implementations=["scoremod", "torch_sdpa"])
     measured = measure.Measured(case, options)
     assert {name for name, _ in measured.calls} == {"scoremod"}
     assert all("from causal's first" in row["refused"] for row in measured.rows)
@@ -72,14 +73,14 @@ def test_what_computes_something_else_is_refused(monkeypatch):
 
 def test_writes_times_and_reasons(tmp_path):
     output = tmp_path / "peers.json"
-    command = [sys.executable, BENCH / "peers" / "measure.py", output, "--cases", "causal,documents", "--implementations", "scoremod,torch_sdpa_flash"]
+    command = [sys.executable, BENCH / "peers" / "measure.py", output, "--cases", "causal,documents", "--implementations", "scoremod,torch_sdpa"]
     small = "--device cpu --dtype float32 --batch 1 --heads 2 --seq 64 --dim 16".split()
     done = subprocess.run([*command, *small], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(BENCH.parent / "python")})
     assert done.returncode == 0, done.stderr
     report = json.loads(output.read_text())
     rows = {(row["case"], row["direction"], row["implementation"]): row for row in report["results"]}
     assert rows["causal", "backward", "scoremod"]["ms"] > 0 and rows["causal", "forward", "scoremod"]["engine"] == "cpu"
-    assert "no words" in rows["documents", "forward", "torch_sdpa_flash"]["refused"]
+    assert "no words" in rows["documents", "forward", "torch_sdpa"]["refused"]
     assert report["not_run"] == []
 
 
@@ -97,3 +98,19 @@ def test_names_wrong_choices_and_faster_peers():
     }
     assert choices.wrong_choices(report) == [("bad", "forward", 1.0, "kernels")]
     assert choices.against_peers(report) == [("bad", "forward", 0.75, "flex_triton"), ("good", "forward", 1.5, "fa4")]
+
+
+def test_cudnn_by_hand_is_added_to_cases_of_the_same_name_and_size():
+    report = {"machine": "a", "commit": "b", "shape": {"batch": 4, "heads": 2, "seq": 64, "dim": 16}}
+    ours = {"direction": "forward", "implementation": "scoremod", "ms": 1.0}
+    report["results"] = [{"case": case, **ours} for case in ("causal", "documents", "decode_1_of_8192")]
+    sizes = {"batch": 4, "heads": 2, "sequence": 64, "head_dim": 16, "direction": "forward", "ms": 1.5}
+    rows = [("causal", sizes, 1.25), ("documents", {**sizes, "sequence": 128}, 1.0), ("padding", sizes, 1.0)]
+    rows += [("decode_1_of_8192", {**sizes, "batch": 16}, 2.0), ("causal", {**sizes, "direction": "backward"}, None)]
+    bench = {"machine": "a", "commit": "b", "results": [{"case": case, **size, "reference_ms": ms} for case, size, ms in rows]}
+    once = by_hand.with_cudnn(report, bench)
+    assert once == by_hand.with_cudnn(once, bench)
+    added = [row for row in once["results"] if row["implementation"] == "cudnn"]
+    assert [(row["case"], row["ms"], row["ours_ms"]) for row in added] == [("causal", 1.25, 1.5), ("decode_1_of_8192", 2.0, 1.5)]
+    with pytest.raises(ValueError, match="reports of one run, found commit 'b' and 'c'"):
+        by_hand.with_cudnn(report, {**bench, "commit": "c"})

@@ -3,7 +3,8 @@
 #
 #   usage: tools/device/peers.sh LIBRARIES REPORT.json [ARGUMENTS]
 #
-# LIBRARIES has libscoremod.so; it may have been built on another machine. REPORT.json, REPORT.log and, where Python has matplotlib, REPORT.png are
+# LIBRARIES has libscoremod.so; it may have been built on another machine. Where ../bin/scoremod_bench lies beside it, as in what pack.sh made, cuDNN by
+# hand is timed in the same call (bench.sh, within BY_HAND_SECONDS, 120), and added. REPORT.json, REPORT.log and, where Python has matplotlib, REPORT.png are
 # written. ARGUMENTS go to bench/peers/measure.py: --cases causal,documents, say. FA4 is a folder with the unpacked wheels of flash-attn-4 and what it
 # needs; without it FlashAttention-4 and FlexAttention's FLASH are recorded as refused. SECONDS_LEFT is how long all may take (500). What compilers
 # make is made first, by WARMING processes at once (8), of which each takes a share of the cases.
@@ -47,6 +48,14 @@ export TORCHINDUCTOR_COMPILE_THREADS=1
 
 "${measure[@]}" "$report" --seconds $((deadline - SECONDS)) "$@" 2>&1 | tee "${report%.json}.log"
 status=${PIPESTATUS[0]}
+if [[ -x $libraries/../bin/scoremod_bench ]]; then
+  read -r -a measured <<<"$("$python" -c '
+import json, sys
+names = {case["name"] for case in json.load(open("bench/gpu_cases.json"))}
+print(*dict.fromkeys(row["case"] for row in json.load(open(sys.argv[1]))["results"] if row["case"] in names))' "$report")"
+  REPETITIONS=15 timeout "${BY_HAND_SECONDS:-120}" tools/device/bench.sh "$libraries/.." "$work/by_hand.json" --only "${measured[@]}" || status=1
+  [[ ! -s $work/by_hand.json ]] || "$python" bench/peers/by_hand.py "$report" "$work/by_hand.json" || status=1
+fi
 "$python" bench/peers/choices.py "$report" | tee -a "${report%.json}.log"
 "$python" bench/peers/plot.py "$report" "${report%.json}.png" 2>/dev/null || echo "no picture; where matplotlib is: bench/peers/plot.py"
 exit "$status"

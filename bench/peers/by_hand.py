@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Adds cuDNN by hand to measure.py's report: what tools/device/bench.sh timed in the same call, of the cases that both know by the same name.
+
+usage: by_hand.py REPORT.json BENCH.json
+
+A row's `ms` is the graph's that bench/cudnn_graph.cpp writes for the case, and `ours_ms` scoremod's in turns with it there, on cuDNN.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+NAME = "cudnn"
+
+
+def with_cudnn(report, bench):
+    """The report with those rows in place of what it had of them. Raises ValueError where the two are of other machines or commits."""
+    for field in ("machine", "commit"):
+        if report[field] != bench[field]:
+            raise ValueError(f"expected reports of one run, found {field} '{report[field]}' and '{bench[field]}'")
+    shape, cases = report["shape"], {row["case"] for row in report["results"]}
+    sizes = {"batch": shape["batch"], "heads": shape["heads"], "sequence": shape["seq"], "head_dim": shape["dim"]}
+    added = [
+        {"case": row["case"], "direction": row["direction"], "implementation": NAME, "ms": row["reference_ms"], "ours_ms": row["ms"]}
+        for row in bench["results"]
+        if row["case"] in cases and row["reference_ms"] is not None and is_same_size(row, sizes)
+    ]
+    rows = [row for row in report["results"] if row["implementation"] != NAME]
+    return {**report, "results": rows + added}
+
+
+def is_same_size(row, sizes):
+    """Cases that name their own sizes, few queries against long caches, have those in their names."""
+    return row["case"].startswith("decode") or all(row[name] == size for name, size in sizes.items())
+
+
+def main():
+    report, bench = (json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:3])
+    try:
+        report = with_cudnn(report, bench)
+    except ValueError as error:
+        sys.exit(str(error))
+    Path(sys.argv[1]).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
