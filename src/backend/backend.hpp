@@ -27,6 +27,8 @@ class Backend {
   /// By how much the backend's exp, tanh, pow and the like may miss float32's own rounding, relative to the larger one
   /// of 1 and the result.
   virtual double function_error() const { return 0; }
+  /// By how much its products of two float32 numbers may miss float32's own rounding, relatively.
+  virtual double product_error() const { return 0; }
   /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
   /// no may still do so where |LSE| is below kMaxReadLse.
   virtual bool backward_reads_lse() const { return true; }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ir/builder.hpp"
+#include "ir/op_rounding.hpp"
 #include "ir/scalar_eval.hpp"
 
 namespace scoremod::checking {
@@ -14,30 +15,15 @@ using Values = backend::reference::Interpreter<double>;
 
 constexpr double kRoundoff = 0x1p-24;
 
-/// What rounding an op's result does to it, relatively: nothing where it is an argument up to its sign or an integer, u
-/// where it is the nearest float, 2 u where it is one of the two floats around it.
+/// What rounding an op's result does to it, relatively: u where it is the nearest float, 2 u where it is one of the two
+/// floats around it.
 double roundoff_of(Op op) {
-  switch (op) {
-    case Op::kMin:
-    case Op::kMax:
-    case Op::kNeg:
-    case Op::kAbs:
-    case Op::kSign:
-    case Op::kFloor:
-    case Op::kCeil:
-    case Op::kRound:
-    case Op::kRelu:
-    case Op::kSelect:
-    case Op::kSurrogate:
-    case Op::kToF32: return 0;
-    case Op::kAdd:
-    case Op::kSub:
-    case Op::kMul:
-    case Op::kDiv:
-    case Op::kMod:
-    case Op::kSqrt: return kRoundoff;
-    default: return 2 * kRoundoff;
+  switch (ir::rounding_of(op)) {
+    case ir::Rounding::kNone: return 0;
+    case ir::Rounding::kNearest: return kRoundoff;
+    case ir::Rounding::kFunction: return 2 * kRoundoff;
   }
+  return 0;
 }
 
 bool is_float(double x) { return static_cast<double>(static_cast<float>(x)) == x; }

@@ -202,9 +202,10 @@ class TaskPlanner {
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
     if (!built.artifact) throw NoTrial{concat("the engine refused the small problem to be verified: ", built.refusal)};
     const backend::ExecutablePlan plan = same->recipe->plan(std::move(built.artifact), request_.options);
-    const auto outputs = plan.forward ? verification::verify_forward(trial_, *plan.forward, memory())
+    const verification::OperationErrors errors{considered.engine->function_error(), considered.engine->product_error()};
+    const auto outputs = plan.forward ? verification::verify_forward(trial_, *plan.forward, memory(), errors)
                                       : verification::verify_backward(trial_, *plan.backward, memory(),
-                                                                      task_.operand_gradients, task_.attention);
+                                                                      task_.operand_gradients, task_.attention, errors);
     return verification::verdict_of(outputs, task_.direction);
   }
 

@@ -2,7 +2,11 @@
 
 #include "scoremod/error.hpp"
 
+#include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/fast_oracle.hpp"
+#include "base/element.hpp"
+#include "problem/strided_tensor.hpp"
+#include "problem/tensor_view.hpp"
 #include "verification/trial_inputs.hpp"
 #include "verification/trial_problem.hpp"
 
@@ -20,7 +24,21 @@ class HostTensors {
   }
   const reference::InputTensors& tensors() const { return tensors_; }
 
+  /// A result's o and LSE, as they are in memory; true where a backward takes them from there.
+  bool give(const AttentionProblem& problem, const reference::ForwardResult<double>& result) {
+    // Of eight bits they are read in units that a problem with given deltas does not have.
+    if (is_float8(problem.dtype)) return false;
+    o_.resize(problem::bytes_of(problem, problem::TensorRole::kO));
+    lse_.resize(problem::lse_tensor(problem).bytes());
+    reference::store_dense(problem, problem::TensorRole::kO, result.o, o_.data(), operands_);
+    reference::store_dense(problem, problem::TensorRole::kLse, result.lse, lse_.data(), operands_);
+    tensors_.o = o_.data();
+    tensors_.lse = reinterpret_cast<const float*>(lse_.data());
+    return true;
+  }
+
  private:
+  std::vector<std::byte> o_, lse_;
   std::vector<const void*> operands_;
   reference::InputTensors tensors_;
 };
@@ -79,6 +97,17 @@ const reference::BackwardResult<double>& Trial::backward_truth() {
 const reference::BackwardResult<float>& Trial::plain_backward() {
   return plain_backward_.get(
       [&] { return reference::backward<float>(problem(), HostTensors(inputs()).tensors(), parameters()); });
+}
+
+reference::ForwardResult<float> Trial::moved_forward(const reference::Moves& moves) {
+  return reference::forward<float>(problem(), HostTensors(inputs()).tensors(), parameters(), {}, moves);
+}
+
+reference::BackwardResult<float> Trial::moved_backward(const reference::Moves& moves) {
+  HostTensors tensors(inputs());
+  compiler::CompiledProblem given = problem();
+  given.problem.given_deltas = tensors.give(given.problem, forward_truth());
+  return reference::backward<float>(given, tensors.tensors(), parameters(), {}, moves);
 }
 
 }  // namespace scoremod::verification

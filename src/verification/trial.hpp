@@ -50,6 +50,11 @@ class Trial {
   const backend::reference::ForwardResult<float>& plain_forward();
   const backend::reference::BackwardResult<double>& backward_truth();
   const backend::reference::BackwardResult<float>& plain_backward();
+  /// The plain forward and backward, moved; the backward from the oracle's o and LSE, as plans are given them: where
+  /// these and its own differ, as they do where a program is not continuous, it has other weights than
+  /// plain_backward(). Made anew at each call: few trials need them.
+  backend::reference::ForwardResult<float> moved_forward(const backend::reference::Moves& moves);
+  backend::reference::BackwardResult<float> moved_backward(const backend::reference::Moves& moves);
 
  private:
   const compiler::CompiledProblem& subject_;

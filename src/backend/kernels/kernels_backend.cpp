@@ -58,6 +58,10 @@ class KernelsBackend final : public Backend {
   /// CUDA's functions are at most 4 units in the last place off (CUDA C++ Programming Guide, mathematical functions),
   /// and programs' are made of up to a few of them.
   double function_error() const override { return 0x1p-20; }
+  /// A float32 number is split into 11 digits and the rest, of which sm_80's matrix units read 11 digits: 2^-23 of it
+  /// is cut off at most. A product leaves out that of the two rests, which is 2^-22 of it at most, and what it cuts off
+  /// of its sum of three is 2^-22 again (device/attention_products.cuh).
+  double product_error() const override { return 0x1p-20; }
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
                                             const Target* target) const override {

@@ -74,6 +74,7 @@ class OperandKernelsBackend final : public Backend {
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
   /// As the attention kernels'.
   double function_error() const override { return 0x1p-20; }
+  double product_error() const override { return 0x1p-20; }
   bool is_companion() const override { return true; }
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,

@@ -1,11 +1,13 @@
 #include "backend/reference/interpreter.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
+#include "ir/op_rounding.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::reference {
@@ -70,7 +72,19 @@ void Interpreter<Real>::evaluate(const Element& element, Real score, Real upstre
     }
     for (std::size_t i = 0; i < ir::args_of(node).size() && i < args.size(); ++i) args[i] = values_[node.args[i]];
     values_[id] = ir::eval_op<Real>(node, nodes[node.args[0]].type, std::span(args).first(node.arg_count));
+    if (function_move_ != 0 && node.type == Type::kF32) values_[id].f = moved(node.op, values_[id].f);
   }
+}
+
+template <class Real>
+Real Interpreter<Real>::moved(Op op, Real result) const {
+  if (ir::rounding_of(op) != ir::Rounding::kFunction || !std::isfinite(result)) return result;
+  // By more than themselves these would become negative, and their logarithms nothing.
+  constexpr std::array kWithoutZero{Op::kExp, Op::kExp2,       Op::kSigmoid, Op::kSoftplus,
+                                    Op::kPow, Op::kReciprocal, Op::kRsqrt,   Op::kErfc};
+  const bool has_no_zero = std::ranges::find(kWithoutZero, op) != kWithoutZero.end();
+  const double size = std::abs(static_cast<double>(result));
+  return static_cast<Real>(static_cast<double>(result) + function_move_ * (has_no_zero ? size : std::max(1.0, size)));
 }
 
 template <class Real>

@@ -44,6 +44,10 @@ class Interpreter {
   /// The program's operands must be those of the views. Both must outlive the interpreter.
   Interpreter(const Program& program, const std::vector<OperandView>& operands, const IndexOffsets& offsets);
 
+  /// Moves what functions give from now on (ir::Rounding::kFunction) by this part of the larger of 1 and it; of those
+  /// that are never 0, by this part of it. What is not finite stays.
+  void move_functions(double part) { function_move_ = part; }
+
   /// Computes every node. score is already scaled; upstream is read by derivatives only.
   void evaluate(const Element& element, Real score, Real upstream = 0);
 
@@ -59,6 +63,7 @@ class Interpreter {
   std::int64_t target_entry(const Root& root) const;
 
  private:
+  Real moved(Op op, Real result) const;
   ir::Scalar<Real> leaf(const Node& node, Real score, Real upstream) const;
   ir::Scalar<Real> read(const OperandView& operand, std::int64_t entry) const;
   std::int64_t entry_of(const OperandView& operand, std::span<const NodeId> indices) const;
@@ -67,6 +72,7 @@ class Interpreter {
   const std::vector<OperandView>& operands_;
   IndexOffsets offsets_;
   Element element_;
+  double function_move_ = 0;
   std::vector<ir::Scalar<Real>> values_;
 };
 

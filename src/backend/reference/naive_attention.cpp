@@ -17,14 +17,16 @@ using problem::TensorRole;
 template <class Real>
 class Backward {
  public:
-  Backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
-      : softmax_(compiled, inputs, parameters),
+  Backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters,
+           const Moves& moves)
+      : softmax_(compiled, inputs, parameters, moves),
         problem_(softmax_.problem),
         d_o_(multiplied_d_o(inputs)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
         given_(given(problem_, inputs)),
         derivative_program_(derivative_of(compiled)),
         derivative_(derivative_program_, softmax_.operands, parameters.offsets) {
+    derivative_.move_functions(moves.function);
     result_.dq.resize(softmax_.q.size());
     result_.dk.resize(softmax_.k.size());
     result_.dv.resize(softmax_.v.size());
@@ -128,8 +130,8 @@ class Backward {
 
 template <class Real>
 ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
-                            const CallParameters& parameters, const Progress& progress) {
-  SoftmaxRows<Real> rows(compiled, inputs, parameters);
+                            const CallParameters& parameters, const Progress& progress, const Moves& moves) {
+  SoftmaxRows<Real> rows(compiled, inputs, parameters, moves);
   const AttentionProblem& problem = compiled.problem;
   const std::int64_t row_count = problem.batch * problem.heads_q * problem.seq_q;
   ForwardResult<Real> result;
@@ -153,20 +155,20 @@ ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const Inp
 
 template <class Real>
 BackwardResult<Real> backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
-                              const CallParameters& parameters, const Progress& progress) {
-  Backward<Real> backward(compiled, inputs, parameters);
+                              const CallParameters& parameters, const Progress& progress, const Moves& moves) {
+  Backward<Real> backward(compiled, inputs, parameters, moves);
   for_each_row(compiled.problem, progress,
                [&](std::int64_t b, std::int64_t h, std::int64_t i) { backward.add_row(b, h, i); });
   return backward.take_result();
 }
 
 template ForwardResult<float> forward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
-                                      const Progress&);
+                                      const Progress&, const Moves&);
 template ForwardResult<double> forward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
-                                       const Progress&);
+                                       const Progress&, const Moves&);
 template BackwardResult<float> backward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
-                                        const Progress&);
+                                        const Progress&, const Moves&);
 template BackwardResult<double> backward(const compiler::CompiledProblem&, const InputTensors&, const CallParameters&,
-                                         const Progress&);
+                                         const Progress&, const Moves&);
 
 }  // namespace scoremod::backend::reference

@@ -61,6 +61,12 @@ struct BackwardResult {
   std::vector<std::vector<Real>> d_operands;
 };
 
+/// What an evaluation is moved by on purpose, with signs: as far as another implementation may be off.
+struct Moves {
+  double score = 0;     ///< each score, relative to the magnitudes of its products
+  double function = 0;  ///< as Interpreter::move_functions(); and the LSE, by its own exponentials and logarithm
+};
+
 /// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.
 ///
 /// Real = double is the oracle: nothing is rounded on the way. Real = float is what a plain implementation in the
@@ -73,18 +79,18 @@ struct BackwardResult {
 /// cannot matter.
 template <class Real>
 ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
-                            const CallParameters& parameters, const Progress& progress = {});
+                            const CallParameters& parameters, const Progress& progress = {}, const Moves& moves = {});
 template <class Real>
 BackwardResult<Real> backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,
-                              const CallParameters& parameters, const Progress& progress = {});
+                              const CallParameters& parameters, const Progress& progress = {}, const Moves& moves = {});
 
 extern template ForwardResult<float> forward(const compiler::CompiledProblem&, const InputTensors&,
-                                             const CallParameters&, const Progress&);
+                                             const CallParameters&, const Progress&, const Moves&);
 extern template ForwardResult<double> forward(const compiler::CompiledProblem&, const InputTensors&,
-                                              const CallParameters&, const Progress&);
+                                              const CallParameters&, const Progress&, const Moves&);
 extern template BackwardResult<float> backward(const compiler::CompiledProblem&, const InputTensors&,
-                                               const CallParameters&, const Progress&);
+                                               const CallParameters&, const Progress&, const Moves&);
 extern template BackwardResult<double> backward(const compiler::CompiledProblem&, const InputTensors&,
-                                                const CallParameters&, const Progress&);
+                                                const CallParameters&, const Progress&, const Moves&);
 
 }  // namespace scoremod::backend::reference

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -83,7 +84,8 @@ struct Row {
 template <class Real>
 class SoftmaxRows {
  public:
-  SoftmaxRows(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters)
+  SoftmaxRows(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters,
+              const Moves& moves)
       : problem(compiled.problem),
         scale(static_cast<Real>(parameters.scale)),
         q(load_dense<Real>(problem, TensorRole::kQ, inputs.q, inputs.operands)),
@@ -96,7 +98,9 @@ class SoftmaxRows {
         unit_v(unit_of(TensorRole::kV, inputs)),
         // The user's own program: what the passes made of it is not to be trusted here.
         program_(problem.program, operands, parameters.offsets),
-        dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands) {
+        dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
+        moves_(moves) {
+    program_.move_functions(moves.function);
     const auto keys = static_cast<std::size_t>(problem.seq_kv);
     row_.score.resize(keys);
     row_.weight.resize(keys);
@@ -132,6 +136,10 @@ class SoftmaxRows {
       if (row_.kept[j]) sum += row_.weight[j];
     }
     row_.lse = any_kept_ || sink ? maximum + std::log(sum) : -std::numeric_limits<Real>::infinity();
+    if (moves_.function != 0 && std::isfinite(row_.lse)) {
+      const double logarithm = std::log(static_cast<double>(sum));
+      row_.lse += static_cast<Real>(moves_.function * (1 + std::max(1.0, std::abs(logarithm))));
+    }
     if (sink) row_.sink_weight /= sum;
     for (std::size_t j = 0; j < row_.weight.size(); ++j) {
       if (row_.kept[j]) row_.weight[j] /= sum;
@@ -201,6 +209,7 @@ class SoftmaxRows {
     for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
       const auto at = static_cast<std::size_t>(j);
       row_.score[at] = scale * dot(q_row(b, h, i), k_row(b, h, j), problem.dim_qk);
+      if (moves_.score != 0) row_.score[at] += score_move(b, h, i, j);
       program_.evaluate({b, h, i, j}, row_.score[at]);
       row_.kept[at] = program_.keeps();
       row_.weight[at] = program_.value();
@@ -209,6 +218,14 @@ class SoftmaxRows {
       if (std::isnan(program_.value()) || program_.value() > maximum) maximum = program_.value();
     }
     return maximum;
+  }
+
+  /// What Moves::score is of.
+  Real score_move(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    double magnitudes = 0;
+    for (std::int64_t d = 0; d < problem.dim_qk; ++d)
+      magnitudes += std::abs(static_cast<double>(q_row(b, h, i)[d]) * static_cast<double>(k_row(b, h, j)[d]));
+    return static_cast<Real>(moves_.score * std::abs(static_cast<double>(scale)) * magnitudes);
   }
 
   void draw_shares(std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -220,6 +237,7 @@ class SoftmaxRows {
 
   Interpreter<Real> program_;
   const problem::CallDropout dropout_;
+  const Moves moves_;
   Row<Real> row_;
   bool any_kept_ = false;
 };

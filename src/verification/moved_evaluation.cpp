@@ -1,0 +1,58 @@
+#include "verification/moved_evaluation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <future>
+
+namespace scoremod::verification {
+namespace {
+
+namespace reference = backend::reference;
+
+/// Of float32: of a product, and of a function, which gives one of the two floats around its value.
+constexpr double kProduct = 0x1p-24, kFunction = 2 * kProduct;
+
+reference::Moves moves_of(const OperationErrors& errors, double side) {
+  return {side * std::max(kProduct, errors.product), side * std::max(kFunction, errors.function)};
+}
+
+/// Of each element the one that is farther from the truth. One that is not finite says nothing.
+void take_farther(std::vector<float>& farthest, const std::vector<float>& other, const std::vector<double>& truth) {
+  const auto distance = [&](float x, std::size_t i) { return std::abs(static_cast<double>(x) - truth[i]); };
+  for (std::size_t i = 0; i < farthest.size(); ++i)
+    if (std::isfinite(other[i]) && distance(other[i], i) > distance(farthest[i], i)) farthest[i] = other[i];
+}
+
+}  // namespace
+
+reference::ForwardResult<float> farthest_forward(Trial& trial, const OperationErrors& errors) {
+  const reference::ForwardResult<double>& truth = trial.forward_truth();
+  reference::ForwardResult<float> farthest = trial.plain_forward();
+  auto up = std::async(std::launch::async, [&] { return trial.moved_forward(moves_of(errors, 1)); });
+  const auto down = trial.moved_forward(moves_of(errors, -1));
+  for (const auto& other : {up.get(), down}) {
+    take_farther(farthest.o, other.o, truth.o);
+    take_farther(farthest.lse, other.lse, truth.lse);
+    take_farther(farthest.max_logit, other.max_logit, truth.max_logit);
+    take_farther(farthest.amax_o, other.amax_o, truth.amax_o);
+  }
+  return farthest;
+}
+
+reference::BackwardResult<float> farthest_backward(Trial& trial, const OperationErrors& errors) {
+  const reference::BackwardResult<double>& truth = trial.backward_truth();
+  reference::BackwardResult<float> farthest = trial.plain_backward();
+  auto up = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, 1)); });
+  auto down = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, -1)); });
+  const auto as_given = trial.moved_backward({});
+  for (const auto& other : {as_given, up.get(), down.get()}) {
+    take_farther(farthest.dq, other.dq, truth.dq);
+    take_farther(farthest.dk, other.dk, truth.dk);
+    take_farther(farthest.dv, other.dv, truth.dv);
+    for (std::size_t i = 0; i < farthest.d_operands.size(); ++i)
+      take_farther(farthest.d_operands[i], other.d_operands[i], truth.d_operands[i]);
+  }
+  return farthest;
+}
+
+}  // namespace scoremod::verification
