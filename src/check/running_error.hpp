@@ -24,7 +24,11 @@ namespace scoremod::checking {
 /// - a sum, difference, product, quotient, remainder or square root of exact arguments is exact where float32 holds it:
 ///   index arithmetic has no move
 ///
-/// An i32 node has none either. A value that is not finite has none; a move that is not finite says that the
+/// - an i32 node moves where i32(x) of an f32 within its move may be another integer, or a comparison may come out
+///   either way; and so does what is computed of it, and what a table holds at another index. (A gradient's entry of a
+///   table does not.) Other i32 nodes have no move
+///
+/// A value that is not finite has none; a move that is not finite says that the
 /// value is too ill-conditioned to be compared.
 class RunningError {
  public:
@@ -41,6 +45,10 @@ class RunningError {
   double at(NodeId node) const { return moves_[node]; }
 
  private:
+  /// An f32's value or an i32's.
+  double number(const backend::reference::Interpreter<double>& values, NodeId id) const;
+  /// Of a kGather node, whose indices may move.
+  double move_of_read(const Node& node, double value, const backend::reference::Interpreter<double>& values) const;
   /// Whether a bool node may come out either way.
   bool is_undecided(const Node& node, const backend::reference::Interpreter<double>& values) const;
   double move_of(const Node& node, double value, const backend::reference::Interpreter<double>& values) const;

@@ -140,6 +140,12 @@ std::int64_t Interpreter<Real>::entry_of(const OperandView& operand, std::span<c
 }
 
 template <class Real>
+ir::Scalar<Real> Interpreter<Real>::gathered(const Node& node, std::span<const std::int64_t> indices) const {
+  const OperandView& operand = operands_[node.payload];
+  return read(operand, operand.dense_index(indices));
+}
+
+template <class Real>
 std::int64_t Interpreter<Real>::target_entry(const Root& root) const {
   return entry_of(operands_[root.operand], ir::indices_of(program_, root));
 }

@@ -59,6 +59,8 @@ class Interpreter {
   Real at(NodeId node) const { return values_[node].f; }
   /// Any node's value; the program says which member holds it.
   const ir::Scalar<Real>& scalar(NodeId node) const { return values_[node]; }
+  /// What a kGather node would be at other indices.
+  ir::Scalar<Real> gathered(const Node& node, std::span<const std::int64_t> indices) const;
   /// The entry, in dense order, that a kOperandAdjoint root adds to.
   std::int64_t target_entry(const Root& root) const;
 

@@ -86,6 +86,25 @@ TEST(RunningError, ComparisonsWithinTheirMovesGoEitherWay) {
   EXPECT_EQ(move_of("value = f32(exp(score) >= exp(score * 1.0000001) & kv_idx == 5)", s), 0);
 }
 
+/// At d = 8 buckets by a logarithm are decided by a last digit.
+TEST(RunningError, IntegersOfNumbersWithinTheirMovesGoEitherWay) {
+  const std::string far = "let far = i32(log(f32(q_idx + 2) / 4.0) / 1.38629436 * 4.0)\n";
+  EXPECT_EQ(move_of(far + "value = f32(far)", 0), 1);
+  EXPECT_EQ(move_of(far + "value = f32(min(far * 3 + kv_idx, 99))", 0), 3);
+  EXPECT_EQ(move_of(far + "value = f32(min(far, -3))", 0), 0);
+  EXPECT_EQ(move_of(far + "value = select(far == 2, 5.0, 2.0)", 0), 3);
+  EXPECT_EQ(move_of(far + "value = select(far == 7, 5.0, 2.0)", 0), 0);
+  EXPECT_EQ(move_of("value = f32(i32(log(f32(q_idx)) * 4.0))", 0), 0) << "no tie";
+  const Program program = Program::parse("table t: f32 rank 1\n" + far + "value = t[far]");
+  const std::vector<float> entries{0, 10, 30, 70};
+  const std::vector<OperandView> views{{program.operands()[0], DType::kF32, entries.data(), {4}, {1}}};
+  Interpreter<double> values(program, views, {});
+  values.evaluate({0, 0, 6, 4}, 0);
+  RunningError error(program);
+  error.analyze(values);
+  EXPECT_EQ(error.at(program.value()), values.value() == 10 ? 20 : 40) << "one entry on, or one back";
+}
+
 TEST(RunningError, ArithmeticThatFloat32HoldsIsExact) {
   EXPECT_EQ(move_of("value = f32(q_idx - kv_idx) / 8.0 + f32(q_idx) * 0.5", 0), 0);
   EXPECT_EQ(move_of("value = floor(f32(q_idx) / 3.0)", 0), 0);
@@ -116,8 +135,11 @@ TEST(RunningError, BoundsFloat32Evaluation) {
       rounded.evaluate(element, score);
       error.analyze(exact);
       for (NodeId node = 0; node < program.nodes().size(); ++node) {
-        if (program.nodes()[node].type != Type::kF32 || !std::isfinite(exact.at(node))) continue;
-        const double found = std::abs(static_cast<double>(rounded.at(node)) - exact.at(node));
+        const Type type = program.nodes()[node].type;
+        if (type == Type::kBool || !std::isfinite(exact.at(node))) continue;
+        const double found = type == Type::kI32
+                                 ? std::abs(static_cast<double>(rounded.scalar(node).i) - exact.scalar(node).i)
+                                 : std::abs(static_cast<double>(rounded.at(node)) - exact.at(node));
         // What is beyond first order, and what float32 loses below its normal numbers.
         ASSERT_LE(found, 1.001 * error.at(node) + 0x1p-126) << number << ", node " << node << "\n"
                                                             << program.to_string();
