@@ -1,4 +1,5 @@
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -55,7 +56,8 @@ class Plans {
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
       : problem_(compiled.problem),
         forward_(forward_plan(compiled, forward, image(compiled, Direction::kForward, forward))),
-        families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits")) {}
+        families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits, ",
+                         forward.persistent_blocks, " persistent blocks")) {}
   const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
@@ -117,16 +119,18 @@ void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<
       "");
 }
 
-/// Runs both directions twice, with random inputs, and compares every byte that is written.
+/// Runs both directions in each cut, and compares every number that is written.
 template <class Cut>
-void expect_same_bits(const Cut& cut, AttentionProblem problem, const CallOptions& call) {
+void expect_same_bits(const std::array<Cut, 2>& cuts, AttentionProblem problem, const CallOptions& call,
+                      const std::optional<ProblemInputs>& given = {}) {
   for (OperandSpec& operand : problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const Plans plans(compiled, cut);
-  const checking::Subject subject = plans.subject();
-  const ProblemInputs inputs = random_inputs(problem);
-  std::array<std::vector<std::vector<double>>, 2> found;
-  for (auto& outputs : found) {
+  const ProblemInputs inputs = given ? *given : random_inputs(problem);
+  std::array<std::vector<std::vector<std::uint64_t>>, 2> found;
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    const Plans plans(compiled, cuts[i]);
+    const checking::Subject subject = plans.subject();
+    auto& outputs = found[i];
     checking::CheckMemory memory(problem, inputs, 0, cuda::cuda_memory());
     memory.send();
     const backend::OwnedMemory workspace(cuda::cuda_memory(),
@@ -135,9 +139,14 @@ void expect_same_bits(const Cut& cut, AttentionProblem problem, const CallOption
     subject.forward(memory.forward_args(call), scratch);
     if (subject.backward) subject.backward(memory.backward_args(call), scratch);
     memory.fetch();
-    for (const auto* output : {&memory.o, &memory.lse}) outputs.push_back(output->values());
+    const auto keep = [&](const checking::GuardedBuffer& output) {
+      outputs.emplace_back();
+      for (const double value : output.values()) outputs.back().push_back(std::bit_cast<std::uint64_t>(value));
+    };
+    for (const auto* output : {&memory.o, &memory.lse}) keep(*output);
+    if (memory.max_logit) keep(*memory.max_logit);
     if (!subject.backward) continue;
-    for (const auto* output : {&memory.dq, &memory.dk, &memory.dv}) outputs.push_back(output->values());
+    for (const auto* output : {&memory.dq, &memory.dk, &memory.dv}) keep(*output);
   }
   EXPECT_EQ(found[0], found[1]);
 }
@@ -159,7 +168,7 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
 
 TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = test_case();
-  expect_same_bits(family(), test.problem, test.call);
+  expect_same_bits(std::array{family(), family()}, test.problem, test.call);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
@@ -191,10 +200,47 @@ TEST_P(FewQueryAttentionKernels, AreRightWithInfinitiesAndNan) {
 }
 TEST_P(FewQueryAttentionKernels, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = test_case();
-  expect_same_bits(shape(test.problem), test.problem, test.call);
+  expect_same_bits(std::array{shape(test.problem), shape(test.problem)}, test.problem, test.call);
 }
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::few_query_cases().size()) * kShapes));
+
+/// Of the forward of each case with few persistent blocks, and with as many as the device has multiprocessors.
+class PersistentAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  static constexpr int kFewBlocks = 3;
+
+  static checking::CheckCase test_case() {
+    checking::CheckCase test = test::attention_kernels_cases()[static_cast<std::size_t>(GetParam() / 2)];
+    test.problem.backward = false;
+    return test;
+  }
+  static TileShape shape(const AttentionProblem& problem) {
+    return persistent_hopper_shape(problem,
+                                   GetParam() % 2 == 0 ? kFewBlocks : cuda::describe_current_device().multiprocessors);
+  }
+  static bool has_hopper(const AttentionProblem& problem) {
+    return hopper_objections(compiler::compile(problem).problem, Direction::kForward,
+                             cuda::current_compute_capability())
+        .empty();
+  }
+};
+
+TEST_P(PersistentAttentionKernels, AreRight) {
+  const checking::CheckCase test = test_case();
+  if (!has_hopper(test.problem)) GTEST_SKIP() << "no Hopper kernels";
+  expect_right(shape(test.problem), test);
+  expect_right(shape(test.problem), test, test::poisoned_inputs(test.problem, test.seed));
+}
+TEST_P(PersistentAttentionKernels, GiveTheBitsOfABlockForEachTile) {
+  const checking::CheckCase test = test_case();
+  if (!has_hopper(test.problem)) GTEST_SKIP() << "no Hopper kernels";
+  const std::array shapes{shape(test.problem), hopper_shapes(test.problem, Direction::kForward).front()};
+  expect_same_bits(shapes, test.problem, test.call);
+  expect_same_bits(shapes, test.problem, test.call, test::poisoned_inputs(test.problem, test.seed));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernels,
+                         ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size()) * 2));
 
 /// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
 /// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.

@@ -220,6 +220,26 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
   }
 }
 
+/// Those of head dim 64 are close to as many registers as there are, and programs that do more at each score are
+/// refused there.
+TEST_F(AttentionKernelsText, OfPersistentBlocksKeepTheirRegistersAndRunProductsBesideOtherWork) {
+  struct Case {
+    const char* entry;
+    std::int64_t dim_qk, dim_v;
+  };
+  for (const Case& test :
+       {Case{"causal", 64, 64}, Case{"documents", 64, 64}, Case{"documents", 128, 128}, Case{"soft_cap", 128, 128},
+        Case{"causal", 192, 128}, Case{"documents", 192, 128}, Case{"documents", 256, 256}}) {
+    SCOPED_TRACE(concat(test.entry, ", dims ", test.dim_qk, " and ", test.dim_v));
+    AttentionProblem problem = hopper_problem(test.entry, test.dim_qk);
+    problem.dim_v = test.dim_v;
+    const std::string report = report_of(problem, Direction::kForward, 90, persistent_hopper_shape(problem, 132));
+    EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+    EXPECT_LE(spilled_bytes(report), test.dim_qk > 64 ? 0 : kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
 TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
   for (const char* const entry : {"alibi", "t5_bias"}) {
     SCOPED_TRACE(entry);

@@ -2,8 +2,10 @@
 // SCOREMOD_DEVICE_TIMES is set.
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -56,6 +58,13 @@ constexpr Timed kTimed[] = {
     {"full", kPlain},
     {"causal", kCausal},
     {"documents", kDocuments},
+    {"documents causal",
+     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id & kv_idx <= "
+     "q_idx"},
+    // One of 2048 and four of 512.
+    {"unequal documents",
+     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = max(q_id, 3) == max(kv_id, "
+     "3)"},
     {"soft cap", "value = tanh(score * 0.02) * 50.0"},
     {"2-d neighbourhood",
      "value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4"},
@@ -103,6 +112,7 @@ constexpr Timed kTimed[] = {
      "f32(kv_idx - q_idx)) / 50.0)\nkeep = q_id == kv_id"},
     // What sizes cost.
     {"full, head dim 64", kPlain, {.dim = 64}},
+    {"documents, head dim 64", kDocuments, {.dim = 64}},
     {"full, head dim 256", kPlain, {.dim = 256}},
     {"causal, 16384", kCausal, {.batch = 1, .seq_q = 16384, .seq_kv = 16384}},
     {"causal, 512 of 64", kCausal, {.batch = 16, .seq_q = 512, .seq_kv = 512, .dim = 64}},
@@ -200,6 +210,11 @@ class Call {
   std::vector<void*> gradients_;
 };
 
+double median_of(std::vector<double> times) {
+  std::ranges::nth_element(times, times.begin() + kRounds / 2);
+  return times[kRounds / 2];
+}
+
 template <class Plan, class Tensors>
 double median_ms(const Plan& plan, const Tensors& tensors, const CallParameters& parameters) {
   const cuda::DeviceMemory memory(plan.workspace_bytes());
@@ -213,20 +228,20 @@ double median_ms(const Plan& plan, const Tensors& tensors, const CallParameters&
     plan.execute(tensors, parameters, workspace);
     times.push_back(timer.stop());
   }
-  std::ranges::nth_element(times, times.begin() + kRounds / 2);
-  return times[kRounds / 2];
+  return median_of(std::move(times));
 }
 
 std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits);
+                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks);
 }
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
-  const std::string line = concat(R"({"kind": "time", "case": ")", timed.name, R"(", "direction": ")", direction,
-                                  R"(", "shape": ")", describe(shape), R"(", "ms": )", ms, "}");
+  const std::string line =
+      concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_blocks > 0 ? "/persistent" : "",
+             R"(", "direction": ")", direction, R"(", "shape": ")", describe(shape), R"(", "ms": )", ms, "}");
   std::printf("%s\n", line.c_str());
   test::record_line(line);
 }
@@ -366,6 +381,56 @@ TEST_P(AttentionKernelTimes, OfAShape) {
     record_time(*test.timed, "backward", test.shape, median_ms(*plan, call.backward, call.parameters));
   }
 }
+/// Of these, forwards with persistent blocks are timed beside those with a block for each tile of queries, in turns.
+constexpr const char* kPersistentTimed[] = {"full",
+                                            "causal",
+                                            "documents",
+                                            "documents causal",
+                                            "unequal documents",
+                                            "window 512",
+                                            "prefix 1024",
+                                            "dilated 2",
+                                            "2-d neighbourhood",
+                                            "global 64 and window 512",
+                                            "soft cap",
+                                            "full, head dim 64",
+                                            "documents, head dim 64",
+                                            "full, head dim 256",
+                                            "causal, 16384",
+                                            "causal, grouped heads",
+                                            "causal, 512 of 64"};
+
+class PersistentAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(PersistentAttentionKernelTimes, OfACase) {
+  const std::string name = kPersistentTimed[GetParam()];
+  const Timed& timed = *std::ranges::find(kTimed, name, &Timed::name);
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
+                          persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)};
+  std::vector<std::unique_ptr<ForwardPlan>> plans;
+  for (const TileShape& shape : shapes)
+    plans.push_back(forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape)));
+  if (std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build") return;
+  const Call& call = call_of(timed, problem);
+  const cuda::DeviceMemory memory(plans[1]->workspace_bytes());
+  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
+  std::array<std::vector<double>, 2> times;
+  for (int round = -2; round < kRounds; ++round)
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      cuda::DeviceTimer timer;
+      timer.start();
+      plans[i]->execute(call.forward, call.parameters, workspace);
+      const double ms = timer.stop();
+      if (round >= 0) times[i].push_back(ms);
+    }
+  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], median_of(times[i]));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));
+
 class FewQueryAttentionKernelTimes : public AttentionKernelTimes {};
 
 TEST_P(FewQueryAttentionKernelTimes, OfACase) {

@@ -245,6 +245,7 @@ inline void warp_barrier() {
   emulated::meet("a warp's barrier", [](emulated::Warp&) {});
 }
 inline int block_number() { return (int)emulated::block; }
+inline int take_number(int* next) { return (*next)++; }
 inline int uniform(int value) {
   const unsigned lane = emulated::current % 32;
   emulated::Warp& warp = emulated::warps[emulated::current / 32];

@@ -22,9 +22,9 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kAttentionPrimitives, kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram,
     kAttentionMaskRanges, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
     kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
-    kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForward,
-    kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals,
-    kAttentionDifferenceTotals, kExactSum;
+    kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForwardTiles,
+    kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries,
+    kAttentionDifferences, kAttentionDiagonals, kAttentionDifferenceTotals, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -138,6 +138,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
       program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
   static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
   const auto flag = [](bool value) { return value ? "true" : "false"; };
+  const int query_stages = hopper_query_stages(shape, problem.dim_qk, problem.dim_v);
   return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
                                              {"floats", flag(problem.dtype == DType::kF32)},
                                              {"dim_qk", problem.dim_qk},
@@ -158,6 +159,8 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"stages", shape.stages},
                                              {"key_stages", shape.key_stages},
                                              {"box_rows", kHopperBoxRows},
+                                             {"persistent", flag(shape.persistent_blocks > 0)},
+                                             {"query_stages", query_stages},
                                              {"split_keys", flag(shape.split_keys)},
                                              {"own_deltas", flag(shape.own_deltas)},
                                              {"given_deltas", flag(problem.given_deltas)},
@@ -237,13 +240,20 @@ std::string text_of_keys(Family family) {
                 hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys);
 }
 
-std::string text_of_kernels(Direction direction, Family family) {
-  if (direction == Direction::kForward) {
-    return concat(embedded::kAttentionSoftmax, family == Family::kHopper       ? embedded::kHopperForward
-                                               : family == Family::kFewQueries ? embedded::kAttentionFewQueries
-                                                                               : embedded::kAttentionForward);
+std::string text_of_forward(const TileShape& shape) {
+  switch (shape.family) {
+    case Family::kPortable: return std::string(embedded::kAttentionForward);
+    case Family::kFewQueries: return std::string(embedded::kAttentionFewQueries);
+    case Family::kHopper:
+      return concat(embedded::kHopperForwardTiles,
+                    shape.persistent_blocks > 0 ? embedded::kHopperPersistentForward : embedded::kHopperForward);
   }
-  return concat(embedded::kAttentionBackwardRows, text_of_queries(family), text_of_keys(family));
+  fail_bug("unknown family of kernels ", static_cast<int>(shape.family));
+}
+
+std::string text_of_kernels(Direction direction, const TileShape& shape) {
+  if (direction == Direction::kForward) return concat(embedded::kAttentionSoftmax, text_of_forward(shape));
+  return concat(embedded::kAttentionBackwardRows, text_of_queries(shape.family), text_of_keys(shape.family));
 }
 
 /// All texts that do not follow from a problem.
@@ -257,9 +267,10 @@ std::uint64_t revision_of_texts() {
         embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
         embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
         embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
-        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForward, embedded::kHopperBackwardQueries,
-        embedded::kHopperBackwardKeys, embedded::kAttentionFewQueries, embedded::kAttentionDifferences,
-        embedded::kAttentionDiagonals, embedded::kAttentionDifferenceTotals, embedded::kExactSum);
+        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
+        embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys,
+        embedded::kAttentionFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
+        embedded::kAttentionDifferenceTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;
@@ -370,7 +381,7 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
                              std::optional<std::string_view> primitives, std::span<const OperandTarget> targets) {
   const OperandText operands(compiled, targets);
   const std::string before = text_before_kernels(compiled, direction, shape, primitives, operands, Gains::kBeside);
-  const std::string kernels = text_of_kernels(direction, shape.family);
+  const std::string kernels = text_of_kernels(direction, shape);
   if (shape.family == Family::kFewQueries) return concat(before, mask_text(compiled, direction, shape.family), kernels);
   return concat(before, kernels, text_of_tile_states(compiled, direction),
                 text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals());

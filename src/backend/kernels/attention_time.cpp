@@ -138,7 +138,8 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const bool small = hopper ? shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
+  const bool persistent = shape.persistent_blocks > 0;
+  const bool small = hopper ? !persistent && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
   if (p.dtype == DType::kF32) products *= kFloatProducts;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
@@ -151,7 +152,8 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   if (knowledge.has_states() && !knowledge.same_in_every_call) launches += kStatesLaunch;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
-  return {launches + std::max(compute, memory_time(p, direction, rates)), std::move(source)};
+  const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
+  return {persistent ? persistent_time_part(problem, mask) * milliseconds : milliseconds, std::move(source)};
 }
 
 Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,

@@ -20,8 +20,12 @@ constexpr std::int64_t kMaxDim = 256;
 /// Of backward_rows and of tile_states: four warps, each of which has a row or a tile.
 constexpr int kSmallThreads = 128;
 constexpr std::int64_t kSmallWarps = 4;
+constexpr int kWarpThreads = 32;
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
+
+/// To the next place in a workspace where numbers of 16 bytes may lie.
+std::size_t aligned(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 }  // namespace
 
@@ -90,9 +94,13 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
 }
 
 std::size_t DirectionKernels::differences_at() const {
-  constexpr std::size_t kAlignment = 16;
   const std::size_t before = (states_launch_ ? 0 : states_bytes_) + rows_bytes_ + parts_bytes_;
-  return differences_bytes_ == 0 ? before : (before + kAlignment - 1) / kAlignment * kAlignment;
+  return differences_bytes_ == 0 ? before : aligned(before);
+}
+
+std::size_t DirectionKernels::taken_at() const {
+  const std::size_t before = differences_at() + differences_bytes_;
+  return shape_.persistent_blocks == 0 ? before : aligned(before);
 }
 
 void DirectionKernels::add_launches(Direction direction) {
@@ -141,8 +149,15 @@ void DirectionKernels::add_hopper_launches(Direction direction) {
   const AttentionProblem& p = problem_;
   const std::int64_t heads = p.batch * p.heads_q;
   if (direction == Direction::kForward) {
-    launches_.push_back({"hopper_forward", query_tiles_ * heads, shape_.threads(),
-                         hopper_forward_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
+    KernelLaunch forward{"hopper_forward", query_tiles_ * heads, shape_.threads(),
+                         hopper_forward_shared_bytes(shape_, p.dim_qk, p.dim_v), true};
+    if (shape_.persistent_blocks > 0) {
+      // The kernel that finds states counts from 0 anew too.
+      if (!mask_.has_states() || states_launch_) launches_.push_back({"hopper_begin_items", 1, kWarpThreads, 0});
+      forward.kernel = "hopper_persistent_forward";
+      forward.blocks = blocks_ = std::min<std::int64_t>(forward.blocks, shape_.persistent_blocks);
+    }
+    launches_.push_back(forward);
     return;
   }
   launches_.push_back({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
@@ -162,6 +177,9 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   call.query_tiles = static_cast<int>(query_tiles_);
   call.key_tiles = static_cast<int>(key_tiles_);
   call.splits = shape_.splits;
+  call.blocks = static_cast<int>(blocks_);
+  // Without a workspace states are found once for all.
+  if (blocks_ > 0 && workspace != nullptr) call.taken = reinterpret_cast<int*>(workspace + taken_at());
   call.rows = call.parts = reinterpret_cast<float*>(workspace);
   call.differences = reinterpret_cast<float*>(workspace + differences_at());
   call.states = states_launch_ ? states_ : reinterpret_cast<unsigned char*>(workspace + rows_bytes_);

@@ -39,7 +39,7 @@ class DirectionKernels {
   const TileShape& shape() const { return shape_; }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
   /// Of a workspace that is aligned to 16 bytes.
-  std::size_t workspace_bytes() const { return differences_at() + differences_bytes_; }
+  std::size_t workspace_bytes() const { return taken_at() + (shape_.persistent_blocks > 0 ? sizeof(int) : 0); }
 
   /// Where the states of tiles are the same in every call, the launch that finds them, once for all; it is then not
   /// among launches(). Its states_bytes() go where set_states() says, which calls' arguments() are given from then on.
@@ -53,6 +53,7 @@ class DirectionKernels {
 
  private:
   std::size_t differences_at() const;  ///< in the workspace
+  std::size_t taken_at() const;        ///< likewise
   void add_launches(Direction direction);
   void add_hopper_launches(Direction direction);
   void add_few_query_launches();
@@ -64,7 +65,7 @@ class DirectionKernels {
   std::vector<int> constants_;  ///< of the program, that are arguments
   TileShape shape_;
   MaskKnowledge mask_;
-  std::int64_t query_tiles_ = 0, key_tiles_ = 0;
+  std::int64_t query_tiles_ = 0, key_tiles_ = 0, blocks_ = 0;  ///< blocks_: where they are persistent
   std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0, differences_bytes_ = 0;
   std::vector<KernelLaunch> launches_;
   std::optional<KernelLaunch> states_launch_;

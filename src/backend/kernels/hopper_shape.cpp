@@ -16,6 +16,10 @@ constexpr int kCapability = 90;
 constexpr std::size_t kAlignment = 1024, kBarrierBytes = 8;
 /// The backward makes rows' deltas from o: with few rows or keys, o's rounding would be much of the error.
 constexpr std::int64_t kFewRows = 64;
+/// Of one block of threads.
+constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;
+/// Further behind than portable kernels are in any case that was timed.
+constexpr double kUntimed = 3;
 /// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
 /// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
 constexpr double kLongMilliseconds = 1.0;
@@ -29,6 +33,18 @@ std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
 /// time to compile than wider products save.
 bool is_long(const Program& program) { return node_costs(program).value >= kLongMilliseconds; }
+
+/// Shared memory of a block of the forward with room for so many tiles of queries.
+std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::size_t query_stages) {
+  const auto stages = static_cast<std::size_t>(shape.stages);
+  const std::size_t tiles = query_stages * tile_bytes(shape.queries, dim_qk) +
+                            stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v));
+  if (shape.persistent_blocks == 0) return kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
+  // GivenItem and ItemNote of hopper_forward_tiles.cuh, and a number.
+  constexpr std::size_t kGivenBytes = 20, kNoteBytes = 16, kNumberBytes = 4;
+  return kAlignment + tiles + (2 * query_stages + 4 * stages) * kBarrierBytes + query_stages * kGivenBytes +
+         (query_stages + 1) * kNoteBytes + kNumberBytes;
+}
 
 }  // namespace
 
@@ -70,6 +86,17 @@ std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction 
   smaller.step = smaller.part = shape.step / 2;
   if (is_long(problem.program)) return {smaller};
   return {shape, smaller};
+}
+
+TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  TileShape shape = hopper_shapes(problem, Direction::kForward).front();
+  shape.persistent_blocks = static_cast<int>(multiprocessors);
+  return shape;
+}
+
+double persistent_time_part([[maybe_unused]] const compiler::CompiledProblem& problem,
+                            [[maybe_unused]] const MaskWork& mask) {
+  return kUntimed;
 }
 
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
@@ -115,9 +142,12 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
 }
 
 std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
-  const auto stages = static_cast<std::size_t>(shape.stages);
-  return kAlignment + tile_bytes(shape.queries, dim_qk) +
-         stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v)) + (1 + 4 * stages) * kBarrierBytes;
+  const auto query_stages = static_cast<std::size_t>(hopper_query_stages(shape, dim_qk, dim_v));
+  return forward_bytes(shape, dim_qk, dim_v, query_stages);
+}
+
+int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return shape.persistent_blocks > 0 && forward_bytes(shape, dim_qk, dim_v, 2) <= kSharedBytes ? 2 : 1;
 }
 
 std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {

@@ -6,6 +6,7 @@
 
 #include "scoremod/problem.hpp"
 
+#include "backend/kernels/mask_work.hpp"
 #include "backend/kernels/tile_shape.hpp"
 
 namespace scoremod::backend::kernels {
@@ -17,12 +18,21 @@ inline constexpr int kHopperBoxRows = 32;
 /// fewer registers, for programs with which the other's products are serialized.
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction);
 
+/// The first of hopper_shapes() of a forward with persistent blocks, whatever the lengths.
+TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
+
+/// What part of the time of a block for each tile of queries persistent blocks are expected to take: where it is below
+/// 1 they are what runs, and elsewhere autotuning alone may choose them.
+double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask);
+
 /// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty
 /// where there are.
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
                                                  int compute_capability);
 
 /// Shared memory of one block, in bytes.
+/// Tiles of queries that a block of the forward has room for: two where blocks are persistent and these fit.
+int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 /// What the kernel of dq has more where gains are summed along diagonals.

@@ -109,7 +109,12 @@ class KernelsBackend final : public Backend {
     const std::vector<UnsupportedReason> against =
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
     reasons.insert(reasons.end(), against.begin(), against.end());
-    if (against.empty()) add(kernels::hopper_shapes(problem.problem, task.direction));
+    if (against.empty()) {
+      std::vector<TileShape> shapes = kernels::hopper_shapes(problem.problem, task.direction);
+      if (task.direction == Direction::kForward && target.device.multiprocessors > 0)
+        shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
+      add(shapes);
+    }
     if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
     return candidates;
@@ -178,7 +183,8 @@ class KernelsBackend final : public Backend {
     candidate.plan_key = [recipe, compute_capability] { return plan_key(*recipe, compute_capability); };
     candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
                              p.dim_qk, " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x",
-                             shape.keys, targets.empty() ? "" : ", with operands' gradients");
+                             shape.keys, shape.persistent_blocks > 0 ? " by persistent blocks" : "",
+                             targets.empty() ? "" : ", with operands' gradients");
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();

@@ -41,6 +41,10 @@ struct TileShape {
   int stages = 2;      ///< of kHopper: tiles of a kind that are copied ahead; of kFewQueries, that there is room for
   int key_stages = 2;  ///< the same, in the kernel of dq
 
+  /// Of a forward of kHopper: blocks that have the tiles of queries one after the other, as many as the device has
+  /// multiprocessors; 0 where there is one block for each tile. An argument of the kernels, but for whether there are.
+  int persistent_blocks = 0;
+
   int teams = 1;   ///< of kFewQueries: parts of a block's warps that have the same rows and different keys
   int splits = 1;  ///< likewise: blocks that share the keys of a head; an argument of the kernels
 

@@ -33,7 +33,9 @@ struct AttentionArguments {
   float* differences;     ///< tables of kv - q, see attention_differences.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
-  int splits, unused;     ///< of few queries: blocks of threads that share the keys of a head
+  int splits;             ///< of few queries: blocks of threads that share the keys of a head
+  int blocks;             ///< where kPersistent: of threads, that share the tiles of queries of all heads
+  int* taken;             ///< likewise: how many of these they have taken, beside their first ones
   const int* lengths_kv;  ///< where kPaged, of each batch
   long long length_step;
   int offset_b, offset_h, offset_q, offset_kv;

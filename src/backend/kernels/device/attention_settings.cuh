@@ -51,3 +51,6 @@ constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 constexpr int kProducers = /*{producers}*/ 0 /*{}*/;
 constexpr int kStages = /*{stages}*/ 2 /*{}*/, kKeyStages = /*{key_stages}*/ 2 /*{}*/;
 constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;
+// Of a Hopper forward: whether a block has tiles of queries one after the other, and how many it has room for.
+constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;
+constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;

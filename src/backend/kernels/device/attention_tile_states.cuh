@@ -35,6 +35,8 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const long long number = (long long)blockIdx.x * 4 + threadIdx.x / 32;
   const long long of_plane = (long long)call.query_tiles * call.key_tiles;
+  // What persistent blocks begin with, where these states are found in every call.
+  if (kPersistent && number == 0 && threadIdx.x == 0 && call.taken != nullptr) *call.taken = 0;
   const int heads = kMaskVariesWithHead ? call.heads_q : 1, batches = kMaskVariesWithBatch ? call.batch : 1;
   if (number >= of_plane * heads * batches) return;
   const int plane = (int)(number / of_plane), b = plane / heads, h = plane % heads;

@@ -227,6 +227,15 @@ struct TileWalk {
     chunk = 0;
     look(call, b, h);
   }
+  // With what another walk's look() has found of the first tiles.
+  SCOREMOD_MEMBER void begin_with(const AttentionArguments& call, int own_tile, unsigned first_some,
+                                  unsigned first_full) {
+    own = own_tile;
+    count = kTransposed ? call.query_tiles : call.key_tiles;
+    chunk = 0;
+    some = first_some;
+    full = first_full;
+  }
   SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b, int h) {
     while (some == 0) {
       chunk += 32;

@@ -18,6 +18,9 @@ SCOREMOD_FUNCTION int block_number() {
   return number;
 }
 
+// Adds 1 to a number that all blocks share; returns what it was before.
+SCOREMOD_FUNCTION int take_number(int* next) { return atomicAdd(next, 1); }
+
 // What is the same for all threads of a warp, so that the compiler knows it to be: it then takes none of their
 // registers.
 SCOREMOD_FUNCTION int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }

@@ -31,9 +31,14 @@ TEST(KernelsBackend, OffersLargeTilesFirstAndSmallOnesForWhereThoseSpill) {
   }
 }
 
+bool has_persistent_blocks(const Candidate& candidate) {
+  return candidate.label.find("persistent") != std::string::npos;
+}
+
 TEST(KernelsBackend, OffersHopperKernelsFirstWhereTheyRun) {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const auto candidates = candidates_of(problem_of(kCausal), direction);
+    auto candidates = candidates_of(problem_of(kCausal), direction);
+    std::erase_if(candidates, has_persistent_blocks);
     ASSERT_EQ(candidates.size(), 4u);
     EXPECT_NE(candidates[0].label.find("hopper"), std::string::npos);
     EXPECT_NE(candidates[1].label.find("hopper"), std::string::npos);
@@ -41,6 +46,36 @@ TEST(KernelsBackend, OffersHopperKernelsFirstWhereTheyRun) {
       EXPECT_LT(candidates[i - 1].predicted.milliseconds, candidates[i].predicted.milliseconds);
       EXPECT_NE(candidates[i - 1].structural_key, candidates[i].structural_key);
     }
+  }
+}
+
+/// They are behind every other candidate, so that a measurement alone chooses them.
+TEST(KernelsBackend, OffersPersistentBlocksToAutotuning) {
+  for (const char* const program :
+       {"value = score", kCausal, "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y",
+        "value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4"}) {
+    SCOPED_TRACE(program);
+    AttentionProblem problem = problem_of(program);
+    const auto candidates = candidates_of(problem, Direction::kForward);
+    const auto persistent = std::ranges::find_if(candidates, has_persistent_blocks);
+    ASSERT_NE(persistent, candidates.end());
+    for (const Candidate& other : candidates) {
+      if (&other == &*persistent) continue;
+      EXPECT_LT(other.predicted.milliseconds, persistent->predicted.milliseconds);
+      EXPECT_NE(other.structural_key, persistent->structural_key);
+      EXPECT_NE(other.plan_key, persistent->plan_key);
+    }
+    EXPECT_GT(*persistent->workspace_bytes, *candidates[0].workspace_bytes);
+    EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kBackward), has_persistent_blocks));
+    EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kForward, a100()), has_persistent_blocks));
+    // How many blocks there are is an argument: kernels that were tried with other numbers are the same.
+    Target other = h200();
+    other.device.multiprocessors = 114;
+    const auto others = candidates_of(problem, Direction::kForward, other);
+    const auto same = std::ranges::find_if(others, has_persistent_blocks);
+    ASSERT_NE(same, others.end());
+    EXPECT_EQ(same->plan_key, persistent->plan_key);
+    EXPECT_EQ(same->structural_key, persistent->structural_key);
   }
 }
 

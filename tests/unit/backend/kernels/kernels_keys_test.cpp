@@ -207,6 +207,7 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
       std::vector shapes{kernels::tile_shape(one.problem, direction),
                          kernels::hopper_shapes(one.problem, direction).front()};
       if (direction == Direction::kForward) {
+        shapes.push_back(kernels::persistent_hopper_shape(one.problem, 132));
         const auto few = kernels::few_query_shapes(one.problem, h200().device);
         shapes.insert(shapes.end(), few.begin(), few.end());
       }

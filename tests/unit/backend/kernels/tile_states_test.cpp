@@ -141,7 +141,7 @@ class Contents {
 /// A text of the kernel that leaves out its look at every element where a call asks for it, so that intervals alone
 /// decide.
 const Fault kOrIntervalsAlone{"state = state_by_elements(p, b, h, first_q, end_q, first_kv);",
-                              "state = call.unused != 0 ? state : "
+                              "state = call.splits != 0 ? state : "
                               "state_by_elements(p, b, h, first_q, end_q, first_kv);"};
 
 /// By the kernel, and by its intervals alone; empty where there is no kernel.
@@ -168,7 +168,7 @@ Found found_of(const AttentionProblem& p, const Contents& contents, const Fault&
     States states(kernels.workspace_bytes(), 0xee);
     ArgumentBytes argument =
         kernels.arguments(tensors, {1.0F, kOffsets, nullptr, 0, 0}, reinterpret_cast<std::byte*>(states.data()));
-    argument.call().unused = intervals_alone ? 1 : 0;
+    argument.call().splits = intervals_alone ? 1 : 0;
     run.run(argument, 1);
     states.resize(kernels.states_bytes());
     return states;

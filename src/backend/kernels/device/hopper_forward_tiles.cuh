@@ -1,0 +1,184 @@
+// What a forward's kernels do with the tiles of a batch and head: a warpgroup copies tiles of keys ahead, and others
+// have 64 queries each. While a group turns the scores of a tile into weights, its product of the last tile's weights
+// and v runs, and the other groups' products.
+#pragma once
+
+#include "backend/kernels/device/attention_softmax.cuh"
+#include "backend/kernels/device/hopper_tiles.cuh"
+
+// What consumers have at once: a tile of queries of a batch and head.
+struct ForwardItem {
+  int b, h, query_tile;
+};
+SCOREMOD_FUNCTION ForwardItem item_of(const AttentionArguments& call, int number) {
+  // The last queries come first: under a causal mask they take longest.
+  const int head = number / call.query_tiles;
+  return {head / call.heads_q, head % call.heads_q, call.query_tiles - 1 - number % call.query_tiles};
+}
+// Whether the sequence has ended before it.
+SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const ForwardItem& item) {
+  return kRaggedQueries && item.query_tile * kQueries >= queries_of(call, item.b);
+}
+
+// Where kPersistent, what the producers tell the consumers of an item: the first tiles of its TileWalk too, which the
+// consumers then need not wait for. Its query_tile is below 0 where nothing is left.
+struct GivenItem {
+  ForwardItem item;
+  unsigned some, full;
+};
+// Of the item that was the block's number `count`: that a sum of it is not finite.
+struct ItemNote {
+  int count;
+  ForwardItem item;
+};
+
+struct ForwardTiles {
+  Half *q, *k, *v;
+  Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty;
+  // Where kPersistent: of each tile of q; of some items; and what the producers have taken.
+  GivenItem* given;
+  ItemNote* notes;
+  int* taken;
+
+  static constexpr int kNotes = kQueryStages + 1;  // as look_back() needs them
+
+  static constexpr int kQBytes = tile_bytes(kQueries, kDimQk);
+  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kVBytes = tile_bytes(kKeys, kDimV);
+  static constexpr int kBarriers = kQueryStages * kQBytes + kStages * (kKBytes + kVBytes);
+
+  SCOREMOD_MEMBER explicit ForwardTiles(unsigned char* shared) {
+    q = (Half*)shared;
+    k = (Half*)(shared + kQueryStages * kQBytes);
+    v = k + kStages * kKBytes / 2;
+    q_full = (Barrier*)(shared + kBarriers);
+    q_empty = q_full + kQueryStages;
+    k_full = kPersistent ? q_empty + kQueryStages : q_empty;
+    k_empty = k_full + kStages;
+    v_full = k_empty + kStages;
+    v_empty = v_full + kStages;
+    given = (GivenItem*)(v_empty + kStages);
+    notes = (ItemNote*)(given + kQueryStages);
+    taken = (int*)(notes + kNotes);
+  }
+  SCOREMOD_MEMBER void begin() const {
+    for (int i = 0; i < kQueryStages; ++i) {
+      begin_barrier(q_full + i, 1);
+      if (kPersistent) begin_barrier(q_empty + i, kWarps);
+    }
+    for (int i = 0; kPersistent && i < kNotes; ++i) notes[i].count = -1;
+    for (int i = 0; i < kStages; ++i) {
+      begin_barrier(k_full + i, 1);
+      begin_barrier(v_full + i, 1);
+      begin_barrier(k_empty + i, kWarps);
+      begin_barrier(v_empty + i, kWarps);
+    }
+    publish_barriers();
+  }
+};
+
+// One thread asks for all copies of boxes; the others of its group have nothing to do then.
+SCOREMOD_FUNCTION bool one_thread_copies(const AttentionArguments& call) {
+  return call.q.aligned && call.k.aligned && call.v.aligned;
+}
+
+// The tiles of keys from the walk's on.
+SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTiles& tiles, TileWalk<false>& walk,
+                                    Ring<kStages>& ring, int b, int h) {
+  const AttentionArguments& call = all.rest.call;
+  const int keys = keys_of(call, b);
+  do {
+    const int first = walk.tile * kKeys, head = h / call.group;
+    wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    fill_tile<kKeys, kDimQk>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
+                             tiles.k_full + ring.stage, b, head, first, keys);
+    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
+    fill_tile<kKeys, kDimV>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
+                            tiles.v_full + ring.stage, b, head, first, keys);
+    ring.advance();
+  } while (walk.next(call, b, h));
+}
+
+// Turns the scores of a tile into weights, but for what was summed before.
+SCOREMOD_FUNCTION bool soften_tile(const Arguments& p, Sums<1, kKeys>& scores, SoftmaxRows& rows,
+                                   float (&factors)[1][2], const TileWalk<false>& walk, int b, int h, int first_query) {
+  float top[1][2];
+  if (walk.partial)
+    modify<true>(p, scores, top, b, h, first_query, walk.tile * kKeys);
+  else
+    modify<false>(p, scores, top, b, h, first_query, walk.tile * kKeys);
+  const bool raised = raise_references(p, top, rows, factors);
+  weigh(p, scores, rows, b, h, first_query, walk.tile * kKeys);
+  return raised;
+}
+
+// The rows of a group of consumers, over all tiles of keys from the walk's on. Their queries lie in tile `own`, and
+// `first_query` is the first of the warp's 16.
+SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tiles, Half* own, SoftmaxRows& rows,
+                                    TileWalk<false>& walk, Ring<kStages>& ring, int b, int h, int first_query) {
+  const AttentionArguments& call = p.call;
+  const unsigned q = moved_by(tile_view(own, kQueries), group_number() * 64 * 128);
+  const unsigned k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);
+  Sums<1, kKeys> scores;
+  unsigned weights[kKeys / 16][4];
+  float factors[1][2];
+  wait_for(tiles.k_full + ring.stage, ring.phase);
+  await_turn();
+  begin_products();
+  ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+  end_products();
+  pass_turn();
+  wait_for_products<0>();
+  pin(scores.at[0]);
+  leave(tiles.k_empty + ring.stage);
+  soften_tile(p, scores, rows, factors, walk, b, h, first_query);
+  round_to_halves<kKeys>(weights, scores);
+  while (walk.next(call, b, h)) {
+    const Ring<kStages> last = ring;
+    ring.advance();
+    wait_for(tiles.k_full + ring.stage, ring.phase);
+    await_turn();
+    pin(weights);
+    pin(rows.output.at[0]);
+    begin_products();
+    ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
+    end_products();
+    wait_for(tiles.v_full + last.stage, last.phase);
+    ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
+    end_products();
+    pass_turn();
+    wait_for_products<1>();
+    pin(scores.at[0]);
+    leave(tiles.k_empty + ring.stage);
+    const bool raised = soften_tile(p, scores, rows, factors, walk, b, h, first_query);
+    wait_for_products<0>();
+    pin(rows.output.at[0]);
+    leave(tiles.v_empty + last.stage);
+    if (raised) scale_output(rows, factors);
+    round_to_halves<kKeys>(weights, scores);
+  }
+  wait_for(tiles.v_full + ring.stage, ring.phase);
+  pin(weights);
+  pin(rows.output.at[0]);
+  begin_products();
+  ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * ForwardTiles::kVBytes));
+  end_products();
+  wait_for_products<0>();
+  pin(rows.output.at[0]);
+}
+
+// Writes what the group's rows have come to, o through its rows of tile `own`. Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_forward(const Arguments& p, Half* own, SoftmaxRows& rows, int b, int h, int first_query) {
+  const AttentionArguments& call = p.call;
+  float factors[1][2];
+  const bool not_finite = close_softmax(p, rows, factors, b, h, first_query);
+  store_through_tile<kDimV, kDimQk>(rows.output, factors, rows_of<Output>(call.o, b, h), own, first_query,
+                                    queries_of(call, b));
+  return not_finite;
+}
+
+// By all consumers: the tile's rows once more, one after the other, with a tile of q as scratch.
+SCOREMOD_FUNCTION void forward_rows(const Arguments& p, Half* scratch, int b, int h, int query_tile) {
+  const int queries = queries_of(p.call, b);
+  for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
+    forward_row(p, (float*)scratch, b, h, query_tile * kQueries + i);
+}

@@ -1,0 +1,126 @@
+// hopper_persistent_forward: hopper_forward with few blocks, each of which has items one after the other. Which block
+// has an item decides nothing of its result. While the consumers end one, the producers copy for the next, and groups
+// of consumers do not wait for one another between them.
+#pragma once
+
+#include "backend/kernels/device/hopper_forward_tiles.cuh"
+
+// Items that a block has had are counted. Number `count` lies in this tile of q, whose barriers are in this phase.
+SCOREMOD_FUNCTION int query_stage(int count) { return count % kQueryStages; }
+SCOREMOD_FUNCTION int query_phase(int count) { return count / kQueryStages % 2; }
+SCOREMOD_FUNCTION ItemNote* note_of(const ForwardTiles& tiles, int count) {
+  return tiles.notes + count % ForwardTiles::kNotes;
+}
+
+// A block's first item has the block's number, and later ones are whichever no block has taken yet: `call.taken` is how
+// many were. The number is the same for all producers; `alone` says that they are one warp.
+SCOREMOD_FUNCTION int take_item(const AttentionArguments& call, const ForwardTiles& tiles, bool alone) {
+  int number = 0;
+  if (threadIdx.x == kThreads) number = call.blocks + take_number(call.taken);
+  if (alone) return uniform(number);
+  meet(kProducersMeet, kGroup);  // all have read the last one
+  if (threadIdx.x == kThreads) *tiles.taken = number;
+  meet(kProducersMeet, kGroup);
+  return *tiles.taken;
+}
+
+SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTiles& tiles) {
+  const AttentionArguments& call = all.rest.call;
+  const bool alone = one_thread_copies(call);
+  if (alone && threadIdx.x >= kThreads + 32) return;
+  Ring<kStages> ring;
+  int count = 0;
+  for (int number = block_number();; number = take_item(call, tiles, alone)) {
+    ForwardItem item = item_of(call, number);
+    const bool is_last = item.b >= call.batch;
+    if (is_last) item.query_tile = -1;
+    if (!is_last && is_over(call, item)) continue;
+    TileWalk<false> walk;
+    walk.some = walk.full = 0;
+    if (!is_last) walk.begin(call, item.b, item.h, item.query_tile);
+    const int stage = query_stage(count);
+    Barrier* const full = tiles.q_full + stage;
+    wait_for(tiles.q_empty + stage, query_phase(count) ^ 1);
+    if (threadIdx.x == kThreads) tiles.given[stage] = {item, walk.some, walk.full};
+    if (!is_last && walk.next(call, item.b, item.h)) {
+      fill_tile<kQueries, kDimQk>(tiles.q + stage * (ForwardTiles::kQBytes / 2), call.q, all.q, full, item.b, item.h,
+                                  item.query_tile * kQueries, queries_of(call, item.b));
+      produce_keys(all, tiles, walk, ring, item.b, item.h);
+    } else if (threadIdx.x == kThreads) {
+      arrive(full);  // without a tile: its zeros and LSEs are to be written
+    }
+    if (is_last) return;
+    ++count;
+  }
+}
+
+// Of an item that every consumer has, in a tile of q; read where it is used, so that it takes no registers between.
+SCOREMOD_FUNCTION ForwardItem item_at(const volatile ForwardItem& item) {
+  return {uniform(item.b), uniform(item.h), uniform(item.query_tile)};
+}
+
+// By all consumers, each after its part of the next item: the rows of item `count` once more, where one of its sums was
+// not finite. In this way no group waits for another at the end of an item. A note is overwritten kNotes items later:
+// its tile of q is copied after every consumer has left item count + 1, and has been here.
+SCOREMOD_FUNCTION void look_back(const Arguments& p, const ForwardTiles& tiles, int count, Half* scratch) {
+  wait_for(tiles.q_empty + query_stage(count), query_phase(count));
+  const ItemNote* const note = note_of(tiles, count);
+  if (uniform(note->count) != count) return;
+  const ForwardItem item = item_at(note->item);
+  forward_rows(p, scratch, item.b, item.h, item.query_tile);
+}
+
+// The group's rows of an item, which lies in `own`; notes where a sum is not finite.
+SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tiles, const GivenItem& given, Half* own,
+                                    Ring<kStages>& ring, int count) {
+  const ForwardItem item = item_at(given.item);
+  const int first_query = item.query_tile * kQueries + threadIdx.x / 32 * 16;
+  TileWalk<false> walk;
+  walk.begin_with(p.call, item.query_tile, uniform(given.some), uniform(given.full));
+  SoftmaxRows rows;
+  rows.clear();
+  if (walk.next(p.call, item.b, item.h)) {
+    consume_keys(p, tiles, own, rows, walk, ring, item.b, item.h, first_query);
+    leave(tiles.v_empty + ring.stage);
+    ring.advance();
+  }
+  const ForwardItem same = item_at(given.item);
+  const bool not_finite =
+      store_forward(p, own, rows, same.b, same.h, same.query_tile * kQueries + threadIdx.x / 32 * 16);
+  if (ballot(not_finite) != 0 && threadIdx.x % 32 == 0) *note_of(tiles, count) = {count, same};
+}
+
+SCOREMOD_FUNCTION void consume_items(const Arguments& p, const ForwardTiles& tiles) {
+  Ring<kStages> ring;
+  begin_turns();
+  for (int count = 0;; ++count) {
+    const int stage = query_stage(count);
+    Half* const own = tiles.q + stage * (ForwardTiles::kQBytes / 2);
+    wait_for(tiles.q_full + stage, query_phase(count));
+    const bool is_last = uniform(tiles.given[stage].item.query_tile) < 0;
+    if (!is_last) consume_item(p, tiles, tiles.given[stage], own, ring, count);
+    if (count > 0) look_back(p, tiles, count - 1, own);
+    if (is_last) return;
+    // What was written to the tile of q comes before the next copy to it.
+    publish_writes();
+    leave(tiles.q_empty + stage);
+  }
+}
+
+SCOREMOD_KERNEL(32, 1) hopper_begin_items(SCOREMOD_ARGUMENT p) {
+  if (threadIdx.x == 0) *p.call.taken = 0;
+}
+
+SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_persistent_forward(SCOREMOD_MAPPED_ARGUMENT all) {
+  SCOREMOD_SHARED(unaligned);
+  const ForwardTiles tiles(aligned_tiles(unaligned));
+  if (threadIdx.x == 0) tiles.begin();
+  everyone_meets();
+  if (threadIdx.x >= kThreads) {
+    give_registers<kProducerRegisters>();
+    produce_items(all, tiles);
+  } else {
+    take_registers<kConsumerRegisters>();
+    consume_items(all.rest, tiles);
+  }
+}

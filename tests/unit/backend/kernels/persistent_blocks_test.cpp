@@ -1,0 +1,232 @@
+// Hopper's forward with persistent blocks, on a host, thread by thread: right by the float64 oracle, and the same bits
+// as a block for each tile of queries gives.
+
+#include <algorithm>
+#include <bit>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+#include "backend/memory_space.hpp"
+#include "check/check_memory.hpp"
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
+#include "runtime/call_tensors.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/emulated_device.hpp"
+#include "support/test_seed.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using Fault = test::EmulatedLaunches::Fault;
+
+/// A forward of one of attention_kernels_cases(), with more batches, so that there are many items.
+checking::CheckCase case_of(const std::string& name, std::int64_t batch = 3) {
+  std::vector<checking::CheckCase> cases = test::attention_kernels_cases(true);
+  checking::CheckCase test = std::move(
+      cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
+  AttentionProblem& problem = test.problem;
+  problem.backward = false;
+  if (problem.batch == batch || problem.dropout_keys) return test;
+  problem.batch = batch;
+  for (std::size_t i = 0; i < problem.operands.size(); ++i) {
+    OperandSpec& operand = problem.operands[i];
+    if (!problem.program.operands()[i].is_table())
+      operand = problem::default_spec(problem, problem.program.operands()[i]);
+    operand.gradient = false;
+  }
+  return test;
+}
+
+/// Three tiles of queries and six of keys, of each of two batches' heads.
+checking::CheckCase many_tiles(const char* program) {
+  checking::CheckCase test = case_of("plain f16", 2);
+  AttentionProblem& problem = test.problem;
+  problem.seq_q = 450;
+  problem.seq_kv = 700;
+  problem.program = Program::parse(program);
+  for (const OperandDecl& decl : problem.program.operands())
+    problem.operands.push_back(problem::default_spec(problem, decl));
+  test.name = program;
+  return test;
+}
+
+constexpr const char* kPlain = "value = score";
+constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
+constexpr const char* kDocuments =
+    "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y";
+/// Of three tiles of queries only the last has keys.
+constexpr const char* kEmptyTiles = "value = score\nkeep = q_idx >= 400 & kv_idx % 5 != 2";
+
+TileShape shape_of(const AttentionProblem& problem, int blocks) {
+  return blocks == 0 ? hopper_shapes(problem, Direction::kForward).front() : persistent_hopper_shape(problem, blocks);
+}
+
+/// With `blocks` of them, or one for each tile where that is 0.
+CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, int blocks, const Fault& fault = {},
+                     const Fault& another_fault = {}) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  const test::EmulatedKernels kernels(compiled, Direction::kForward, shape_of(compiled.problem, blocks), fault,
+                                      another_fault);
+  const unsigned seed = fault.first.empty() ? static_cast<unsigned>(test::test_seed()) : 1;
+  checking::Subject subject;
+  subject.backend = "emulated kernels";
+  subject.forward_workspace_bytes = kernels.kernels().workspace_bytes();
+  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
+    const auto call = runtime::check_call(compiled.problem, args, workspace, workspace.bytes, host_memory());
+    auto* at = static_cast<std::byte*>(workspace.data);
+    // What another call left.
+    std::fill_n(at, workspace.bytes, std::byte{0x11});
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), seed);
+  };
+  CheckOptions options;
+  options.call = test.call;
+  return checking::check_subject(compiled, subject, inputs, options);
+}
+
+void expect_right(const CheckReport& report) {
+  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
+  for (const OutputCheck& output : report.outputs)
+    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
+}
+
+/// Rows are not summed again: what would make a sum not finite is seen.
+const Fault kOnce{"forward_rows(p, scratch, item.b, item.h, item.query_tile);", ""};
+
+class PersistentBlocks : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PersistentBlocks, AreRight) {
+  const checking::CheckCase test = case_of(GetParam());
+  expect_right(check_of(test, random_inputs(test.problem), 2, kOnce));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocks,
+                         ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
+                                           "nothing kept", "documents", "mask by head", "mask by the score",
+                                           "wide heads", "192 and 128", "unaligned rows", "dropout by keys",
+                                           "a learned sink, dropout and the largest score", "ragged", "ragged queries",
+                                           "ragged keys with dropout", "o in f32", "differences of every kind",
+                                           "differences, ragged"));
+
+/// Rings of tiles go round from item to item: with one block, some, and more of them than there are items.
+TEST(PersistentBlocksOfManyTiles, AreRight) {
+  struct Many {
+    const char* program;
+    int blocks;
+  };
+  for (const auto& [program, blocks] :
+       {Many{kPlain, 1}, Many{kCausal, 4}, Many{kDocuments, 132}, Many{kDocuments, 5}, Many{kEmptyTiles, 1}}) {
+    SCOPED_TRACE(testing::Message() << program << ", blocks " << blocks);
+    const checking::CheckCase test = many_tiles(program);
+    expect_right(check_of(test, random_inputs(test.problem), blocks, kOnce));
+  }
+}
+
+/// The bits of O, LSE and the largest score of a forward, of each of some inputs.
+std::vector<std::uint64_t> bits_of(const checking::CheckCase& test, const std::vector<ProblemInputs>& inputs,
+                                   int blocks) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  const test::EmulatedKernels kernels(compiled, Direction::kForward, shape_of(compiled.problem, blocks));
+  const backend::OwnedMemory workspace(backend::host_memory(), kernels.kernels().workspace_bytes());
+  std::vector<std::uint64_t> bits;
+  for (const ProblemInputs& one : inputs) {
+    checking::CheckMemory memory(test.problem, one, 0);
+    memory.send();
+    const auto call = runtime::check_call(compiled.problem, memory.forward_args(test.call),
+                                          {workspace.data(), workspace.bytes()}, workspace.bytes(), host_memory());
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, workspace.data()),
+                static_cast<unsigned>(test::test_seed()));
+    memory.fetch();
+    for (const auto* output : {&memory.o, &memory.lse})
+      for (const double value : output->values()) bits.push_back(std::bit_cast<std::uint64_t>(value));
+    if (!memory.max_logit) continue;
+    for (const double value : memory.max_logit->values()) bits.push_back(std::bit_cast<std::uint64_t>(value));
+  }
+  return bits;
+}
+
+/// Where rows are summed again too.
+TEST(PersistentBlocks, GiveTheBitsOfABlockForEachTile) {
+  for (const checking::CheckCase& test :
+       {many_tiles(kDocuments), many_tiles(kEmptyTiles), case_of("ragged"), case_of("192 and 128"),
+        case_of("a learned sink, dropout and the largest score")}) {
+    SCOPED_TRACE(test.name);
+    const std::vector inputs{random_inputs(test.problem), test::poisoned_inputs(test.problem, 0)};
+    EXPECT_EQ(bits_of(test, inputs, 2), bits_of(test, inputs, 0));
+  }
+}
+
+class PersistentBlocksOfPoison : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PersistentBlocksOfPoison, AreRight) {
+  const checking::CheckCase test = case_of(GetParam());
+  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), 1));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocksOfPoison,
+                         ::testing::Values("causal", "documents", "infinite values", "wide heads"));
+
+TEST(PersistentBlocks, AreAsManyAsTheDeviceHasMultiprocessorsOrTiles) {
+  const compiler::CompiledProblem compiled = compiler::compile(many_tiles(kPlain).problem);
+  const auto launches = [&](int blocks) {
+    return DirectionKernels(compiled, Direction::kForward, shape_of(compiled.problem, blocks)).launches();
+  };
+  EXPECT_EQ(launches(5).back().blocks, 5);
+  EXPECT_EQ(launches(132).back().blocks, 6);
+  EXPECT_EQ(launches(0).back().blocks, 6);
+  ASSERT_EQ(launches(5).size(), 2U);
+  EXPECT_STREQ(launches(5).front().kernel, "hopper_begin_items");
+  const compiler::CompiledProblem documents = compiler::compile(many_tiles(kDocuments).problem);
+  const DirectionKernels kernels(documents, Direction::kForward, shape_of(documents.problem, 5));
+  ASSERT_EQ(kernels.launches().size(), 2U) << "the kernel that finds states counts from 0 anew";
+  EXPECT_STREQ(kernels.launches().front().kernel, "attention_tile_states");
+}
+
+TEST(PersistentBlocks, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {
+  AttentionProblem problem = case_of("plain f16").problem;
+  const auto stages = [&](std::int64_t dim_qk, std::int64_t dim_v, int blocks) {
+    problem.dim_qk = dim_qk;
+    problem.dim_v = dim_v;
+    return hopper_query_stages(shape_of(problem, blocks), dim_qk, dim_v);
+  };
+  EXPECT_EQ(stages(64, 64, 132), 2);
+  EXPECT_EQ(stages(128, 128, 132), 2);
+  EXPECT_EQ(stages(192, 128, 132), 2);
+  EXPECT_EQ(stages(256, 256, 132), 1);
+  EXPECT_EQ(stages(128, 128, 0), 1);
+}
+
+/// The checks above would see it: each of these makes them fail.
+TEST(PersistentBlocksFaults, AreSeen) {
+  const auto passes = [](const checking::CheckCase& test, const Fault& fault) {
+    return check_of(test, random_inputs(test.problem), 2, fault).passed();
+  };
+  EXPECT_FALSE(passes(many_tiles(kPlain), {"if (threadIdx.x == 0) *p.call.taken = 0;", ""})) << "another call's count";
+  EXPECT_FALSE(passes(many_tiles(kDocuments), {"call.taken != nullptr) *call.taken = 0;", "false) return;"}))
+      << "the same, by the kernel of states";
+  EXPECT_FALSE(passes(many_tiles(kEmptyTiles), {"if (!is_last && is_over(call, item)) continue;",
+                                                "if (!is_last && item.query_tile == 1) continue;"}))
+      << "rows without a key that nobody writes";
+  const checking::CheckCase causal = case_of("causal");
+  EXPECT_FALSE(check_of(causal, test::poisoned_inputs(causal.problem, 0), 1, kOnce).passed()) << "rows of NaN";
+  const checking::CheckCase one_item = case_of("causal", 1);
+  EXPECT_FALSE(check_of(one_item, test::poisoned_inputs(one_item.problem, 0), 1,
+                        {"if (count > 0) look_back", "if (count > 0 && !is_last) look_back"})
+                   .passed())
+      << "the last item's rows of NaN";
+}
+
+TEST(PersistentBlocksFaultsDeathTest, AreSeen) {
+  const auto run = [](const char* text, const char* instead) {
+    const checking::CheckCase test = many_tiles(kCausal);
+    check_of(test, random_inputs(test.problem), 2, {text, instead});
+  };
+  EXPECT_DEATH(run("leave(tiles.v_empty + ring.stage);", ""), "threads wait for each other forever");
+  EXPECT_DEATH(run("    leave(tiles.q_empty + stage);\n", ""), "threads wait for each other forever");
+  EXPECT_DEATH(run("  begin_turns();\n  for (int count = 0", "  for (int count = 0"),
+               "threads wait for each other forever");
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
