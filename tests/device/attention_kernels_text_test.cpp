@@ -240,6 +240,29 @@ TEST_F(AttentionKernelsText, OfPersistentBlocksKeepTheirRegistersAndRunProductsB
   }
 }
 
+/// Where dq is made beside dk and dv.
+TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
+  constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;
+  struct Case {
+    const char* entry;
+    std::int64_t dim;
+  };
+  for (const Case& test : {Case{"causal", 64}, Case{"soft_cap", 64}, Case{"causal", 96}, Case{"documents", 128},
+                           Case{"soft_cap", 128}, Case{"dilated_window", 128}}) {
+    SCOPED_TRACE(concat(test.entry, ", dim ", test.dim));
+    const AttentionProblem problem = hopper_problem(test.entry, test.dim);
+    ASSERT_TRUE(hopper_fused_objections(problem).empty());
+    const TileShape shape = hopper_fused_shape(problem);
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    for (const KernelLaunch& launch : DirectionKernels(compiled, Direction::kBackward, shape).launches())
+      EXPECT_LE(launch.shared_bytes, kSharedBytes) << launch.kernel;
+    const std::string report = report_of(problem, Direction::kBackward, 90, shape);
+    EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
 TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
   for (const char* const entry : {"alibi", "t5_bias"}) {
     SCOPED_TRACE(entry);

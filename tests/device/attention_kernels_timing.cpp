@@ -235,7 +235,7 @@ std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks);
+                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks, shape.fused ? " fused" : "");
 }
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
@@ -293,6 +293,10 @@ std::vector<TimedShape> timed_shapes() {
       if (timed.learned && direction == Direction::kForward) continue;
       if (hopper_objections(problem, direction, kHopper).empty())
         all.push_back({&timed, direction, hopper_shapes(problem, direction).front()});
+      const bool fused = direction == Direction::kBackward && !timed.learned &&
+                         hopper_objections(problem, direction, kHopper).empty() &&
+                         hopper_fused_objections(problem).empty();
+      if (fused) all.push_back({&timed, direction, hopper_fused_shape(problem)});
     }
     if (timed.name == std::string("full f32")) {
       for (const TileShape& shape : float_forward_shapes) all.push_back({&timed, Direction::kForward, shape});

@@ -61,7 +61,7 @@ namespace emulated {
 constexpr unsigned kSharedBase = 80;
 struct Phase { int count, left, bytes, parity; };
 struct Box { Half* to; const TensorMap* map; Barrier* barrier; int dim, row, h, b; const void* from; int bytes; };
-struct Factor { const unsigned* registers; unsigned view; };
+struct Factor { const unsigned* registers; unsigned view; bool transposed; };
 struct Step { float (*sums)[4]; int columns; Factor a; unsigned b; bool adds, saved; std::vector<float> before; };
 struct Products {
   std::vector<Step> open;
@@ -171,10 +171,13 @@ inline void multiply(unsigned warp, Step* const (&lanes)[32]) {
         left[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] =
             value_of((Half)(step.a.registers[part] >> (16 * i)), kBf16);
   }
-  const bool of_rows = first.a.registers == nullptr;
-  if (of_rows)
+  const bool of_rows = first.a.registers == nullptr && !first.a.transposed;
+  if (first.a.registers == nullptr)
     for (int row = 0; row < 16; ++row)
-      for (int k = 0; k < 16; ++k) left[row][k] = along(first.a.view, (int)(warp % 4) * 16 + row, k);
+      for (int k = 0; k < 16; ++k) {
+        const int number = (int)(warp % 4) * 16 + row;
+        left[row][k] = first.a.transposed ? across(first.a.view, number, k) : along(first.a.view, number, k);
+      }
   for (int column = 0; column < first.columns; ++column)
     for (int k = 0; k < 16; ++k)
       right[column * 16 + k] = of_rows ? along(first.b, column, k) : across(first.b, column, k);
@@ -283,6 +286,10 @@ inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) 
   emulated::ask_copy({(Half*)to, nullptr, barrier, 0, 0, 0, 0, from, bytes});
 }
 inline void publish_writes() {}
+inline void add_to_memory(float* to, const float (&values)[4]) {
+  if ((uintptr_t)to % 16 != 0) emulated::fail("floats to add to that are not aligned");
+  for (int i = 0; i < 4; ++i) to[i] += values[i];
+}
 inline void meet(int number, int threads) { emulated::meet_at(number, threads); }
 inline void arrive_at(int number, int threads) { emulated::arrive(number, threads, false); }
 template <int kRegisters>
@@ -309,10 +316,13 @@ inline void pin(Values& values) {
 template <int kColumns>
 struct Product {
   static void of_rows(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds) {
-    emulated::ask(d, kColumns, {nullptr, a}, b, adds);
+    emulated::ask(d, kColumns, {nullptr, a, false}, b, adds);
+  }
+  static void of_columns(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds) {
+    emulated::ask(d, kColumns, {nullptr, a, true}, b, adds);
   }
   static void of_registers(float (&d)[kColumns / 8][4], const unsigned (&a)[4], unsigned b, bool adds) {
-    emulated::ask(d, kColumns, {a, 0}, b, adds);
+    emulated::ask(d, kColumns, {a, 0, false}, b, adds);
   }
 };
 )text";

@@ -23,8 +23,9 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kAttentionMaskRanges, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
     kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
     kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForwardTiles,
-    kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperBackwardKeys, kAttentionFewQueries,
-    kAttentionDifferences, kAttentionDiagonals, kAttentionDifferenceTotals, kExactSum;
+    kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperBackwardKeys, kHopperQuerySums,
+    kHopperBackwardFused, kHopperWriteQueries, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals,
+    kAttentionDifferenceTotals, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -162,6 +163,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"persistent", flag(shape.persistent_blocks > 0)},
                                              {"query_stages", query_stages},
                                              {"split_keys", flag(shape.split_keys)},
+                                             {"fused", flag(shape.fused)},
                                              {"own_deltas", flag(shape.own_deltas)},
                                              {"given_deltas", flag(problem.given_deltas)},
                                              {"sink", flag(problem.sink != Sink::kNone)},
@@ -229,15 +231,22 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
 }
 
 /// Of the backward's kernels those of queries, and those of keys.
-std::string text_of_queries(Family family) {
-  const bool hopper = family == Family::kHopper;
+std::string text_of_queries(const TileShape& shape) {
+  const bool hopper = shape.family == Family::kHopper;
   return concat(embedded::kAttentionDiagonals, embedded::kAttentionQueryGradients,
-                hopper ? embedded::kHopperBackwardQueries : embedded::kAttentionBackwardQueries);
+                shape.fused ? embedded::kHopperWriteQueries
+                : hopper    ? embedded::kHopperBackwardQueries
+                            : embedded::kAttentionBackwardQueries);
 }
-std::string text_of_keys(Family family) {
-  const bool hopper = family == Family::kHopper;
+std::string text_of_keys(const TileShape& shape) {
+  const bool hopper = shape.family == Family::kHopper;
   return concat(embedded::kAttentionKeyGradients,
-                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys);
+                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys,
+                shape.fused ? embedded::kHopperBackwardFused : "");
+}
+/// What both read: rows' terms, and so the kernel that makes them.
+std::string text_of_rows(const TileShape& shape) {
+  return concat(embedded::kAttentionBackwardRows, shape.fused ? embedded::kHopperQuerySums : "");
 }
 
 std::string text_of_forward(const TileShape& shape) {
@@ -253,7 +262,7 @@ std::string text_of_forward(const TileShape& shape) {
 
 std::string text_of_kernels(Direction direction, const TileShape& shape) {
   if (direction == Direction::kForward) return concat(embedded::kAttentionSoftmax, text_of_forward(shape));
-  return concat(embedded::kAttentionBackwardRows, text_of_queries(shape.family), text_of_keys(shape.family));
+  return concat(text_of_rows(shape), text_of_queries(shape), text_of_keys(shape));
 }
 
 /// All texts that do not follow from a problem.
@@ -269,6 +278,7 @@ std::uint64_t revision_of_texts() {
         embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
         embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
         embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys,
+        embedded::kHopperQuerySums, embedded::kHopperBackwardFused, embedded::kHopperWriteQueries,
         embedded::kAttentionFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
         embedded::kAttentionDifferenceTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
@@ -391,12 +401,12 @@ std::vector<std::string> attention_modules(const compiler::CompiledProblem& comp
                                            const TileShape& shape, std::span<const OperandTarget> targets) {
   if (direction == Direction::kForward) return {attention_source(compiled, direction, shape)};
   const OperandText operands(compiled, targets);
-  // Both read rows' terms, and so have the kernel that makes them; the first one's runs.
-  const std::string before = concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside),
-                                    embedded::kAttentionBackwardRows);
-  return {concat(before, text_of_queries(shape.family), text_of_tile_states(compiled, direction),
+  // Both have the kernel of rows; the first one's runs.
+  const std::string before =
+      concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside), text_of_rows(shape));
+  return {concat(before, text_of_queries(shape), text_of_tile_states(compiled, direction),
                  text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals()),
-          concat(before, text_of_keys(shape.family))};
+          concat(before, text_of_keys(shape))};
 }
 
 Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,

@@ -23,19 +23,28 @@ struct Direct {
   double wide_heads;  ///< how much longer where sums of wide heads leave no room for large tiles
   double uneven;      ///< how much longer where rows of tiles run unequal numbers of them
   double launches;
-  double evaluations;  ///< of the program for each score: the backward's two kernels make one each
+  double evaluations;  ///< of the program for each score: a backward's kernels of queries and of keys make one each
 };
 constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
 constexpr Direct kHopperForward{0.79, 0.077, 0.29, 1.06, 1.06, 0.006, 1},
-    kHopperBackward{2.5, 0.37, 0.26, 2.4, 1, 0.016, 2};
+    kHopperBackward{2.62, 0.25, 0.26, 2.4, 1, 0.016, 2};
+/// With dq made beside dk and dv: five products in place of seven.
+constexpr Direct kHopperFused{2.3, 0.23, 0.22, 1, 1, 0.016, 1};
 /// Of floats, whose products are three of a half the width each, beside what splits them.
 constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
-/// Of the kernel that finds the states of tiles, for all scores, beside the mask's own statements.
-constexpr double kStates = 0.9, kStatesLaunch = 0.004;
+/// Of the kernel that finds the states of tiles, for all scores: by intervals, and where they leave a tile undecided by
+/// its elements, beside the mask's own statements.
+constexpr double kStates = 0.05, kStatesOfElements = 0.9, kStatesLaunch = 0.016;
 /// Of the memory's bandwidth, what kernels reach.
 constexpr double kReachedBandwidth = 0.7;
+
+const Direct& direct_of(Direction direction, const TileShape& shape) {
+  const bool hopper = shape.family == Family::kHopper;
+  if (direction == Direction::kForward) return hopper ? kHopperForward : kForward;
+  return shape.fused ? kHopperFused : hopper ? kHopperBackward : kBackward;
+}
 
 double pairs_of(const AttentionProblem& p) {
   return static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) * static_cast<double>(p.seq_kv);
@@ -60,12 +69,12 @@ double memory_time(const AttentionProblem& p, Direction direction, const DeviceR
 }
 
 /// Of the kernel that finds the states of tiles.
-double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const NodeCosts& costs) {
+double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const MaskWork& work, const NodeCosts& costs) {
   if (!mask.has_states() || mask.same_in_every_call) return 0;
   double pairs = filled_part(p) * pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
   if (mask.varies_with_batch) pairs *= static_cast<double>(p.batch);
   if (mask.varies_with_head) pairs *= static_cast<double>(p.heads_q);
-  return pairs / kMeasuredPairs * (kStates + costs.keep);
+  return pairs / kMeasuredPairs * (kStates + work.partial * (kStatesOfElements + costs.keep));
 }
 
 /// Of few queries' kernels: a launch, what each tile takes more than the portable kernels', the part of the memory's
@@ -99,7 +108,7 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
   const double walk =
       mask.run * (kOperandWalk * of_floats * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
   double compute = pairs * walk * (queries + keys) * idle_parts(p, Direction::kBackward, shape, rates);
-  compute += states_time(p, mask_knowledge(problem, Direction::kBackward), costs);
+  compute += states_time(p, mask_knowledge(problem, Direction::kBackward), mask, costs);
   compute += kOperandRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / kMeasuredRows;
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   return {kOperandLaunches + compute, "estimated from measured kernels"};
@@ -130,7 +139,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const AttentionProblem& p = problem.problem;
   const bool forward = direction == Direction::kForward;
   const bool hopper = shape.family == Family::kHopper;
-  const Direct& direct = forward ? hopper ? kHopperForward : kForward : hopper ? kHopperBackward : kBackward;
+  const Direct& direct = direct_of(direction, shape);
   const NodeCosts costs = node_costs(forward ? problem.forward.program : problem.backward->program);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
@@ -138,22 +147,23 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const bool persistent = shape.persistent_blocks > 0;
-  const bool small = hopper ? !persistent && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
+  const bool variant = shape.persistent_blocks > 0 || shape.fused;
+  const bool small = hopper ? !variant && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
   if (p.dtype == DType::kF32) products *= kFloatProducts;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
   const double program =
       direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;
   double compute = (products + program) * (mask.uneven ? direct.uneven : 1) * idle_parts(p, direction, shape, rates);
-  compute += states_time(p, knowledge, costs);
+  compute += states_time(p, knowledge, mask, costs);
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
   double launches = direct.launches;
   if (knowledge.has_states() && !knowledge.same_in_every_call) launches += kStatesLaunch;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
   const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
-  return {persistent ? persistent_time_part(problem, mask) * milliseconds : milliseconds, std::move(source)};
+  const double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
+  return {part * milliseconds, std::move(source)};
 }
 
 Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,

@@ -103,6 +103,11 @@ std::size_t DirectionKernels::taken_at() const {
   return shape_.persistent_blocks == 0 ? before : aligned(before);
 }
 
+std::size_t DirectionKernels::query_sums_at() const {
+  const std::size_t before = differences_at() + differences_bytes_;
+  return query_sums_bytes_ == 0 ? before : aligned(before);
+}
+
 void DirectionKernels::add_launches(Direction direction) {
   if (shape_.family == Family::kFewQueries) return add_few_query_launches();
   const AttentionProblem& p = problem_;
@@ -160,6 +165,7 @@ void DirectionKernels::add_hopper_launches(Direction direction) {
     launches_.push_back(forward);
     return;
   }
+  if (shape_.fused) return add_fused_launches();
   launches_.push_back({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
   launches_.push_back({"hopper_backward_queries", query_tiles_ * heads, shape_.threads(),
                        hopper_backward_queries_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
@@ -168,6 +174,18 @@ void DirectionKernels::add_hopper_launches(Direction direction) {
   if (!shape_.split_keys) return;
   launches_.push_back(launches_.back());
   launches_.back().kernel = "hopper_backward_values";
+}
+
+void DirectionKernels::add_fused_launches() {
+  const AttentionProblem& p = problem_;
+  const std::int64_t tiles = query_tiles_ * p.batch * p.heads_q;
+  query_sums_bytes_ = hopper_query_sums_bytes(shape_, p);
+  // Rows of all tiles, whose sums it begins.
+  launches_.push_back({"attention_backward_rows", tiles_of(tiles * shape_.queries, kSmallWarps), kSmallThreads, 0});
+  launches_.push_back({"hopper_backward_fused", key_tiles_ * p.batch * p.heads_kv, shape_.threads(),
+                       hopper_backward_keys_shared_bytes(shape_, p.dim_qk, p.dim_v), true});
+  launches_.push_back({"hopper_write_queries", tiles, shape_.threads() - shape_.producers(),
+                       hopper_write_queries_shared_bytes(shape_, p.dim_qk)});
 }
 
 ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,
@@ -182,6 +200,7 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   if (blocks_ > 0 && workspace != nullptr) call.taken = reinterpret_cast<int*>(workspace + taken_at());
   call.rows = call.parts = reinterpret_cast<float*>(workspace);
   call.differences = reinterpret_cast<float*>(workspace + differences_at());
+  call.query_sums = reinterpret_cast<float*>(workspace + query_sums_at());
   call.states = states_launch_ ? states_ : reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
   return bytes;
 }

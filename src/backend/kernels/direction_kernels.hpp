@@ -39,7 +39,10 @@ class DirectionKernels {
   const TileShape& shape() const { return shape_; }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
   /// Of a workspace that is aligned to 16 bytes.
-  std::size_t workspace_bytes() const { return taken_at() + (shape_.persistent_blocks > 0 ? sizeof(int) : 0); }
+  std::size_t workspace_bytes() const {
+    if (shape_.persistent_blocks > 0) return taken_at() + sizeof(int);
+    return query_sums_at() + query_sums_bytes_;
+  }
 
   /// Where the states of tiles are the same in every call, the launch that finds them, once for all; it is then not
   /// among launches(). Its states_bytes() go where set_states() says, which calls' arguments() are given from then on.
@@ -53,9 +56,11 @@ class DirectionKernels {
 
  private:
   std::size_t differences_at() const;  ///< in the workspace
-  std::size_t taken_at() const;        ///< likewise
+  std::size_t taken_at() const;        ///< likewise: a forward's persistent blocks count there
+  std::size_t query_sums_at() const;   ///< likewise: a backward's
   void add_launches(Direction direction);
   void add_hopper_launches(Direction direction);
+  void add_fused_launches();
   void add_few_query_launches();
   ArgumentBytes common_arguments(const CallParameters& parameters, std::span<const void* const> operands,
                                  std::byte* workspace) const;
@@ -66,7 +71,7 @@ class DirectionKernels {
   TileShape shape_;
   MaskKnowledge mask_;
   std::int64_t query_tiles_ = 0, key_tiles_ = 0, blocks_ = 0;  ///< blocks_: where they are persistent
-  std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0, differences_bytes_ = 0;
+  std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0, differences_bytes_ = 0, query_sums_bytes_ = 0;
   std::vector<KernelLaunch> launches_;
   std::optional<KernelLaunch> states_launch_;
   unsigned char* states_ = nullptr;

@@ -12,22 +12,30 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr int kCapability = 90;
+/// Of the kernel that makes dq beside dk and dv: queries of a step times blocks of 64 dims of q and k, whose product is
+/// two groups', and the widest head whose sums fit into the registers.
+constexpr int kFusedProduct = 128;
+constexpr std::int64_t kFusedWidest = 128;
+/// As in hopper_tiles.cuh.
+constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
 constexpr std::size_t kAlignment = 1024, kBarrierBytes = 8;
 /// The backward makes rows' deltas from o: with few rows or keys, o's rounding would be much of the error.
 constexpr std::int64_t kFewRows = 64;
 /// Of one block of threads.
 constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;
-/// Further behind than portable kernels are in any case that was timed.
-constexpr double kUntimed = 3;
+/// Of an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more 1.01 to
+/// 1.06.
+constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
 /// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
 /// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
 constexpr double kLongMilliseconds = 1.0;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// tile_bytes() of hopper_tiles.cuh.
+/// These are of hopper_tiles.cuh.
+int blocks_of(std::int64_t dim) { return static_cast<int>((dim + 63) / 64); }
 std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
-  return static_cast<std::size_t>(rows * ((dim + 63) / 64) * 128);
+  return static_cast<std::size_t>(rows * blocks_of(dim) * 128);
 }
 
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
@@ -94,9 +102,51 @@ TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t 
   return shape;
 }
 
-double persistent_time_part([[maybe_unused]] const compiler::CompiledProblem& problem,
-                            [[maybe_unused]] const MaskWork& mask) {
-  return kUntimed;
+double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask) {
+  const AttentionProblem& p = problem.problem;
+  const int keys = hopper_shapes(p, Direction::kForward).front().keys;
+  const double tiles_of_row = mask.run * static_cast<double>(p.seq_kv) / keys;
+  return tiles_of_row <= kShortRow ? kOfShortRows : kOfLongRows;
+}
+
+TileShape hopper_fused_shape(const AttentionProblem& problem) {
+  TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
+  shape.fused = true;
+  shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
+  // Beside the gradients of so many scores shared memory has no room for more.
+  if (shape.step == kFusedProduct) shape.stages = 2;
+  return shape;
+}
+
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem) {
+  std::vector<UnsupportedReason> reasons;
+  if (problem.deterministic) {
+    reasons.push_back(
+        unsupported(Rule::kDeterministic,
+                    "hopper kernels that add dq up beside dk and dv: expected a problem whose gradients may "
+                    "differ in their last bits from call to call, found a deterministic one"));
+  }
+  if (std::max(problem.dim_qk, problem.dim_v) > kFusedWidest) {
+    reasons.push_back(unsupported(
+        Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected "
+                               "head dims of at most ",
+                               kFusedWidest, ", found ", problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
+  }
+  const TileShape shape = hopper_fused_shape(problem);
+  if (const std::size_t shared = hopper_backward_keys_shared_bytes(shape, problem.dim_qk, problem.dim_v);
+      shared > kSharedBytes) {
+    reasons.push_back(unsupported(
+        Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected head dims whose tiles fit "
+                               "into ",
+                               kSharedBytes, " bytes of shared memory, found ", problem.dim_qk, " of q and k and ",
+                               problem.dim_v, " of v, which take ", shared)));
+  }
+  if (is_long(problem.program)) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  "hopper kernels that add dq up beside dk and dv: expected a program that takes less "
+                                  "time than the products of matrices, found a longer one"));
+  }
+  return reasons;
 }
 
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
@@ -166,9 +216,21 @@ std::size_t hopper_diagonals_shared_bytes(const TileShape& shape) {
 std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const auto stages = static_cast<std::size_t>(shape.stages);
   const std::size_t terms = 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
-  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) +
+  const std::size_t gradients = shape.fused ? kGradientTiles * tile_bytes(shape.keys, shape.step) : 0;
+  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) + gradients +
          stages * (tile_bytes(shape.step, dim_qk) + tile_bytes(shape.step, dim_v) + terms) +
          (1 + 2 * stages) * kBarrierBytes;
+}
+
+std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk) {
+  return tile_bytes(shape.queries, dim_qk);
+}
+
+std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  const std::int64_t tiles = (problem.seq_q + shape.queries - 1) / shape.queries;
+  return static_cast<std::size_t>(problem.batch * problem.heads_q * tiles * shape.queries * blocks_of(problem.dim_qk) *
+                                  64) *
+         sizeof(float);
 }
 
 std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
@@ -177,7 +239,7 @@ std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem
   if (direction == Direction::kForward) {
     columns.push_back(shape.keys);
   } else {
-    columns.insert(columns.end(), {padded(problem.dim_qk), shape.step, shape.key_step});
+    columns.insert(columns.end(), {padded(problem.dim_qk), shape.step, shape.fused ? 64 : shape.key_step});
   }
   std::ranges::sort(columns);
   columns.erase(std::ranges::unique(columns).begin(), columns.end());

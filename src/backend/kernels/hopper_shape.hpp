@@ -25,6 +25,11 @@ TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t 
 /// 1 they are what runs, and elsewhere autotuning alone may choose them.
 double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask);
 
+/// That of a backward whose kernel of dk and dv makes dq too. Gradients of operands are not summed beside it.
+TileShape hopper_fused_shape(const AttentionProblem& problem);
+/// Why there are no such kernels where there are Hopper kernels; empty where there are.
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem);
+
 /// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty
 /// where there are.
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
@@ -38,6 +43,9 @@ std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::in
 /// What the kernel of dq has more where gains are summed along diagonals.
 std::size_t hopper_diagonals_shared_bytes(const TileShape& shape);
 std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk);
+/// Of a call's workspace, what dq is added up in.
+std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem);
 
 /// The numbers of columns that the kernels' products have, each once.
 std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,

@@ -29,6 +29,8 @@ using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 3;
+/// Gradients are the same bits from call to call unless that takes this much longer.
+constexpr double kOrderWorth = 1.05;
 
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter image;
@@ -114,6 +116,8 @@ class KernelsBackend final : public Backend {
       if (task.direction == Direction::kForward && target.device.multiprocessors > 0)
         shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
       add(shapes);
+      if (task.direction == Direction::kBackward && targets.empty())
+        add_fused(problem, task, target, candidates, reasons);
     }
     if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
@@ -136,6 +140,24 @@ class KernelsBackend final : public Backend {
   }
 
  private:
+  /// The kernel that adds dq up in no fixed order, where it is worth that.
+  static void add_fused(const CompiledProblem& problem, const Task& task, const Target& target,
+                        std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
+    const std::vector<UnsupportedReason> against = kernels::hopper_fused_objections(problem.problem);
+    reasons.insert(reasons.end(), against.begin(), against.end());
+    if (!against.empty()) return;
+    const TileShape shape = kernels::hopper_fused_shape(problem.problem);
+    const kernels::DirectionKernels made(problem, task.direction, shape);
+    if (!kernels::memory_objections(made.launches(), target.device).empty()) return;
+    Candidate candidate = candidate_of(problem, task, target, made, false);
+    candidate.predicted = kernels::attention_time(
+        problem, task.direction, shape, kernels::mask_work(problem, task.direction, shape), target.device.rates);
+    const bool worth = std::ranges::all_of(candidates, [&](const Candidate& ordered) {
+      return ordered.predicted.milliseconds > kOrderWorth * candidate.predicted.milliseconds;
+    });
+    if (worth) candidates.push_back(std::move(candidate));
+  }
+
   /// Portable kernels' registers are full without sums for operands' gradients; what is written at once takes none, and
   /// a sink's are a kernel of their own.
   static bool have_no_sums(const std::vector<OperandTarget>& targets) {
@@ -184,6 +206,7 @@ class KernelsBackend final : public Backend {
     candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
                              p.dim_qk, " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x",
                              shape.keys, shape.persistent_blocks > 0 ? " by persistent blocks" : "",
+                             shape.fused ? ", dq added up beside dk and dv" : "",
                              targets.empty() ? "" : ", with operands' gradients");
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());

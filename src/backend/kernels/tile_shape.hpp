@@ -37,6 +37,8 @@ struct TileShape {
   /// The sum of a row's weights and their gradients is made from these, and not from o and d_o: o's rounding is much of
   /// the error where few rows or keys are summed over. Costs another walk over the keys.
   bool own_deltas = false;
+  /// Of kHopper's backward: the kernel of dk and dv adds dq up beside them, in no fixed order.
+  bool fused = false;
 
   int stages = 2;      ///< of kHopper: tiles of a kind that are copied ahead; of kFewQueries, that there is room for
   int key_stages = 2;  ///< the same, in the kernel of dq

@@ -31,6 +31,7 @@ struct AttentionArguments {
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   float* parts;           ///< of few queries' rows, see attention_few_queries.cuh
   float* differences;     ///< tables of kv - q, see attention_differences.cuh
+  float* query_sums;      ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
   int splits;             ///< of few queries: blocks of threads that share the keys of a head

@@ -1,5 +1,6 @@
 // attention_backward_rows: what the backward needs of each query's row beside its tensors, one warp for each: the LSE,
-// +inf where no key was kept or a sequence has ended, and the sum of o d_o.
+// +inf where no key was kept or a sequence has ended, and the sum of o d_o. Where kFused it begins dq's sums, of the
+// rows of all tiles.
 #pragma once
 
 #include "backend/kernels/device/attention_program.cuh"
@@ -10,10 +11,17 @@ SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int
   return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
 }
 
+// Of a row of `query_sums`, whose blocks have 64.
+constexpr int kSumColumns = (kDimQk + 63) / 64 * 64;
+
 SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
   const long long row = (long long)blockIdx.x * 4 + threadIdx.x / 32;
+  if (kFused && lane < kSumColumns / 4) {
+    alignas(16) const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    copy_word(call.query_sums + row * kSumColumns + lane * 4, zeros);
+  }
   if (row >= (long long)call.batch * call.heads_q * call.seq_q) return;
   const int q = (int)(row % call.seq_q), head = (int)(row / call.seq_q);
   const int b = head / call.heads_q, h = head % call.heads_q;

@@ -8,13 +8,15 @@
 
 struct KeyTiles {
   Half *k, *v, *q, *d_o;
+  Half* gradients;  // FusedGroup's
   float* terms;
   Barrier *own_full, *full, *empty;
 
   static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kQBytes = tile_bytes(kStep, kDimQk),
                        kDoBytes = tile_bytes(kStep, kDimV), kTermBytes = kStep * 2 * (int)sizeof(float);
   static constexpr int kSteps = kKBytes + tile_bytes(kKeys, kDimV);
-  static constexpr int kTerms = kSteps + kStages * (kQBytes + kDoBytes);
+  static constexpr int kGradients = kSteps + kStages * (kQBytes + kDoBytes);
+  static constexpr int kTerms = kGradients + (kFused ? kGradientTiles * tile_bytes(kKeys, kStep) : 0);
   static constexpr int kBarriers = kTerms + kStages * kTermBytes;
 
   SCOREMOD_MEMBER explicit KeyTiles(unsigned char* shared) {
@@ -22,6 +24,7 @@ struct KeyTiles {
     v = (Half*)(shared + kKBytes);
     q = (Half*)(shared + kSteps);
     d_o = (Half*)(shared + kSteps + kStages * kQBytes);
+    gradients = (Half*)(shared + kGradients);
     terms = (float*)(shared + kTerms);
     own_full = (Barrier*)(shared + kBarriers);
     full = own_full + 1;
@@ -89,19 +92,25 @@ struct KeyGroup {
   }
   // Walks over the queries; dk and dv are complete then.
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
+    if (!begin(batch, head_kv, key_tile)) return;
+    take_steps();
+    pin_sums();
+  }
+
+  // Whether there is a step.
+  SCOREMOD_MEMBER bool begin(int batch, int head_kv, int key_tile) {
     b = batch;
     first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
     if (kDk) gains.finish_group(p, b, head_kv, first_key);
     steps.begin(p.call, b, head_kv, key_tile);
-    if (!steps.next(p.call, b)) return;
+    if (!steps.next(p.call, b)) return false;
     const int group_bytes = group_number() * 64 * 128;
     k = moved_by(tile_view(tiles.k, kKeys), group_bytes);
     v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
     q = tile_view(tiles.q, kStep);
     d_o = tile_view(tiles.d_o, kStep);
     wait_for(tiles.own_full, 0);
-    take_steps();
-    pin_sums();
+    return true;
   }
 
   SCOREMOD_MEMBER void take_steps() {
@@ -201,7 +210,8 @@ struct KeyPlace {
   }
 };
 
-template <bool kDk, bool kDv>
+// By a block whose consumers are these: KeyGroup, or what does more.
+template <bool kDk, bool kDv, class Group>
 SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
   SCOREMOD_SHARED(unaligned);
   const KeyTiles tiles(aligned_tiles(unaligned));
@@ -214,7 +224,7 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
     produce_queries(all, tiles, place.b, place.head_kv, place.key_tile);
   } else {
     take_registers<kConsumerRegisters>();
-    KeyGroup<kDk, kDv> keys(all.rest, tiles);
+    Group keys(all.rest, tiles);
     {
       const KeyPlace place(call);
       keys.run(place.b, place.head_kv, place.key_tile);
@@ -235,8 +245,8 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
 }
 
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_keys(SCOREMOD_MAPPED_ARGUMENT all) {
-  write_keys<true, !kSplitKeys>(all);
+  if (!kFused) write_keys<true, !kSplitKeys, KeyGroup<true, !kSplitKeys>>(all);
 }
 SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_values(SCOREMOD_MAPPED_ARGUMENT all) {
-  if (kSplitKeys) write_keys<false, kSplitKeys>(all);
+  if (kSplitKeys) write_keys<false, kSplitKeys, KeyGroup<false, kSplitKeys>>(all);
 }

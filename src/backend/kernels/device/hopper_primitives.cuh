@@ -74,6 +74,14 @@ SCOREMOD_FUNCTION void copy_bytes(void* shared, const void* from, int bytes, Bar
 // Before a barrier that makes a thread's own writes to shared memory known to products and copies of others.
 SCOREMOD_FUNCTION void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Adds to four floats of the device's memory, at a multiple of 16 bytes, which other threads may add to at the same
+// time.
+SCOREMOD_FUNCTION void add_to_memory(float* to, const float (&values)[4]) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]),
+               "f"(values[2]), "f"(values[3])
+               : "memory");
+}
+
 // Of `threads` threads that meet, or arrive for others to meet; numbers 0 and 1 are block_barrier()'s.
 SCOREMOD_FUNCTION void meet(int number, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -129,6 +137,8 @@ template <int kColumns>
 struct Product {
   // a and b from shared memory, both with their columns along the sum.
   SCOREMOD_MEMBER static void of_rows(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds);
+  // Likewise, both with their rows along the sum; a is transposed.
+  SCOREMOD_MEMBER static void of_columns(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds);
   // a from registers, b from shared memory with its rows along the sum.
   SCOREMOD_MEMBER static void of_registers(float (&d)[kColumns / 8][4], const unsigned (&a)[4], unsigned b, bool adds);
 };
@@ -143,6 +153,16 @@ struct Product</*{columns}*/ 8 /*{}*/> {
         "};\n"
         "wgmma.mma_async.sync.aligned.m64n/*{columns}*/8/*{}*/k16.f32./*{type}*/bf16.bf16/*{}*/ "
         "{/*{sums}*/%0, %1, %2, %3/*{}*/}, a, b, p, 1, 1, 0, 0;\n}"
+        : /*{operands}*/ "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]) /*{}*/
+        : "r"(a), "r"(b), "r"((int)adds));
+  }
+  SCOREMOD_MEMBER static void of_columns(float (&d)[kColumns / 8][4], unsigned a, unsigned b, bool adds) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, /*{r2}*/%6/*{}*/, 0;\n"
+        "mov.b64 a, {/*{r0}*/%4/*{}*/, " SCOREMOD_UPPER_HALF "};\nmov.b64 b, {/*{r1}*/%5/*{}*/, " SCOREMOD_UPPER_HALF
+        "};\n"
+        "wgmma.mma_async.sync.aligned.m64n/*{columns}*/8/*{}*/k16.f32./*{type}*/bf16.bf16/*{}*/ "
+        "{/*{sums}*/%0, %1, %2, %3/*{}*/}, a, b, p, 1, 1, 1, 1;\n}"
         : /*{operands}*/ "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]) /*{}*/
         : "r"(a), "r"(b), "r"((int)adds));
   }

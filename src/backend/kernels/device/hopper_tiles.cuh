@@ -15,6 +15,8 @@ constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
 // Registers of a thread: 64 Ki are shared by the consumers and one group of producers.
 constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
+// Tiles of gradients that FusedGroup has at once.
+constexpr int kGradientTiles = 3;
 // Numbers of barriers that threads meet at: one where producers do, and two for each group of consumers.
 constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
 

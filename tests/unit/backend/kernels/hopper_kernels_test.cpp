@@ -26,6 +26,11 @@ checking::CheckCase case_of(const std::string& name) {
   return test;
 }
 
+/// The kernel of dk and dv makes dq too.
+TileShape fused_shape(const AttentionProblem& problem, Direction direction) {
+  return direction == Direction::kForward ? hopper_shape(problem, direction) : hopper_fused_shape(problem);
+}
+
 void expect_right(const CheckReport& report) {
   for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
   for (const OutputCheck& output : report.outputs)
@@ -38,8 +43,8 @@ const test::EmulatedLaunches::Fault kOnce{
     "inline bool any_of_block(bool condition) { emulated::block_meet(condition); return false; }"};
 
 CheckReport check_of(const checking::CheckCase& test, const test::EmulatedLaunches::Fault& forward_fault = {},
-                     const test::EmulatedLaunches::Fault& backward_fault = {}) {
-  return test::check_emulated(test, random_inputs(test.problem), hopper_shape, {forward_fault, backward_fault, kOnce});
+                     const test::EmulatedLaunches::Fault& backward_fault = {}, test::ShapeOf& shape_of = hopper_shape) {
+  return test::check_emulated(test, random_inputs(test.problem), shape_of, {forward_fault, backward_fault, kOnce});
 }
 
 class HopperKernels : public ::testing::TestWithParam<const char*> {};
@@ -53,11 +58,29 @@ INSTANTIATE_TEST_SUITE_P(Cases, HopperKernels,
                                            "ragged keys with dropout", "gradients elsewhere",
                                            "differences of every kind", "differences, ragged"));
 
+class FusedHopperKernels : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FusedHopperKernels, AreRight) {
+  const checking::CheckCase test = case_of(GetParam());
+  ASSERT_TRUE(hopper_fused_objections(test.problem).empty());
+  expect_right(check_of(test, {}, {}, fused_shape));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, FusedHopperKernels,
+                         ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
+                                           "nothing kept", "documents", "mask by the score", "unaligned rows",
+                                           "dropout by keys", "a learned sink, dropout and the largest score", "ragged",
+                                           "ragged keys with dropout", "gradients elsewhere",
+                                           "differences of every kind", "differences, ragged"));
+
 class HopperKernelsOfPoison : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HopperKernelsOfPoison, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
   expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), hopper_shape));
+}
+TEST_P(HopperKernelsOfPoison, AreRightWhereDqIsAddedUp) {
+  const checking::CheckCase test = case_of(GetParam());
+  expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), fused_shape));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, HopperKernelsOfPoison, ::testing::Values("causal", "documents", "infinite values"));
 
@@ -76,6 +99,12 @@ TEST(HopperKernelRings, AreRightOverManyTiles) {
   for (const char* const name : {"plain", "causal", "documents"}) {
     SCOPED_TRACE(name);
     expect_right(check_of(many_tiles(name)));
+  }
+}
+TEST(HopperKernelRings, AreRightOverManyTilesWhereDqIsAddedUp) {
+  for (const char* const name : {"plain", "causal", "documents"}) {
+    SCOPED_TRACE(name);
+    expect_right(check_of(many_tiles(name), {}, {}, fused_shape));
   }
 }
 

@@ -49,11 +49,16 @@ TEST(KernelsBackend, OffersHopperKernelsFirstWhereTheyRun) {
   }
 }
 
-/// They are behind every other candidate, so that a measurement alone chooses them.
-TEST(KernelsBackend, OffersPersistentBlocksToAutotuning) {
-  for (const char* const program :
-       {"value = score", kCausal, "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y",
-        "value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4"}) {
+/// They are expected to be faster where rows of tiles are short, and autotuning may choose them elsewhere.
+TEST(KernelsBackend, OffersPersistentBlocks) {
+  struct Case {
+    const char* program;
+    bool is_short;
+  };
+  for (const auto& [program, is_short] :
+       {Case{"value = score", false}, Case{kCausal, false},
+        Case{"operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y", true},
+        Case{"value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4", true}}) {
     SCOPED_TRACE(program);
     AttentionProblem problem = problem_of(program);
     const auto candidates = candidates_of(problem, Direction::kForward);
@@ -61,7 +66,8 @@ TEST(KernelsBackend, OffersPersistentBlocksToAutotuning) {
     ASSERT_NE(persistent, candidates.end());
     for (const Candidate& other : candidates) {
       if (&other == &*persistent) continue;
-      EXPECT_LT(other.predicted.milliseconds, persistent->predicted.milliseconds);
+      const bool portable = other.label.find("portable") != std::string::npos;
+      EXPECT_EQ(other.predicted.milliseconds > persistent->predicted.milliseconds, is_short || portable);
       EXPECT_NE(other.structural_key, persistent->structural_key);
       EXPECT_NE(other.plan_key, persistent->plan_key);
     }

@@ -1,0 +1,21 @@
+// Where hopper_backward_fused adds dq up: floats in the workspace of a call, in boxes of 64 queries by 64 dims, of
+// whole tiles of queries. A box has a warpgroup's sums of as many rows and columns as its threads have them, so that
+// threads that are neighbours add to 16 bytes each that are neighbours too: column 8 n of a thread's is its nth four
+// floats.
+#pragma once
+
+#include "backend/kernels/device/attention_backward_rows.cuh"
+#include "backend/kernels/device/hopper_tiles.cuh"
+
+constexpr int kBoxSums = 64 * 64;
+
+// The number of the box of 64 dims from 64 * block on, and of 64 queries from q on.
+SCOREMOD_FUNCTION int box_number(const AttentionArguments& call, int b, int h, int q, int block) {
+  const int rows = call.query_tiles * (kQueries / 64);
+  return ((b * call.heads_q + h) * rows + q / 64) * blocks_of(kDimQk) + block;
+}
+// The thread's first sums of a box; those of 8 columns further are kNextSums on.
+constexpr int kNextSums = kGroup * 4;
+SCOREMOD_FUNCTION float* own_sums(const AttentionArguments& call, int box) {
+  return call.query_sums + (long long)box * kBoxSums + threadIdx.x % kGroup * 4;
+}
