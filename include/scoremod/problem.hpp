@@ -179,7 +179,7 @@ struct AttentionProblem {
   /// skip no tiles outside a band, and refuses them otherwise; the host's backends take them always.
   bool index_offsets = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
-  /// always are, for any number of threads. On the cudnn backend it costs time and memory: docs/problem.md.
+  /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/problem.md.
   bool deterministic = false;
 
   bool operator==(const AttentionProblem&) const = default;

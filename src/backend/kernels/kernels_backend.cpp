@@ -29,7 +29,7 @@ using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 3;
-/// Gradients are the same bits from call to call unless that takes this much longer.
+/// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
 
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
@@ -112,12 +112,12 @@ class KernelsBackend final : public Backend {
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) {
+      if (task.direction == Direction::kBackward && targets.empty())
+        add_fused(problem, task, target, candidates, reasons);
       std::vector<TileShape> shapes = kernels::hopper_shapes(problem.problem, task.direction);
       if (task.direction == Direction::kForward && target.device.multiprocessors > 0)
         shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
       add(shapes);
-      if (task.direction == Direction::kBackward && targets.empty())
-        add_fused(problem, task, target, candidates, reasons);
     }
     if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
@@ -140,7 +140,7 @@ class KernelsBackend final : public Backend {
   }
 
  private:
-  /// The kernel that adds dq up in no fixed order, where it is worth that.
+  /// The kernel that adds dq up in no fixed order. Whatever the sizes it is there, for a trial at others.
   static void add_fused(const CompiledProblem& problem, const Task& task, const Target& target,
                         std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
     const std::vector<UnsupportedReason> against = kernels::hopper_fused_objections(problem.problem);
@@ -149,13 +149,12 @@ class KernelsBackend final : public Backend {
     const TileShape shape = kernels::hopper_fused_shape(problem.problem);
     const kernels::DirectionKernels made(problem, task.direction, shape);
     if (!kernels::memory_objections(made.launches(), target.device).empty()) return;
-    Candidate candidate = candidate_of(problem, task, target, made, false);
-    candidate.predicted = kernels::attention_time(
-        problem, task.direction, shape, kernels::mask_work(problem, task.direction, shape), target.device.rates);
-    const bool worth = std::ranges::all_of(candidates, [&](const Candidate& ordered) {
-      return ordered.predicted.milliseconds > kOrderWorth * candidate.predicted.milliseconds;
-    });
-    if (worth) candidates.push_back(std::move(candidate));
+    candidates.push_back(candidate_of(problem, task, target, made, false));
+    Prediction& predicted = candidates.back().predicted;
+    predicted = kernels::attention_time(problem, task.direction, shape,
+                                        kernels::mask_work(problem, task.direction, shape), target.device.rates);
+    predicted.milliseconds *= kOrderWorth;
+    predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
   }
 
   /// Portable kernels' registers are full without sums for operands' gradients; what is written at once takes none, and

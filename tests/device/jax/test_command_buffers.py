@@ -20,7 +20,7 @@ q, k, v = (jax.random.normal(jax.random.key(i), (2, 256, 4, 64), jnp.bfloat16) f
 slopes = jnp.linspace(0.1, 0.4, 4)
 
 def loss(slopes, q, k, v):
-    o = flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i), lambda b, h, i, j: i >= j)
+    o = flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i), lambda b, h, i, j: i >= j, deterministic=True)
     return (o.astype(jnp.float32) ** 2).sum()
 
 step = jax.jit(jax.value_and_grad(loss, argnums=(1, 2, 3)))

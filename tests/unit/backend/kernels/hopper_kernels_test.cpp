@@ -114,6 +114,13 @@ TEST(HopperKernelFaults, AreSeen) {
   const auto backward = [&](const char* text, const char* instead) { return check_of(plain, {}, {text, instead}); };
   EXPECT_FALSE(backward("row_terms(call, b, steps.h, first)", "row_terms(call, b, steps.h, 0)").passed())
       << "terms of another step";
+  const auto fused = [&](const char* text, const char* instead) {
+    return check_of(plain, {}, {text, instead}, fused_shape);
+  };
+  EXPECT_FALSE(fused("if (has_box) add_dq(box);", "if (has_box) add_dq(last_box);").passed()) << "rows of another step";
+  EXPECT_FALSE(fused("block_barrier();\n    if (has_box) finish_dq", "if (has_box) finish_dq").passed())
+      << "gradients that the other group has yet to write";
+  EXPECT_FALSE(fused("if (kFused && lane", "if (false && lane").passed()) << "sums that are not begun";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };
   EXPECT_FALSE(forward("wait_for_products<1>();", "wait_for_products<2>();").passed())

@@ -206,7 +206,9 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       std::vector shapes{kernels::tile_shape(one.problem, direction),
                          kernels::hopper_shapes(one.problem, direction).front()};
-      if (direction == Direction::kForward) {
+      if (direction == Direction::kBackward) {
+        shapes.push_back(kernels::hopper_fused_shape(one.problem));
+      } else {
         shapes.push_back(kernels::persistent_hopper_shape(one.problem, 132));
         const auto few = kernels::few_query_shapes(one.problem, h200().device);
         shapes.insert(shapes.end(), few.begin(), few.end());
