@@ -1,4 +1,4 @@
-// A ring of bulk copies between two warps that mbarriers keep in step, as hopper_backward_keys has it. With an argument the reader does not
+// A ring of bulk copies between two warps that mbarriers keep in step, as hopper_backward_keys and hopper_backward_fused have it. With an argument the reader does not
 // wait, which is a race and gives another sum. compute-sanitizer's racecheck of CUDA 13.0 calls both races: it does not follow bulk copies
 // to the barriers that they complete.
 //
