@@ -1,11 +1,14 @@
 #include "backend/kernels/node_costs.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <vector>
 
 #include "analysis/dependence.hpp"
 #include "analysis/keep_nodes.hpp"
 #include "backend/kernels/difference_tables.hpp"
+#include "ir/builder.hpp"
 #include "ir/op_table.hpp"
 
 namespace scoremod::backend::kernels {
@@ -25,14 +28,22 @@ double cost_of_read(const Node& node, const OperandDecl& decl) {
   return along(Axis::kQuery) && along(Axis::kKey) ? 1.3 : 1.0;
 }
 
+/// A divisor by which a shift or a mask divides.
+bool is_shift(const Node& divisor) {
+  if (divisor.op != Op::kConstant || divisor.type != Type::kI32) return false;
+  const std::int32_t value = ir::constant_i32(divisor);
+  return value > 0 && std::has_single_bit(static_cast<std::uint32_t>(value));
+}
+constexpr double kShift = 0.15;
+
 }  // namespace
 
 double node_cost(const Node& node, const Program& program) {
   switch (node.op) {
     case Op::kOperand:
     case Op::kGather: return cost_of_read(node, program.operands()[node.payload]);
-    case Op::kMod: return 0.5;
-    case Op::kFloorDiv: return 0.8;
+    case Op::kMod: return is_shift(program.nodes()[node.args[1]]) ? kShift : 0.5;
+    case Op::kFloorDiv: return is_shift(program.nodes()[node.args[1]]) ? kShift : 0.8;
     case Op::kToF32: return 0.2;
     case Op::kExp:
     case Op::kExp2: return 0.3;

@@ -51,9 +51,10 @@ class SpoiledForward final : public backend::ForwardPlan {
   std::unique_ptr<backend::ForwardPlan> plan_;
 };
 
-/// How a fake engine's one candidate behaves.
+/// How a fake engine's candidates behave.
 struct Behaviour {
   double milliseconds = 1;
+  std::vector<double> others = {};  ///< the times of further candidates
   bool right = true;
   std::string refusal;                       ///< of its build
   std::optional<std::size_t> workspace = 0;  ///< known before
@@ -108,7 +109,12 @@ class FakeEngine final : public backend::Backend {
     candidate.predicted = {behaviour_.milliseconds, "made up"};
     candidate.workspace_bytes = behaviour_.workspace;
     candidate.recipe = std::make_shared<FakeRecipe>(problem, behaviour_, &builds);
-    return {std::move(candidate)};
+    std::vector<Candidate> found{std::move(candidate)};
+    for (const double milliseconds : behaviour_.others) {
+      found.push_back(found.front());
+      found.back().predicted.milliseconds = milliseconds;
+    }
+    return found;
   }
 
   mutable int builds = 0;
@@ -154,6 +160,14 @@ TEST(PlanTask, TakesTheFastestByPredictionOfAllEngines) {
   EXPECT_EQ(answer_of(problem, {&slow, &fast}, Level::kVerified).chosen, "fast");
   EXPECT_EQ(slow.builds, 0) << "what is not tried is not built";
   EXPECT_EQ(answer_of(problem, {&slow, &fast}, Level::kVerified, [](Request& r) { r.in_order = true; }).chosen, "slow");
+}
+
+TEST(PlanTask, TakesAnOrderedEnginesFastestCandidate) {
+  const FakeEngine first("first", {.milliseconds = 3, .others = {2, 4}}), second("second", {.milliseconds = 1});
+  const Answer answer = answer_of(problem_of("value = score * 1.0625"), {&first, &second}, Level::kVerified,
+                                  [](Request& r) { r.in_order = true; });
+  EXPECT_EQ(answer.chosen, "first");
+  EXPECT_EQ(answer.answer.chosen()->candidate.predicted.milliseconds, 2);
 }
 
 TEST(PlanTask, PassesOverWhatIsWrongAndSaysWhy) {

@@ -112,6 +112,30 @@ class PlainBackward final : public backend::BackwardPlan {
   const float factor_of_dv_;
 };
 
+/// Takes d_o in bf16, as kernels do whose products are of that.
+class WithRoundedDO final : public backend::BackwardPlan {
+ public:
+  explicit WithRoundedDO(const compiler::CompiledProblem& compiled) : problem_(compiled.problem), plan_(compiled, {}) {}
+  std::size_t workspace_bytes() const override { return 0; }
+  void execute(const BackwardTensors& t, const CallParameters& parameters,
+               std::span<std::byte> workspace) const override {
+    const DType dtype = problem::dtype_of(problem_, problem::TensorRole::kDO);
+    std::vector<std::byte> rounded(problem::bytes_of(problem_, problem::TensorRole::kDO)), half(2);
+    for (std::size_t i = 0; i < rounded.size() / size_of(dtype); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      store_element(half.data(), DType::kBF16, 0, load_element<double>(t.d_o, dtype, at));
+      store_element(rounded.data(), dtype, at, load_element<double>(half.data(), DType::kBF16, 0));
+    }
+    BackwardTensors tensors = t;
+    tensors.d_o = rounded.data();
+    plan_.execute(tensors, parameters, workspace);
+  }
+
+ private:
+  const AttentionProblem problem_;
+  const PlainBackward plan_;
+};
+
 std::string wrong_forward(Trial& trial, const backend::ForwardPlan& plan, const OperationErrors& errors) {
   return verdict_of(verify_forward(trial, plan, backend::host_memory(), errors), Direction::kForward).reason;
 }
@@ -199,6 +223,30 @@ TEST(MovedEvaluation, FindsBucketsThatAreOffByOneWrong) {
   wrong.problem.program = Program::parse(buckets(1));
   EXPECT_NE(wrong_forward(of.trial, PlainForward(wrong, {}), kOfKernels), "");
   EXPECT_NE(wrong_backward(of.trial, PlainBackward(wrong, {}), kOfKernels), "");
+}
+
+/// Of a problem whose gradients follow from o as it is bound. Held to what o loses in memory, which is as much as d_o
+/// loses here, the second plan was accepted.
+TEST(MovedEvaluation, FindsGradientsOfOperandsFromARoundedDOWrong) {
+  AttentionProblem problem = test::small_problem();
+  problem.backward = problem.stats = problem.given_deltas = true;
+  problem.heads_q = 6;
+  problem.heads_kv = 2;
+  problem.seq_q = 17;
+  problem.seq_kv = 130;
+  problem.dim_qk = 128;
+  problem.dim_v = 40;
+  problem.dtype = DType::kBF16;
+  problem.dtype_o = DType::kF16;
+  problem = test::problem_for(Program::parse("operand x: f32 [kv_idx]\noperand y: f32 [q_idx]\n"
+                                             "value = (tanh(score) + x + score - y) * 0.88\nkeep = q_idx >= h"),
+                              problem, 8);
+  for (OperandSpec& operand : problem.operands) operand.dtype = DType::kF32;
+  TrialOf of(problem);
+  const compiler::CompiledProblem& trial = of.trial.problem();
+  EXPECT_EQ(wrong_backward(of.trial, PlainBackward(trial, {}), kOfKernels), "");
+  const std::string reason = wrong_backward(of.trial, WithRoundedDO(trial), kOfKernels);
+  EXPECT_NE(reason.find("gradient of 'x'"), std::string::npos) << reason;
 }
 
 TEST(MovedEvaluation, FindsAWrongDvWrong) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 
 #include "backend/cudnn/patterns/score_costs.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"
@@ -24,6 +25,8 @@ constexpr double kSteadyLoad = 1.1;
 /// Of a tile's time without a modifier, what does not grow with the head dims: the exponentials. From the benchmark's
 /// cases with head dim 64 and 128.
 constexpr double kDimlessShare = 0.35;
+/// Ends the name of what reads or works on integers.
+constexpr std::string_view kOfIntegers = ".i32";
 /// For what no timed pattern has: what the cheap half of those that were timed take.
 constexpr double kAssumedCost = 0.05;
 /// Of a tensor of gradients for all scores, written beside the backward; the benchmark's learned bias without and with
@@ -77,7 +80,10 @@ struct ModifierCost {
 ModifierCost modifier_cost(const ModifierGraph& modifier, Direction direction) {
   ModifierCost cost;
   for (const auto& [name, count] : score_work(modifier)) {
-    const std::optional<double> measured = score_cost(name, direction);
+    std::optional<double> measured = score_cost(name, direction);
+    // Numbers of four bytes take each other's time to be read.
+    if (!measured && name.ends_with(kOfIntegers))
+      measured = score_cost(name.substr(0, name.size() - kOfIntegers.size()) + ".f32", direction);
     cost.milliseconds += count * measured.value_or(kAssumedCost);
     ++(measured ? cost.measured : cost.assumed);
   }
