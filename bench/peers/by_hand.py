@@ -3,14 +3,16 @@
 
 usage: by_hand.py REPORT.json BENCH.json
 
-A row's `ms` is the graph's that bench/cudnn_graph.cpp writes for the case, and `ours_ms` scoremod's in turns with it there, on cuDNN.
+A row's `ms` is scoremod's time on cuDNN in that report by what the graph that bench/cudnn_graph.cpp writes for the case takes of it, in turns, in the
+benchmark: that takes several sets of tensors in turn, so that no call finds its own in a cache, and its times are no peers of others'. They are
+`reference_ms` and `ours_ms`.
 """
 
 import json
 import sys
 from pathlib import Path
 
-NAME = "cudnn"
+NAME, OURS = "cudnn", "scoremod_cudnn"
 
 
 def with_cudnn(report, bench):
@@ -18,13 +20,15 @@ def with_cudnn(report, bench):
     for field in ("machine", "commit"):
         if report[field] != bench[field]:
             raise ValueError(f"expected reports of one run, found {field} '{report[field]}' and '{bench[field]}'")
-    shape, cases = report["shape"], {row["case"] for row in report["results"]}
+    shape = report["shape"]
+    ours = {(row["case"], row["direction"]): row["ms"] for row in report["results"] if row["implementation"] == OURS and "ms" in row}
     sizes = {"batch": shape["batch"], "heads": shape["heads"], "sequence": shape["seq"], "head_dim": shape["dim"]}
-    added = [
-        {"case": row["case"], "direction": row["direction"], "implementation": NAME, "ms": row["reference_ms"], "ours_ms": row["ms"]}
-        for row in bench["results"]
-        if row["case"] in cases and row["reference_ms"] is not None and is_same_size(row, sizes)
-    ]
+    added = []
+    for row in bench["results"]:
+        at = row["case"], row["direction"]
+        if at in ours and row["reference_ms"] is not None and is_same_size(row, sizes):
+            times = {"ms": round(ours[at] * row["reference_ms"] / row["ms"], 4), "reference_ms": row["reference_ms"], "ours_ms": row["ms"]}
+            added.append({"case": row["case"], "direction": row["direction"], "implementation": NAME, **times})
     rows = [row for row in report["results"] if row["implementation"] != NAME]
     return {**report, "results": rows + added}
 
