@@ -24,8 +24,8 @@ constexpr std::array kRules{
     RuleInfo{Rule::kCopyAlignment, "copy_alignment", "A stride is no multiple of what the engine copies at a time.",
              "copy the tensor into a dense layout"},
     RuleInfo{Rule::kDeterministic, "deterministic",
-             "The engine has no gradients that are the same bits each time for "
-             "this architecture.",
+             "The engine, or one of its kernels, has no gradients that are the "
+             "same bits each time for this architecture.",
              "leave 'deterministic' out, or use the cpu backend"},
     RuleInfo{Rule::kOneQueryRow, "one_query_row",
              "The backward of one query row, or of few, is wrong on the engine for some "

@@ -1,0 +1,80 @@
+#include "backend/kernels/attention_texts.hpp"
+
+#include <span>
+#include <string_view>
+
+#include "backend/cuda/program_source.hpp"
+#include "base/bytes.hpp"
+#include "base/concat.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::embedded {
+extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
+    kAttentionPrimitives, kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram,
+    kAttentionMaskRanges, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
+    kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
+    kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForwardTiles,
+    kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperBackwardKeys, kHopperQuerySums,
+    kHopperBackwardFused, kHopperWriteQueries, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals,
+    kAttentionDifferenceTotals, kExactSum;
+}  // namespace scoremod::embedded
+
+namespace scoremod::backend::kernels {
+namespace {
+
+std::string text_of_forward(const TileShape& shape) {
+  switch (shape.family) {
+    case Family::kPortable: return std::string(embedded::kAttentionForward);
+    case Family::kFewQueries: return std::string(embedded::kAttentionFewQueries);
+    case Family::kHopper:
+      return concat(embedded::kHopperForwardTiles,
+                    shape.persistent_blocks > 0 ? embedded::kHopperPersistentForward : embedded::kHopperForward);
+  }
+  fail_bug("unknown family of kernels ", static_cast<int>(shape.family));
+}
+
+}  // namespace
+
+std::string text_of_queries(const TileShape& shape) {
+  const bool hopper = shape.family == Family::kHopper;
+  return concat(embedded::kAttentionDiagonals, embedded::kAttentionQueryGradients,
+                shape.fused ? embedded::kHopperWriteQueries
+                : hopper    ? embedded::kHopperBackwardQueries
+                            : embedded::kAttentionBackwardQueries);
+}
+std::string text_of_keys(const TileShape& shape) {
+  const bool hopper = shape.family == Family::kHopper;
+  return concat(embedded::kAttentionKeyGradients,
+                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys,
+                shape.fused ? embedded::kHopperBackwardFused : "");
+}
+std::string text_of_rows(const TileShape& shape) {
+  return concat(embedded::kAttentionBackwardRows, shape.fused ? embedded::kHopperQuerySums : "");
+}
+
+std::string text_of_kernels(Direction direction, const TileShape& shape) {
+  if (direction == Direction::kForward) return concat(embedded::kAttentionSoftmax, text_of_forward(shape));
+  return concat(text_of_rows(shape), text_of_queries(shape), text_of_keys(shape));
+}
+
+std::uint64_t revision_of_texts() {
+  static const std::uint64_t revision = [] {
+    const std::string all = concat(
+        embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
+        embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionElements,
+        embedded::kAttentionTiles, embedded::kAttentionProducts, embedded::kAttentionDropout,
+        embedded::kAttentionProgram, embedded::kAttentionMaskRanges, embedded::kAttentionTileStates,
+        embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
+        embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
+        embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
+        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
+        embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys,
+        embedded::kHopperQuerySums, embedded::kHopperBackwardFused, embedded::kHopperWriteQueries,
+        embedded::kAttentionFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
+        embedded::kAttentionDifferenceTotals, embedded::kExactSum);
+    return fnv1a(std::as_bytes(std::span(all)));
+  }();
+  return revision;
+}
+
+}  // namespace scoremod::backend::kernels

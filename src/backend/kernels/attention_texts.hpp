@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backend/kernels/tile_shape.hpp"
+#include "backend/plan.hpp"
+
+// The kernels' texts, which do not follow from a problem: which of them a shape's kernels are.
+
+namespace scoremod::backend::kernels {
+
+/// Of the backward's kernels those of queries, and those of keys.
+std::string text_of_queries(const TileShape& shape);
+std::string text_of_keys(const TileShape& shape);
+/// What both read: rows' terms, and so the kernel that makes them.
+std::string text_of_rows(const TileShape& shape);
+/// All of a direction's.
+std::string text_of_kernels(Direction direction, const TileShape& shape);
+
+/// Another number where any text is another.
+std::uint64_t revision_of_texts();
+
+}  // namespace scoremod::backend::kernels
