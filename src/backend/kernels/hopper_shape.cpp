@@ -96,6 +96,11 @@ std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction 
   return {shape, smaller};
 }
 
+bool has_persistent_hopper_shape(const AttentionProblem& problem) {
+  constexpr int kWarpsOfTwoGroups = 8;
+  return hopper_shapes(problem, Direction::kForward).front().warps <= kWarpsOfTwoGroups;
+}
+
 TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
   TileShape shape = hopper_shapes(problem, Direction::kForward).front();
   shape.persistent_blocks = static_cast<int>(multiprocessors);

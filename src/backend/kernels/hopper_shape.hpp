@@ -18,6 +18,9 @@ inline constexpr int kHopperBoxRows = 32;
 /// fewer registers, for programs with which the other's products are serialized.
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction);
 
+/// Whether a forward's kernel has registers for persistent blocks: not where three groups of threads share them, as
+/// with small head dims.
+bool has_persistent_hopper_shape(const AttentionProblem& problem);
 /// The first of hopper_shapes() of a forward with persistent blocks, whatever the lengths.
 TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
 

@@ -115,7 +115,8 @@ class KernelsBackend final : public Backend {
       if (task.direction == Direction::kBackward && targets.empty())
         add_fused(problem, task, target, candidates, reasons);
       std::vector<TileShape> shapes = kernels::hopper_shapes(problem.problem, task.direction);
-      if (task.direction == Direction::kForward && target.device.multiprocessors > 0)
+      if (task.direction == Direction::kForward && target.device.multiprocessors > 0 &&
+          kernels::has_persistent_hopper_shape(problem.problem))
         shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
       add(shapes);
     }

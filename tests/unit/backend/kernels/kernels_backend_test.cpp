@@ -61,7 +61,8 @@ TEST(KernelsBackend, OffersPersistentBlocks) {
   for (const auto& [program, is_short] :
        {Case{"value = score", false}, Case{kCausal, false},
         Case{"operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y", true},
-        Case{"value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4", true}}) {
+        Case{"value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4",
+             true}}) {
     SCOPED_TRACE(program);
     AttentionProblem problem = problem_of(program);
     const auto candidates = candidates_of(problem, Direction::kForward);
@@ -76,6 +77,9 @@ TEST(KernelsBackend, OffersPersistentBlocks) {
     EXPECT_GT(*persistent->workspace_bytes, *candidates[0].workspace_bytes);
     EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kBackward), has_persistent_blocks));
     EXPECT_TRUE(std::ranges::none_of(candidates_of(problem, Direction::kForward, a100()), has_persistent_blocks));
+    AttentionProblem small = problem;
+    small.dim_qk = small.dim_v = 64;
+    EXPECT_TRUE(std::ranges::none_of(candidates_of(small, Direction::kForward), has_persistent_blocks));
     // How many blocks there are is an argument: kernels that were tried with other numbers are the same.
     Target other = h200();
     other.device.multiprocessors = 114;

@@ -210,7 +210,9 @@ States expected_of(const AttentionProblem& p, const Program& mask, const Content
 std::ptrdiff_t expect_right(const Found& found, const States& expected) {
   EXPECT_EQ(found.states, expected);
   for (std::size_t i = 0; i < found.by_intervals.size(); ++i)
-    if (found.by_intervals[i] != kPartial) EXPECT_EQ(found.by_intervals[i], expected.at(i)) << "tile " << i;
+    if (found.by_intervals[i] != kPartial) {
+      EXPECT_EQ(found.by_intervals[i], expected.at(i)) << "tile " << i;
+    }
   return std::ssize(found.by_intervals) - std::ranges::count(found.by_intervals, kPartial);
 }
 
