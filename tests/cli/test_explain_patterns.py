@@ -68,7 +68,7 @@ def test_what_no_pattern_can_do_has_reasons(explain):
     assert not backward["candidates"] and "dim_qk is 44" in backward["reasons"][0]
 
 
-@pytest.mark.parametrize(("program", "engine"), [({"mask_mod": ["causal"]}, "cudnn"), ({"mask_mod": ["documents"]}, "kernels")])
+@pytest.mark.parametrize(("program", "engine"), [({"score_mod": [{"name": "soft_cap", "cap": 50}]}, "cudnn"), ({"mask_mod": ["documents"]}, "kernels")])
 def test_the_engine_that_is_predicted_to_be_faster_runs(explain, program, engine):
     problem = {**CAUSAL, "batch": 4, "heads_q": 16, "seq_q": 4096, "program": program}
     for direction in json.loads(explain("h200.json", problem, "--json", backend=None))["patterns"]:
