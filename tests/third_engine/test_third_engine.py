@@ -141,8 +141,10 @@ o, lse = oracle.forward(*arrays[:3], {{"slope": arrays[3]}}, return_lse=True)
 gradients = oracle.backward(*arrays[:3], o, lse, o, {{"slope": arrays[3]}})
 wants = [o, gradients.dq, gradients.dk, gradients.dv, gradients.d_operands["slope"]]
 for x, xla, want in zip(got, results(backend="xla"), wants, strict=True):
-    band = 4 * np.finfo(np.float32).eps * np.abs(want).max()
-    np.testing.assert_array_less(np.abs(x - want).max(), 2 * np.abs(xla - want).max() + band)
+    band = 4 * np.finfo(np.float32).eps * np.linalg.norm(want)
+    # Of few numbers, such as the slopes' gradients, another evaluation's error is too small a sample, and so is the largest one of many.
+    times = 8 if want.size < 16 else 2
+    np.testing.assert_array_less(np.linalg.norm(x - want), times * np.linalg.norm(xla - want) + band)
 results(backends="-third")
 explanation = explain(*arrays[:3], *modifiers(jnp.asarray(arrays[3])))
 too_wide = jnp.ones((1, 8, 1, 96))
