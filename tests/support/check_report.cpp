@@ -3,6 +3,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include <gtest/gtest.h>
+
 namespace scoremod::test {
 
 std::string describe(const CheckReport& report) {
@@ -16,6 +18,12 @@ std::string describe(const CheckReport& report) {
   }
   for (const std::string& problem : report.memory_problems) text << "  " << problem << "\n";
   return text.str();
+}
+
+void expect_right(const CheckReport& report) {
+  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
+  for (const OutputCheck& output : report.outputs)
+    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
 }
 
 const OutputCheck& output(const CheckReport& report, const std::string& name) {

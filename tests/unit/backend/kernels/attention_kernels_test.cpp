@@ -12,6 +12,7 @@
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
 #include "support/emulated_device.hpp"
 
@@ -34,24 +35,18 @@ CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& input
   return test::check_emulated(test, inputs, tile_shape, {forward_fault, backward_fault});
 }
 
-void expect_right(const CheckReport& report) {
-  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
-  for (const OutputCheck& output : report.outputs)
-    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
-}
-
 class AttentionKernels : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AttentionKernels, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
   SCOPED_TRACE(test.name);
-  expect_right(check_of(test, random_inputs(test.problem)));
+  test::expect_right(check_of(test, random_inputs(test.problem)));
 }
 
 TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
   const checking::CheckCase test = case_of(GetParam());
   SCOPED_TRACE(test.name);
-  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
+  test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Values("causal", "causal with offsets", "one query", "documents",
@@ -67,7 +62,7 @@ TEST(AttentionKernelFields, AreRight) {
        {"a learned sink, dropout and the largest score", "a sink of 0, dropout with odd offsets, scores as they are"}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
-    expect_right(check_of(test, random_inputs(test.problem)));
+    test::expect_right(check_of(test, random_inputs(test.problem)));
   }
 }
 
@@ -76,11 +71,11 @@ class AttentionKernelPlaces : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AttentionKernelPlaces, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
-  expect_right(check_of(test, random_inputs(test.problem)));
+  test::expect_right(check_of(test, random_inputs(test.problem)));
 }
 TEST_P(AttentionKernelPlaces, AreRightWithInfinitiesAndNan) {
   const checking::CheckCase test = case_of(GetParam());
-  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
+  test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0)));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernelPlaces,
                          ::testing::Values("ragged", "ragged queries", "ragged keys with dropout",
@@ -182,7 +177,7 @@ TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   EXPECT_EQ(kernels().launches().size(), 1U);
   EXPECT_EQ(kernels().workspace_bytes(), 0U);
   const ProblemInputs inputs = random_inputs(test.problem);
-  expect_right(check_of(test, inputs));
+  test::expect_right(check_of(test, inputs));
   const Fault empty{"!some ? kEmptyTile", "!all ? kEmptyTile"};
   EXPECT_FALSE(check_of(test, inputs, empty).passed()) << "tiles that are called empty wrongly";
   test = case_of("documents");

@@ -9,6 +9,7 @@
 #include "backend/kernels/hopper_shape.hpp"
 #include "problem/implied_operands.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
 
 namespace scoremod::backend::kernels {
@@ -35,18 +36,12 @@ ProblemInputs placed_inputs(const AttentionProblem& problem) {
   return inputs;
 }
 
-void expect_right(const CheckReport& report) {
-  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
-  for (const OutputCheck& output : report.outputs)
-    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
-}
-
 TEST(DropoutPlacesOfKernels, AreRightInBothFamilies) {
   const checking::CheckCase test = placed_case();
   ASSERT_EQ(test.problem.batch, 3);
   const ProblemInputs inputs = placed_inputs(test.problem);
-  expect_right(test::check_emulated(test, inputs, tile_shape));
-  expect_right(test::check_emulated(test, inputs, hopper_shape));
+  test::expect_right(test::check_emulated(test, inputs, tile_shape));
+  test::expect_right(test::check_emulated(test, inputs, hopper_shape));
 }
 
 TEST(DropoutPlacesOfKernels, FaultsAreSeen) {

@@ -10,6 +10,7 @@
 #include "compiler/pipeline.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/check_report.hpp"
 #include "support/emulated_device.hpp"
 
 namespace scoremod::backend::kernels {
@@ -58,12 +59,6 @@ CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& input
   return checking::check_subject(compiled, subject, inputs, options);
 }
 
-void expect_right(const CheckReport& report) {
-  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
-  for (const OutputCheck& output : report.outputs)
-    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
-}
-
 struct ShapedCase {
   const char* name;
   int rows;
@@ -73,7 +68,7 @@ class FewQueries : public ::testing::TestWithParam<ShapedCase> {};
 TEST_P(FewQueries, AreRight) {
   const checking::CheckCase test = case_of(GetParam().name);
   SCOPED_TRACE(test.name);
-  expect_right(check_of(test, random_inputs(test.problem), shape_of(test.problem, GetParam().rows), kOnce));
+  test::expect_right(check_of(test, random_inputs(test.problem), shape_of(test.problem, GetParam().rows), kOnce));
 }
 /// Some have several tiles of rows, and some a part of one.
 const ShapedCase kShapedCases[] = {
@@ -100,9 +95,9 @@ TEST(FewQueriesInOneShare, AreRight) {
   const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
-  expect_right(
+  test::expect_right(
       check_of(test, random_inputs(test.problem), shape, {"    forward_row(p, (float*)shared, b, of.h, of.q);\n", ""}));
-  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
+  test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
 }
 
 TEST(FewQueriesWithInfinitiesAndNan, AreRight) {
@@ -110,7 +105,7 @@ TEST(FewQueriesWithInfinitiesAndNan, AreRight) {
        {ShapedCase{"few queries and one key", 32}, ShapedCase{"few queries' mask by the score", 64}}) {
     const checking::CheckCase test = case_of(name);
     SCOPED_TRACE(test.name);
-    expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape_of(test.problem, rows)));
+    test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape_of(test.problem, rows)));
   }
 }
 

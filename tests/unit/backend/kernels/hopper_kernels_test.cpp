@@ -8,6 +8,7 @@
 #include "backend/kernels/hopper_shape.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
 
 namespace scoremod::backend::kernels {
@@ -31,12 +32,6 @@ TileShape fused_shape(const AttentionProblem& problem, Direction direction) {
   return direction == Direction::kForward ? hopper_shape(problem, direction) : hopper_fused_shape(problem);
 }
 
-void expect_right(const CheckReport& report) {
-  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
-  for (const OutputCheck& output : report.outputs)
-    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
-}
-
 /// Rows that are not finite are not summed again: what would make them so is seen.
 const test::EmulatedLaunches::Fault kOnce{
     "inline bool any_of_block(bool condition) { return emulated::block_meet(condition); }",
@@ -49,7 +44,7 @@ CheckReport check_of(const checking::CheckCase& test, const test::EmulatedLaunch
 
 class HopperKernels : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(HopperKernels, AreRight) { expect_right(check_of(case_of(GetParam()))); }
+TEST_P(HopperKernels, AreRight) { test::expect_right(check_of(case_of(GetParam()))); }
 INSTANTIATE_TEST_SUITE_P(Cases, HopperKernels,
                          ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
                                            "nothing kept", "documents", "mask by the score", "wide heads",
@@ -63,7 +58,7 @@ class FusedHopperKernels : public ::testing::TestWithParam<const char*> {};
 TEST_P(FusedHopperKernels, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
   ASSERT_TRUE(hopper_fused_objections(test.problem).empty());
-  expect_right(check_of(test, {}, {}, fused_shape));
+  test::expect_right(check_of(test, {}, {}, fused_shape));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, FusedHopperKernels,
                          ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
@@ -76,11 +71,11 @@ class HopperKernelsOfPoison : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HopperKernelsOfPoison, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
-  expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), hopper_shape));
+  test::expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), hopper_shape));
 }
 TEST_P(HopperKernelsOfPoison, AreRightWhereDqIsAddedUp) {
   const checking::CheckCase test = case_of(GetParam());
-  expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), fused_shape));
+  test::expect_right(test::check_emulated(test, test::poisoned_inputs(test.problem, 0), fused_shape));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, HopperKernelsOfPoison, ::testing::Values("causal", "documents", "infinite values"));
 
@@ -98,13 +93,13 @@ checking::CheckCase many_tiles(const char* name) {
 TEST(HopperKernelRings, AreRightOverManyTiles) {
   for (const char* const name : {"plain", "causal", "documents"}) {
     SCOPED_TRACE(name);
-    expect_right(check_of(many_tiles(name)));
+    test::expect_right(check_of(many_tiles(name)));
   }
 }
 TEST(HopperKernelRings, AreRightOverManyTilesWhereDqIsAddedUp) {
   for (const char* const name : {"plain", "causal", "documents"}) {
     SCOPED_TRACE(name);
-    expect_right(check_of(many_tiles(name), {}, {}, fused_shape));
+    test::expect_right(check_of(many_tiles(name), {}, {}, fused_shape));
   }
 }
 

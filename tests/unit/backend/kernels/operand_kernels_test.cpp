@@ -15,6 +15,7 @@
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
+#include "support/check_report.hpp"
 #include "support/emulated_device.hpp"
 
 namespace scoremod::backend::kernels {
@@ -155,18 +156,12 @@ void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
 class OperandKernelsRun : public ::testing::TestWithParam<Case> {};
 
-void expect_right(const CheckReport& report) {
-  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
-  for (const OutputCheck& output : report.outputs)
-    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
-}
-
-TEST_P(OperandKernelsRun, IsRight) { expect_right(check_of(GetParam())); }
-TEST_P(OperandKernelsRun, IsRightBesideTheBackward) { expect_right(check_of(GetParam(), {}, Gains::kBeside)); }
+TEST_P(OperandKernelsRun, IsRight) { test::expect_right(check_of(GetParam())); }
+TEST_P(OperandKernelsRun, IsRightBesideTheBackward) { test::expect_right(check_of(GetParam(), {}, Gains::kBeside)); }
 TEST_P(OperandKernelsRun, IsRightBesideTheBackwardOfHopper) {
   const std::string name = GetParam().name;
   if (name == "OneNumber" || name == "SinkAmongFewKeys" || name == "OfElementsInFloats") GTEST_SKIP() << "as others";
-  expect_right(check_of(GetParam(), {}, Gains::kBeside, Family::kHopper));
+  test::expect_right(check_of(GetParam(), {}, Gains::kBeside, Family::kHopper));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandKernelsRun, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });

@@ -15,6 +15,7 @@
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/check_report.hpp"
 #include "support/emulated_device.hpp"
 #include "support/test_seed.hpp"
 
@@ -87,12 +88,6 @@ CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& input
   return checking::check_subject(compiled, subject, inputs, options);
 }
 
-void expect_right(const CheckReport& report) {
-  for (const std::string& found : report.memory_problems) ADD_FAILURE() << found;
-  for (const OutputCheck& output : report.outputs)
-    for (const std::string& found : output.problems) ADD_FAILURE() << output.name << ": " << found;
-}
-
 /// Rows are not summed again: what would make a sum not finite is seen.
 const Fault kOnce{"forward_rows(p, scratch, item.b, item.h, item.query_tile);", ""};
 
@@ -100,7 +95,7 @@ class PersistentBlocks : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PersistentBlocks, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
-  expect_right(check_of(test, random_inputs(test.problem), 2, kOnce));
+  test::expect_right(check_of(test, random_inputs(test.problem), 2, kOnce));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocks,
                          ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
@@ -120,7 +115,7 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
        {Many{kPlain, 1}, Many{kCausal, 4}, Many{kDocuments, 132}, Many{kDocuments, 5}, Many{kEmptyTiles, 1}}) {
     SCOPED_TRACE(testing::Message() << program << ", blocks " << blocks);
     const checking::CheckCase test = many_tiles(program);
-    expect_right(check_of(test, random_inputs(test.problem), blocks, kOnce));
+    test::expect_right(check_of(test, random_inputs(test.problem), blocks, kOnce));
   }
 }
 
@@ -162,7 +157,7 @@ class PersistentBlocksOfPoison : public ::testing::TestWithParam<const char*> {}
 
 TEST_P(PersistentBlocksOfPoison, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
-  expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), 1));
+  test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), 1));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocksOfPoison,
                          ::testing::Values("causal", "documents", "infinite values", "wide heads"));
