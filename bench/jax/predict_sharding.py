@@ -61,9 +61,9 @@ def compute_seconds(model, count, rate):
 
 
 def ring(model, count, rate):
-    """Keys and values go around forward; backward they do again, with both gradients in float32."""
+    """Keys and values go around forward; backward they do again, with both gradients in float32, which go one step further, home, in bf16."""
     part = 2 * model.seq // count * model.heads_kv * model.dim  # elements of key and value
-    sent = count * part * (BF16 + BF16 + F32)
+    sent = (count - 1) * part * (BF16 + BF16 + F32) + part * BF16
     return Prediction(compute_seconds(model, count, rate), sent, sent / model.link(count))
 
 

@@ -117,10 +117,45 @@ def test_a_ring_runs_what_is_kept_at_each_distance(mask_mod, kinds):
     np.testing.assert_allclose(jax.jit(run)(q, q, q), flex_attention(q, q, q, mask_mod=mask_mod), atol=1e-5)
 
 
-def test_a_ring_of_one_shard_runs_the_plain_call():
-    q = dense.random_array(3, (B, S, H, D))
-    alibi = lambda score, b, h, q_idx, kv_idx: score - 0.1 * (q_idx - kv_idx)  # noqa: E731
-    np.testing.assert_array_equal(sharded_over(1, score_mod=alibi, mask_mod=causal)(q, q, q), flex_attention(q, q, q, alibi, causal))
+def alibi(score, b, h, q_idx, kv_idx):
+    return score - 0.1 * (q_idx - kv_idx)
+
+
+def with_gradients(attention, *arrays):
+    o, pull_back = jax.vjp(attention, *arrays)
+    return o, *pull_back(jnp.cos(o))
+
+
+def test_a_ring_of_one_shard_is_the_plain_call():
+    arrays = [dense.random_array(i, (B, S, H, D)) for i in range(3)]
+    ring = jax.jit(functools.partial(with_gradients, sharded_over(1, score_mod=alibi, mask_mod=causal)))
+    for got, want in zip(ring(*arrays), with_gradients(lambda q, k, v: flex_attention(q, k, v, alibi, causal), *arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
+    text = ring.lower(*arrays).compile().as_text()
+    assert "while" not in text and "collective-permute" not in text and "given_deltas" not in text
+
+
+@pytest.mark.parametrize("striped", [False, True])
+@pytest.mark.parametrize("shards", [2, 3])
+def test_small_rings(shards, striped):
+    arrays = [dense.random_array(i, (B, 6 * 4, heads, D)) for i, heads in enumerate((H, 2, 2))]
+    order, back = (functools.partial(f, shards=shards, axis=1) if striped else lambda x: x for f in (stripe, unstripe))
+    ring = sharded_over(shards, score_mod=alibi, mask_mod=causal, striped=striped)
+    got = jax.jit(functools.partial(with_gradients, lambda *x: back(ring(*map(order, x)))))(*arrays)
+    for x, want in zip(got, with_gradients(lambda q, k, v: flex_attention(q, k, v, alibi, causal), *arrays), strict=True):
+        np.testing.assert_allclose(x, want, atol=3e-5)
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_what_goes_around_a_ring(shards):
+    """k and v once in each direction, all but their last gradients in float32 unless they are one part's, and nothing that nobody waits for."""
+    q = dense.random_array(0, (B, S, H, D)).astype(jnp.bfloat16)
+    text = jax.jit(functools.partial(with_gradients, sharded_over(shards, mask_mod=causal))).lower(q, q, q).as_text()
+    sent = re.findall(r"collective_permute.*-> tensor<[0-9x]*x(\w+)>", text)
+    if shards == 2:  # no loop: k, v, and again, then dk and dv of two parts
+        assert sent == ["bf16"] * 8
+    else:  # before the loop, in it and after it
+        assert sorted(sent) == ["bf16"] * (2 * 4 + 2) + ["f32"] * 4
 
 
 def test_many_masks_share_a_program_that_takes_the_distance():

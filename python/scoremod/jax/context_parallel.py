@@ -56,7 +56,7 @@ def context_parallel_attention(
     """flex_attention of sequences that are sharded over a mesh axis; called inside jax.shard_map with each shard's part of query, key and value.
 
     axis_name: the mesh axis. Captured arrays are those of the whole sequence, on every shard.
-    strategy: "ring" passes keys and values around, so that no shard ever holds more than two parts of them, forward and backward;
+    strategy: "ring" passes keys and values around, so that beside its own no shard ever holds more than two parts of them, forward and backward;
         "all_gather" gathers them, as backend="xla" and fallback="xla" always do.
     striped: which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
         is 1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.

@@ -50,7 +50,7 @@ class Ring(NamedTuple):
 
     def at_step(self, number, operands, run):
         """run(part, its operands), of the part of a step, in which the keys are those of the shard `number` places before this one. All parts'
-        results are alike; operands: those of the whole call, and the keys of its dropout."""
+        results are alike; operands: those of the whole call, and the keys of its dropout. A number that is known leaves fewer parts."""
         count = self.shards.count
         shard = lax.axis_index(self.axis_name).astype(jnp.int32)
         distance = shard - (shard - number) % count
@@ -63,16 +63,27 @@ class Ring(NamedTuple):
             operands[-1] = at_places(operands[-1], (queries, shard), (keys, shard - distance))
             bound = (len(operands) - 1,)
         branches = [lambda *operands, part=part: run(part, [operands[i] for i in (*part.order, *bound)]) for part in self.parts]
-        if len(branches) == 1:
-            return branches[0](*operands)
-        return lax.switch(jnp.asarray(self.part_at, jnp.int32)[distance + (count - 1)], branches, *operands)
+        possible = self._possible(number)
+        if len(possible) == 1:
+            return branches[possible[0]](*operands)
+        branch_at = [possible.index(part) if part in possible else 0 for part in self.part_at]
+        return lax.switch(jnp.asarray(branch_at, jnp.int32)[distance + (count - 1)], [branches[i] for i in possible], *operands)
+
+    def _possible(self, number):
+        """The numbers of the parts that a step may have on some shard."""
+        if not isinstance(number, int):
+            return list(range(len(self.parts)))
+        distances = {number, number - self.shards.count} if number else {0}
+        return sorted({self.part_at[distance + self.shards.count - 1] for distance in distances})
 
     def passed_on(self, *arrays):
         count = self.shards.count
         return [lax.ppermute(x, self.axis_name, [(i, (i + 1) % count) for i in range(count)]) for x in arrays]
 
-    def steps(self):
-        return jnp.arange(self.shards.count, dtype=jnp.int32)
+    def between(self, step, state):
+        """The state after all steps but the first and the last, as one loop of state = step(state, number)."""
+        numbers = jnp.arange(1, self.shards.count - 1, dtype=jnp.int32)
+        return state if numbers.size == 0 else lax.scan(lambda state, number: (step(state, number), None), state, numbers)[0]
 
 
 def ring_attention(ring, q, k, v, operands, *, with_lse):
@@ -91,27 +102,39 @@ def _with_lse(ring, q, k, v, operands):
 
 
 def _forward(ring, q, k, v, operands, wanted):
-    """(o, lse) over the keys of all shards."""
+    """(o, lse) over the keys of all shards. Keys and values are passed on while attention to them is computed."""
     sizes = sizes_of(ring.call.layout, q, k, v)
     nothing = [jnp.zeros((*q.shape[:-1], sizes.dim_v), q.dtype), jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.float32)]
     nothing = vary_alike([*nothing, q])[:2]
 
-    def step(state, number):
-        o, lse, k, v = state
-
+    def part_of(number, k, v):
         def run(part, given):
             if part.call is None:
                 return nothing
             return forward(part.call, q, k, v, given, with_lse=True, wanted=None if wanted is None else _wanted_of(part, wanted))
 
-        part, part_lse = ring.at_step(number, operands, run)
-        new_lse = jnp.logaddexp(lse, part_lse)
-        shift = jnp.where(jnp.isneginf(new_lse), 0, new_lse)  # rows without a kept key so far
-        o = o * _as_rows(ring, jnp.exp(lse - shift)) + part.astype(jnp.float32) * _as_rows(ring, jnp.exp(part_lse - shift))
-        return (o, new_lse, *ring.passed_on(k, v)), None
+        return ring.at_step(number, operands, run)
 
-    (o, lse, _, _), _ = lax.scan(step, (nothing[0].astype(jnp.float32), nothing[1], k, v), ring.steps())
+    def step(state, number):
+        o, lse, k, v = state
+        following = ring.passed_on(k, v)
+        return *_merged(ring, o, lse, *part_of(number, k, v)), *following
+
+    following = ring.passed_on(k, v)
+    o, lse = part_of(0, k, v)
+    if ring.shards.count == 1:
+        return o, lse
+    o, lse, k, v = ring.between(step, (o.astype(jnp.float32), lse, *following))
+    o, lse = _merged(ring, o, lse, *part_of(ring.shards.count - 1, k, v))
     return o.astype(q.dtype), lse
+
+
+def _merged(ring, o, lse, part, part_lse):
+    """(o, lse) of the softmax over both sets of keys, o in float32."""
+    new_lse = jnp.logaddexp(lse, part_lse)
+    shift = jnp.where(jnp.isneginf(new_lse), 0, new_lse)  # rows without a kept key so far
+    weight, part_weight = (_as_rows(ring, jnp.exp(each - shift)) for each in (lse, part_lse))
+    return o * weight + part.astype(jnp.float32) * part_weight, new_lse
 
 
 def _forward_rule(ring, q, k, v, operands):
@@ -143,38 +166,59 @@ def _backward_rule_with_lse(ring, kept, upstream):
 
 
 def _backward(ring, kept, d_o, d_lse):
-    """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call; gradients of k and v go around
-    with them and come home with the last step."""
+    """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call. Gradients of k and v go around with
+    them, a step behind, so that they are on their way while the next part is computed; when they are complete, they come home in k's dtype."""
     q, k, v, operands, o, lse = kept
     wanted = _wanted(operands)
     dim_v = v.shape[-1]
     nothing = vary_alike([*(jnp.zeros(x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))), q])[:-1]
+    count = ring.shards.count
 
-    def step(state, number):
-        sums, k, v, dk, dv = state
+    def part_of(number, k, v):
+        """dk, dv, then [dq, the wanted operands' gradients]."""
 
         def run(part, given):
             if part.call is None:
                 return nothing
             tensors = (v, o, d_o) if d_lse is None else with_lse_column(part.call, v, o, d_o, d_lse)
             own = _wanted_of(part, wanted)
-            # o and lse are the whole row's, not the part's.
-            call = part.call._replace(given_deltas=True)
+            # With several shards, o and lse are the whole row's, not the part's.
+            call = part.call._replace(given_deltas=count > 1 or d_lse is not None)
             dq, dk, dv, *gradients = backward(call, q, k, tensors[0], tensors[1], lse, tensors[2], given, wanted=own)
             by_number = {part.order[at]: gradient for at, gradient in zip(own, gradients)}
             return [dq, dk, dv[..., :dim_v], *(by_number.get(i, zero) for i, zero in zip(wanted, nothing[3:]))]
 
-        dq_part, dk_part, dv_part, *d_parts = ring.at_step(number, operands, run)
-        sums = [total + part.astype(jnp.float32) for total, part in zip(sums, [dq_part, *d_parts])]
-        dk, dv = dk + dk_part.astype(jnp.float32), dv + dv_part.astype(jnp.float32)
-        return (sums, *ring.passed_on(k, v, dk, dv)), None
+        dq, dk, dv, *gradients = ring.at_step(number, operands, run)
+        return (dk, dv), [dq, *gradients]
 
-    dq, dk, dv, *totals = (x.astype(jnp.float32) for x in nothing)
-    (sums, _, _, dk, dv), _ = lax.scan(step, ([dq, *totals], k, v, dk, dv), ring.steps())
+    def step(state, number):
+        sums, k, v, *traveling = state
+        following, arrived = ring.passed_on(k, v), ring.passed_on(*traveling)
+        of_keys, others = part_of(number, k, v)
+        return _sums(sums, others), *following, *_sums(arrived, of_keys)
+
+    following = ring.passed_on(k, v)
+    traveling, sums = part_of(0, k, v)
+    if count > 1:
+        if count > 2:  # what a loop carries has one dtype
+            traveling, sums = _widened(traveling), _widened(sums)
+        sums, k, v, *traveling = ring.between(step, (sums, *following, *traveling))
+        arrived = ring.passed_on(*traveling)
+        of_keys, others = part_of(count - 1, k, v)
+        sums = _sums(sums, others)
+        traveling = ring.passed_on(*(x.astype(k.dtype) for x in _sums(arrived, of_keys)))
     gradients = [None] * len(operands)
     for i, total in zip(wanted, sums[1:]):
         gradients[i] = total.astype(operands[i].dtype)
-    return sums[0].astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), tuple(gradients)
+    return sums[0].astype(q.dtype), *traveling, tuple(gradients)
+
+
+def _widened(arrays):
+    return [x.astype(jnp.float32) for x in arrays]
+
+
+def _sums(arrays, others):
+    return [x + y for x, y in zip(_widened(arrays), _widened(others))]
 
 
 _without_lse.defvjp(_forward_rule, _backward_rule)

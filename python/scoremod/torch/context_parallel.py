@@ -1,7 +1,7 @@
 """Attention over sequences that are sharded over processes: each holds as many queries and keys as the others, in the order of their ranks.
 
-"ring": the shards of keys and values go around, one step at a time, while attention to the shard that is here is computed; no process ever holds more
-than two. "all_gather": each process gathers all keys and values, and computes in one call.
+"ring": the shards of keys and values go around, one step at a time, while attention to the shard that is here is computed; beside its own, no process
+ever holds more than two. "all_gather": each process gathers all keys and values, and computes in one call.
 
 The program sees global indices. The backward computes each part from the whole row's output and log-sum-exp, so that parts need not be kept.
 """
@@ -136,7 +136,7 @@ class _Attention(torch.autograd.Function):
         for number, (part, tensors) in enumerate(zip(parts, given)):
             wait = ring.start_moving(here) if number + 1 < len(parts) else None
             o, part_lse, *_ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
-            total, lse = _joined(total, lse, o.float(), part_lse)
+            total, lse = _joined(total, lse, o, part_lse)
             if wait is not None:
                 here = wait()
         o = total.to(q.dtype)
@@ -157,32 +157,35 @@ class _Attention(torch.autograd.Function):
         here = [k.contiguous(), v.contiguous()]
         if ring.way == "all_gather":
             here = [ring.gathered(each) for each in here]
-        dq, traveling = 0, [torch.zeros_like(each, dtype=torch.float32) for each in here]
+        dq, traveling = None, None
         first = 0
         for number, (part, tensors) in enumerate(zip(parts, _split(parts, operands))):
-            # The gradients of a shard of keys go around with it, and one step further, home.
-            wait = ring.start_moving(here) if number + 1 < len(parts) else None
-            d_here = _part_gradients(q, *here, o, lse, d_o, d_lse, tensors, part)
-            dq = dq + d_here[0].float()
-            traveling = [sum_.add_(each) for sum_, each in zip(traveling, d_here[1:3])]
-            for i, gradient in zip(part.wanted, d_here[3]):
+            # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed.
+            following = ring.start_moving(here) if number + 1 < len(parts) else None
+            arriving = ring.start_moving(traveling) if number > 0 else None
+            d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, tensors, part, whole=len(parts) == 1)
+            dq = d_q if dq is None else dq + d_q.float()
+            traveling = d_here if arriving is None else [each + other.float() for each, other in zip(arriving(), d_here)]
+            for i, gradient in zip(part.wanted, d_operands):
                 gradients[first + i] = gradient
             first += part.operands
-            if ring.way == "ring" and ring.size > 1:
-                traveling = ring.start_moving(traveling)()
-            if wait is not None:
-                here = wait()
+            if following is not None:
+                here = following()
         if ring.way == "all_gather":
-            traveling = [ring.scattered_sum(each) for each in traveling]
-        return None, None, dq.to(q.dtype), traveling[0].to(k.dtype), traveling[1].to(v.dtype), *gradients
+            traveling = [ring.scattered_sum(each.float()) for each in traveling]
+        traveling = [each.to(tensor.dtype) for each, tensor in zip(traveling, (k, v))]
+        if len(parts) > 1:  # they are complete, one step from home
+            traveling = ring.start_moving(traveling)()
+        return None, None, dq.to(q.dtype), *traveling, *gradients
 
 
-def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part):
-    """(dq, dk, dv, gradients of the wanted operands) of the queries' attention to some keys, from the whole row's o and lse."""
+def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
+    """(dq, dk, dv, gradients of the wanted operands) of the queries' attention to some keys, from the whole row's o and lse. whole: these are all."""
     dim = v.shape[-1]
+    text = part.text if whole and d_lse is None else with_given_deltas(part.text)
     if d_lse is not None:
         v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=False)
-    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, with_given_deltas(part.text))
+    dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, text)
     return dq, dk, dv[..., :dim], gradients
 
 
@@ -194,7 +197,7 @@ def _split(parts, operands):
 
 
 def _joined(total, lse, o, part_lse):
-    """(o, lse) of the softmax over both sets of keys. A row without a key in one has LSE -inf there."""
+    """(o, lse) of the softmax over both sets of keys, o in float32 unless it is of one set. A row without a key in one has LSE -inf there."""
     if total is None:
         return o, part_lse
     joined = torch.logaddexp(lse, part_lse)
