@@ -8,6 +8,7 @@
 #include "base/element.hpp"
 #include "check/gradient_band.hpp"
 #include "check/row_weights.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/stored_unit.hpp"
 
 namespace scoremod::checking {
@@ -36,7 +37,9 @@ class Band {
       forward_.o.push_back(empty ? 0 : scale_o_ * (move + store_o_ * std::abs(rows_.o()[d])));
       largest_o_move_ = std::max(largest_o_move_, move);
     }
-    if (gradients_ && !empty) gradients_->add_row(b, h, i);
+    // A sink that has all of a row's weight still takes part of the gradient of an o that is given.
+    const bool has_sink = problem::sink_operand(rows_.problem).has_value();
+    if (gradients_ && (!empty || has_sink)) gradients_->add_row(b, h, i);
   }
 
   RoundingBand take() {

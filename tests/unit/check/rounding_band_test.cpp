@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -73,6 +74,24 @@ TEST(RoundingBand, LeavesOutTheRoundingOfAnLseThatIsNotRead) {
   };
   EXPECT_GT(dv_band(true), 0.1);  // spacing at 1e9 is 64
   EXPECT_LT(dv_band(false), 1e-5);
+}
+
+/// With nothing but its sink, a row's gradient of it is -D, which follows from the o that is given.
+TEST(RoundingBand, HoldsTheSinksGradientOfRowsWithoutAKey) {
+  AttentionProblem problem = one_row("score\nkeep = kv_idx < 0", true).problem;
+  problem.sink = Sink::kLearned;
+  problem.given_deltas = true;
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  CheckMemory memory(compiled.problem, random_inputs(compiled.problem), 0);
+  const std::vector<float> o(static_cast<std::size_t>(problem.dim_v), 0.7F);
+  reference::InputTensors inputs = memory.reference_inputs();
+  inputs.o = o.data();
+  inputs.lse = static_cast<const float*>(inputs.operands.back());  // the sink alone
+  const double gradient = reference::backward<double>(compiled, inputs, {0.25F}).d_operands.back().front();
+  const double band = rounding_band(compiled, inputs, {0.25F}).backward.d_operands.back().front();
+  EXPECT_NE(gradient, 0);
+  EXPECT_GE(band, 0x1p-24 * std::abs(gradient));
+  EXPECT_LE(band, 0x1p-14);  // some units of 16 products of numbers near 1
 }
 
 }  // namespace
