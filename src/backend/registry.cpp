@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "backend/backend.hpp"
@@ -34,21 +35,29 @@ std::span<const Backend* const> backends() {
   return kBackends;
 }
 
+namespace {
+
+/// Null where none has this name.
+const Backend* engine_named(const std::string& name) {
+  const auto found = std::ranges::find_if(backends(), [&](const Backend* engine) { return name == engine->name(); });
+  return found == backends().end() ? nullptr : *found;
+}
+
+}  // namespace
+
 const Backend& find_backend(const std::string& name) {
+  const Backend* found = engine_named(name);
+  if (found != nullptr && !found->is_companion()) return *found;
   std::string names;
   for (const Backend* backend : backends()) {
-    if (backend->is_companion()) continue;
-    if (name == backend->name()) return *backend;
-    names += concat(names.empty() ? "" : ", ", backend->name());
+    if (!backend->is_companion()) names += concat(names.empty() ? "" : ", ", backend->name());
   }
   fail_argument("expected the name of a backend (", names, "), found '", name,
                 "'; leave it empty for the first that fits");
 }
 
 const Backend& find_engine(const std::string& name) {
-  for (const Backend* backend : backends()) {
-    if (name == backend->name()) return *backend;
-  }
+  if (const Backend* found = engine_named(name)) return *found;
   fail_argument("expected the name of an engine of this library, found '", name, "'");
 }
 

@@ -1,5 +1,6 @@
 #include "support/emulated_attention.hpp"
 
+#include <algorithm>
 #include <memory>
 
 #include "check/check_subject.hpp"
@@ -12,10 +13,13 @@ namespace {
 
 using backend::Direction;
 
+/// As a float32 nearly the largest one, as a count more than there is of anything.
+constexpr std::byte kLeftByAnother{0x7f};
+
 /// Both directions on the emulated device.
 class EmulatedAttention {
  public:
-  EmulatedAttention(const compiler::CompiledProblem& compiled, ShapeOf& shape_of, const EmulatedFaults& faults)
+  EmulatedAttention(const compiler::CompiledProblem& compiled, const ShapeOf& shape_of, const EmulatedFaults& faults)
       : problem_(compiled.problem),
         seed_(faults.planted() ? 1 : static_cast<unsigned>(test_seed())),
         forward_(compiled, Direction::kForward, shape_of(problem_, Direction::kForward), faults.forward,
@@ -42,6 +46,7 @@ class EmulatedAttention {
     const auto call =
         runtime::check_call(problem_, args, workspace, kernels.kernels().workspace_bytes(), backend::host_memory());
     auto* at = static_cast<std::byte*>(workspace.data);
+    std::fill_n(at, workspace.bytes, kLeftByAnother);
     kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), seed_);
   }
 
@@ -53,7 +58,7 @@ class EmulatedAttention {
 
 }  // namespace
 
-CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, ShapeOf& shape_of,
+CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, const ShapeOf& shape_of,
                            const EmulatedFaults& faults) {
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
   EmulatedAttention emulated(compiled, shape_of, faults);

@@ -6,17 +6,15 @@
 
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
-#include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
-#include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
-#include "support/emulated_device.hpp"
+#include "support/emulated_attention.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-using Fault = std::pair<std::string, std::string>;
+using Fault = test::EmulatedLaunches::Fault;
 
 DeviceProperties device(std::int64_t multiprocessors = 6) {
   DeviceProperties device;
@@ -43,20 +41,9 @@ TileShape shape_of(const AttentionProblem& problem, int rows) {
 }
 
 CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, const TileShape& shape,
-                     const Fault& fault = {}, const Fault& another_fault = {}) {
-  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  const test::EmulatedKernels kernels(compiled, Direction::kForward, shape, fault, another_fault);
-  checking::Subject subject;
-  subject.backend = "emulated kernels";
-  subject.forward_workspace_bytes = kernels.kernels().workspace_bytes();
-  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
-    const auto call = runtime::check_call(test.problem, args, workspace, workspace.bytes, host_memory());
-    auto* at = static_cast<std::byte*>(workspace.data);
-    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), 1);
-  };
-  CheckOptions options;
-  options.call = test.call;
-  return checking::check_subject(compiled, subject, inputs, options);
+                     const test::EmulatedFaults& faults = {}) {
+  return test::check_emulated(
+      test, inputs, [&](const AttentionProblem&, Direction) { return shape; }, faults);
 }
 
 struct ShapedCase {
@@ -68,7 +55,8 @@ class FewQueries : public ::testing::TestWithParam<ShapedCase> {};
 TEST_P(FewQueries, AreRight) {
   const checking::CheckCase test = case_of(GetParam().name);
   SCOPED_TRACE(test.name);
-  test::expect_right(check_of(test, random_inputs(test.problem), shape_of(test.problem, GetParam().rows), kOnce));
+  test::expect_right(
+      check_of(test, random_inputs(test.problem), shape_of(test.problem, GetParam().rows), {.of_both = kOnce}));
 }
 /// Some have several tiles of rows, and some a part of one.
 const ShapedCase kShapedCases[] = {
@@ -95,8 +83,8 @@ TEST(FewQueriesInOneShare, AreRight) {
   const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
-  test::expect_right(
-      check_of(test, random_inputs(test.problem), shape, {"    forward_row(p, (float*)shared, b, of.h, of.q);\n", ""}));
+  test::expect_right(check_of(test, random_inputs(test.problem), shape,
+                              {.of_both = {"    forward_row(p, (float*)shared, b, of.h, of.q);\n", ""}}));
   test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
 }
 
@@ -124,7 +112,7 @@ TEST_P(FewQueryFaults, AreSeen) {
   shape.warps = shape.teams = 2;
   shape.stages = 2;  // fewer than a team has tiles
   shape.splits = 2;
-  EXPECT_FALSE(check_of(test, inputs, shape, kOnce, GetParam().fault).passed());
+  EXPECT_FALSE(check_of(test, inputs, shape, {.forward = GetParam().fault, .of_both = kOnce}).passed());
 }
 const PlantedFault kPlantedFaults[] = {
     {"FullWrongly", "lengths", {"full = some & ~masked", "full = some"}},

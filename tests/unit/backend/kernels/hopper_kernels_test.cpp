@@ -38,7 +38,8 @@ const test::EmulatedLaunches::Fault kOnce{
     "inline bool any_of_block(bool condition) { emulated::block_meet(condition); return false; }"};
 
 CheckReport check_of(const checking::CheckCase& test, const test::EmulatedLaunches::Fault& forward_fault = {},
-                     const test::EmulatedLaunches::Fault& backward_fault = {}, test::ShapeOf& shape_of = hopper_shape) {
+                     const test::EmulatedLaunches::Fault& backward_fault = {},
+                     const test::ShapeOf& shape_of = hopper_shape) {
   return test::check_emulated(test, random_inputs(test.problem), shape_of, {forward_fault, backward_fault, kOnce});
 }
 

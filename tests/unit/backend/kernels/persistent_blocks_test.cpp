@@ -10,13 +10,12 @@
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/memory_space.hpp"
 #include "check/check_memory.hpp"
-#include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
-#include "support/emulated_device.hpp"
+#include "support/emulated_attention.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::kernels {
@@ -66,36 +65,21 @@ TileShape shape_of(const AttentionProblem& problem, int blocks) {
   return blocks == 0 ? hopper_shapes(problem, Direction::kForward).front() : persistent_hopper_shape(problem, blocks);
 }
 
-/// With `blocks` of them, or one for each tile where that is 0.
-CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, int blocks, const Fault& fault = {},
-                     const Fault& another_fault = {}) {
-  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  const test::EmulatedKernels kernels(compiled, Direction::kForward, shape_of(compiled.problem, blocks), fault,
-                                      another_fault);
-  const unsigned seed = fault.first.empty() ? static_cast<unsigned>(test::test_seed()) : 1;
-  checking::Subject subject;
-  subject.backend = "emulated kernels";
-  subject.forward_workspace_bytes = kernels.kernels().workspace_bytes();
-  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
-    const auto call = runtime::check_call(compiled.problem, args, workspace, workspace.bytes, host_memory());
-    auto* at = static_cast<std::byte*>(workspace.data);
-    // What another call left.
-    std::fill_n(at, workspace.bytes, std::byte{0x11});
-    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, at), seed);
-  };
-  CheckOptions options;
-  options.call = test.call;
-  return checking::check_subject(compiled, subject, inputs, options);
-}
-
 /// Rows are not summed again: what would make a sum not finite is seen.
 const Fault kOnce{"forward_rows(p, scratch, item.b, item.h, item.query_tile);", ""};
+
+/// With `blocks` of them.
+CheckReport check_of(const checking::CheckCase& test, const ProblemInputs& inputs, int blocks,
+                     const test::EmulatedFaults& faults = {}) {
+  const auto shape = [&](const AttentionProblem& problem, Direction) { return shape_of(problem, blocks); };
+  return test::check_emulated(test, inputs, shape, faults);
+}
 
 class PersistentBlocks : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PersistentBlocks, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
-  test::expect_right(check_of(test, random_inputs(test.problem), 2, kOnce));
+  test::expect_right(check_of(test, random_inputs(test.problem), 2, {.of_both = kOnce}));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocks,
                          ::testing::Values("plain f16", "causal with offsets", "global keys and a window",
@@ -115,7 +99,7 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
        {Many{kPlain, 1}, Many{kCausal, 4}, Many{kDocuments, 132}, Many{kDocuments, 5}, Many{kEmptyTiles, 1}}) {
     SCOPED_TRACE(testing::Message() << program << ", blocks " << blocks);
     const checking::CheckCase test = many_tiles(program);
-    test::expect_right(check_of(test, random_inputs(test.problem), blocks, kOnce));
+    test::expect_right(check_of(test, random_inputs(test.problem), blocks, {.of_both = kOnce}));
   }
 }
 
@@ -195,7 +179,7 @@ TEST(PersistentBlocks, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {
 /// The checks above would see it: each of these makes them fail.
 TEST(PersistentBlocksFaults, AreSeen) {
   const auto passes = [](const checking::CheckCase& test, const Fault& fault) {
-    return check_of(test, random_inputs(test.problem), 2, fault).passed();
+    return check_of(test, random_inputs(test.problem), 2, {.forward = fault}).passed();
   };
   EXPECT_FALSE(passes(many_tiles(kPlain), {"if (threadIdx.x == 0) *p.call.taken = 0;", ""})) << "another call's count";
   EXPECT_FALSE(passes(many_tiles(kDocuments), {"call.taken != nullptr) *call.taken = 0;", "false) return;"}))
@@ -204,10 +188,11 @@ TEST(PersistentBlocksFaults, AreSeen) {
                                                 "if (!is_last && item.query_tile == 1) continue;"}))
       << "rows without a key that nobody writes";
   const checking::CheckCase causal = case_of("causal");
-  EXPECT_FALSE(check_of(causal, test::poisoned_inputs(causal.problem, 0), 1, kOnce).passed()) << "rows of NaN";
+  EXPECT_FALSE(check_of(causal, test::poisoned_inputs(causal.problem, 0), 1, {.of_both = kOnce}).passed())
+      << "rows of NaN";
   const checking::CheckCase one_item = case_of("causal", 1);
   EXPECT_FALSE(check_of(one_item, test::poisoned_inputs(one_item.problem, 0), 1,
-                        {"if (count > 0) look_back", "if (count > 0 && !is_last) look_back"})
+                        {.forward = {"if (count > 0) look_back", "if (count > 0 && !is_last) look_back"}})
                    .passed())
       << "the last item's rows of NaN";
 }
@@ -215,7 +200,7 @@ TEST(PersistentBlocksFaults, AreSeen) {
 TEST(PersistentBlocksFaultsDeathTest, AreSeen) {
   const auto run = [](const char* text, const char* instead) {
     const checking::CheckCase test = many_tiles(kCausal);
-    check_of(test, random_inputs(test.problem), 2, {text, instead});
+    check_of(test, random_inputs(test.problem), 2, {.forward = {text, instead}});
   };
   EXPECT_DEATH(run("leave(tiles.v_empty + ring.stage);", ""), "threads wait for each other forever");
   EXPECT_DEATH(run("    leave(tiles.q_empty + stage);\n", ""), "threads wait for each other forever");
