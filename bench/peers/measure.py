@@ -109,12 +109,8 @@ class Measured:
     def engines(self):
         """direction -> the engine that the planner chose for ours."""
         grouped = self.q.shape[1] != self.k.shape[1]
-        answer = scoremod.torch.explain(self.q, self.k, self.v, self.case.score_mod, mask_mod=self.case.mask_mod, enable_gqa=grouped).compiled
-        chosen = {direction: [] for direction in self.directions}
-        for each in answer["patterns"]:  # of each backend by itself, of which the planner takes the fastest by prediction
-            chosen.get(each["direction"], []).extend((one["predicted_ms"], one["backend"]) for one in each["candidates"] if one["chosen"])
-        host = [each["backend"] for each in answer["backends"] if each["chosen"]] or [None]
-        return {direction: min(found)[1] if found else host[0] for direction, found in chosen.items()}
+        answer = scoremod.torch.explain(self.q, self.k, self.v, self.case.score_mod, mask_mod=self.case.mask_mod, enable_gqa=grouped)
+        return {"forward": answer.backend, "backward": answer.backward_backend}
 
     def times(self, device):
         engines = self.engines() if ("scoremod", "forward") in self.calls else {}

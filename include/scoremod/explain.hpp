@@ -58,13 +58,16 @@ struct MaskExplanation {
 /// One backend's answer.
 struct BackendExplanation {
   Support support;
-  bool chosen = false;  ///< whether Attention::compile would take it
+  bool chosen = false;           ///< whether Attention::compile would take it, for the forward
+  bool chosen_backward = false;  ///< and for the backward (dq, dk and dv)
+  /// Where the forward is supported: why it is not taken for a direction that it could run; empty where it is for all.
+  std::string why_not_chosen;
   /// Where supported: bytes of scratch for each call.
   std::optional<std::size_t> forward_workspace_bytes;
   std::optional<std::size_t> backward_workspace_bytes;  ///< only for problems with backward
 };
 
-/// One way of a device's backend to do a direction.
+/// One way of a backend to do a direction.
 struct PatternCandidateExplanation {
   struct Pattern {
     std::string name;  ///< docs/cudnn_patterns.md
@@ -79,16 +82,22 @@ struct PatternCandidateExplanation {
   std::size_t nodes = 0;                        ///< of the graph that cuDNN gets for the score function
   std::size_t computed_operands = 0;            ///< tensors that scoremod computes before cuDNN runs
   bool chosen = false;  ///< the one that runs; on another machine's device, unless a trial there refuses it
-  bool asked = false;   ///< cuDNN was asked to build it
+  bool asked = false;   ///< the backend was asked to build it
   std::optional<std::size_t> workspace_bytes;  ///< where it was built
   std::string refusal;                         ///< why it can't run, where that is known
 };
 
-/// How one direction can be written for cuDNN, the fastest patterns first, and what each costs. Times are of one shape:
-/// batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device that docs/cudnn_patterns.md names.
+/// How one direction can be computed by the backends that the caller allows, in the order in which they are tried: the
+/// fastest first by prediction, or as the caller orders backends. What is chosen is what a call with tensors in this
+/// memory runs. Times of patterns are of one shape: batch 4, heads 16, sequence 4096, head dim 128, bf16, on the device
+/// that docs/cudnn_patterns.md names.
 struct PatternExplanation {
-  std::string direction;     ///< "forward" or "backward"
-  std::string architecture;  ///< of the device: "sm_90"
+  std::string direction;  ///< "forward" or "backward"
+  /// Of a backward: what it writes, such as "dq", "dk", "dv" and "d_slopes", or the latter alone. A call that asks for
+  /// exactly these gradients runs this one; where none has them, that of dq, dk and dv, and then the one without.
+  std::vector<std::string> gradients;
+  MemoryKind memory = MemoryKind::kHost;  ///< where the calls' tensors lie
+  std::string architecture;               ///< of the device: "sm_90"; empty of the host
   /// The patterns were seen to be right on this architecture with this version of cuDNN; else on another, and nothing
   /// runs before a trial on the device has verified it.
   bool verified = false;
@@ -110,7 +119,8 @@ struct Explanation {
   std::vector<TensorInfo> tensors;
   std::vector<BackendExplanation> backends;  ///< in the order of preference
   std::string decided_by;                    ///< who said which of them may be chosen
-  std::vector<PatternExplanation> patterns;  ///< of the cudnn backend; empty without a device
+  /// Of each memory where the calls' tensors may lie; none of one that has no device, or only the host's own code.
+  std::vector<PatternExplanation> patterns;
 };
 
 /// Compiles and plans without running anything. Throws Error(kInvalidArgument) for an invalid problem or option; that

@@ -35,7 +35,8 @@ class Explanation:
         mask = self.compiled["mask"]
         lines += ["", f"mask: {mask['kind']}", *self._map(mask["map"]), f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
-        lines.append(f"runs on: {self.backend or 'none of them'}, chosen among by {self.decided_by}")
+        backward = f" (backward: {self.backward_backend})" if self.backward_backend not in (None, self.backend) else ""
+        lines.append(f"runs on: {self.backend or 'none of them'}{backward}, chosen among by {self.decided_by}")
         return "\n".join(lines)
 
     @staticmethod
@@ -46,8 +47,16 @@ class Explanation:
 
     @property
     def backend(self):
-        """The backend that runs it; None where none does."""
-        return next((answer["backend"] for answer in self.compiled["backends"] if answer["chosen"]), None)
+        """The backend that runs the forward; None where none does."""
+        return self._chosen("chosen")
+
+    @property
+    def backward_backend(self):
+        """The same of the backward: of dq, dk and dv."""
+        return self._chosen("chosen_backward")
+
+    def _chosen(self, field):
+        return next((answer["backend"] for answer in self.compiled["backends"] if answer[field]), None)
 
     @property
     def decided_by(self):

@@ -1,6 +1,7 @@
 #include "scoremod/explain.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "compiler/pipeline.hpp"
 #include "compiler/work_estimate.hpp"
 #include "explain/mask_map.hpp"
+#include "explain/task_candidates.hpp"
 #include "ir/builder.hpp"
 #include "planner/plan_problem.hpp"
 #include "runtime/later_plans.hpp"
@@ -76,107 +78,67 @@ MaskExplanation explain_mask(const compiler::CompiledProblem& compiled) {
   return mask;
 }
 
-PatternCandidateExplanation explain_candidate(const planner::Considered& considered) {
-  PatternCandidateExplanation explanation;
-  const backend::Candidate& candidate = considered.candidate;
-  explanation.backend = considered.engine->name();
-  for (const backend::CandidatePart& part : candidate.parts)
-    explanation.patterns.push_back({part.name, part.milliseconds});
-  explanation.nodes = candidate.nodes;
-  explanation.computed_operands = candidate.computed_operands;
-  explanation.predicted_milliseconds = candidate.predicted.milliseconds;
-  explanation.prediction_source = candidate.predicted.source;
-  explanation.measured_milliseconds = considered.measured_milliseconds;
-  explanation.chosen = considered.chosen;
-  explanation.asked = considered.asked;
-  explanation.workspace_bytes = considered.workspace_bytes;
-  if (considered.refusal) explanation.refusal = to_string(*considered.refusal);
-  return explanation;
-}
-
-void add_patterns(const planner::PlannedProblem& planned, std::vector<PatternExplanation>& patterns) {
-  const auto add = [&](const planner::TaskAnswer& answer) {
-    PatternExplanation explanation;
-    explanation.direction = answer.task.direction == backend::Direction::kForward ? "forward" : "backward";
-    explanation.architecture = planned.target->device.architecture();
-    explanation.verified = true;
-    for (const planner::Considered& considered : answer.considered) {
-      if (!considered.candidate.parts_seen_on.empty()) {
-        explanation.verified = false;
-        explanation.seen_on = considered.candidate.parts_seen_on;
-      }
-      if (considered.candidate.base_milliseconds) {
-        explanation.plain_milliseconds = considered.candidate.base_milliseconds;
-      }
-      explanation.candidates.push_back(explain_candidate(considered));
-    }
-    for (const planner::EngineReasons& engine : answer.reasons) {
-      for (const UnsupportedReason& reason : engine.reasons) explanation.reasons.push_back(to_string(reason));
-    }
-    patterns.push_back(std::move(explanation));
+/// As a call is planned whose tensors lie in one memory, of those that the caller leaves open.
+std::vector<planner::PlannedProblem> plan_in_each_memory(const compiler::CompiledProblem& compiled,
+                                                         const CompileOptions& options) {
+  std::vector<planner::PlannedProblem> plans;
+  const auto plan = [&](planner::Selection selection) {
+    plans.push_back(planner::plan_problem(compiled, options, planner::Level::kVerified, std::move(selection)));
   };
-  add(planned.prepared.forward);
-  if (planned.prepared.backward) add(*planned.prepared.backward);
-}
-
-/// Whether an engine had a choice, or something to verify.
-bool has_candidates_to_explain(const planner::Prepared& prepared) {
-  return std::ranges::any_of(prepared.forward.considered, [](const planner::Considered& considered) {
-    return !considered.candidate.structural_key.empty();
-  });
+  planner::Selection of_call = planner::select(options);
+  const bool is_open = options.backend.empty() && !options.memory;
+  CompileOptions elsewhere = options;
+  elsewhere.memory = of_call.memory == MemoryKind::kHost ? MemoryKind::kCuda : MemoryKind::kHost;
+  plan(std::move(of_call));
+  if (is_open) plan(planner::select(elsewhere));
+  return plans;
 }
 
 planner::Selection alone(const backend::Backend& engine) {
   return {{&engine}, engine.memory().kind(), true, "the caller"};
 }
 
-/// Each backend by itself; what a device's backend has planned then serves the explanation of its candidates.
+bool runs(const std::optional<planner::TaskAnswer>& answer, const backend::Backend& engine) {
+  return answer && answer->chosen() != nullptr && answer->chosen()->engine == &engine;
+}
+
+/// Each backend's own answer, and what came of it among the others. What a call planned serves its own plan too.
 std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
                                                  const CompileOptions& options,
-                                                 std::vector<PatternExplanation>* patterns) {
+                                                 const planner::PlannedProblem& of_call) {
+  const std::string failure = runtime::later_failure(compiled.problem);
   std::vector<BackendExplanation> explanations;
   for (const backend::Backend* engine : backend::backends()) {
     if (engine->is_companion()) continue;
     const auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, alone(*engine));
-    BackendExplanation explanation{planner::support_of(planned, *engine, compiled), false, {}, {}};
+    BackendExplanation explanation;
+    explanation.support = planner::support_of(planned, *engine, compiled);
     const planner::Prepared& prepared = planned.prepared;
     if (prepared.forward_plan) explanation.forward_workspace_bytes = prepared.forward_plan->workspace_bytes();
     if (prepared.backward_plan) explanation.backward_workspace_bytes = prepared.backward_plan->workspace_bytes();
-    if (patterns != nullptr && planned.target && has_candidates_to_explain(prepared)) add_patterns(planned, *patterns);
+    explanation.chosen = runs(of_call.prepared.forward, *engine);
+    explanation.chosen_backward = runs(of_call.prepared.backward, *engine);
+    if (explanation.support.forward_supported) explanation.why_not_chosen = why_not_chosen(of_call, *engine);
+    if (explanation.chosen && !failure.empty()) {
+      explanation.support.notes.push_back(
+          concat("with SCOREMOD_NEW_SIZES=serve: the plans that were to be built beside failed: ", failure));
+    }
     explanations.push_back(std::move(explanation));
   }
   return explanations;
 }
 
-/// Marks what compile() would take, and says who decided.
-void mark_chosen(const compiler::CompiledProblem& compiled, const CompileOptions& options, Explanation& explanation) {
-  const std::string failure = runtime::later_failure(compiled.problem);
-  planner::Selection selection = planner::select(options);
-  explanation.decided_by = selection.decided_by;
-  const auto planned = planner::plan_problem(compiled, options, planner::Level::kVerified, std::move(selection));
-  const planner::Considered* chosen = planned.prepared.forward.chosen();
-  if (chosen == nullptr) return;
-  for (BackendExplanation& backend : explanation.backends) {
-    backend.chosen = backend.support.backend == chosen->engine->name();
-    if (!backend.chosen || failure.empty()) continue;
-    backend.support.notes.push_back(
-        concat("with SCOREMOD_NEW_SIZES=serve: the plans that were to be built beside failed: ", failure));
-  }
-}
-
-std::vector<PatternExplanation> explain_patterns_elsewhere(const compiler::CompiledProblem& compiled,
-                                                           const CompileOptions& options, const std::string& device) {
+std::vector<PatternExplanation> candidates_elsewhere(const compiler::CompiledProblem& compiled,
+                                                     const CompileOptions& options, const std::string& device) {
   CompileOptions for_device = options;
   if (for_device.backend.empty()) for_device.memory = MemoryKind::kCuda;
-  std::vector<PatternExplanation> patterns;
   const auto planned =
       planner::plan_problem_elsewhere(compiled, for_device, planner::Level::kBuilt, planner::select(for_device),
                                       backend::DeviceProperties::parse(device), true);
   if (planned.selection.backends.empty()) {
     fail_unsupported("this scoremod was built without a backend that has candidates to explain for a device");
   }
-  add_patterns(planned, patterns);
-  return patterns;
+  return task_candidates(planned, compiled.problem);
 }
 
 }  // namespace
@@ -196,10 +158,14 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
   explanation.work = compiler::work_of(compiled);
   explanation.tensors = tensors_of(problem);
   const std::optional<std::string>& device = options.device_properties;
-  if (device) explanation.patterns = explaining::explain_patterns_elsewhere(compiled, options.compile, *device);
-  explanation.backends =
-      explaining::explain_backends(compiled, options.compile, device ? nullptr : &explanation.patterns);
-  explaining::mark_chosen(compiled, options.compile, explanation);
+  if (device) explanation.patterns = explaining::candidates_elsewhere(compiled, options.compile, *device);
+  const auto plans = explaining::plan_in_each_memory(compiled, options.compile);
+  for (const planner::PlannedProblem& planned : plans) {
+    if (device) break;
+    std::ranges::move(explaining::task_candidates(planned, compiled.problem), std::back_inserter(explanation.patterns));
+  }
+  explanation.decided_by = plans.front().selection.decided_by;
+  explanation.backends = explaining::explain_backends(compiled, options.compile, plans.front());
   return explanation;
 }
 

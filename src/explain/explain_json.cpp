@@ -72,6 +72,8 @@ Json backends_json(const std::vector<BackendExplanation>& backends) {
                 {"supported", backend.support.supported},
                 {"forward_supported", backend.support.forward_supported},
                 {"chosen", backend.chosen},
+                {"chosen_backward", backend.chosen_backward},
+                {"why_not_chosen", backend.why_not_chosen.empty() ? Json(nullptr) : Json(backend.why_not_chosen)},
                 {"memory", to_string(backend.support.memory)}};
     explaining::add_reasons(backend.support.reasons, answer);
     answer["notes"] = backend.support.notes;
@@ -105,6 +107,8 @@ Json patterns_json(const std::vector<PatternExplanation>& directions) {
     Json candidates = Json::array();
     for (const auto& candidate : direction.candidates) candidates.push_back(candidate_json(candidate));
     json.push_back({{"direction", direction.direction},
+                    {"gradients", direction.gradients},
+                    {"memory", to_string(direction.memory)},
                     {"architecture", direction.architecture},
                     {"verified", direction.verified},
                     {"seen_on", direction.seen_on},

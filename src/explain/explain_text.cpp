@@ -150,6 +150,12 @@ class Writer {
     }
   }
 
+  std::string chosen_text(const BackendExplanation& backend) const {
+    if (backend.chosen && (backend.chosen_backward || !explanation_.problem.backward)) return " (chosen)";
+    if (backend.chosen) return " (chosen for the forward)";
+    return backend.chosen_backward ? " (chosen for the backward)" : "";
+  }
+
   void backends() {
     out_ << "backends    chosen among by " << explanation_.decided_by << "\n";
     for (const BackendExplanation& backend : explanation_.backends) {
@@ -159,8 +165,9 @@ class Writer {
         out_ << ", workspace " << bytes_text(*backend.forward_workspace_bytes) << " forward";
       if (backend.backward_workspace_bytes)
         out_ << ", " << bytes_text(*backend.backward_workspace_bytes) << " backward";
-      out_ << (backend.chosen ? " (chosen)" : "") << "\n";
+      out_ << chosen_text(backend) << "\n";
       for (const UnsupportedReason& reason : backend.support.reasons) out_ << indented("because " + to_string(reason));
+      if (!backend.why_not_chosen.empty()) out_ << indented("not chosen: " + backend.why_not_chosen);
       for (const std::string& note : backend.support.notes) out_ << indented(note);
     }
   }
@@ -173,23 +180,34 @@ class Writer {
     return out.str();
   }
 
-  /// A candidate's patterns; of one that is not the first, those that it differs by.
-  void pattern_lines(const PatternCandidateExplanation& candidate, const PatternCandidateExplanation& first) {
-    const auto write_missing = [&](const char* word, const auto& patterns, const auto& others) {
+  /// A candidate's patterns; of one that is not the first that has any, those that it differs by.
+  void pattern_lines(const PatternCandidateExplanation& candidate, const PatternExplanation& direction) {
+    using Patterns = std::vector<PatternCandidateExplanation::Pattern>;
+    if (candidate.patterns.empty()) return;
+    const auto& first =
+        *std::ranges::find_if_not(direction.candidates, &Patterns::empty, &PatternCandidateExplanation::patterns);
+    const auto write_missing = [&](const char* word, const Patterns& patterns, const Patterns& others) {
       for (const auto& pattern : patterns) {
         const auto same = [&](const auto& other) { return other.name == pattern.name; };
         if (std::ranges::any_of(others, same)) continue;
         out_ << "        " << word << pattern.name << time_text(pattern.milliseconds) << "\n";
       }
     };
-    using Patterns = std::vector<PatternCandidateExplanation::Pattern>;
     const bool is_first = &candidate == &first;
     write_missing(is_first ? "" : "with ", candidate.patterns, is_first ? Patterns{} : first.patterns);
     write_missing("without ", first.patterns, candidate.patterns);
   }
 
+  /// " (dq, dk, dv, d_slopes)"; nothing of a forward.
+  static std::string gradients_text(const PatternExplanation& direction) {
+    std::string text;
+    for (const std::string& name : direction.gradients) text += (text.empty() ? " (" : ", ") + name;
+    return text.empty() ? text : text + ")";
+  }
+
   void patterns(const PatternExplanation& direction) {
-    out_ << "candidates, " << direction.direction << ", " << direction.architecture;
+    out_ << "candidates, " << direction.direction << gradients_text(direction) << ", "
+         << (direction.architecture.empty() ? to_string(direction.memory) : direction.architecture);
     if (!direction.verified) {
       out_ << " (not verified here: seen to be right on " << direction.seen_on << ", whose times these are)";
     }
@@ -206,7 +224,7 @@ class Writer {
       if (candidate.computed_operands > 0) out_ << ", " << candidate.computed_operands << " computed beforehand";
       if (candidate.workspace_bytes) out_ << ", workspace " << bytes_text(*candidate.workspace_bytes);
       out_ << "\n";
-      pattern_lines(candidate, direction.candidates.front());
+      pattern_lines(candidate, direction);
       if (!candidate.refusal.empty()) out_ << indented("    because " + candidate.refusal);
     }
     for (const std::string& reason : direction.reasons) out_ << indented(reason);

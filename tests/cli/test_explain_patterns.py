@@ -77,6 +77,22 @@ def test_the_engine_that_is_predicted_to_be_faster_runs(explain, program, engine
         assert {candidate["backend"] for candidate in direction["candidates"]} == {"cudnn", "kernels"}
 
 
+def test_what_the_callers_order_decides_runs_alone(explain):
+    for order in (["kernels", "cudnn"], ["cudnn", "kernels"]):
+        for direction in json.loads(explain("h200.json", CAUSAL, "--json", "--backends", ",".join(order), backend=None))["patterns"]:
+            assert direction["memory"] == "cuda"
+            (runs,) = [candidate for candidate in direction["candidates"] if candidate["chosen"]]
+            assert runs["backend"] == order[0] == direction["candidates"][0]["backend"]
+
+
+def test_gradients_of_operands_say_what_writes_them(explain):
+    problem = {**CAUSAL, "program": "operand slope: f32 [h]\nvalue = score * slope"}
+    patterns = json.loads(explain("h200.json", problem, "--json", backend=None))["patterns"]
+    assert [each["gradients"] for each in patterns[:2]] == [[], ["dq", "dk", "dv"]]
+    assert [each["gradients"] for each in patterns[2:]] in ([["d_slope"]], [["dq", "dk", "dv", "d_slope"]])
+    assert all(len([candidate for candidate in each["candidates"] if candidate["chosen"]]) == 1 for each in patterns)
+
+
 def test_a_machine_without_a_driver_says_so_beside_another_devices_plans(explain, scoremod, tmp_path):
     path = tmp_path / "here.json"
     path.write_text(json.dumps(CAUSAL), encoding="utf-8")

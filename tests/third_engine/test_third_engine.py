@@ -85,16 +85,40 @@ def test_is_left_out_and_put_in_order(tmp_path):
         assert json.loads(python(tmp_path, code))[0] == expected
 
 
+def explain(store, file, *selection):
+    return json.loads(run(store, BUILD / "bin" / "scoremod", "explain", "--json", *selection, file))
+
+
 def test_is_explained_with_what_was_passed_over(tmp_path, problem_file):
-    explanation = json.loads(run(tmp_path, BUILD / "bin" / "scoremod", "explain", "--json", problem_file()))
-    chosen = [backend["backend"] for backend in explanation["backends"] if backend["chosen"]]
-    assert chosen == ["third"]
-    forward = next(row for row in explanation["patterns"] if row["direction"] == "forward")
-    wrong, right = forward["candidates"]
+    explanation = explain(tmp_path, problem_file())
+    third, cpu = (next(row for row in explanation["backends"] if row["backend"] == name) for name in ("third", "cpu"))
+    assert third["chosen"] and third["chosen_backward"] and third["why_not_chosen"] is None
+    assert not cpu["chosen"] and not cpu["chosen_backward"]
+    assert "forward predicted to take" in cpu["why_not_chosen"] and "and third 2e-12 ms" in cpu["why_not_chosen"]
+    forward, backward = explanation["patterns"]
+    assert (forward["gradients"], backward["gradients"]) == ([], ["dq", "dk", "dv", "d_slope"])
+    assert [row["memory"] for row in (forward, backward)] == ["host", "host"]
+    wrong, right, *others = forward["candidates"]
     assert (wrong["chosen"], right["chosen"]) == (False, True)
     assert wrong["predicted_ms"] < right["predicted_ms"]
     assert right["prediction_source"] == "made up for a test"
     assert "gave a wrong o" in wrong["refusal"]
+    assert [(other["backend"], other["chosen"]) for other in others] == [("cpu", False), ("reference", False)]
+
+
+def test_is_explained_as_not_chosen_where_another_one_runs(tmp_path, problem_file):
+    """What runs by itself is not what a call runs: one candidate of each direction does."""
+    explanation = explain(tmp_path, problem_file(), "--backends", "cpu,third")
+    assert [row["backend"] for row in explanation["backends"] if row["chosen"]] == ["cpu"]
+    for direction in explanation["patterns"]:
+        assert [row["backend"] for row in direction["candidates"] if row["chosen"]] == ["cpu"]
+    why = {row["backend"]: row["why_not_chosen"] for row in explanation["backends"] if row["supported"]}
+    order = "after cpu in the order of the caller"
+    assert why == {"third": f"forward {order}; backward {order}", "cpu": None, "reference": "left out by the caller"}
+    in_other_memory = explain(tmp_path, problem_file(), "--memory", "cuda")
+    why = {row["backend"]: row["why_not_chosen"] for row in in_other_memory["backends"]}
+    assert why["third"] == "its tensors lie in host memory, and the calls' in cuda memory"
+    assert not any(row["memory"] == "host" for row in in_other_memory["patterns"])
 
 
 def test_refuses_with_ids(tmp_path, problem_file):

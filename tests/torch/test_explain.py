@@ -34,6 +34,16 @@ def test_support_gives_reasons():
     assert answers.get("cudnn", ("not built",))  # it takes no float32, wherever it is
 
 
+def test_what_runs_is_of_the_memory_of_the_tensors():
+    q = torch.ones(1, 1, 16, 8)
+    explanation = explain(q, q, q)
+    assert explanation.backend == explanation.backward_backend == "cpu"
+    only_for_gpus = explain(q, q, q, backends=["kernels"])
+    assert only_for_gpus.backend is None and only_for_gpus.backward_backend is None
+    (cpu,) = (answer for answer in only_for_gpus.compiled["backends"] if answer["backend"] == "cpu")
+    assert cpu["why_not_chosen"] == "left out by the caller"
+
+
 def test_the_page_has_a_map_of_the_mask():
     q = torch.ones(1, 1, 64, 8)
     page = str(explain(q, q, q, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx))

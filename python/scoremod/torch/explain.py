@@ -6,7 +6,7 @@ import scoremod
 from scoremod.explanation import Explanation, Operand
 from scoremod.program import operand_name
 from scoremod.torch.api import call_of_arguments, checked
-from scoremod.torch.call import PAGED
+from scoremod.torch.call import MEMORY, PAGED
 from scoremod.torch.execution import problem_of
 from scoremod.torch.kept_traces import kept_trace, key_of
 from scoremod.torch.strides import empty_output, taken, taken_operand
@@ -34,7 +34,8 @@ def explain(
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths
     problem, program, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
     operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
-    return Explanation(program.text(), operands, json.loads(problem), scoremod.explain(problem, backends=backends))
+    compiled = scoremod.explain(problem, backends=backends, memory=MEMORY[query.device.type], device=query.device.index if query.is_cuda else None)
+    return Explanation(program.text(), operands, json.loads(problem), compiled)
 
 
 def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False, **options):
