@@ -38,9 +38,9 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
                                                  int compute_capability);
 
-/// Shared memory of one block, in bytes.
 /// Tiles of queries that a block of the forward has room for: two where blocks are persistent and these fit.
 int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+/// Shared memory of one block, in bytes.
 std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 /// What the kernel of dq has more where gains are summed along diagonals.
