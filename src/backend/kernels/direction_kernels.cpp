@@ -194,6 +194,7 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   device::AttentionArguments& call = bytes.call();
   call.query_tiles = static_cast<int>(query_tiles_);
   call.key_tiles = static_cast<int>(key_tiles_);
+  call.heads_together = shape_.heads_together;
   call.splits = shape_.splits;
   call.blocks = static_cast<int>(blocks_);
   // Without a workspace states are found once for all.

@@ -47,6 +47,10 @@ struct TileShape {
   /// multiprocessors; 0 where there is one block for each tile. An argument of the kernels, but for whether there are.
   int persistent_blocks = 0;
 
+  /// Heads whose blocks take turns, so that the last blocks of all have short rows of tiles; an argument of the
+  /// kernels.
+  int heads_together = 1;
+
   int teams = 1;   ///< of kFewQueries: parts of a block's warps that have the same rows and different keys
   int splits = 1;  ///< likewise: blocks that share the keys of a head; an argument of the kernels
 
@@ -64,6 +68,12 @@ struct TileShape {
 std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction);
 /// The first of them: of halves, what was fastest on an H200 among shapes without spilled registers.
 TileShape tile_shape(const AttentionProblem& problem, Direction direction);
+
+/// As many heads as may be together with what their blocks read, and add to, in the second level of the cache, and as
+/// there are: heads of queries, or of keys in a backward.
+/// FlashAttention's scheduler of longest rows first takes heads so; here no shape has more than one head together
+/// before that is measured.
+int heads_in_cache(const AttentionProblem& problem, Direction direction);
 
 /// Shared memory of one block, in bytes.
 std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);

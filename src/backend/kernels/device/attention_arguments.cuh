@@ -34,6 +34,7 @@ struct AttentionArguments {
   float* query_sums;      ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
+  int heads_together;     ///< heads whose tiles blocks take in turns, see place_of() in attention_tiles.cuh
   int splits;             ///< of few queries: blocks of threads that share the keys of a head
   int blocks;             ///< where kPersistent: of threads, that share the tiles of queries of all heads
   int* taken;             ///< likewise: how many of these they have taken, beside their first ones

@@ -16,9 +16,8 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   TileElement* const step_tiles = v_tile + kKeys * row_length(kDimV);  // two times q, then d_o
   float* const step_terms = (float*)(step_tiles + 2 * kStepElements);
   const AttentionArguments& call = p.call;
-  const int heads_kv = call.heads_q / call.group;
-  const int key_tile = blockIdx.x % call.key_tiles;
-  const int head = blockIdx.x / call.key_tiles, b = head / heads_kv, head_kv = head % heads_kv;
+  const KeyPlace place = key_place(call, blockIdx.x);
+  const int b = place.b, head_kv = place.head_kv, key_tile = place.key_tile;
   const int warp_row = threadIdx.x / 32 * 16, first_key = key_tile * kKeys + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
   if (kRaggedKeys && key_tile * kKeys >= keys) {

@@ -11,9 +11,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_forward(SCOREMOD_ARGUMENT p) {
   TileElement* const k_tile = q_tile + kQueries * row_length(kDimQk);
   TileElement* const v_tile = k_tile + kKeys * row_length(kDimQk);
   const AttentionArguments& call = p.call;
-  // The last queries come first: under a causal mask they take longest.
-  const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
-  const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  const QueryPlace place = query_place(call, blockIdx.x);
+  const int b = place.b, h = place.h, query_tile = place.query_tile;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
   if (kRaggedQueries && query_tile * kQueries >= queries) return;

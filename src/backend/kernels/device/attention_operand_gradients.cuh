@@ -123,9 +123,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   TileElement* const d_o_tile = q_tile + kQueries * row_length(kDimQk);
   TileElement* const step_tiles = d_o_tile + kQueries * row_length(kDimV);  // two times k, then v
   const AttentionArguments& call = p.call;
-  // The last queries come first: under a causal mask they take longest.
-  const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
-  const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  const QueryPlace place = query_place(call, blockIdx.x);
+  const int b = place.b, h = place.h, query_tile = place.query_tile;
   const int warp_row = threadIdx.x / 32 * kWarpRows, first_query = query_tile * kQueries + warp_row;
   const int queries = queries_of(call, b), keys = keys_of(call, b);
   const Rows ks = rows_of(call.k, b, h / call.group), vs = rows_of(call.v, b, h / call.group);

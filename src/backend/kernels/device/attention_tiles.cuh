@@ -182,6 +182,35 @@ SCOREMOD_FUNCTION RowOwner owner_of(const AttentionArguments& call, int h, int r
   return {h + row % call.group, row / call.group};
 }
 
+// Which of a number of heads' tiles a block has. Heads are taken call.heads_together at a time, so that what their
+// blocks read stays in the second level of the cache; the first tiles of all of them come first, then their second
+// tiles: where these are in the order of the time that they take, the last blocks are short.
+struct TilePlace {
+  int head, tile;
+};
+SCOREMOD_FUNCTION TilePlace place_of(const AttentionArguments& call, int number, int tiles, int heads) {
+  const int first = number / (call.heads_together * tiles) * call.heads_together, within = number - first * tiles;
+  const int together = heads - first < call.heads_together ? heads - first : call.heads_together;
+  return {first + within % together, within / together};
+}
+// Of queries, in the heads of all batches. The last ones come first: under a causal mask they take longest.
+struct QueryPlace {
+  int b, h, query_tile;
+};
+SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int number) {
+  const TilePlace place = place_of(call, number, call.query_tiles, call.batch * call.heads_q);
+  return {place.head / call.heads_q, place.head % call.heads_q, call.query_tiles - 1 - place.tile};
+}
+// Of keys, whose first ones take longest then.
+struct KeyPlace {
+  int b, head_kv, key_tile;
+};
+SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number) {
+  const int heads_kv = call.heads_q / call.group;
+  const TilePlace place = place_of(call, number, call.key_tiles, call.batch * heads_kv);
+  return {place.head / heads_kv, place.head % heads_kv, place.tile};
+}
+
 // What a mask leaves of a tile of kQueries by kKeys.
 enum TileState { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
 

@@ -198,18 +198,6 @@ struct KeyGroup {
   }
 };
 
-// What a block writes.
-struct KeyPlace {
-  int b, head_kv, key_tile;
-
-  SCOREMOD_MEMBER explicit KeyPlace(const AttentionArguments& call) {
-    const int number = block_number(), head = number / call.key_tiles, heads_kv = call.heads_q / call.group;
-    key_tile = number % call.key_tiles;
-    b = head / heads_kv;
-    head_kv = head % heads_kv;
-  }
-};
-
 // By a block whose consumers are these: KeyGroup, or what does more.
 template <bool kDk, bool kDv, class Group>
 SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
@@ -220,16 +208,16 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
   everyone_meets();
   if (threadIdx.x >= kThreads) {
     give_registers<kProducerRegisters>();
-    const KeyPlace place(call);
+    const KeyPlace place = key_place(call, block_number());
     produce_queries(all, tiles, place.b, place.head_kv, place.key_tile);
   } else {
     take_registers<kConsumerRegisters>();
     Group keys(all.rest, tiles);
     {
-      const KeyPlace place(call);
+      const KeyPlace place = key_place(call, block_number());
       keys.run(place.b, place.head_kv, place.key_tile);
     }
-    const KeyPlace place(call);
+    const KeyPlace place = key_place(call, block_number());
     const int first_key = place.key_tile * kKeys + threadIdx.x / 32 * 16, keys_end = keys_of(call, place.b);
     const float ones[1][2] = {{1.0f, 1.0f}};
     if (kDk) {

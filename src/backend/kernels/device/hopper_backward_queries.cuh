@@ -140,9 +140,8 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
   SCOREMOD_SHARED(unaligned);
   const QueryTiles tiles(aligned_tiles(unaligned));
   const AttentionArguments& call = all.rest.call;
-  // The last queries come first: under a causal mask they take longest.
-  const int query_tile = call.query_tiles - 1 - blockIdx.x % call.query_tiles;
-  const int head = blockIdx.x / call.query_tiles, b = head / call.heads_q, h = head % call.heads_q;
+  const QueryPlace place = query_place(call, blockIdx.x);
+  const int b = place.b, h = place.h, query_tile = place.query_tile;
   if (kRaggedQueries && query_tile * kQueries >= queries_of(call, b)) return write_no_gains(all.rest, b, h, query_tile);
   if (threadIdx.x == 0) tiles.begin();
   everyone_meets();

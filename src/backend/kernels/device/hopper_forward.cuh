@@ -31,7 +31,7 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_forward(SCOREMOD_MAPPED_ARGUMENT al
   SCOREMOD_SHARED(unaligned);
   const ForwardTiles tiles(aligned_tiles(unaligned));
   const AttentionArguments& call = all.rest.call;
-  const ForwardItem item = item_of(call, blockIdx.x);
+  const QueryPlace item = query_place(call, blockIdx.x);
   const int b = item.b, h = item.h, query_tile = item.query_tile;
   if (is_over(call, item)) return;
   if (threadIdx.x == 0) tiles.begin();

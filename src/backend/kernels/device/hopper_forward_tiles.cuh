@@ -6,30 +6,21 @@
 #include "backend/kernels/device/attention_softmax.cuh"
 #include "backend/kernels/device/hopper_tiles.cuh"
 
-// What consumers have at once: a tile of queries of a batch and head.
-struct ForwardItem {
-  int b, h, query_tile;
-};
-SCOREMOD_FUNCTION ForwardItem item_of(const AttentionArguments& call, int number) {
-  // The last queries come first: under a causal mask they take longest.
-  const int head = number / call.query_tiles;
-  return {head / call.heads_q, head % call.heads_q, call.query_tiles - 1 - number % call.query_tiles};
-}
 // Whether the sequence has ended before it.
-SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const ForwardItem& item) {
+SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const QueryPlace& item) {
   return kRaggedQueries && item.query_tile * kQueries >= queries_of(call, item.b);
 }
 
 // Where kPersistent, what the producers tell the consumers of an item: the first tiles of its TileWalk too, which the
 // consumers then need not wait for. Its query_tile is below 0 where nothing is left.
 struct GivenItem {
-  ForwardItem item;
+  QueryPlace item;
   unsigned some, full;
 };
 // Of the item that was the block's number `count`: that a sum of it is not finite.
 struct ItemNote {
   int count;
-  ForwardItem item;
+  QueryPlace item;
 };
 
 struct ForwardTiles {

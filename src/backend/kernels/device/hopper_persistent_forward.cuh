@@ -31,9 +31,8 @@ SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTi
   Ring<kStages> ring;
   int count = 0;
   for (int number = block_number();; number = take_item(call, tiles, alone)) {
-    ForwardItem item = item_of(call, number);
-    const bool is_last = item.b >= call.batch;
-    if (is_last) item.query_tile = -1;
+    const bool is_last = number >= call.batch * call.heads_q * call.query_tiles;
+    const QueryPlace item = is_last ? QueryPlace{0, 0, -1} : query_place(call, number);
     if (!is_last && is_over(call, item)) continue;
     TileWalk<false> walk;
     walk.some = walk.full = 0;
@@ -55,7 +54,7 @@ SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTi
 }
 
 // Of an item that every consumer has, in a tile of q; read where it is used, so that it takes no registers between.
-SCOREMOD_FUNCTION ForwardItem item_at(const volatile ForwardItem& item) {
+SCOREMOD_FUNCTION QueryPlace item_at(const volatile QueryPlace& item) {
   return {uniform(item.b), uniform(item.h), uniform(item.query_tile)};
 }
 
@@ -66,14 +65,14 @@ SCOREMOD_FUNCTION void look_back(const Arguments& p, const ForwardTiles& tiles, 
   wait_for(tiles.q_empty + query_stage(count), query_phase(count));
   const ItemNote* const note = note_of(tiles, count);
   if (uniform(note->count) != count) return;
-  const ForwardItem item = item_at(note->item);
+  const QueryPlace item = item_at(note->item);
   forward_rows(p, scratch, item.b, item.h, item.query_tile);
 }
 
 // The group's rows of an item, which lies in `own`; notes where a sum is not finite.
 SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tiles, const GivenItem& given, Half* own,
                                     Ring<kStages>& ring, int count) {
-  const ForwardItem item = item_at(given.item);
+  const QueryPlace item = item_at(given.item);
   const int first_query = item.query_tile * kQueries + threadIdx.x / 32 * 16;
   TileWalk<false> walk;
   walk.begin_with(p.call, item.query_tile, uniform(given.some), uniform(given.full));
@@ -84,7 +83,7 @@ SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tile
     leave(tiles.v_empty + ring.stage);
     ring.advance();
   }
-  const ForwardItem same = item_at(given.item);
+  const QueryPlace same = item_at(given.item);
   const bool not_finite =
       store_forward(p, own, rows, same.b, same.h, same.query_tile * kQueries + threadIdx.x / 32 * 16);
   if (ballot(not_finite) != 0 && threadIdx.x % 32 == 0) *note_of(tiles, count) = {count, same};
