@@ -28,10 +28,11 @@ class EmulatedLaunches {
   /// What a plan does once: gives the kernels their tiles' states, where these are the same in every call.
   template <class Kernels>
   void find_states(Kernels& kernels) {
-    if (!kernels.states_launch()) return;
+    if (kernels.states_launches().empty()) return;
     states_.resize(kernels.states_bytes());
     kernels.set_states(states_.data());
-    run_one(*kernels.states_launch(), kernels.states_arguments(), 1);
+    for (const backend::kernels::KernelLaunch& launch : kernels.states_launches())
+      run_one(launch, kernels.states_arguments(), 1);
   }
 
  private:

@@ -243,7 +243,6 @@ inline void wait_for_groups(size_t left) {
 }  // namespace emulated
 
 inline unsigned shared_address(const void* at) { return emulated::address_of(at); }
-inline void everyone_meets() { emulated::meet_at(0, (int)emulated::threads.size()); }
 inline void warp_barrier() {
   emulated::meet("a warp's barrier", [](emulated::Warp&) {});
 }

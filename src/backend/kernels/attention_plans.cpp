@@ -65,13 +65,14 @@ class LoadedKernels {
 
   /// Once, where they are the same in every call.
   void find_states() {
-    const std::optional<KernelLaunch>& launch = kernels_.states_launch();
-    if (!launch) return;
+    if (kernels_.states_launches().empty()) return;
     states_.emplace(kernels_.states_bytes());
     kernels_.set_states(states_->data());
     const ArgumentBytes argument = kernels_.states_arguments();
-    cuda::KernelModule::launch(find(launch->kernel), {launch->blocks, 1, 1}, launch->threads, launch->shared_bytes,
-                               launch->parameter(argument), nullptr);
+    for (const KernelLaunch& launch : kernels_.states_launches()) {
+      cuda::KernelModule::launch(find(launch.kernel), {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
+                                 launch.parameter(argument), nullptr);
+    }
     cuda::cuda_memory().wait(nullptr);
   }
 

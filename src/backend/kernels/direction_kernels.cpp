@@ -21,6 +21,9 @@ constexpr std::int64_t kMaxDim = 256;
 constexpr int kSmallThreads = 128;
 constexpr std::int64_t kSmallWarps = 4;
 constexpr int kWarpThreads = 32;
+constexpr int kOrderThreads = 512;
+/// Rows of tiles that one block puts in order: it compares all with all.
+constexpr std::int64_t kMostOrdered = 4096;
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
 
@@ -94,7 +97,7 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
 }
 
 std::size_t DirectionKernels::differences_at() const {
-  const std::size_t before = (states_launch_ ? 0 : states_bytes_) + rows_bytes_ + parts_bytes_;
+  const std::size_t before = (states_launches_.empty() ? states_bytes_ : 0) + rows_bytes_ + parts_bytes_;
   return differences_bytes_ == 0 ? before : aligned(before);
 }
 
@@ -112,16 +115,7 @@ void DirectionKernels::add_launches(Direction direction) {
   if (shape_.family == Family::kFewQueries) return add_few_query_launches();
   const AttentionProblem& p = problem_;
   const std::int64_t heads = p.batch * p.heads_q;
-  if (mask_.has_states()) {
-    const std::int64_t tiles =
-        query_tiles_ * key_tiles_ * (mask_.varies_with_batch ? p.batch : 1) * (mask_.varies_with_head ? p.heads_q : 1);
-    states_bytes_ = static_cast<std::size_t>(tiles);
-    const KernelLaunch launch{"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0};
-    if (mask_.same_in_every_call)
-      states_launch_ = launch;
-    else
-      launches_.push_back(launch);
-  }
+  if (mask_.has_states()) add_state_launches();
   if (shape_.family == Family::kHopper) return add_hopper_launches(direction);
   if (direction == Direction::kForward) {
     launches_.push_back(
@@ -137,6 +131,20 @@ void DirectionKernels::add_launches(Direction direction) {
   if (!shape_.split_keys) return;
   launches_.push_back(keys);
   launches_.back().kernel = "attention_backward_values";
+}
+
+void DirectionKernels::add_state_launches() {
+  std::vector<KernelLaunch>& launches = mask_.same_in_every_call ? states_launches_ : launches_;
+  const std::int64_t planes =
+      (mask_.varies_with_batch ? problem_.batch : 1) * (mask_.varies_with_head ? problem_.heads_q : 1);
+  const std::int64_t tiles = query_tiles_ * key_tiles_ * planes;
+  states_bytes_ = static_cast<std::size_t>(tiles);
+  launches.push_back({"attention_tile_states", tiles_of(tiles, kSmallWarps), kSmallThreads, 0});
+  const std::int64_t rows = shape_.fused ? key_tiles_ : query_tiles_;
+  if (!shape_.ordered || rows > kMostOrdered) return;
+  order_at_ = aligned(states_bytes_);
+  states_bytes_ = order_at_ + static_cast<std::size_t>(planes * rows) * sizeof(int);
+  launches.push_back({"attention_tile_order", planes, kOrderThreads, static_cast<std::size_t>(rows) * sizeof(int)});
 }
 
 void DirectionKernels::add_few_query_launches() {
@@ -158,7 +166,8 @@ void DirectionKernels::add_hopper_launches(Direction direction) {
                          hopper_forward_shared_bytes(shape_, p.dim_qk, p.dim_v), true};
     if (shape_.persistent_blocks > 0) {
       // The kernel that finds states counts from 0 anew too.
-      if (!mask_.has_states() || states_launch_) launches_.push_back({"hopper_begin_items", 1, kWarpThreads, 0});
+      if (!mask_.has_states() || mask_.same_in_every_call)
+        launches_.push_back({"hopper_begin_items", 1, kWarpThreads, 0});
       forward.kernel = "hopper_persistent_forward";
       forward.blocks = blocks_ = std::min<std::int64_t>(forward.blocks, shape_.persistent_blocks);
     }
@@ -202,7 +211,8 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   call.rows = call.parts = reinterpret_cast<float*>(workspace);
   call.differences = reinterpret_cast<float*>(workspace + differences_at());
   call.query_sums = reinterpret_cast<float*>(workspace + query_sums_at());
-  call.states = states_launch_ ? states_ : reinterpret_cast<unsigned char*>(workspace + rows_bytes_);
+  call.states = states_launches_.empty() ? reinterpret_cast<unsigned char*>(workspace + rows_bytes_) : states_;
+  if (order_at_ > 0) call.order = reinterpret_cast<int*>(call.states + order_at_);
   return bytes;
 }
 

@@ -44,9 +44,10 @@ class DirectionKernels {
     return query_sums_at() + query_sums_bytes_;
   }
 
-  /// Where the states of tiles are the same in every call, the launch that finds them, once for all; it is then not
-  /// among launches(). Its states_bytes() go where set_states() says, which calls' arguments() are given from then on.
-  const std::optional<KernelLaunch>& states_launch() const { return states_launch_; }
+  /// Where the states of tiles are the same in every call, the launches that find them, once for all, and the order of
+  /// the rows of tiles; they are then not among launches(). What they write, states_bytes(), goes where set_states()
+  /// says, which calls' arguments() are given from then on.
+  const std::vector<KernelLaunch>& states_launches() const { return states_launches_; }
   std::size_t states_bytes() const { return states_bytes_; }
   void set_states(void* states) { states_ = static_cast<unsigned char*>(states); }
   ArgumentBytes states_arguments() const { return common_arguments({}, {}, nullptr); }
@@ -59,6 +60,7 @@ class DirectionKernels {
   std::size_t taken_at() const;        ///< likewise: a forward's persistent blocks count there
   std::size_t query_sums_at() const;   ///< likewise: a backward's
   void add_launches(Direction direction);
+  void add_state_launches();
   void add_hopper_launches(Direction direction);
   void add_fused_launches();
   void add_few_query_launches();
@@ -73,7 +75,8 @@ class DirectionKernels {
   std::int64_t query_tiles_ = 0, key_tiles_ = 0, blocks_ = 0;  ///< blocks_: where they are persistent
   std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0, differences_bytes_ = 0, query_sums_bytes_ = 0;
   std::vector<KernelLaunch> launches_;
-  std::optional<KernelLaunch> states_launch_;
+  std::vector<KernelLaunch> states_launches_;
+  std::size_t order_at_ = 0;  ///< behind the states, where there is one
   unsigned char* states_ = nullptr;
 };
 

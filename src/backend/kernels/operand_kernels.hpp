@@ -25,7 +25,7 @@ class OperandKernels {
   const TileShape& shape() const { return backward_.shape(); }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
   /// As of DirectionKernels.
-  const std::optional<KernelLaunch>& states_launch() const { return backward_.states_launch(); }
+  const std::vector<KernelLaunch>& states_launches() const { return backward_.states_launches(); }
   std::size_t states_bytes() const { return backward_.states_bytes(); }
   void set_states(void* states) { backward_.set_states(states); }
   ArgumentBytes states_arguments() const { return backward_.states_arguments(); }

@@ -47,6 +47,10 @@ struct TileShape {
   /// multiprocessors; 0 where there is one block for each tile. An argument of the kernels, but for whether there are.
   int persistent_blocks = 0;
 
+  /// Rows of tiles are taken in the order of the time that their states ask for, the longest first (of a fused
+  /// backward, columns); without it as a causal mask has them. No shape has it before it is measured. Of no text, but a
+  /// launch.
+  bool ordered = false;
   /// Heads whose blocks take turns, so that the last blocks of all have short rows of tiles; an argument of the
   /// kernels.
   int heads_together = 1;

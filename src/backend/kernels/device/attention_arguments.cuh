@@ -29,9 +29,10 @@ struct AttentionArguments {
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
-  float* parts;           ///< of few queries' rows, see attention_few_queries.cuh
-  float* differences;     ///< tables of kv - q, see attention_differences.cuh
-  float* query_sums;      ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
+  int* order;          ///< of rows of tiles, by their states, see attention_tile_states.cuh; null where it is their own
+  float* parts;        ///< of few queries' rows, see attention_few_queries.cuh
+  float* differences;  ///< tables of kv - q, see attention_differences.cuh
+  float* query_sums;   ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
   int heads_together;     ///< heads whose tiles blocks take in turns, see place_of() in attention_tiles.cuh

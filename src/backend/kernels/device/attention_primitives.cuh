@@ -80,6 +80,8 @@ SCOREMOD_FUNCTION void wait_for_copies_but() {
 // Returns when all of the thread's copies are there; other threads see them after a barrier.
 SCOREMOD_FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// All threads of a block, producers too, or of a block of another size.
+SCOREMOD_FUNCTION void everyone_meets() { __syncthreads(); }
 // Of the block's threads but producers, which have other things to do.
 SCOREMOD_FUNCTION void block_barrier() {
   if (kProducers == 0)

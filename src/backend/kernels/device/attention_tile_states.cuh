@@ -54,3 +54,39 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   }
   if (threadIdx.x % 32 == 0) call.states[number] = (unsigned char)state;
 }
+
+// attention_tile_order: of each plane of states the rows of tiles, or for kFused the columns, the longest first; those
+// of the same length in the order that they have without it.
+constexpr int kFullTileTime = 2, kPartialTileTime = 3;
+
+constexpr int kOrderThreads = 512;
+
+SCOREMOD_KERNEL(kOrderThreads, 1) attention_tile_order(SCOREMOD_ARGUMENT p) {
+  SCOREMOD_SHARED(shared);
+  const AttentionArguments& call = p.call;
+  int* const times = (int*)shared;
+  const int tiles = kFused ? call.key_tiles : call.query_tiles, others = kFused ? call.query_tiles : call.key_tiles;
+  const int next = kFused ? 1 : call.key_tiles, next_other = kFused ? call.key_tiles : 1;
+  const unsigned char* const states = call.states + (long long)blockIdx.x * tiles * others;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < tiles; i += kOrderThreads) {
+    int time = 0;
+#pragma unroll 8
+    for (int j = 0; j < others; ++j) {
+      const unsigned char state = states[(long long)i * next + (long long)j * next_other];
+      time += state == kFullTile ? kFullTileTime : state == kPartialTile ? kPartialTileTime : 0;
+    }
+    times[i] = time;
+  }
+  everyone_meets();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < tiles; i += kOrderThreads) {
+    int before = 0;
+#pragma unroll 8
+    for (int j = 0; j < tiles; ++j) {
+      const bool is_first = kFused ? j < i : j > i;
+      before += times[j] > times[i] || (times[j] == times[i] && is_first) ? 1 : 0;
+    }
+    call.order[(long long)blockIdx.x * tiles + before] = i;
+  }
+}

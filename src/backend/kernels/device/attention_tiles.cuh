@@ -193,13 +193,21 @@ SCOREMOD_FUNCTION TilePlace place_of(const AttentionArguments& call, int number,
   const int together = heads - first < call.heads_together ? heads - first : call.heads_together;
   return {first + within % together, within / together};
 }
+// Of the batches and heads that the mask tells apart, the number of one.
+SCOREMOD_FUNCTION long long plane_of(const AttentionArguments& call, int b, int h) {
+  return (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
+         (kMaskVariesWithHead ? h : 0);
+}
 // Of queries, in the heads of all batches. The last ones come first: under a causal mask they take longest.
 struct QueryPlace {
   int b, h, query_tile;
 };
 SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int number) {
   const TilePlace place = place_of(call, number, call.query_tiles, call.batch * call.heads_q);
-  return {place.head / call.heads_q, place.head % call.heads_q, call.query_tiles - 1 - place.tile};
+  const int b = place.head / call.heads_q, h = place.head % call.heads_q;
+  if (kHasStates && !kFused && call.order != nullptr)
+    return {b, h, call.order[plane_of(call, b, h) * call.query_tiles + place.tile]};
+  return {b, h, call.query_tiles - 1 - place.tile};
 }
 // Of keys, whose first ones take longest then.
 struct KeyPlace {
@@ -208,7 +216,10 @@ struct KeyPlace {
 SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number) {
   const int heads_kv = call.heads_q / call.group;
   const TilePlace place = place_of(call, number, call.key_tiles, call.batch * heads_kv);
-  return {place.head / heads_kv, place.head % heads_kv, place.tile};
+  const int b = place.head / heads_kv, head_kv = place.head % heads_kv;
+  if (kHasStates && kFused && call.order != nullptr)
+    return {b, head_kv, call.order[plane_of(call, b, head_kv * call.group) * call.key_tiles + place.tile]};
+  return {b, head_kv, place.tile};
 }
 
 // What a mask leaves of a tile of kQueries by kKeys.
@@ -216,9 +227,7 @@ enum TileState { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
 
 // The tile's place in `states`: a byte for each tile of each batch and head that the mask tells apart.
 SCOREMOD_FUNCTION long long state_place(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
-  const long long plane = (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
-                          (kMaskVariesWithHead ? h : 0);
-  return (plane * call.query_tiles + query_tile) * call.key_tiles + key_tile;
+  return (plane_of(call, b, h) * call.query_tiles + query_tile) * call.key_tiles + key_tile;
 }
 
 // By the sizes and the band alone, of queries q to last_q.

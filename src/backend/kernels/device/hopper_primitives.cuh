@@ -7,8 +7,7 @@
 
 #define SCOREMOD_MAPPED_ARGUMENT const __grid_constant__ MappedArguments
 
-// All threads of a block, producers too, and of a warp.
-SCOREMOD_FUNCTION void everyone_meets() { __syncthreads(); }
+// Of a warp.
 SCOREMOD_FUNCTION void warp_barrier() { __syncwarp(); }
 
 // blockIdx.x, read again: what is computed from it need not stay in registers meanwhile.

@@ -2,16 +2,28 @@
 // still makes each tile once, and is right by the float64 oracle.
 
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "scoremod/problem_buffers.hpp"
+
+#include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/memory_space.hpp"
+#include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
+#include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/test_seed.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
+
+using ShapeFunction = TileShape(const AttentionProblem&, Direction);
 
 /// Not a divisor of the heads, so that the last ones are fewer.
 constexpr int kTogether = 3;
@@ -33,6 +45,17 @@ TileShape hopper_variants(const AttentionProblem& problem, Direction direction) 
                                                    : hopper_fused_shape(problem));
 }
 
+TileShape in_order(TileShape shape) {
+  shape.ordered = true;
+  return shape;
+}
+TileShape ordered(const AttentionProblem& problem, Direction direction) {
+  return in_order(portable(problem, direction));
+}
+TileShape ordered_variants(const AttentionProblem& problem, Direction direction) {
+  return in_order(hopper_variants(problem, direction));
+}
+
 /// Several tiles of each of eight heads of queries over four of keys.
 checking::CheckCase many_heads() {
   std::vector<checking::CheckCase> cases = test::attention_kernels_cases(true);
@@ -41,23 +64,73 @@ checking::CheckCase many_heads() {
   problem.batch = 2;
   problem.heads_q = 4;
   problem.heads_kv = 2;
-  problem.seq_q = 300;
-  problem.seq_kv = 280;
+  problem.seq_q = 150;
+  problem.seq_kv = 140;
   problem.program = Program::parse("value = score\nkeep = kv_idx <= q_idx");
   return test;
 }
 
-class TilesOfHeadsTogether : public ::testing::TestWithParam<test::ShapeOf*> {};
+class TilesOfHeadsTogether : public ::testing::TestWithParam<ShapeFunction*> {};
 
 TEST_P(TilesOfHeadsTogether, AreRight) {
   const checking::CheckCase test = many_heads();
   const ProblemInputs inputs = random_inputs(test.problem);
-  test::expect_right(test::check_emulated(test, inputs, *GetParam()));
+  test::expect_right(test::check_emulated(test, inputs, GetParam()));
   // Were two blocks' tiles the same, others would be left out.
   const test::EmulatedLaunches::Fault fault{"within % together, within / together", "0, within / together"};
-  EXPECT_FALSE(test::check_emulated(test, inputs, *GetParam(), {fault, fault}).passed());
+  EXPECT_FALSE(test::check_emulated(test, inputs, GetParam(), {fault, fault}).passed());
 }
 INSTANTIATE_TEST_SUITE_P(Kernels, TilesOfHeadsTogether, ::testing::Values(portable, hopper, hopper_variants));
+
+/// Global keys and queries, whose rows and columns of tiles are longer than others; of planes that documents' ids make.
+checking::CheckCase uneven(bool by_operands) {
+  checking::CheckCase test = many_heads();
+  AttentionProblem& problem = test.problem;
+  problem.batch = problem.heads_kv = 1;
+  problem.heads_q = 2;
+  problem.seq_q = 300;
+  problem.seq_kv = 280;
+  problem.program = Program::parse(
+      by_operands ? "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y | kv_idx < 9"
+                  : "value = score\nkeep = q_idx % 256 < 3 | kv_idx % 200 < 7 | abs(q_idx - kv_idx) < 30");
+  for (const OperandDecl& decl : problem.program.operands())
+    problem.operands.push_back(problem::default_spec(problem, decl));
+  return test;
+}
+
+class OrderedTiles : public ::testing::TestWithParam<bool> {};
+
+TEST_P(OrderedTiles, AreRight) {
+  const checking::CheckCase test = uneven(GetParam());
+  const ProblemInputs inputs = random_inputs(test.problem);
+  for (ShapeFunction* const shape_of : {&ordered, &ordered_variants})
+    test::expect_right(test::check_emulated(test, inputs, shape_of));
+  // A row that is there twice leaves out another one.
+  const test::EmulatedLaunches::Fault fault{"tiles + before] = i;", "tiles + before] = 0;"};
+  EXPECT_FALSE(test::check_emulated(test, inputs, ordered, {fault, fault}).passed());
+}
+INSTANTIATE_TEST_SUITE_P(Masks, OrderedTiles, ::testing::Bool());
+
+TEST(TileOrder, HasTheLongestRowsFirst) {
+  // Of five tiles of 128 queries the first and the third see all keys, the others a window.
+  AttentionProblem problem = many_heads().problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.seq_q = problem.seq_kv = 640;
+  problem.backward = false;
+  problem.index_offsets = true;  // so that the states are a call's
+  problem.program = Program::parse("value = score\nkeep = q_idx // 128 % 2 == 0 & q_idx < 512 | q_idx == kv_idx");
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const test::EmulatedKernels kernels(compiled, Direction::kForward, ordered(compiled.problem, Direction::kForward));
+  const ProblemInputs inputs = random_inputs(problem);
+  ProblemBuffers buffers(problem, buffers_of(inputs));
+  std::vector<std::byte> workspace(kernels.kernels().workspace_bytes() + 16);
+  const auto call = runtime::check_call(compiled.problem, buffers.forward(), {}, 0, host_memory());
+  auto* const at = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 15) / 16 * 16);
+  ArgumentBytes arguments = kernels.kernels().arguments(call.tensors, call.parameters, at);
+  kernels.run(arguments, static_cast<unsigned>(test::test_seed()));
+  const int* const order = arguments.call().order;
+  EXPECT_EQ(std::vector<int>(order, order + 5), (std::vector{2, 0, 4, 3, 1}));
+}
 
 TEST(HeadsInCache, AreWhatFits) {
   AttentionProblem problem;
