@@ -21,6 +21,9 @@ constexpr std::int64_t kMaxDim = 256;
 constexpr int kSmallThreads = 128;
 constexpr std::int64_t kSmallWarps = 4;
 constexpr int kWarpThreads = 32;
+/// About the multiprocessors of the devices that these kernels are for: so many blocks, one on each, read from as many
+/// heads whether these are together or not, so that nothing more has to stay in the second level of the cache.
+constexpr std::int64_t kBlocksAtOnce = 128;
 constexpr int kOrderThreads = 512;
 /// Rows of tiles that one block puts in order: it compares all with all.
 constexpr std::int64_t kMostOrdered = 4096;
@@ -197,13 +200,20 @@ void DirectionKernels::add_fused_launches() {
                        hopper_write_queries_shared_bytes(shape_, p.dim_qk)});
 }
 
+int DirectionKernels::heads_together() const {
+  if (shape_.heads_together > 0) return shape_.heads_together;
+  // All rows are as long as each other.
+  if (mask_class_.kind == masks::MaskKind::kFull) return 1;
+  return static_cast<int>(std::max<std::int64_t>(1, kBlocksAtOnce / std::max(query_tiles_, key_tiles_)));
+}
+
 ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,
                                                  std::span<const void* const> operands, std::byte* workspace) const {
   ArgumentBytes bytes = arguments_of(problem_, mask_class_, constants_, parameters, operands);
   device::AttentionArguments& call = bytes.call();
   call.query_tiles = static_cast<int>(query_tiles_);
   call.key_tiles = static_cast<int>(key_tiles_);
-  call.heads_together = shape_.heads_together;
+  call.heads_together = heads_together();
   call.splits = shape_.splits;
   call.blocks = static_cast<int>(blocks_);
   // Without a workspace states are found once for all.

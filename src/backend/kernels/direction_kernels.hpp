@@ -59,6 +59,7 @@ class DirectionKernels {
   std::size_t differences_at() const;  ///< in the workspace
   std::size_t taken_at() const;        ///< likewise: a forward's persistent blocks count there
   std::size_t query_sums_at() const;   ///< likewise: a backward's
+  int heads_together() const;
   void add_launches(Direction direction);
   void add_state_launches();
   void add_hopper_launches(Direction direction);

@@ -10,8 +10,6 @@ namespace {
 /// Of these a trial has as many as the problem.
 constexpr std::int64_t kFewRows = 64;
 constexpr std::int64_t kWordBytes = 16;
-/// Of the 50 MB of second-level cache of an H100 or H200 each half of the multiprocessors has one half near.
-constexpr std::int64_t kCacheBytes = 32'000'000;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
@@ -87,20 +85,6 @@ std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction di
 
 TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
   return tile_shapes(problem, direction).front();
-}
-
-int heads_in_cache(const AttentionProblem& problem, Direction direction) {
-  const std::int64_t halves = problem.dim_qk + problem.dim_v, group = problem.heads_q / problem.heads_kv;
-  const std::int64_t of_numbers = problem.dtype == DType::kF32 ? 4 : 2;
-  const std::int64_t heads = problem.batch * (direction == Direction::kForward ? problem.heads_q : problem.heads_kv);
-  // Heads that share one of keys read the same; a head of keys in a backward reads what all of its heads of queries
-  // have, and adds to dq in f32.
-  const std::int64_t bytes = direction == Direction::kForward
-                                 ? problem.seq_kv * halves * of_numbers
-                                 : group * problem.seq_q * (halves * of_numbers + problem.dim_qk * 4);
-  const std::int64_t fit = std::max<std::int64_t>(1, kCacheBytes / std::max<std::int64_t>(1, bytes)) *
-                           (direction == Direction::kForward ? group : 1);
-  return static_cast<int>(std::min(fit, heads));
 }
 
 std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {

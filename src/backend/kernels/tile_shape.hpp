@@ -51,9 +51,9 @@ struct TileShape {
   /// backward, columns); without it as a causal mask has them. No shape has it before it is measured. Of no text, but a
   /// launch.
   bool ordered = false;
-  /// Heads whose blocks take turns, so that the last blocks of all have short rows of tiles; an argument of the
-  /// kernels.
-  int heads_together = 1;
+  /// Heads whose blocks take turns, so that the last blocks of all have short rows of tiles: an argument of the
+  /// kernels. 0: as many as have blocks on a device at once.
+  int heads_together = 0;
 
   int teams = 1;   ///< of kFewQueries: parts of a block's warps that have the same rows and different keys
   int splits = 1;  ///< likewise: blocks that share the keys of a head; an argument of the kernels
@@ -72,12 +72,6 @@ struct TileShape {
 std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction);
 /// The first of them: of halves, what was fastest on an H200 among shapes without spilled registers.
 TileShape tile_shape(const AttentionProblem& problem, Direction direction);
-
-/// As many heads as may be together with what their blocks read, and add to, in the second level of the cache, and as
-/// there are: heads of queries, or of keys in a backward.
-/// FlashAttention's scheduler of longest rows first takes heads so; here no shape has more than one head together
-/// before that is measured.
-int heads_in_cache(const AttentionProblem& problem, Direction direction);
 
 /// Shared memory of one block, in bytes.
 std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);

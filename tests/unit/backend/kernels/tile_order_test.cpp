@@ -12,6 +12,7 @@
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/memory_space.hpp"
+#include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
@@ -132,22 +133,24 @@ TEST(TileOrder, HasTheLongestRowsFirst) {
   EXPECT_EQ(std::vector<int>(order, order + 5), (std::vector{2, 0, 4, 3, 1}));
 }
 
-TEST(HeadsInCache, AreWhatFits) {
+TEST(HeadsTogether, HaveBlocksOnTheDeviceAtOnce) {
   AttentionProblem problem;
-  problem.batch = 4;
-  problem.heads_q = 16;
-  problem.heads_kv = 4;
-  problem.seq_q = problem.seq_kv = 4096;
-  problem.dim_qk = problem.dim_v = 128;
+  problem.heads_q = problem.heads_kv = 16;
   problem.dtype = DType::kBF16;
-  // 2 MiB of keys and values for four heads of queries; four of these have 4 MiB each.
-  EXPECT_EQ(heads_in_cache(problem, Direction::kForward), 15 * 4);
-  EXPECT_EQ(heads_in_cache(problem, Direction::kBackward), 1);
-  problem.seq_q = problem.seq_kv = 128;
-  EXPECT_EQ(heads_in_cache(problem, Direction::kForward), 64);
-  EXPECT_EQ(heads_in_cache(problem, Direction::kBackward), 16);
-  problem.seq_kv = 1 << 20;
-  EXPECT_EQ(heads_in_cache(problem, Direction::kForward), 4);
+  problem.dim_qk = problem.dim_v = 128;
+  const auto heads_of = [&](std::int64_t length, const char* keep) {
+    problem.seq_q = problem.seq_kv = length;
+    problem.program = Program::parse(concat("value = score", keep));
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const DirectionKernels kernels(compiled, Direction::kForward,
+                                   hopper_shapes(compiled.problem, Direction::kForward).front());
+    return kernels.arguments(ForwardTensors{}, {}, nullptr).call().heads_together;
+  };
+  constexpr const char* kCausal = "\nkeep = kv_idx <= q_idx";
+  EXPECT_EQ(heads_of(4096, kCausal), 4);
+  EXPECT_EQ(heads_of(1024, kCausal), 16);
+  EXPECT_EQ(heads_of(65536, kCausal), 1);
+  EXPECT_EQ(heads_of(4096, ""), 1);
 }
 
 }  // namespace
