@@ -1,8 +1,11 @@
 #include "support/emulated_attention.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 
+#include "backend/memory_space.hpp"
+#include "check/check_memory.hpp"
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "runtime/call_tensors.hpp"
@@ -65,6 +68,30 @@ CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs&
   CheckOptions options;
   options.call = test.call;
   return checking::check_subject(compiled, emulated.subject(), inputs, options);
+}
+
+std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
+                                                 const std::vector<ProblemInputs>& inputs,
+                                                 const backend::kernels::TileShape& shape, unsigned seed) {
+  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+  const EmulatedKernels kernels(compiled, Direction::kForward, shape);
+  const backend::OwnedMemory workspace(backend::host_memory(), kernels.kernels().workspace_bytes());
+  std::vector<std::uint64_t> bits;
+  for (const ProblemInputs& one : inputs) {
+    checking::CheckMemory memory(test.problem, one, 0);
+    memory.send();
+    const auto call =
+        runtime::check_call(compiled.problem, memory.forward_args(test.call), {workspace.data(), workspace.bytes()},
+                            workspace.bytes(), backend::host_memory());
+    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, workspace.data()), seed);
+    memory.fetch();
+    const auto keep = [&](const checking::GuardedBuffer& output) {
+      for (const double value : output.values()) bits.push_back(std::bit_cast<std::uint64_t>(value));
+    };
+    for (const auto* output : {&memory.o, &memory.lse}) keep(*output);
+    if (memory.max_logit) keep(*memory.max_logit);
+  }
+  return bits;
 }
 
 }  // namespace scoremod::test

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "scoremod/check.hpp"
 
@@ -24,5 +26,11 @@ struct EmulatedFaults {
 /// where a fault is planted, which may show in some alone.
 CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, const ShapeOf& shape_of,
                            const EmulatedFaults& faults = {});
+
+/// The bits of O, LSE and the largest score of a forward in this shape, of each of some inputs; `seed` is that of the
+/// order in which warps and copies run.
+std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
+                                                 const std::vector<ProblemInputs>& inputs,
+                                                 const backend::kernels::TileShape& shape, unsigned seed);
 
 }  // namespace scoremod::test

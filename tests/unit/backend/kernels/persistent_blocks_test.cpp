@@ -2,17 +2,13 @@
 // as a block for each tile of queries gives.
 
 #include <algorithm>
-#include <bit>
 
 #include <gtest/gtest.h>
 
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/hopper_shape.hpp"
-#include "backend/memory_space.hpp"
-#include "check/check_memory.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
-#include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
@@ -103,27 +99,10 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
   }
 }
 
-/// The bits of O, LSE and the largest score of a forward, of each of some inputs.
 std::vector<std::uint64_t> bits_of(const checking::CheckCase& test, const std::vector<ProblemInputs>& inputs,
                                    int blocks) {
-  const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  const test::EmulatedKernels kernels(compiled, Direction::kForward, shape_of(compiled.problem, blocks));
-  const backend::OwnedMemory workspace(backend::host_memory(), kernels.kernels().workspace_bytes());
-  std::vector<std::uint64_t> bits;
-  for (const ProblemInputs& one : inputs) {
-    checking::CheckMemory memory(test.problem, one, 0);
-    memory.send();
-    const auto call = runtime::check_call(compiled.problem, memory.forward_args(test.call),
-                                          {workspace.data(), workspace.bytes()}, workspace.bytes(), host_memory());
-    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, workspace.data()),
-                static_cast<unsigned>(test::test_seed()));
-    memory.fetch();
-    for (const auto* output : {&memory.o, &memory.lse})
-      for (const double value : output->values()) bits.push_back(std::bit_cast<std::uint64_t>(value));
-    if (!memory.max_logit) continue;
-    for (const double value : memory.max_logit->values()) bits.push_back(std::bit_cast<std::uint64_t>(value));
-  }
-  return bits;
+  return test::emulated_forward_bits(test, inputs, shape_of(compiler::compile(test.problem).problem, blocks),
+                                     static_cast<unsigned>(test::test_seed()));
 }
 
 /// Where rows are summed again too.
