@@ -34,6 +34,7 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr int kRandomProblems = 24;
+constexpr int kHopperCapability = 90;
 constexpr std::array kDTypes{DType::kF16, DType::kBF16, DType::kF32};
 
 /// Which kernels run: of Hopper ones those where there are some. kFused are kHopper's, but for a kernel of dk and dv
@@ -183,7 +184,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size() *
                                                               kAllKernels.size())));
 
-constexpr int kShapes = 6;  ///< of few_query_shapes()
+constexpr int kPortableShapes = 6;            ///< of few_query_shapes()
+constexpr int kShapes = kPortableShapes + 2;  ///< with those of hopper_few_query_shapes()
 /// Of each case in each shape, with as many splits as the device has, and with an odd number of them.
 class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
@@ -191,10 +193,19 @@ class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithPa
     return test::few_query_cases()[static_cast<std::size_t>(GetParam() / kShapes)];
   }
   static TileShape shape(const AttentionProblem& problem) {
-    TileShape shape =
-        few_query_shapes(problem, cuda::describe_current_device())[static_cast<std::size_t>(GetParam() % kShapes)];
+    const DeviceProperties device = cuda::describe_current_device();
+    std::vector<TileShape> shapes = few_query_shapes(problem, device);
+    for (const TileShape& shape : hopper_few_query_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+    TileShape shape = shapes[static_cast<std::size_t>(GetParam() % kShapes)];
     if (shape.splits > 1 && GetParam() / kShapes % 2 != 0) shape.splits = 3;
     return shape;
+  }
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped() || GetParam() % kShapes < kPortableShapes) return;
+    // More rows than a tile has, and pages, are the planner's to refuse; what no box can be copied from is right too.
+    const AttentionProblem problem = compiler::compile(test_case().problem).problem;
+    if (problem.paged || cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   }
 };
 

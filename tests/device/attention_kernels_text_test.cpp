@@ -164,20 +164,26 @@ TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
 }
 INSTANTIATE_TEST_SUITE_P(Dims, AttentionKernelsTextOfFloats, ::testing::Values(64, 128, 256));
 
+/// Four queries of four heads that share one of keys.
+AttentionProblem decoding_problem(const char* entry, std::int64_t dim) {
+  AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = 4;
+  problem.seq_kv = 8192;
+  problem.dim_qk = problem.dim_v = dim;
+  problem.operands.clear();
+  for (const OperandDecl& decl : problem.program.operands())
+    problem.operands.push_back(problem::default_spec(problem, decl));
+  return problem;
+}
+
 /// Of every shape on some architecture, with the shared memory that its devices have.
 TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
   std::size_t number = 0;
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
-      AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
-      problem.heads_q = 32;
-      problem.heads_kv = 8;
-      problem.seq_q = 4;
-      problem.seq_kv = 8192;
-      problem.dim_qk = problem.dim_v = dim;
-      problem.operands.clear();
-      for (const OperandDecl& decl : problem.program.operands())
-        problem.operands.push_back(problem::default_spec(problem, decl));
+      const AttentionProblem problem = decoding_problem(entry, dim);
       const int architecture = kArchitectures[number % kArchitectures.size()];
       DeviceProperties device;
       device.multiprocessors = 132;
@@ -187,6 +193,26 @@ TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
       EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
       EXPECT_LE(spilled_bytes(report), kHarmlessSpill)
           << entry << ", dim " << dim << ", rows " << shape.queries << ": " << report;
+    }
+  }
+}
+
+/// By warpgroups; of head dim 128 with all fields of the softmax too.
+TEST_F(AttentionKernelsText, OfHoppersFewQueriesCompilesAndKeepsItsRegisters) {
+  for (const char* const entry : {"causal", "soft_cap", "documents"}) {
+    for (const std::int64_t dim : {64, 128, 256}) {
+      AttentionProblem problem = decoding_problem(entry, dim);
+      for (const bool fields : {false, true}) {
+        if (fields && dim != 128) continue;
+        problem.max_logit = fields;
+        problem.dropout = fields ? 0.1F : 0.0F;
+        problem.sink = fields ? Sink::kOffByOne : Sink::kNone;
+        const std::string report =
+            report_of(problem, Direction::kForward, 90, hopper_few_query_shapes(problem, 132).front());
+        EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+        EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << entry << ", dim " << dim << ": " << report;
+        EXPECT_FALSE(serializes_products(report)) << entry << ", dim " << dim;
+      }
     }
   }
 }

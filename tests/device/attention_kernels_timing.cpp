@@ -2,7 +2,6 @@
 // SCOREMOD_DEVICE_TIMES is set.
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -335,6 +334,18 @@ std::vector<TileShape> decoding_shapes(const Timed& timed) {
   for (const Cut& cut : kCuts)
     shapes.push_back(few_query_shape(cut.rows, cut.row_tiles, cut.keys, cut.warps, problem, device));
   std::erase_if(shapes, [&](const TileShape& shape) { return shape.queries != std::max<std::int64_t>(rows, 16); });
+  if (cuda::current_compute_capability() != kHopper) return shapes;
+  // By warpgroups, and of these some that are not offered either.
+  struct GroupCut {
+    int keys, teams;
+  };
+  static constexpr GroupCut kGroupCuts[] = {{32, 2}, {64, 1}, {32, 1}};
+  for (const TileShape& shape : hopper_few_query_shapes(problem, device.multiprocessors)) shapes.push_back(shape);
+  for (const GroupCut& cut : kGroupCuts) {
+    shapes.push_back(hopper_few_query_shape(cut.keys, cut.teams, problem, device.multiprocessors));
+    // Where heads fill the device.
+    if (problem.batch * problem.heads_kv * 2 > device.multiprocessors) shapes.back().splits = 1;
+  }
   return shapes;
 }
 
@@ -349,6 +360,32 @@ const Call& call_of(const Timed& timed, const AttentionProblem& problem) {
     made = &timed;
   }
   return *call;
+}
+
+/// Forwards in these shapes, one after the other in every round.
+void time_in_turns(const Timed& timed, const std::vector<TileShape>& shapes) {
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  std::vector<std::unique_ptr<ForwardPlan>> plans;
+  std::size_t bytes = 0;
+  for (const TileShape& shape : shapes) {
+    plans.push_back(forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape)));
+    bytes = std::max(bytes, plans.back()->workspace_bytes());
+  }
+  if (std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build") return;
+  const Call& call = call_of(timed, problem);
+  const cuda::DeviceMemory memory(bytes);
+  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
+  std::vector<std::vector<double>> times(plans.size());
+  for (int round = -2; round < kRounds; ++round)
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      cuda::DeviceTimer timer;
+      timer.start();
+      plans[i]->execute(call.forward, call.parameters, workspace);
+      const double ms = timer.stop();
+      if (round >= 0) times[i].push_back(ms);
+    }
+  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], median_of(times[i]));
 }
 
 class AttentionKernelTimes : public test::OnDevice, public ::testing::WithParamInterface<int> {
@@ -410,27 +447,9 @@ TEST_P(PersistentAttentionKernelTimes, OfACase) {
   const std::string name = kPersistentTimed[GetParam()];
   const Timed& timed = *std::ranges::find(kTimed, name, &Timed::name);
   const AttentionProblem problem = problem_of(timed);
-  const compiler::CompiledProblem compiled = compiler::compile(problem);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
-  const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
-                          persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)};
-  std::vector<std::unique_ptr<ForwardPlan>> plans;
-  for (const TileShape& shape : shapes)
-    plans.push_back(forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape)));
-  if (std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build") return;
-  const Call& call = call_of(timed, problem);
-  const cuda::DeviceMemory memory(plans[1]->workspace_bytes());
-  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
-  std::array<std::vector<double>, 2> times;
-  for (int round = -2; round < kRounds; ++round)
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      cuda::DeviceTimer timer;
-      timer.start();
-      plans[i]->execute(call.forward, call.parameters, workspace);
-      const double ms = timer.stop();
-      if (round >= 0) times[i].push_back(ms);
-    }
-  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], median_of(times[i]));
+  time_in_turns(timed, {hopper_shapes(problem, Direction::kForward).front(),
+                        persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));
@@ -439,15 +458,7 @@ class FewQueryAttentionKernelTimes : public AttentionKernelTimes {};
 
 TEST_P(FewQueryAttentionKernelTimes, OfACase) {
   const Timed& timed = kDecoding[GetParam()];
-  const AttentionProblem problem = problem_of(timed);
-  const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const bool build_only = std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build";
-  for (const TileShape& shape : decoding_shapes(timed)) {
-    const auto plan = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
-    if (build_only) continue;
-    const Call& call = call_of(timed, problem);
-    record_time(timed, "forward", shape, median_ms(*plan, call.forward, call.parameters));
-  }
+  time_in_turns(timed, decoding_shapes(timed));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kDecoding))));

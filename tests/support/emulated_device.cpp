@@ -39,14 +39,14 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
 }
 
 std::string primitives_of(const backend::kernels::TileShape& shape) {
-  const bool hopper = shape.family == backend::kernels::Family::kHopper;
+  const bool hopper = is_hopper(shape.family);
   return concat(emulated_primitives(), hopper ? emulated_hopper_primitives() : "");
 }
 
 template <class Kernels>
 void run_kernels(const Kernels& kernels, const EmulatedLaunches& launches, backend::kernels::ArgumentBytes& argument,
                  unsigned seed) {
-  if (kernels.shape().family == backend::kernels::Family::kHopper) write_emulated_maps(kernels.problem(), argument);
+  if (is_hopper(kernels.shape().family)) write_emulated_maps(kernels.problem(), argument);
   launches.run(argument, seed);
 }
 

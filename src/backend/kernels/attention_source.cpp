@@ -43,7 +43,7 @@ const Program& program_of(const compiler::CompiledProblem& problem, Direction di
 /// Those that a direction's kernels read. Kernels of few queries have rows of several heads in a tile, and those of
 /// gradients alone walk once.
 DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction direction, Family family, Gains gains) {
-  if (family == Family::kFewQueries || gains == Gains::kApart) return {};
+  if (is_few_queries(family) || gains == Gains::kApart) return {};
   return difference_tables(program_of(problem, direction));
 }
 
@@ -150,7 +150,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"key_step", shape.key_step},
                                              {"score_is_value", flag(score_is_value)},
                                              {"blocks", shape.blocks},
-                                             {"packed_heads", flag(shape.family == Family::kFewQueries)},
+                                             {"packed_heads", flag(is_few_queries(shape.family))},
                                              {"teams", shape.teams},
                                              {"producers", shape.producers()},
                                              {"stages", shape.stages},
@@ -217,7 +217,7 @@ std::string hopper_primitives(const AttentionProblem& problem, Direction directi
 std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                         const MaskKnowledge& mask, std::optional<std::string_view> primitives,
                         const OperandText& operands) {
-  const bool hopper = shape.family == Family::kHopper;
+  const bool hopper = is_hopper(shape.family);
   return concat(
       embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
       settings(compiled, shape, mask, operands), primitives.value_or(embedded::kAttentionPrimitives),
@@ -229,7 +229,7 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
 /// What text_before() and the kernels' texts follow from.
 void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled, Direction direction,
                  const TileShape& shape, const OperandText& operands) {
-  const bool hopper = shape.family == Family::kHopper;
+  const bool hopper = is_hopper(shape.family);
   out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
   out.boolean(hopper).text(settings(compiled, shape, mask_knowledge(compiled, direction), operands));
   const std::vector<std::int64_t> columns =
@@ -296,7 +296,7 @@ std::string text_of_differences(const compiler::CompiledProblem& compiled, Direc
 std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const Program& program = program_of(compiled, direction);
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  const bool few = family == Family::kFewQueries;
+  const bool few = is_few_queries(family);
   if (few ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
     return mask_function(compiled.problem, program, mask.terms);
   if (!few) return {};
@@ -307,7 +307,7 @@ std::string mask_text(const compiler::CompiledProblem& compiled, Direction direc
 /// The same of a box of elements.
 std::string mask_ranges(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  if (family == Family::kFewQueries || !mask.has_states()) return {};
+  if (is_few_queries(family) || !mask.has_states()) return {};
   return mask_ranges_function(compiled.problem, program_of(compiled, direction), mask.terms);
 }
 
@@ -332,7 +332,7 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
   const OperandText operands(compiled, targets);
   const std::string before = text_before_kernels(compiled, direction, shape, primitives, operands, Gains::kBeside);
   const std::string kernels = text_of_kernels(direction, shape);
-  if (shape.family == Family::kFewQueries) return concat(before, mask_text(compiled, direction, shape.family), kernels);
+  if (is_few_queries(shape.family)) return concat(before, mask_text(compiled, direction, shape.family), kernels);
   return concat(before, kernels, text_of_tile_states(compiled, direction),
                 text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals());
 }

@@ -15,8 +15,8 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
     kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForwardTiles,
     kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperBackwardKeys, kHopperQuerySums,
-    kHopperBackwardFused, kHopperWriteQueries, kAttentionFewQueries, kAttentionDifferences, kAttentionDiagonals,
-    kAttentionDifferenceTotals, kExactSum;
+    kHopperBackwardFused, kHopperWriteQueries, kAttentionPackedRows, kAttentionParts, kAttentionFewQueries,
+    kHopperFewQueries, kAttentionDifferences, kAttentionDiagonals, kAttentionDifferenceTotals, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -25,7 +25,10 @@ namespace {
 std::string text_of_forward(const TileShape& shape) {
   switch (shape.family) {
     case Family::kPortable: return std::string(embedded::kAttentionForward);
-    case Family::kFewQueries: return std::string(embedded::kAttentionFewQueries);
+    case Family::kFewQueries:
+    case Family::kHopperFewQueries:
+      return concat(embedded::kAttentionPackedRows, embedded::kAttentionParts,
+                    is_hopper(shape.family) ? embedded::kHopperFewQueries : embedded::kAttentionFewQueries);
     case Family::kHopper:
       return concat(embedded::kHopperForwardTiles,
                     shape.persistent_blocks > 0 ? embedded::kHopperPersistentForward : embedded::kHopperForward);
@@ -70,7 +73,8 @@ std::uint64_t revision_of_texts() {
         embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
         embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys,
         embedded::kHopperQuerySums, embedded::kHopperBackwardFused, embedded::kHopperWriteQueries,
-        embedded::kAttentionFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
+        embedded::kAttentionPackedRows, embedded::kAttentionParts, embedded::kAttentionFewQueries,
+        embedded::kHopperFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
         embedded::kAttentionDifferenceTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
   }();

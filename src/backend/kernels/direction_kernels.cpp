@@ -84,12 +84,11 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
   const Program& program = direction == Direction::kForward ? problem.forward.program : problem.backward->program;
   for (const NodeId node : cuda::argument_constants(program))
     constants_.push_back(ir::constant_i32(program.nodes()[node]));
-  query_tiles_ =
-      shape_.family == Family::kFewQueries ? few_query_row_tiles(shape_, p) : tiles_of(p.seq_q, shape_.queries);
+  query_tiles_ = is_few_queries(shape_.family) ? few_query_row_tiles(shape_, p) : tiles_of(p.seq_q, shape_.queries);
   key_tiles_ = tiles_of(p.seq_kv, shape_.keys);
   if (direction == Direction::kBackward)
     rows_bytes_ = static_cast<std::size_t>(2 * p.batch * p.heads_q * ((p.seq_q + 1) / 2 * 2)) * sizeof(float);
-  if (shape_.family != Family::kFewQueries) {
+  if (!is_few_queries(shape_.family)) {
     const DifferenceTables tables = difference_tables(program);
     const std::int64_t entries = tables.entries(p, query_tiles_ * shape_.queries, key_tiles_ * shape_.keys);
     differences_bytes_ = tables.nodes.size() * static_cast<std::size_t>(entries) * sizeof(float);
@@ -115,7 +114,7 @@ std::size_t DirectionKernels::query_sums_at() const {
 }
 
 void DirectionKernels::add_launches(Direction direction) {
-  if (shape_.family == Family::kFewQueries) return add_few_query_launches();
+  if (is_few_queries(shape_.family)) return add_few_query_launches();
   const AttentionProblem& p = problem_;
   const std::int64_t heads = p.batch * p.heads_q;
   if (mask_.has_states()) add_state_launches();
@@ -153,12 +152,15 @@ void DirectionKernels::add_state_launches() {
 void DirectionKernels::add_few_query_launches() {
   const AttentionProblem& p = problem_;
   if (shape_.splits > 1) parts_bytes_ = few_query_part_bytes(shape_, p);
-  launches_.push_back({"attention_few_queries", query_tiles_ * shape_.splits * p.batch * p.heads_kv, shape_.threads(),
-                       few_query_shared_bytes(shape_, p.dim_qk, p.dim_v)});
+  const bool hopper = is_hopper(shape_.family);
+  launches_.push_back({hopper ? "hopper_few_queries" : "attention_few_queries",
+                       query_tiles_ * shape_.splits * p.batch * p.heads_kv, shape_.threads(),
+                       few_query_shared_bytes(shape_, p.dim_qk, p.dim_v), hopper});
   if (shape_.splits == 1) return;
+  const int threads = shape_.threads() - shape_.producers();
   // Two numbers for each thread, of rows that are summed again.
-  launches_.push_back({"attention_merge_parts", tiles_of(p.batch * p.heads_q * p.seq_q, shape_.warps), shape_.threads(),
-                       2 * sizeof(float) * static_cast<std::size_t>(shape_.threads())});
+  launches_.push_back({"attention_merge_parts", tiles_of(p.batch * p.heads_q * p.seq_q, shape_.warps), threads,
+                       2 * sizeof(float) * static_cast<std::size_t>(threads)});
 }
 
 void DirectionKernels::add_hopper_launches(Direction direction) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/kernels/arguments.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
 
@@ -18,6 +20,9 @@ constexpr std::int64_t kWidestOfTwoRowTiles = 128;
 constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
+/// Of Hopper's: rows and keys of a warpgroup's product, fewer keys where these leave too few stages, and warps of one.
+constexpr int kGroupRows = 64, kGroupKeys = 64, kFewerGroupKeys = 32, kGroupWarps = 4;
+constexpr std::int64_t kWidestOfTwoTeams = 128;
 /// What the device keeps of its shared memory for each block.
 constexpr std::int64_t kReservedBytes = 1024;
 
@@ -25,9 +30,19 @@ std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
 std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
-/// Of a part: kPartRow of attention_few_queries.cuh.
+/// Of a part: kPartRow of attention_parts.cuh.
 std::int64_t part_row_bytes(std::int64_t dim_v) {
   return (padded(dim_v) + 8) * static_cast<std::int64_t>(sizeof(float));
+}
+
+/// Of a block of hopper_few_queries: TeamTiles.
+std::int64_t hopper_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::int64_t parts) {
+  // Of a stage: four barriers, and which tile it has.
+  constexpr std::int64_t kBeside = 4 * 8 + 4;
+  const std::int64_t stages = std::int64_t{shape.teams} * shape.stages;
+  const std::int64_t tiles = hopper_tile_bytes(shape.keys, dim_qk) + hopper_tile_bytes(shape.keys, dim_v);
+  return kHopperAlignment + hopper_tile_bytes(shape.queries, dim_qk) + std::max(stages * tiles, parts) +
+         stages * kBeside;
 }
 
 std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& problem) {
@@ -103,6 +118,49 @@ TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const At
   return shape;
 }
 
+std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  // While one team turns scores into weights, the other's products run. Two teams of wide heads lack registers.
+  const int teams = problem.dim_v <= kWidestOfTwoTeams ? 2 : 1;
+  TileShape shape = hopper_few_query_shape(kGroupKeys, teams, problem, multiprocessors);
+  if (shape.stages <= kMinStages) shape = hopper_few_query_shape(kFewerGroupKeys, teams, problem, multiprocessors);
+  TileShape whole = shape;
+  whole.splits = 1;
+  return {shape, whole};
+}
+
+TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  TileShape shape;
+  shape.family = Family::kHopperFewQueries;
+  shape.queries = kGroupRows;
+  shape.keys = keys;
+  shape.teams = teams;
+  shape.warps = kGroupWarps * teams;
+  shape.blocks = 1;
+  shape.stages = stages_of(shape, problem, kHopperSharedBytes);
+  shape.splits = splits_of(shape, problem, multiprocessors);
+  return shape;
+}
+
+std::vector<UnsupportedReason> hopper_few_query_objections(const AttentionProblem& problem) {
+  std::vector<UnsupportedReason> reasons;
+  const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
+  if (rows > kGroupRows) {
+    reasons.push_back(
+        unsupported(Rule::kEngineRefused, concat("hopper few-query kernels: expected at most ", kGroupRows,
+                                                 " queries of the heads that share one of keys, found ", rows)));
+  }
+  for (const problem::TensorRole role : {problem::TensorRole::kK, problem::TensorRole::kV}) {
+    const device::TensorArgument tensor = tensor_argument(problem, role, nullptr);
+    const problem::TensorShape shape = problem::memory_shape_of(problem, role);
+    if (!(shape.batch > 1 && tensor.batch == 0) && !(shape.heads > 1 && tensor.head == 0)) continue;
+    // No map has such rows, and the few threads that copy take long without one.
+    reasons.push_back(
+        unsupported(Rule::kCopyAlignment, concat("hopper few-query kernels: expected rows of ", to_string(role),
+                                                 " of their own for each batch and head, found some that share them")));
+  }
+  return reasons;
+}
+
 std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem) {
   if (problem.dtype == DType::kF32)
     return {unsupported(Rule::kDtype, "few-query kernels: expected q, k and v in f16 or bf16, found f32")};
@@ -117,9 +175,10 @@ std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem&
 }
 
 std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const std::int64_t parts = std::int64_t{shape.teams} * shape.queries * part_row_bytes(dim_v);
+  if (is_hopper(shape.family)) return static_cast<std::size_t>(hopper_shared_bytes(shape, dim_qk, dim_v, parts));
   const std::int64_t stages =
       std::int64_t{shape.teams} * shape.stages * shape.keys * (row_bytes(dim_qk) + row_bytes(dim_v));
-  const std::int64_t parts = std::int64_t{shape.teams} * shape.queries * part_row_bytes(dim_v);
   // Two numbers for each thread, of rows that are summed again.
   const std::int64_t plain = 2 * static_cast<std::int64_t>(sizeof(float)) * shape.threads();
   return static_cast<std::size_t>(std::max(shape.queries * row_bytes(dim_qk) + std::max(stages, parts), plain));

@@ -21,6 +21,14 @@ std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const D
 TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
                           const DeviceProperties& device);
 
+/// The same by warpgroups, on Hopper, whatever the rows: with keys that are shared out, and with a single share.
+std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
+/// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.
+TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
+/// Why there are none where there are Hopper kernels and few_query_shapes(); empty where there are. A problem's trial
+/// has no more rows than fit, where the problem has not.
+std::vector<UnsupportedReason> hopper_few_query_objections(const AttentionProblem& problem);
+
 /// Why there are no such kernels for what there are portable ones for; empty where there are.
 std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem);
 

@@ -19,11 +19,10 @@ constexpr std::int64_t kFusedWidest = 128;
 /// As in hopper_tiles.cuh.
 constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
-constexpr std::size_t kAlignment = 1024, kBarrierBytes = 8;
+constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
 /// The backward makes rows' deltas from o: with few rows or keys, o's rounding would be much of the error.
 constexpr std::int64_t kFewRows = 64;
-/// Of one block of threads.
-constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;
+constexpr std::size_t kSharedBytes = kHopperSharedBytes;
 /// Of an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more 1.01 to
 /// 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
@@ -35,7 +34,7 @@ std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// These are of hopper_tiles.cuh.
 int blocks_of(std::int64_t dim) { return static_cast<int>((dim + 63) / 64); }
 std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
-  return static_cast<std::size_t>(rows * blocks_of(dim) * 128);
+  return static_cast<std::size_t>(hopper_tile_bytes(rows, dim));
 }
 
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
@@ -55,6 +54,8 @@ std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int6
 }
 
 }  // namespace
+
+std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim) { return rows * blocks_of(dim) * 128; }
 
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));

@@ -40,6 +40,12 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
 
 /// Tiles of queries that a block of the forward has room for: two where blocks are persistent and these fit.
 int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+
+/// Shared memory that a block may have, in bytes; what its tiles may take to begin at a multiple of what they must; and
+/// a tile of rows of so many dims.
+inline constexpr std::int64_t kHopperSharedBytes = std::int64_t{227} * 1024, kHopperAlignment = 1024;
+std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim);
+
 /// Shared memory of one block, in bytes.
 std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);

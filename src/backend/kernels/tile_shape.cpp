@@ -64,9 +64,13 @@ const char* to_string(Family family) {
     case Family::kPortable: return "portable";
     case Family::kHopper: return "hopper";
     case Family::kFewQueries: return "few-query";
+    case Family::kHopperFewQueries: return "hopper few-query";
   }
   fail_bug("unknown family of kernels ", static_cast<int>(family));
 }
+
+bool is_hopper(Family family) { return family == Family::kHopper || family == Family::kHopperFewQueries; }
+bool is_few_queries(Family family) { return family == Family::kFewQueries || family == Family::kHopperFewQueries; }
 
 std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
   TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);

@@ -17,13 +17,18 @@ enum class Family : std::uint8_t {
   kHopper,    ///< products by warpgroups and copies by boxes: sm_90 alone
   /// A forward of few queries against many keys, of what kPortable is made of: keys are shared out among blocks.
   kFewQueries,
+  kHopperFewQueries,  ///< the same, of what kHopper is made of
 };
 const char* to_string(Family family);
+/// Products by warpgroups, copies by boxes.
+bool is_hopper(Family family);
+/// Keys shared out among blocks.
+bool is_few_queries(Family family);
 
 /// How the kernels of one direction cut a problem.
 struct TileShape {
   Family family = Family::kPortable;
-  int warps = 4;          ///< of a block of threads, but for kHopper's producers
+  int warps = 4;          ///< of a block of threads, but for Hopper's producers
   int row_tiles = 1;      ///< rows of 16 that a warp has in the forward and in the kernel of dq
   int queries = 64;       ///< of a tile of scores: a block's in these two, 16 * row_tiles * warps
   int keys = 64;          ///< likewise: a block's in the kernel of dk and dv, 16 * warps
@@ -40,7 +45,8 @@ struct TileShape {
   /// Of kHopper's backward: the kernel of dk and dv adds dq up beside them, in no fixed order.
   bool fused = false;
 
-  int stages = 2;      ///< of kHopper: tiles of a kind that are copied ahead; of kFewQueries, that there is room for
+  /// Of kHopper: tiles of a kind that are copied ahead; of few queries' kernels, that a team has room for.
+  int stages = 2;
   int key_stages = 2;  ///< the same, in the kernel of dq
 
   /// Of a forward of kHopper: blocks that have the tiles of queries one after the other, as many as the device has
@@ -55,14 +61,14 @@ struct TileShape {
   /// kernels. 0: as many as have blocks on a device at once.
   int heads_together = 0;
 
-  int teams = 1;   ///< of kFewQueries: parts of a block's warps that have the same rows and different keys
+  int teams = 1;   ///< of few queries' kernels: parts of a block's warps that have the same rows and different keys
   int splits = 1;  ///< likewise: blocks that share the keys of a head; an argument of the kernels
 
-  /// kHopper's threads that copy for the others.
-  int producers() const { return family == Family::kHopper ? 128 : 0; }
+  /// Hopper's threads that copy for the others.
+  int producers() const { return family == Family::kHopper ? 128 : is_hopper(family) ? 32 * teams : 0; }
   int threads() const { return 32 * warps + producers(); }
   cuda::Instructions instructions() const {
-    return family == Family::kHopper ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
+    return is_hopper(family) ? cuda::Instructions::kOfArchitecture : cuda::Instructions::kCommon;
   }
   bool operator==(const TileShape&) const = default;
 };

@@ -30,7 +30,7 @@ struct AttentionArguments {
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   int* order;          ///< of rows of tiles, by their states, see attention_tile_states.cuh; null where it is their own
-  float* parts;        ///< of few queries' rows, see attention_few_queries.cuh
+  float* parts;        ///< of few queries' rows, see attention_parts.cuh
   float* differences;  ///< tables of kv - q, see attention_differences.cuh
   float* query_sums;   ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
   int batch, heads_q, group, seq_q, seq_kv;

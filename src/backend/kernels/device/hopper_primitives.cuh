@@ -55,6 +55,10 @@ SCOREMOD_FUNCTION void wait_for(Barrier* barrier, int phase) {
   }
 }
 
+// Ahead of the first copy, which would wait for the map.
+SCOREMOD_FUNCTION void fetch_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 // The box of 64 dims from `dim` and the map's number of rows from `row`; what lies beyond the tensor is zeros.
 SCOREMOD_FUNCTION void copy_box(void* shared, const TensorMap* map, Barrier* barrier, int dim, int row, int h, int b) {
   asm volatile(

@@ -34,12 +34,20 @@ SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
   return shared + (0u - shared_address(shared)) % 1024;
 }
 
-// By all producers: rows first, first + 1, ... of a batch and head. Those from `end` on are zeros, or in a ragged
-// tensor rows of the next sequences, which the mask leaves out. Completes a phase of `full`, which one arrival does.
-template <int kTileRows, int kDim>
+// Where the eight dims that have `dim` among them lie.
+template <int kTileRows>
+SCOREMOD_FUNCTION Half* word_of_tile(Half* tile, int row, int dim) {
+  const int word = (dim % 64 / 8) ^ (row % 8);
+  return tile + dim / 64 * kTileRows * 64 + row * 64 + word * 8;
+}
+
+// By all producers, or by a warp of them: rows first, first + 1, ... of a batch and head. Those from `end` on are
+// zeros, or in a ragged tensor rows of the next sequences, which the mask leaves out. Completes a phase of `full`,
+// which one arrival does.
+template <int kTileRows, int kDim, int kFillers = kGroup>
 SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
                                  int h, int first, int end) {
-  const int thread = threadIdx.x - kThreads;
+  const int thread = (threadIdx.x - kThreads) % kFillers;
   if (tensor.aligned) {
     if (thread != 0) return;
     const bool ragged = (kRaggedQueries || kRaggedKeys) && tensor.places != nullptr;
@@ -54,15 +62,16 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
   }
   const Rows from = rows_of(tensor, b, h);
 #pragma unroll 1
-  for (int i = thread; i < kTileRows * padded(kDim); i += kGroup) {
+  for (int i = thread; i < kTileRows * padded(kDim); i += kFillers) {
     const int row = i / padded(kDim), dim = i % padded(kDim);
     const bool there = first + row < end && dim < kDim;
-    const int word = (dim % 64 / 8) ^ (row % 8);
-    tile[dim / 64 * kTileRows * 64 + row * 64 + word * 8 + dim % 8] =
-        there ? from.at(first + row)[dim * from.dim] : (Half)0;
+    *(word_of_tile<kTileRows>(tile, row, dim) + dim % 8) = there ? from.at(first + row)[dim * from.dim] : (Half)0;
   }
   publish_writes();
-  meet(kProducersMeet, kGroup);
+  if (kFillers == 32)
+    warp_barrier();
+  else
+    meet(kProducersMeet, kGroup);
   if (thread == 0) arrive(full);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,26 @@ TEST(KernelsBackend, OffersFewQueriesTheRowsThatTheyFill) {
   }
   for (const Candidate& candidate : candidates_of(decoding(65), Direction::kForward))
     EXPECT_EQ(candidate.label.find("few-query"), std::string::npos);
+}
+
+/// Not timed yet: they must not be taken by prediction.
+TEST(KernelsBackend, OffersHopperKernelsOfFewQueriesBehindTheOthers) {
+  const auto hopper = [](const AttentionProblem& problem, const Target& target) {
+    std::vector<double> times;
+    double best = std::numeric_limits<double>::infinity();
+    for (const Candidate& candidate : candidates_of(problem, Direction::kForward, target)) {
+      const bool few = candidate.label.find("hopper few-query kernels with tiles of 64x64") != std::string::npos;
+      if (few)
+        times.push_back(candidate.predicted.milliseconds);
+      else
+        best = std::min(best, candidate.predicted.milliseconds);
+    }
+    for (const double time : times) EXPECT_GT(time, best);
+    return times.size();
+  };
+  for (const std::int64_t queries : {1, 4, 8, 16}) EXPECT_EQ(hopper(decoding(queries), h200()), 2U);
+  EXPECT_EQ(hopper(decoding(4), a100()), 0U);
+  EXPECT_EQ(hopper(decoding(17), h200()), 0U) << "68 rows";
 }
 
 TEST(KernelsBackend, SharesOutKeysWhereHeadsDoNotFillTheDevice) {

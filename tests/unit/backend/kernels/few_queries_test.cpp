@@ -24,6 +24,19 @@ DeviceProperties device(std::int64_t multiprocessors = 6) {
   return device;
 }
 
+AttentionProblem decoding(std::int64_t batch, std::int64_t seq_kv) {
+  AttentionProblem problem;
+  problem.batch = batch;
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = 1;
+  problem.seq_kv = seq_kv;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.dtype = DType::kBF16;
+  problem.program = Program::parse("value = score");
+  return problem;
+}
+
 checking::CheckCase case_of(const std::string& name) {
   std::vector<checking::CheckCase> cases = test::few_query_cases(true);
   return std::move(
@@ -32,6 +45,9 @@ checking::CheckCase case_of(const std::string& name) {
 
 /// Rows that are not finite are not summed again: what would make them so is seen.
 const Fault kOnce{"    forward_row(p, (float*)shared, b, h, q);\n", ""};
+
+/// The same without parts that are merged.
+const Fault kOnceInOneShare{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
 
 /// In the shape with this many rows.
 TileShape shape_of(const AttentionProblem& problem, int rows) {
@@ -83,8 +99,7 @@ TEST(FewQueriesInOneShare, AreRight) {
   const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
-  test::expect_right(check_of(test, random_inputs(test.problem), shape,
-                              {.of_both = {"    forward_row(p, (float*)shared, b, of.h, of.q);\n", ""}}));
+  test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnceInOneShare}));
   test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
 }
 
@@ -126,7 +141,7 @@ const PlantedFault kPlantedFaults[] = {
      {"row % kQueries * kPartRow, call.splits)", "row % kQueries * kPartRow, 1)"}},
     {"ATeamLeftOut",
      "one query of four heads",
-     {"merge(parts + row * kPartRow, kTeams)", "merge(parts + row * kPartRow, 1)"}},
+     {"merge(scratch + row * kPartRow, kTeams)", "merge(scratch + row * kPartRow, 1)"}},
     {"AnotherHeadsRow",
      "four queries of four heads",
      {"row = q * call.group + h % call.group", "row = q + h % call.group * call.seq_q"}},
@@ -144,17 +159,137 @@ const PlantedFault kPlantedFaults[] = {
 INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
 
-AttentionProblem decoding(std::int64_t batch, std::int64_t seq_kv) {
-  AttentionProblem problem;
-  problem.batch = batch;
-  problem.heads_q = 32;
-  problem.heads_kv = 8;
-  problem.seq_q = 1;
-  problem.seq_kv = seq_kv;
-  problem.dim_qk = problem.dim_v = 128;
-  problem.dtype = DType::kBF16;
-  problem.program = Program::parse("value = score");
-  return problem;
+/// By warpgroups, with fewer stages than a team has tiles where there is a single split.
+TileShape hopper_shape_of(const AttentionProblem& problem, int splits) {
+  TileShape shape = hopper_few_query_shapes(problem, device().multiprocessors).front();
+  shape.stages = 2;
+  shape.splits = splits;
+  return shape;
+}
+
+struct SplitCase {
+  const char* name;
+  int splits;
+};
+class HopperFewQueries : public ::testing::TestWithParam<SplitCase> {};
+
+TEST_P(HopperFewQueries, AreRight) {
+  const checking::CheckCase test = case_of(GetParam().name);
+  SCOPED_TRACE(test.name);
+  const TileShape shape = hopper_shape_of(test.problem, GetParam().splits);
+  test::expect_right(
+      check_of(test, random_inputs(test.problem), shape, {.of_both = shape.splits > 1 ? kOnce : kOnceInOneShare}));
+}
+/// Rows fill a part of a tile, a tile or several; some lie where no box can be copied from.
+const SplitCase kSplitCases[] = {
+    {"one query of a head", 1},
+    {"one query of four heads", 1},
+    {"one query of four heads", 3},
+    {"three queries of five heads", 1},
+    {"sixteen queries of four heads", 1},
+    {"sixteen queries of sixteen heads", 1},
+    {"sixty-four queries", 2},
+    {"a window at a position", 1},
+    {"lengths", 1},
+    {"lengths", 3},
+    {"documents of few queries", 1},
+    {"mask by head of few queries", 2},
+    {"global keys and a window at a position", 1},
+    {"few queries' mask by the score", 1},
+    {"few queries without a key", 2},
+    {"few queries and nothing kept", 1},
+    {"few queries and one key", 2},
+    {"few queries of wide heads", 1},
+    {"few queries, unaligned", 1},
+    {"few queries' bias", 1},
+    {"few queries' sink, dropout and largest score", 1},
+    {"few queries' sink, dropout and largest score", 4},
+    {"few queries' dropout with odd offsets, scores as they are", 1},
+    {"few queries, ragged", 1},
+    {"few queries, ragged", 2},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, HopperFewQueries, ::testing::ValuesIn(kSplitCases));
+
+TEST(HopperFewQueriesWithInfinitiesAndNan, AreRight) {
+  for (const auto& [name, splits] : {SplitCase{"few queries and one key", 1}, {"few queries' mask by the score", 2}}) {
+    const checking::CheckCase test = case_of(name);
+    SCOPED_TRACE(test.name);
+    test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), hopper_shape_of(test.problem, splits)));
+  }
+}
+
+/// In whatever order warps and copies run, rows that are summed again among them.
+TEST(HopperFewQueries, GiveTheSameBitsEachTime) {
+  const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
+  const std::vector inputs{random_inputs(test.problem), test::poisoned_inputs(test.problem, 0)};
+  for (const int splits : {1, 3}) {
+    const TileShape shape = hopper_shape_of(test.problem, splits);
+    EXPECT_EQ(test::emulated_forward_bits(test, inputs, shape, 1), test::emulated_forward_bits(test, inputs, shape, 2));
+  }
+}
+
+class HopperFewQueryFaults : public ::testing::TestWithParam<PlantedFault> {};
+
+/// The checks above would see it.
+TEST_P(HopperFewQueryFaults, AreSeen) {
+  const checking::CheckCase test = case_of(GetParam().test);
+  EXPECT_FALSE(check_of(test, random_inputs(test.problem), hopper_shape_of(test.problem, 1),
+                        {.forward = GetParam().fault, .of_both = kOnceInOneShare})
+                   .passed());
+}
+const PlantedFault kHopperFaults[] = {
+    {"FullWrongly", "lengths", {"soften(p, scores, rows, found % 2 != 0", "soften(p, scores, rows, false"}},
+    {"AnotherTilesKeys", "lengths", {"first_row, found / 2 * kKeys)", "first_row, 0)"}},
+    {"OneTeamsKeysTwice", "one query of four heads", {"own.split * kTeams + team", "own.split * kTeams"}},
+    {"ScoresNotThereYet",
+     "one query of four heads",
+     {"wait_for_products<0>();\n    pin(scores", "wait_for_products<1>();\n    pin(scores"}},
+    {"RowsWithoutWeights",
+     "sixteen queries of four heads",
+     {"first_row < rows_of_head(p.call)", "first_row < rows_of_head(p.call) - 16"}},
+    {"WordsInPlace", "one query of four heads", {"(dim % 64 / 8) ^ (row % 8)", "dim % 64 / 8"}},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, HopperFewQueryFaults, ::testing::ValuesIn(kHopperFaults),
+                         [](const auto& fault) { return std::string(fault.param.name); });
+
+TEST(HopperFewQueryFaultsDeathTest, AreSeen) {
+  const auto run = [](const char* text, const char* instead) {
+    const checking::CheckCase test = case_of("one query of four heads");
+    check_of(test, random_inputs(test.problem), hopper_shape_of(test.problem, 1), {.forward = {text, instead}});
+  };
+  constexpr const char* kForever = "threads wait for each other forever";
+  EXPECT_DEATH(run("leave(tiles.k_empty + ring.stage);", ""), kForever);
+  EXPECT_DEATH(run("leave(tiles.v_empty + ring.stage);", ""), kForever);
+  EXPECT_DEATH(run("  arrive(tiles.k_full + ring.stage);\n", ""), kForever);
+  EXPECT_DEATH(run("arrive_at(kBegun, kThreads + kProducers);", ""), kForever);
+  EXPECT_DEATH(run("    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);\n", ""), "a copy|barrier");
+  EXPECT_DEATH(run("    wait_for(tiles.v_full + ring.stage, ring.phase);\n", ""), "barrier|forever");
+  EXPECT_DEATH(run("  wait_for_copies();\n  publish_writes();", ""), "a thread ends before its copies");
+}
+
+TEST(HopperFewQueryShapes, FillSharedMemory) {
+  AttentionProblem problem = decoding(16, 8192);
+  for (const auto& [dim_qk, dim_v] : {std::pair{8, 8}, {64, 64}, {128, 128}, {192, 128}, {128, 256}, {256, 256}}) {
+    problem.dim_qk = dim_qk;
+    problem.dim_v = dim_v;
+    for (const TileShape& shape : hopper_few_query_shapes(problem, 132)) {
+      SCOPED_TRACE(testing::Message() << dim_qk << " and " << dim_v);
+      EXPECT_GT(shape.stages, 2);
+      const std::size_t bytes = few_query_shared_bytes(shape, dim_qk, dim_v);
+      EXPECT_LE(bytes, 232448U);
+      EXPECT_GT(bytes, 190000U);
+    }
+  }
+}
+
+TEST(HopperFewQueryShapes, HaveRoomForATilesRowsAlone) {
+  AttentionProblem problem = decoding(16, 8192);
+  problem.seq_q = 16;
+  EXPECT_TRUE(hopper_few_query_objections(problem).empty());
+  problem.k.strides = Strides{0, 128, 8 * 128, 1};
+  EXPECT_EQ(hopper_few_query_objections(problem).size(), 1U) << "no map has batches that are the same memory";
+  problem.seq_q = 17;
+  EXPECT_EQ(hopper_few_query_objections(problem).size(), 2U) << "68 rows";
 }
 
 TEST(FewQueryShapes, SplitKeysWhereThereAreFewHeads) {
