@@ -72,6 +72,10 @@ const Case kCases[] = {
     {"a table of wide heads",
      "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]\nkeep = kv_idx <= q_idx + 100",
      {1, 4, 2, 200, 300, 256}},
+    {"gradients along queries and keys",
+     "operand x: f32 [b, h, q_idx, kv_idx]\noperand y: f32 [kv_idx]\nvalue = score * y + x\nkeep = kv_idx // 150 == "
+     "q_idx // 150",
+     {2, 4, 2, 333, 390, 128}},
     {"a learned sink", "value = score", {2, 4, 2, 333, 290, 128}, DType::kBF16, Sink::kLearned},
     {"slopes and a learned sink",
      "operand x: f32 [b, h]\nvalue = score + x * f32(kv_idx - q_idx) * 0.01\nkeep = kv_idx <= q_idx",
@@ -117,17 +121,10 @@ std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gr
   return all;
 }
 
-TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
-  const Case& test = kCases[GetParam()];
-  SCOPED_TRACE(test.name);
-  const AttentionProblem problem = problem_of(test);
-  const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const auto targets = operand_targets(compiled, problem::operands_with_gradient(problem));
-  ASSERT_FALSE(targets.empty());
-  const TileShape forward_shape = hopper_shapes(problem, Direction::kForward).front();
-  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
-  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
-  const TileShape& shape = shapes.front();
+/// Of a backward of this shape, whose operands' gradients are the same bits each time.
+void expect_right(const Case& test, const compiler::CompiledProblem& compiled,
+                  const std::vector<OperandTarget>& targets, const TileShape& shape) {
+  const TileShape forward_shape = hopper_shapes(compiled.problem, Direction::kForward).front();
   const auto kept = [](const std::string& text, const TileShape& of) {
     return cuda::cached_kernels(text, of.instructions());
   };
@@ -166,8 +163,36 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   };
   CheckOptions options;
   options.call.dropout_seed = 77;
-  test::record(test.name, "operands' gradients beside the Hopper kernels' backward",
+  test::record(test.name,
+               shape.fused ? "operands' gradients beside the Hopper kernel that adds dq up"
+                           : "operands' gradients beside the Hopper kernels' backward",
                checking::check_subject(compiled, subject, random_inputs(compiled.problem), options), "");
+}
+
+TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
+  const Case& test = kCases[GetParam()];
+  SCOPED_TRACE(test.name);
+  const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  ASSERT_FALSE(targets.empty());
+  std::vector<TileShape> shapes = hopper_shapes(compiled.problem, Direction::kBackward);
+  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
+  expect_right(test, compiled, targets, shapes.front());
+}
+
+TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTimeWhereDqIsAddedUp) {
+  const Case& test = kCases[GetParam()];
+  SCOPED_TRACE(test.name);
+  const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  ASSERT_FALSE(targets.empty());
+  if (!hopper_fused_objections(compiled.problem, targets).empty()) GTEST_SKIP() << "no such kernel";
+  TileShape shape = hopper_fused_shape(compiled.problem);
+  for (const DqOrder order : {DqOrder::kFenceAtOnce, DqOrder::kLateFence, DqOrder::kEarlyAdditions}) {
+    SCOPED_TRACE(static_cast<int>(order));
+    shape.dq_order = order;
+    expect_right(test, compiled, targets, shape);
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Cases, GainsOfAttentionKernels, ::testing::Range(0, static_cast<int>(std::size(kCases))));
 

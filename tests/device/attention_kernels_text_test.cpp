@@ -290,6 +290,17 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
   }
 }
 
+/// Of a backward's Hopper kernels with operands' gradients.
+void expect_registers_suffice(const compiler::CompiledProblem& compiled, const std::vector<OperandTarget>& targets,
+                              const TileShape& shape) {
+  for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
+    std::string report;
+    cuda::compile_kernels(module, 90, &report, shape.instructions());
+    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
 TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
   for (const char* const entry : {"alibi", "t5_bias"}) {
     SCOPED_TRACE(entry);
@@ -297,14 +308,22 @@ TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
     ASSERT_EQ(targets.size(), 1U);
-    const TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
-    for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
-      std::string report;
-      cuda::compile_kernels(module, 90, &report, shape.instructions());
-      EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
-      EXPECT_FALSE(serializes_products(report)) << report;
-    }
+    expect_registers_suffice(compiled, targets, hopper_shapes(problem, Direction::kBackward).front());
   }
+}
+
+/// The same where dq is added up beside dk and dv.
+TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
+  for (const std::int64_t dim : {64, 128})
+    for (const char* const entry : {"alibi", "t5_bias"}) {
+      SCOPED_TRACE(concat(entry, ", dim ", dim));
+      const AttentionProblem problem = hopper_problem(entry, dim);
+      const compiler::CompiledProblem compiled = compiler::compile(problem);
+      const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+      ASSERT_EQ(targets.size(), 1U);
+      ASSERT_TRUE(hopper_fused_objections(problem, targets).empty());
+      expect_registers_suffice(compiled, targets, hopper_fused_shape(problem));
+    }
 }
 
 TEST_F(AttentionKernelsText, OfHopperIsSeenToSerializeWhereTilesAreTooLarge) {

@@ -53,6 +53,7 @@ constexpr const char* kRelativeTable =
 constexpr const char* kBuckets =
     "table x: f32 rank 1\nvalue = score + x[select(abs(kv_idx - q_idx) < 8, abs(kv_idx - q_idx), min(15, 8 + "
     "i32(log(f32(max(abs(kv_idx - q_idx), 1)) / 8.0) / 2.7725887 * 8.0))) + select(kv_idx > q_idx, 16, 0)]";
+constexpr const char* kSlopes = "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx";
 constexpr Timed kTimed[] = {
     {"full", kPlain},
     {"causal", kCausal},
@@ -93,11 +94,9 @@ constexpr Timed kTimed[] = {
     // What gradients of operands cost.
     {"learned relative table", kRelativeTable, {}, DType::kBF16, true},
     {"learned t5 buckets", kBuckets, {}, DType::kBF16, true},
-    {"learned slopes, causal",
-     "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx",
-     {},
-     DType::kBF16,
-     true},
+    {"learned slopes, causal", kSlopes, {}, DType::kBF16, true},
+    {"learned slopes, head dim 64", kSlopes, {.dim = 64}, DType::kBF16, true},
+    {"learned t5 buckets, head dim 64", kBuckets, {.dim = 64}, DType::kBF16, true},
     {"learned numbers of queries", "operand x: f32 [q_idx]\nvalue = score + x", {}, DType::kBF16, true},
     {"learned numbers of keys", "operand x: f32 [kv_idx]\nvalue = score + x", {}, DType::kBF16, true},
     {"learned numbers of keys and heads",
@@ -230,11 +229,36 @@ double median_ms(const Plan& plan, const Tensors& tensors, const CallParameters&
   return median_of(std::move(times));
 }
 
+/// Of several plans of one call, which run in turns.
+template <class Plan, class Tensors>
+std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& plans, const Tensors& tensors,
+                                     const CallParameters& parameters) {
+  std::size_t bytes = 0;
+  for (const auto& plan : plans) bytes = std::max(bytes, plan->workspace_bytes());
+  const cuda::DeviceMemory memory(bytes);
+  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
+  std::vector<std::vector<double>> times(plans.size());
+  for (int round = -2; round < kRounds; ++round)
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      cuda::DeviceTimer timer;
+      timer.start();
+      plans[i]->execute(tensors, parameters, workspace);
+      const double ms = timer.stop();
+      if (round >= 0) times[i].push_back(ms);
+    }
+  std::vector<double> medians;
+  for (std::vector<double>& of_plan : times) medians.push_back(median_of(std::move(of_plan)));
+  return medians;
+}
+
 std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks, shape.fused ? " fused" : "");
+                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks, shape.fused ? " fused" : "",
+                shape.dq_order == DqOrder::kLateFence        ? ", late fence"
+                : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"
+                                                             : "");
 }
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
@@ -367,25 +391,20 @@ void time_in_turns(const Timed& timed, const std::vector<TileShape>& shapes) {
   const AttentionProblem problem = problem_of(timed);
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   std::vector<std::unique_ptr<ForwardPlan>> plans;
-  std::size_t bytes = 0;
-  for (const TileShape& shape : shapes) {
+  for (const TileShape& shape : shapes)
     plans.push_back(forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape)));
-    bytes = std::max(bytes, plans.back()->workspace_bytes());
-  }
   if (std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build") return;
   const Call& call = call_of(timed, problem);
-  const cuda::DeviceMemory memory(bytes);
-  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
-  std::vector<std::vector<double>> times(plans.size());
-  for (int round = -2; round < kRounds; ++round)
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      cuda::DeviceTimer timer;
-      timer.start();
-      plans[i]->execute(call.forward, call.parameters, workspace);
-      const double ms = timer.stop();
-      if (round >= 0) times[i].push_back(ms);
-    }
-  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], median_of(times[i]));
+  const std::vector<double> times = medians_in_turns(plans, call.forward, call.parameters);
+  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], times[i]);
+}
+
+/// A backward reads what the forward wrote.
+void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call) {
+  const TileShape shape = tile_shape(problem, Direction::kForward);
+  const auto forward = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
+  const cuda::DeviceMemory memory(forward->workspace_bytes());
+  forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
 }
 
 class AttentionKernelTimes : public test::OnDevice, public ::testing::WithParamInterface<int> {
@@ -414,11 +433,7 @@ TEST_P(AttentionKernelTimes, OfAShape) {
                                     targets_of(compiled, test.direction));
     if (build_only) return;
     const Call& call = call_of(*test.timed, problem);
-    // It reads what the forward wrote.
-    const TileShape shape = tile_shape(problem, Direction::kForward);
-    const auto forward = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
-    const cuda::DeviceMemory memory(forward->workspace_bytes());
-    forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
+    run_forward(problem, compiled, call);
     record_time(*test.timed, "backward", test.shape, median_ms(*plan, call.backward, call.parameters));
   }
 }
@@ -453,6 +468,64 @@ TEST_P(PersistentAttentionKernelTimes, OfACase) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));
+
+/// Of these, backwards by two kernels are timed beside those that add dq up beside dk and dv, in turns.
+constexpr const char* kLearnedTimed[] = {"learned slopes, causal",
+                                         "learned t5 buckets",
+                                         "learned relative table",
+                                         "learned numbers of keys",
+                                         "learned numbers of keys and heads",
+                                         "learned slopes, head dim 64",
+                                         "learned t5 buckets, head dim 64"};
+
+class LearnedAttentionKernelTimes : public AttentionKernelTimes {};
+
+void time_backwards(const Timed& timed, const AttentionProblem& problem, const std::vector<TileShape>& shapes) {
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  std::vector<std::unique_ptr<BackwardPlan>> plans;
+  for (const TileShape& shape : shapes)
+    plans.push_back(backward_plan(compiled, shape, modules_of(compiled, Direction::kBackward, shape),
+                                  targets_of(compiled, Direction::kBackward)));
+  if (std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build") return;
+  const Call& call = call_of(timed, problem);
+  run_forward(problem, compiled, call);
+  const std::vector<double> times = medians_in_turns(plans, call.backward, call.parameters);
+  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "backward", shapes[i], times[i]);
+}
+
+TEST_P(LearnedAttentionKernelTimes, OfACase) {
+  const std::string name = kLearnedTimed[GetParam()];
+  const Timed& timed = *std::ranges::find(kTimed, name, &Timed::name);
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  const std::vector<OperandTarget> targets = targets_of(compiled, Direction::kBackward);
+  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
+  shapes.resize(1);
+  ASSERT_TRUE(hopper_fused_objections(problem, targets).empty());
+  shapes.push_back(hopper_fused_shape(problem));
+  time_backwards(timed, problem, shapes);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, LearnedAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kLearnedTimed))));
+
+/// Of these, the orders in which a fused backward may add dq up, in turns.
+constexpr const char* kOrdersTimed[] = {"full", "causal", "documents", "soft cap", "full, head dim 64"};
+
+class DqOrderAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(DqOrderAttentionKernelTimes, OfACase) {
+  const std::string name = kOrdersTimed[GetParam()];
+  const Timed& timed = *std::ranges::find(kTimed, name, &Timed::name);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  std::vector<TileShape> shapes(3, hopper_fused_shape(problem_of(timed)));
+  shapes[1].dq_order = DqOrder::kLateFence;
+  shapes[2].dq_order = DqOrder::kEarlyAdditions;
+  time_backwards(timed, problem_of(timed), shapes);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, DqOrderAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kOrdersTimed))));
 
 class FewQueryAttentionKernelTimes : public AttentionKernelTimes {};
 

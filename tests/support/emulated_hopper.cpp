@@ -290,6 +290,7 @@ inline void add_to_memory(float* to, const float (&values)[4]) {
   if ((uintptr_t)to % 16 != 0) emulated::fail("floats to add to that are not aligned");
   for (int i = 0; i < 4; ++i) to[i] += values[i];
 }
+inline void add_in_order(float& sum, float x, float y) { sum = multiply_add(x, y, sum); }
 inline void meet(int number, int threads) { emulated::meet_at(number, threads); }
 inline void arrive_at(int number, int threads) { emulated::arrive(number, threads, false); }
 template <int kRegisters>

@@ -134,6 +134,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
   const bool score_is_value =
       program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
   static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
+  static constexpr std::array<const char*, 3> kDqOrders{"kFenceAtOnce", "kLateFence", "kEarlyAdditions"};
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   const int query_stages = hopper_query_stages(shape, problem.dim_qk, problem.dim_v);
   return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
@@ -160,6 +161,7 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"query_stages", query_stages},
                                              {"split_keys", flag(shape.split_keys)},
                                              {"fused", flag(shape.fused)},
+                                             {"dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]},
                                              {"own_deltas", flag(shape.own_deltas)},
                                              {"given_deltas", flag(problem.given_deltas)},
                                              {"sink", flag(problem.sink != Sink::kNone)},

@@ -40,10 +40,9 @@ std::string text_of_forward(const TileShape& shape) {
 
 std::string text_of_queries(const TileShape& shape) {
   const bool hopper = shape.family == Family::kHopper;
-  return concat(embedded::kAttentionDiagonals, embedded::kAttentionQueryGradients,
-                shape.fused ? embedded::kHopperWriteQueries
-                : hopper    ? embedded::kHopperBackwardQueries
-                            : embedded::kAttentionBackwardQueries);
+  return concat(embedded::kAttentionQueryGradients, shape.fused ? embedded::kHopperWriteQueries
+                                                    : hopper    ? embedded::kHopperBackwardQueries
+                                                                : embedded::kAttentionBackwardQueries);
 }
 std::string text_of_keys(const TileShape& shape) {
   const bool hopper = shape.family == Family::kHopper;
@@ -52,7 +51,8 @@ std::string text_of_keys(const TileShape& shape) {
                 shape.fused ? embedded::kHopperBackwardFused : "");
 }
 std::string text_of_rows(const TileShape& shape) {
-  return concat(embedded::kAttentionBackwardRows, shape.fused ? embedded::kHopperQuerySums : "");
+  return concat(embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals,
+                shape.fused ? embedded::kHopperQuerySums : "");
 }
 
 std::string text_of_kernels(Direction direction, const TileShape& shape) {

@@ -124,7 +124,8 @@ TileShape hopper_fused_shape(const AttentionProblem& problem) {
   return shape;
 }
 
-std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem) {
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem,
+                                                       std::span<const OperandTarget> targets) {
   std::vector<UnsupportedReason> reasons;
   if (problem.deterministic) {
     reasons.push_back(
@@ -138,8 +139,17 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
                                "head dims of at most ",
                                kFusedWidest, ", found ", problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
   }
+  const auto has = [&](OperandSum sum) {
+    return std::ranges::find(targets, sum, &OperandTarget::sum) != targets.end();
+  };
+  if (has(OperandSum::kQueries)) {
+    reasons.push_back(unsupported(Rule::kNoOperandGradient,
+                                  "hopper kernels that add dq up beside dk and dv: expected gradients of operands that "
+                                  "don't vary along queries alone, found one that does"));
+  }
   const TileShape shape = hopper_fused_shape(problem);
-  if (const std::size_t shared = hopper_backward_keys_shared_bytes(shape, problem.dim_qk, problem.dim_v);
+  const std::size_t diagonals = has(OperandSum::kDifference) ? hopper_diagonals_shared_bytes(shape) : 0;
+  if (const std::size_t shared = hopper_backward_keys_shared_bytes(shape, problem.dim_qk, problem.dim_v) + diagonals;
       shared > kSharedBytes) {
     reasons.push_back(unsupported(
         Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected head dims whose tiles fit "
@@ -215,7 +225,8 @@ std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::in
 
 std::size_t hopper_diagonals_shared_bytes(const TileShape& shape) {
   // As in attention_diagonals.cuh.
-  const int column_pitch = (shape.key_step + 8 + 11) / 16 * 16 + 4;
+  const int step = shape.fused ? 32 : shape.key_step;
+  const int column_pitch = (step + 8 + 11) / 16 * 16 + 4;
   return static_cast<std::size_t>(shape.warps * 8 * column_pitch) * sizeof(float);
 }
 

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "scoremod/problem.hpp"
 
 #include "backend/kernels/mask_work.hpp"
+#include "backend/kernels/operand_target.hpp"
 #include "backend/kernels/tile_shape.hpp"
 
 namespace scoremod::backend::kernels {
@@ -28,10 +30,12 @@ TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t 
 /// 1 they are what runs, and elsewhere autotuning alone may choose them.
 double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask);
 
-/// That of a backward whose kernel of dk and dv makes dq too. Gradients of operands are not summed beside it.
+/// That of a backward whose kernel of dk and dv makes dq too.
 TileShape hopper_fused_shape(const AttentionProblem& problem);
-/// Why there are no such kernels where there are Hopper kernels; empty where there are.
-std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem);
+/// Why there are no such kernels, with the gradients of these operands beside, where there are Hopper kernels; empty
+/// where there are.
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem,
+                                                       std::span<const OperandTarget> targets = {});
 
 /// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty
 /// where there are.
@@ -49,7 +53,7 @@ std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim);
 /// Shared memory of one block, in bytes.
 std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-/// What the kernel of dq has more where gains are summed along diagonals.
+/// What the kernel of dq, or the one that makes it beside dk and dv, has more where gains are summed along diagonals.
 std::size_t hopper_diagonals_shared_bytes(const TileShape& shape);
 std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk);

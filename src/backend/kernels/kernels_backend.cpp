@@ -34,6 +34,8 @@ constexpr int kRevision = 3;
 constexpr double kUntimed = 1.02;
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
+/// How far behind others kernels are put that nobody has measured.
+constexpr double kAfterMeasured = 1.01;
 
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter image;
@@ -115,13 +117,12 @@ class KernelsBackend final : public Backend {
         kernels::hopper_objections(problem.problem, task.direction, target.device.compute_capability);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) {
-      if (task.direction == Direction::kBackward && targets.empty())
-        add_fused(problem, task, target, candidates, reasons);
       std::vector<TileShape> shapes = kernels::hopper_shapes(problem.problem, task.direction);
       if (task.direction == Direction::kForward && target.device.multiprocessors > 0 &&
           kernels::has_persistent_hopper_shape(problem.problem))
         shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
       add(shapes);
+      if (task.direction == Direction::kBackward) add_fused(problem, task, target, candidates, reasons);
     }
     if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
@@ -144,21 +145,36 @@ class KernelsBackend final : public Backend {
   }
 
  private:
-  /// The kernel that adds dq up in no fixed order. Whatever the sizes it is there, for a trial at others.
+  /// The kernel that adds dq up in no fixed order. Whatever the sizes it is there, for a trial at others. `candidates`
+  /// are the other Hopper kernels.
   static void add_fused(const CompiledProblem& problem, const Task& task, const Target& target,
                         std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
-    const std::vector<UnsupportedReason> against = kernels::hopper_fused_objections(problem.problem);
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
+    const std::vector<UnsupportedReason> against = kernels::hopper_fused_objections(problem.problem, targets);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (!against.empty()) return;
     const TileShape shape = kernels::hopper_fused_shape(problem.problem);
     const kernels::DirectionKernels made(problem, task.direction, shape);
     if (!kernels::memory_objections(made.launches(), target.device).empty()) return;
-    candidates.push_back(candidate_of(problem, task, target, made, false));
-    Prediction& predicted = candidates.back().predicted;
-    predicted = kernels::attention_time(problem, task.direction, shape,
-                                        kernels::mask_work(problem, task.direction, shape), target.device.rates);
+    const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shape);
+    Candidate candidate = candidate_of(problem, task, target, made, false);
+    Prediction& predicted = candidate.predicted;
+    predicted = kernels::attention_time(problem, task.direction, shape, mask, target.device.rates);
+    if (!targets.empty() && !add_gains(candidate, problem, targets, shape, mask, target.device)) return;
     predicted.milliseconds *= kOrderWorth;
     predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
+    if (!targets.empty()) put_after_measured(predicted, candidates);
+    candidates.insert(targets.empty() ? candidates.begin() : candidates.end(), std::move(candidate));
+  }
+
+  /// Nobody has measured dq beside dk, dv and operands' gradients yet (LearnedAttentionKernelTimes does): until
+  /// somebody has, the two kernels that were measured come first, and autotuning alone may choose it.
+  static void put_after_measured(Prediction& predicted, const std::vector<Candidate>& measured) {
+    double first = 0;
+    for (const Candidate& other : measured) first = std::max(first, other.predicted.milliseconds);
+    if (predicted.milliseconds > first) return;
+    predicted.milliseconds = first * kAfterMeasured;
+    predicted.source += "; put after kernels that were measured";
   }
 
   /// Portable kernels' registers are full without sums for operands' gradients; what is written at once takes none, and
@@ -172,7 +188,7 @@ class KernelsBackend final : public Backend {
   /// What operands' gradients take beside; false where this shape has no room for them.
   static bool add_gains(Candidate& candidate, const CompiledProblem& problem, const std::vector<OperandTarget>& targets,
                         const TileShape& shape, const kernels::MaskWork& mask, const DeviceProperties& device) {
-    if (kernels::has_differences(targets) && shape.key_step > kernels::kMaxDiagonalStep) return false;
+    if (kernels::has_differences(targets) && !shape.fused && shape.key_step > kernels::kMaxDiagonalStep) return false;
     const kernels::OperandKernels made(problem, targets, shape, kernels::Gains::kBeside);
     if (!kernels::memory_objections(made.launches(), device).empty()) return false;
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());

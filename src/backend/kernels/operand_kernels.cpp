@@ -21,15 +21,22 @@ constexpr std::int64_t kDiagonalRows = 64, kDiagonalThreads = 128;
 std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+/// Of each batch and query head: diagonal_groups() times diagonal_pitch() of attention_diagonals.cuh.
+std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape) {
+  const std::int64_t queries = blocks_of(p.seq_q, shape.queries) * shape.queries,
+                     keys = blocks_of(p.seq_kv, shape.keys) * shape.keys;
+  return shape.fused ? keys / kDiagonalRows * (queries + kDiagonalThreads)
+                     : queries / kDiagonalRows * (keys + kDiagonalThreads);
+}
+
 /// Positions of a target's sums, for each batch and query head.
 std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
   switch (target.sum) {
-    case OperandSum::kTotal: return blocks_of(p.seq_q, shape.queries);
+    case OperandSum::kTotal:
+      return shape.fused ? blocks_of(p.seq_kv, shape.keys) * shape.warps : blocks_of(p.seq_q, shape.queries);
     case OperandSum::kQueries: return p.seq_q;
     case OperandSum::kKeys: return p.seq_kv;
-    case OperandSum::kDifference:
-      return blocks_of(p.seq_q, shape.queries) * (shape.queries / kDiagonalRows) *
-             (blocks_of(p.seq_kv, shape.keys) * shape.keys + kDiagonalThreads);
+    case OperandSum::kDifference: return diagonals_of(p, shape);
     case OperandSum::kElement:
     case OperandSum::kSink: return 0;
   }
@@ -74,7 +81,7 @@ void OperandKernels::add_launches_beside(const TileShape& shape) {
   launches_ = backward_.launches();
   if (!has_differences(targets_)) return;
   for (KernelLaunch& launch : launches_) {
-    if (launch.kernel == std::string_view("hopper_backward_queries"))
+    if (launch.kernel == std::string_view(shape.fused ? "hopper_backward_fused" : "hopper_backward_queries"))
       launch.shared_bytes += hopper_diagonals_shared_bytes(shape);
   }
 }

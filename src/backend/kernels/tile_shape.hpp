@@ -25,6 +25,13 @@ bool is_hopper(Family family);
 /// Keys shared out among blocks.
 bool is_few_queries(Family family);
 
+/// In what order a step of a `fused` backward tells products of the gradients in shared memory and adds to dq.
+enum class DqOrder : std::uint8_t {
+  kFenceAtOnce,     ///< what was measured: the fence follows the writes, and dq's product those of dv and dk
+  kLateFence,       ///< the fence stands between these, so that it waits for additions beside the products of dv and dk
+  kEarlyAdditions,  ///< dq's product comes first, so that additions begin beside those of dv and dk
+};
+
 /// How the kernels of one direction cut a problem.
 struct TileShape {
   Family family = Family::kPortable;
@@ -44,6 +51,7 @@ struct TileShape {
   bool own_deltas = false;
   /// Of kHopper's backward: the kernel of dk and dv adds dq up beside them, in no fixed order.
   bool fused = false;
+  DqOrder dq_order = DqOrder::kFenceAtOnce;
 
   /// Of kHopper: tiles of a kind that are copied ahead; of few queries' kernels, that a team has room for.
   int stages = 2;

@@ -22,7 +22,8 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   const int queries = queries_of(call, b), keys = keys_of(call, b);
   if (kRaggedKeys && key_tile * kKeys >= keys) {
     KeyGains none;
-    if (kDk) none.finish_group(p, b, head_kv, first_key);
+    none.begin_head(p, b, head_kv * call.group, first_key);
+    if (kDk) move_gains_to(none, p, b, (head_kv + 1) * call.group, first_key);
     return;
   }
   Sums<1, padded(kDimQk)> dk;
@@ -30,8 +31,7 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   dk.clear();
   dv.clear();
   KeyGains gains;
-  gains.clear();
-  if (kDk) gains.finish_group(p, b, head_kv, first_key);
+  gains.begin_head(p, b, head_kv * call.group, first_key);
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
   const auto load_step = [&](int buffer) {
@@ -76,8 +76,9 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
       if (kDv) add_product<kDimV>(dv, scores, d_o_tile);
       if (kDk) add_product<kDimQk>(dk, products, q_tile);
     }
-    if (kKeyTargets > 0 && kDk && (!more || steps.h != h)) gains.finish(p, b, h, first_key);
+    if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
   }
+  if (kDk) move_gains_to(gains, p, b, steps.end_h, first_key);
   const float ones[1][2] = {{1.0f, 1.0f}};
   if (kDk) store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, keys);
   if (kDv) store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, keys);

@@ -74,6 +74,14 @@ SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const Attent
     }
 }
 
+// What an element's targets gain that vary along queries and keys.
+SCOREMOD_FUNCTION ElementGains element_gains(const Differentiated& element) {
+  ElementGains gains{};
+#pragma unroll
+  for (int t = 0; t < kElementTargets; ++t) gains.of[t] = element.gains[kFirstElementTarget + t];
+  return gains;
+}
+
 // The products of one element by plain sums.
 template <class Of>
 SCOREMOD_FUNCTION float dot(const RowsOf<Of>& x, int x_row, const Rows& y, int y_row, int dims) {

@@ -1,28 +1,43 @@
 // The gradient of a table whose indices follow from kv_idx - q_idx: what scores contribute is summed along diagonals,
-// in a fixed order and without atomics, by groups of four warps that have 64 queries and walk over the keys. A group
-// leaves one sum for each diagonal of its rows; attention_operand_diagonals_I adds those of all groups.
+// in a fixed order and without atomics, by groups of four warps that have 64 rows of scores and walk over the columns.
+// Rows are queries and columns keys; where kFused it is the other way round. A group leaves one sum for each diagonal
+// of its rows; attention_operand_diagonals_I adds those of all groups.
 #pragma once
 
 #include "backend/kernels/device/attention_backward_rows.cuh"
 
-constexpr int kDiagonalRows = 64, kDiagonalThreads = 128;  // of a group
-constexpr int kDiagonalGroups = kQueries / kDiagonalRows;  // of a block
+constexpr int kDiagonalRows = 64, kDiagonalThreads = 128;                     // of a group
+constexpr int kDiagonalGroups = (kFused ? kKeys : kQueries) / kDiagonalRows;  // of a block
+// Columns that a group takes at once: all of a step, or what there is shared memory and registers for where kFused.
+constexpr int kDiagonalStep = kFused ? 32 : kKeyStep;
 static_assert(kDifferenceTargets <= 1, "one table");
-static_assert(kDifferenceTargets == 0 || kDiagonalRows + kKeyStep <= kDiagonalThreads,
+static_assert(kDifferenceTargets == 0 || kDiagonalRows + kDiagonalStep <= kDiagonalThreads,
               "a thread has one of a step's diagonals");
 
-// Sums of a group: place y is that of kv - (its first query) = y - 63.
+// Sums of a group: place y is that of (a column) - (its first row) = y - 63.
 SCOREMOD_FUNCTION int diagonal_pitch(const AttentionArguments& call) {
-  return call.key_tiles * kKeys + kDiagonalThreads;
+  return (kFused ? call.query_tiles * kQueries : call.key_tiles * kKeys) + kDiagonalThreads;
+}
+// Of each batch and head.
+SCOREMOD_FUNCTION int diagonal_groups(const AttentionArguments& call) {
+  return (kFused ? call.key_tiles : call.query_tiles) * kDiagonalGroups;
 }
 SCOREMOD_FUNCTION float* diagonal_sums(const Arguments& p, int b, int h, int group) {
   const long long head = (long long)b * p.call.heads_q + h;
-  return difference_target_sums(p) + (head * p.call.query_tiles * kDiagonalGroups + group) * diagonal_pitch(p.call);
+  return difference_target_sums(p) + (head * diagonal_groups(p.call) + group) * diagonal_pitch(p.call);
+}
+// Of the calling thread's group, of a block that has this tile.
+SCOREMOD_FUNCTION float* own_diagonal_sums(const Arguments& p, int b, int h, int tile) {
+  return diagonal_sums(p, b, h, tile * kDiagonalGroups + threadIdx.x / kDiagonalThreads);
+}
+// Where a group has the sum of kv - q = difference; there is none of one below 0, or not below diagonal_pitch().
+SCOREMOD_FUNCTION int diagonal_place(int difference, int group) {
+  return (kFused ? -difference : difference) + group * kDiagonalRows + kDiagonalRows - 1;
 }
 
 // A warp's 16 rows of a step, summed along diagonals in each thread: for each of eight columns, alike modulo 8, the
 // sums of their diagonals, which eight lanes write side by side and four of them eight words apart.
-constexpr int kDiagonalsOfColumn = kKeyStep + 8, kColumnPitch = (kDiagonalsOfColumn + 11) / 16 * 16 + 4;
+constexpr int kDiagonalsOfColumn = kDiagonalStep + 8, kColumnPitch = (kDiagonalsOfColumn + 11) / 16 * 16 + 4;
 constexpr int kDiagonalWords = 8 * kColumnPitch;  // of shared memory, for each warp
 
 struct DiagonalGains {
@@ -31,15 +46,13 @@ struct DiagonalGains {
   float carried[2];
   float sum;  // of the diagonal at `place`
   int place;
-  float* sums;
 
   // `shared` has kDiagonalWords for each warp of the block.
-  SCOREMOD_MEMBER void begin(const Arguments& p, float* shared, int b, int h, int query_tile) {
+  SCOREMOD_MEMBER void begin(float* shared) {
     if (kDifferenceTargets == 0) return;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = threadIdx.x / kDiagonalThreads;
     words = shared + group * 4 * kDiagonalWords;
     own = shared + warp * kDiagonalWords + lane % 4 * 2 * kColumnPitch + 7 - lane / 4;
-    sums = diagonal_sums(p, b, h, query_tile * kDiagonalGroups + group);
     sum = 0.0f;
     place = threadIdx.x % kDiagonalThreads;
   }
@@ -53,21 +66,21 @@ struct DiagonalGains {
     } else {
       own[i * kColumnPitch + 8 * n] = carried[i] + gain;
       carried[i] = above[i];
-      if (n == kKeyStep / 8 - 1) own[i * kColumnPitch + kKeyStep] = above[i];
+      if (n == kDiagonalStep / 8 - 1) own[i * kColumnPitch + kDiagonalStep] = above[i];
     }
   }
-  // Writes the diagonals before one that lies as far or farther: none is come back to.
-  SCOREMOD_MEMBER void move_to(int to) {
+  // Writes the diagonals before one that lies as far or farther to the group's diagonal_sums(): none is come back to.
+  SCOREMOD_MEMBER void move_to(float* sums, int to) {
     for (; place < to; place += kDiagonalThreads) {
       sums[place] = sum;
       sum = 0.0f;
     }
   }
-  // After a meeting of the group: the thread's diagonal of the step that begins at this key.
-  SCOREMOD_MEMBER void add_step(int first_key) {
+  // After a meeting of the group: the thread's diagonal of the step that begins at this column.
+  SCOREMOD_MEMBER void add_step(float* sums, int first_column) {
     const int thread = threadIdx.x % kDiagonalThreads;
-    const int ahead = (thread - first_key) & (kDiagonalThreads - 1);
-    move_to(first_key + ahead);
+    const int ahead = (thread - first_column) & (kDiagonalThreads - 1);
+    move_to(sums, first_column + ahead);
     float of_step = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < 4; ++warp)
@@ -79,5 +92,6 @@ struct DiagonalGains {
       }
     sum += of_step;
   }
-  SCOREMOD_MEMBER void finish(const AttentionArguments& call) { move_to(diagonal_pitch(call)); }
+  // No step comes after this.
+  SCOREMOD_MEMBER void finish(float* sums, const AttentionArguments& call) { move_to(sums, diagonal_pitch(call)); }
 };

@@ -36,11 +36,11 @@ SCOREMOD_KERNEL(128, 1) /*{add}*/ attention_operand_diagonals_0 /*{}*/ (SCOREMOD
   const int difference = at - (call.seq_q - 1);
   const int q = difference < 0 ? -difference : 0, kv = difference > 0 ? difference : 0;
   const int offset_b = call.offset_b, offset_h = call.offset_h, offset_q = call.offset_q, offset_kv = call.offset_kv;
-  const int groups = call.query_tiles * kDiagonalGroups;
+  const int groups = diagonal_groups(call);
   float sum = 0.0f;
   for (int b = 0; b < call.batch; ++b) {
     for (int group = 0; group < groups; ++group) {
-      const int place = difference + group * kDiagonalRows + kDiagonalRows - 1;
+      const int place = diagonal_place(difference, group);
       if (place >= 0 && place < diagonal_pitch(call)) sum += diagonal_sums(p, b, h, group)[place];
     }
     if (!kByBatch && b + 1 < call.batch) continue;

@@ -84,21 +84,25 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
 // Sums of a thread's two keys over one head's queries, where operands' gradients are summed. The four threads of a key
 // add theirs up when its head is done.
 struct KeyGains {
+  static constexpr bool kAny = kKeyTargets > 0;
+  int h;  // whose sums these are
   float at[2][kMaxKeyTargets];
 
-  SCOREMOD_MEMBER void clear() {
+  SCOREMOD_MEMBER void begin_head(const Arguments&, int, int head, int) {
+    h = head;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int t = 0; t < kMaxKeyTargets; ++t) at[half][t] = 0.0f;
   }
-  SCOREMOD_MEMBER void add(const Differentiated& element, int half) {
+  // Before and after the columns 8 n and on, of which add() has element e, as Sums have them.
+  SCOREMOD_MEMBER void begin_columns(int) {}
+  SCOREMOD_MEMBER void end_columns(const Arguments&, int, int, int, int) {}
+  SCOREMOD_MEMBER void add(const Arguments&, const Differentiated& element, int, int e, int, int, int) {
 #pragma unroll
-    for (int t = 0; t < kKeyTargets; ++t)
-      at[half][t] = multiply_add(element.gains[kRowTargets + t], element.centred, at[half][t]);
+    for (int t = 0; t < kKeyTargets; ++t) at[e / 2][t] += element.gains[kRowTargets + t];
   }
-  // Writes a head's sums, and begins those of another.
-  SCOREMOD_MEMBER void finish(const Arguments& p, int b, int h, int first_key) {
+  SCOREMOD_MEMBER void end_head(const Arguments& p, int b, int first_key) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -110,35 +114,40 @@ struct KeyGains {
         if (lane % 4 == 0 && kv < p.call.seq_kv)
           key_target_sums(p, t)[((long long)b * p.call.heads_q + h) * p.call.seq_kv + kv] = sum;
       }
-    clear();
-  }
-  // Heads without a step have sums too.
-  SCOREMOD_MEMBER void finish_group(const Arguments& p, int b, int head_kv, int first_key) {
-    if (kKeyTargets == 0) return;
-    clear();
-    for (int h = head_kv * p.call.group; h < (head_kv + 1) * p.call.group; ++h) finish(p, b, h, first_key);
   }
 };
 
+// Writes the sums of the heads before this one, whose queries are over; some may have had none.
+template <class Gains>
+SCOREMOD_FUNCTION void move_gains_to(Gains& gains, const Arguments& p, int b, int head, int first_key) {
+  while (Gains::kAny && gains.h < head) {
+    gains.end_head(p, b, first_key);
+    gains.begin_head(p, b, gains.h + 1, first_key);
+  }
+}
+
 // Turns transposed products of q and k, and of d_o and v, into weights and gradients of the scores times the scale.
-template <bool kMasked>
+template <bool kMasked, class Gains>
 SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& scores, Sums<1, kPart>& products,
-                                          const float* terms, KeyGains& gains, int b, int h, int first_query,
+                                          const float* terms, Gains& gains, int b, int h, int first_query,
                                           int first_key) {
   const int lane = threadIdx.x % 32;
   const ColumnsStay<kPart> stay(p.call, b, h, first_query, first_key);
 #pragma unroll
-  for (int n = 0; n < kPart / 8; ++n)
+  for (int n = 0; n < kPart / 8; ++n) {
+    gains.begin_columns(n);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int query = n * 8 + lane % 4 * 2 + e % 2;
-      const Differentiated element =
-          differentiate<kMasked>(p, scores.at[0][n][e], products.at[0][n][e], stay.at(n, e), terms[2 * query],
-                                 terms[2 * query + 1], b, h, first_query + query, first_key + e / 2 * 8 + lane / 4);
+      const int query = n * 8 + lane % 4 * 2 + e % 2, q = first_query + query;
+      const int kv = first_key + e / 2 * 8 + lane / 4;
+      const Differentiated element = differentiate<kMasked>(p, scores.at[0][n][e], products.at[0][n][e], stay.at(n, e),
+                                                            terms[2 * query], terms[2 * query + 1], b, h, q, kv);
       scores.at[0][n][e] = dropped(p.call, element.weight, stay.at(n, e));
       products.at[0][n][e] = element.gradient;
-      gains.add(element, e / 2);
+      gains.add(p, element, n, e, b, q, kv);
     }
+    gains.end_columns(p, n, b, first_query, first_key);
+  }
 }
 
 // Keys of the block again by plain sums, where a sum of one of them is not finite.

@@ -1,6 +1,6 @@
 // Operands whose gradients are summed by tiles of scores: where their sums go. Of a row and of a key they are sums of
-// `sums` of each operand, one for each batch, query head, and query, key or tile of queries, which
-// attention_operand_totals.cuh adds up.
+// `sums` of each operand, one for each batch, query head, and query, key or tile of queries (a warp's keys where
+// kFused), which attention_operand_totals.cuh adds up.
 #pragma once
 
 #include "backend/kernels/device/attention_tiles.cuh"
@@ -23,6 +23,10 @@ SCOREMOD_FUNCTION float* row_target_sums(const Arguments& p, int target) {
 }
 SCOREMOD_FUNCTION constexpr bool row_target_is_total(int target) {
   return (/*{totals}*/ 1ull /*{}*/ >> target & 1ull) != 0;
+}
+// How many of these there are for each batch and head.
+SCOREMOD_FUNCTION int totals_of_head(const AttentionArguments& call) {
+  return kFused ? call.key_tiles * kWarps : call.query_tiles;
 }
 SCOREMOD_FUNCTION float* key_target_sums(const Arguments& p, int target) {
   constexpr int kNumbers[] = {/*{key_operands}*/ 0 /*{}*/};
@@ -71,6 +75,12 @@ SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int q
   if (kElementTargets == 0) return;
   for (int tile = 0; tile < p.call.key_tiles; ++tile)
     if (state_of(p.call, b, h, query_tile, tile) == kEmptyTile) clear_tile_gains(p, b, h, query_tile, tile);
+}
+// The same of a column of tiles.
+SCOREMOD_FUNCTION void clear_empty_tiles_of_keys(const Arguments& p, int b, int h, int key_tile) {
+  if (kElementTargets == 0) return;
+  for (int tile = 0; tile < p.call.query_tiles; ++tile)
+    if (state_of(p.call, b, h, tile, key_tile) == kEmptyTile) clear_tile_gains(p, b, h, tile, key_tile);
 }
 
 // Adds a warp's sums of one kind over its threads.

@@ -20,7 +20,7 @@ SCOREMOD_KERNEL(128, 1) /*{name}*/ attention_operand_total_0 /*{}*/ (SCOREMOD_AR
   constexpr bool kByTiles = /*{by_tiles}*/ true /*{}*/, kAlongKeys = /*{along_keys}*/ false /*{}*/;
   if (operand.gradient == nullptr) return;
   const bool by_batch = /*{by_batch}*/ true /*{}*/, by_head = /*{by_head}*/ true /*{}*/;
-  const int positions = kByTiles ? call.query_tiles : kAlongKeys ? call.seq_kv : call.seq_q;
+  const int positions = kByTiles ? totals_of_head(call) : kAlongKeys ? call.seq_kv : call.seq_q;
   const int own_positions = kByTiles ? 1 : positions, summed_positions = kByTiles ? positions : 1;
   const int heads = by_head ? call.heads_q : 1, batches = by_batch ? call.batch : 1;
   const int summed_heads = by_head ? 1 : call.heads_q, summed_batches = by_batch ? 1 : call.batch;

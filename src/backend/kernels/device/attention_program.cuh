@@ -32,8 +32,9 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 struct Differentiated {
   float weight, gradient;  // exp(value - lse), before dropout; of the score, times the scale
   bool kept;
-  // Where operands' gradients are summed: what each gains is `gains` times `centred`, the gradient of the weight less
-  // the row's delta. `counted` is the weight, and `upstream` that times `centred`. All 0 of what is not kept.
+  // Where operands' gradients are summed: what each gains; of the first kRowTargets, those of rows, what they gain
+  // of the weight alone, to be multiplied by `centred`, the gradient of the weight less the row's delta. `counted` is
+  // the weight, and `upstream` that times `centred`. All 0 of what is not kept.
   float counted, centred, upstream, gains[kMaxTargets];
 };
 
@@ -67,12 +68,13 @@ template <bool kMasked>
     /*{gains_statements}*/ const float n1 = upstream * score; /*{}*/
     return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};
   };
-  const Contributions of_weight = contributions(weight);
+  const Contributions of_weight = contributions(weight), of_upstream = contributions(upstream);
   element.counted = weight;
   element.centred = counts ? product - delta : 0.0f;
   element.upstream = counts ? upstream : 0.0f;
 #pragma unroll
-  for (int t = 0; t < kTargets; ++t) element.gains[t] = counts ? of_weight.of[t] : 0.0f;
+  for (int t = 0; t < kTargets; ++t)
+    element.gains[t] = counts ? (t < kRowTargets ? of_weight : of_upstream).of[t] : 0.0f;
   /*{}*/
   return element;
 }

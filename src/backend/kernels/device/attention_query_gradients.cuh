@@ -77,7 +77,7 @@ struct RowGains {
   // Element e of the columns 8 n and on of the rows' tile m.
   SCOREMOD_MEMBER void add(const Differentiated& element, int m, int n, int e) {
     const int half = e / 2;
-    if (kDifferenceTargets > 0) diagonals.add(element.gains[kRowTargets + kKeyTargets] * element.centred, n, e);
+    if (kDifferenceTargets > 0) diagonals.add(element.gains[kRowTargets + kKeyTargets], n, e);
     if (kRowTargets == 0) return;
     weights[m][half] += element.counted;
     upstreams[m][half] += element.upstream;
@@ -163,14 +163,6 @@ SCOREMOD_FUNCTION void write_no_gains(const Arguments& p, int b, int h, int quer
     for (int i = threadIdx.x; i < diagonal_pitch(call); i += kThreads) sums[i] = 0.0f;
   }
   for (int tile = 0; kElementTargets > 0 && tile < call.key_tiles; ++tile) clear_tile_gains(p, b, h, query_tile, tile);
-}
-
-// What an element's targets gain that vary along queries and keys.
-SCOREMOD_FUNCTION ElementGains element_gains(const Differentiated& element) {
-  ElementGains gains{};
-#pragma unroll
-  for (int t = 0; t < kElementTargets; ++t) gains.of[t] = element.gains[kFirstElementTarget + t] * element.centred;
-  return gains;
 }
 
 // Turns products of q and k, and of d_o and v, into gradients of the scores times the scale, in place of the first.

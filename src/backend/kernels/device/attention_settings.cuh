@@ -19,7 +19,11 @@ constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 // The modified score of a kept key is the score itself.
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
-constexpr bool kFused = /*{fused}*/ false /*{}*/;               // dq is added up by the kernel of dk and dv
+constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
+// Where it is: when it is told that products may read a step's gradients, which waits for additions to memory that are
+// under way, and when these are made.
+enum DqOrder { kFenceAtOnce, kLateFence, kEarlyAdditions };
+constexpr DqOrder kDqOrder = /*{dq_order}*/ kFenceAtOnce /*{}*/;
 constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;      // row_terms() are made from weights and their gradients
 constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // rows' deltas are those of the o and d_o of the call
 constexpr bool kSink = /*{sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()

@@ -1,9 +1,11 @@
 // hopper_backward_fused: hopper_backward_keys that makes dq too. The gradients of a step's scores are left factors of
 // dk in registers; they go to shared memory as well, and times all of the block's keys they are what the step's queries
 // gain, which is added to sums in the device's memory. Blocks add in no order: dq differs in its last bits from call to
-// call. hopper_write_queries, launched next, makes dq of the sums.
+// call. hopper_write_queries, launched next, makes dq of the sums. Operands' gradients are summed beside, all of them
+// over a tile's keys and in a fixed order, but for those along queries, which it has none of.
 #pragma once
 
+#include "backend/kernels/device/attention_diagonals.cuh"
 #include "backend/kernels/device/hopper_backward_keys.cuh"
 #include "backend/kernels/device/hopper_query_sums.cuh"
 
@@ -11,19 +13,66 @@
 constexpr bool kSharesDims = kStep == 64;
 static_assert(!kFused || (kGroups == 2 && kStep * blocks_of(kDimQk) == 128), "a group's half is 64 rows by 64 columns");
 
+// KeyGains with what hopper_backward_queries sums elsewhere. What does not vary along queries or keys is a warp's sum
+// over its 16 keys and a head's queries; a row's delta is the one from the rounded o, as dq, dk and diagonals have it.
+struct FusedGains : KeyGains {
+  static constexpr bool kAny = kTargets > 0;
+  static_assert(!kFused || kRowTargets == 0 || row_target_is_total(kRowTargets - 1), "none along queries");
+  static constexpr int kColumns = kDiagonalStep / 8;
+  float totals[kMaxRowTargets];
+  float* words;  // of shared memory, for diagonals
+  DiagonalGains diagonals;
+
+  SCOREMOD_MEMBER void begin_head(const Arguments& p, int b, int head, int first_key) {
+    KeyGains::begin_head(p, b, head, first_key);
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) totals[t] = 0.0f;
+    diagonals.begin(words);
+  }
+  SCOREMOD_MEMBER void begin_columns(int n) {
+    if (kDifferenceTargets > 0 && n % kColumns == 0) group_meets();  // nobody reads the last diagonals any more
+  }
+  SCOREMOD_MEMBER void add(const Arguments& p, const Differentiated& element, int n, int e, int b, int q, int kv) {
+    KeyGains::add(p, element, n, e, b, q, kv);
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) add_in_order(totals[t], element.gains[t], element.centred);
+    if (kDifferenceTargets > 0) diagonals.add(element.gains[kRowTargets + kKeyTargets], n % kColumns, e);
+    if (kElementTargets > 0) store_element_gains(p, element_gains(element), b, h, q, kv);
+  }
+  SCOREMOD_MEMBER void end_columns(const Arguments& p, int n, int b, int first_query, int first_key) {
+    if (kDifferenceTargets == 0 || n % kColumns != kColumns - 1) return;
+    group_meets();
+    diagonals.add_step(own_diagonal_sums(p, b, h, first_key / kKeys), first_query + (n + 1) * 8 - kDiagonalStep);
+  }
+  SCOREMOD_MEMBER void end_head(const Arguments& p, int b, int first_key) {
+    KeyGains::end_head(p, b, first_key);
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) {
+      const float total = sum_of_warp(totals[t]);
+      const long long head = (long long)b * p.call.heads_q + h;
+      if (threadIdx.x % 32 == 0) row_target_sums(p, t)[head * totals_of_head(p.call) + first_key / 16] = total;
+    }
+    if (kDifferenceTargets > 0) diagonals.finish(own_diagonal_sums(p, b, h, first_key / kKeys), p.call);
+  }
+};
+
 // The first group asks for its products of a step before the second one has left the gradients of the step before, so
 // what queries gain is made two steps later; the second group's turn of that step is over before the first one writes
 // the gradients of the third step.
-struct FusedGroup : KeyGroup<true, true> {
+struct FusedGroup : KeyGroup<true, true, FusedGains> {
   Sums<1, 64> dq;
   unsigned all_gradients, all_k;
   int last_box, box;  // where dq goes of the last step, and of the one before
   int own_tile;       // of the gradients of the step that the ring is at
 
   SCOREMOD_MEMBER FusedGroup(const Arguments& arguments, const KeyTiles& key_tiles)
-      : KeyGroup<true, true>(arguments, key_tiles) {}
+      : KeyGroup<true, true, FusedGains>(arguments, key_tiles) {
+    gains.words = key_tiles.diagonals;
+  }
 
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
+    for (int h = head_kv * p.call.group; kElementTargets > 0 && h < (head_kv + 1) * p.call.group; ++h)
+      clear_empty_tiles_of_keys(p, batch, h, key_tile);
     if (!begin(batch, head_kv, key_tile)) return;
     all_gradients = tile_view(tiles.gradients, kKeys);
     all_k = tile_view(tiles.k, kKeys);
@@ -49,23 +98,15 @@ struct FusedGroup : KeyGroup<true, true> {
     share_gradients();
     bool has_box = false;
     while (last_box = own_box(), steps.next(p.call, b)) {
+      end_heads();
       const int last = ring.stage;
       ring.advance();
       wait_for(tiles.full + ring.stage, ring.phase);
       await_turn();
-      ask_dv(last);
-      ask_dk(last);
-      // Of the first step there is none before, and the product is left where it is.
-      ask_dq(next_tile(next_tile(own_tile)));
-      // Registers of the weights and gradients, then those of dq, are free before more products are asked for; the next
-      // one is under way meanwhile.
-      wait_for_products<1>();
-      pin_sums();
-      leave(tiles.empty + last);
-      ask_scores();
-      wait_for_products<1>();
-      pin(dq.at[0]);
-      if (has_box) add_dq(box);
+      if (kDqOrder == kEarlyAdditions)
+        ask_dq_first(last, has_box);
+      else
+        ask_dq_last(last, has_box);
       ask_products();
       pass_turn();
       box = last_box;
@@ -77,9 +118,42 @@ struct FusedGroup : KeyGroup<true, true> {
     }
     ask_dv(ring.stage);
     ask_dk(ring.stage);
+    end_heads();
     block_barrier();
+    if (kDqOrder == kLateFence) publish_writes();
     if (has_box) finish_dq(next_tile(next_tile(own_tile)), box);
     finish_dq(own_tile, last_box);
+  }
+
+  // What is left of the last step, and the scores of the next one. Registers of the weights and gradients, then those
+  // of dq, are free before more products are asked for; the next one is under way meanwhile. Of the first step there is
+  // none before, and its product is left where it is.
+  SCOREMOD_MEMBER void ask_dq_last(int last, bool has_box) {
+    ask_dv(last);
+    ask_dk(last);
+    if (kDqOrder == kLateFence) publish_writes();  // waits beside these products
+    ask_dq(next_tile(next_tile(own_tile)));
+    wait_for_products<1>();
+    pin_sums();
+    leave(tiles.empty + last);
+    ask_scores();
+    wait_for_products<1>();
+    pin(dq.at[0]);
+    if (has_box) add_dq(box);
+  }
+  // The additions begin beside the other products, and have more time until the next fence; but scores, for which there
+  // are no registers before these products are over, begin later.
+  SCOREMOD_MEMBER void ask_dq_first(int last, bool has_box) {
+    ask_dq(next_tile(next_tile(own_tile)));
+    ask_dv(last);
+    ask_dk(last);
+    wait_for_products<2>();
+    pin(dq.at[0]);
+    if (has_box) add_dq(box);
+    wait_for_products<0>();
+    pin_sums();
+    leave(tiles.empty + last);
+    ask_scores();
   }
 
   SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kGradientTiles - 1 ? 0 : tile + 1; }
@@ -100,7 +174,7 @@ struct FusedGroup : KeyGroup<true, true> {
         const int n = 2 * k + i / 2, row = i % 2 * 8 + lane / 4, word = n % 8 ^ lane / 4;
         *(unsigned*)(own + n / 8 * kKeys * 64 + row * 64 + word * 8 + lane % 4 * 2) = gradients[k][i];
       }
-    publish_writes();
+    if (kDqOrder != kLateFence) publish_writes();
   }
 
   SCOREMOD_MEMBER void ask_dq(int tile) {

@@ -11,6 +11,7 @@ struct KeyTiles {
   Half* gradients;  // FusedGroup's
   float* terms;
   Barrier *own_full, *full, *empty;
+  float* diagonals;  // FusedGains'
 
   static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kQBytes = tile_bytes(kStep, kDimQk),
                        kDoBytes = tile_bytes(kStep, kDimV), kTermBytes = kStep * 2 * (int)sizeof(float);
@@ -18,6 +19,7 @@ struct KeyTiles {
   static constexpr int kGradients = kSteps + kStages * (kQBytes + kDoBytes);
   static constexpr int kTerms = kGradients + (kFused ? kGradientTiles * tile_bytes(kKeys, kStep) : 0);
   static constexpr int kBarriers = kTerms + kStages * kTermBytes;
+  static constexpr int kDiagonals = kBarriers + (1 + 2 * kStages) * (int)sizeof(Barrier);
 
   SCOREMOD_MEMBER explicit KeyTiles(unsigned char* shared) {
     k = (Half*)shared;
@@ -29,6 +31,7 @@ struct KeyTiles {
     own_full = (Barrier*)(shared + kBarriers);
     full = own_full + 1;
     empty = full + kStages;
+    diagonals = (float*)(shared + kDiagonals);
   }
   SCOREMOD_MEMBER void begin() const {
     begin_barrier(own_full, 2);
@@ -70,9 +73,8 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
 }
 
 // A group's 64 keys: their sums, and what is made of the step that the ring is at.
-template <bool kDk, bool kDv>
+template <bool kDk, bool kDv, class Gains = KeyGains>
 struct KeyGroup {
-  static constexpr bool kSumsGains = kDk && kKeyTargets > 0;
   const Arguments& p;
   const KeyTiles& tiles;
   int b, first_key;
@@ -83,12 +85,11 @@ struct KeyGroup {
   unsigned weights[kStep / 16][4], gradients[kStep / 16][4];
   Sums<1, padded(kDimQk)> dk;
   Sums<1, padded(kDimV)> dv;
-  KeyGains gains;
+  Gains gains;
 
   SCOREMOD_MEMBER KeyGroup(const Arguments& arguments, const KeyTiles& key_tiles) : p(arguments), tiles(key_tiles) {
     dk.clear();
     dv.clear();
-    gains.clear();
   }
   // Walks over the queries; dk and dv are complete then.
   SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
@@ -101,9 +102,12 @@ struct KeyGroup {
   SCOREMOD_MEMBER bool begin(int batch, int head_kv, int key_tile) {
     b = batch;
     first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
-    if (kDk) gains.finish_group(p, b, head_kv, first_key);
     steps.begin(p.call, b, head_kv, key_tile);
-    if (!steps.next(p.call, b)) return false;
+    gains.begin_head(p, b, steps.h, first_key);
+    if (!steps.next(p.call, b)) {
+      end_heads();
+      return false;
+    }
     const int group_bytes = group_number() * 64 * 128;
     k = moved_by(tile_view(tiles.k, kKeys), group_bytes);
     v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
@@ -120,10 +124,8 @@ struct KeyGroup {
     ask_products();
     wait_for_products<0>();
     differentiate_step();
-    int head = steps.h;
     while (steps.next(p.call, b)) {
-      if (kSumsGains && steps.h != head) gains.finish(p, b, head, first_key);
-      head = steps.h;
+      end_heads();
       const int last = ring.stage;
       ring.advance();
       wait_for(tiles.full + ring.stage, ring.phase);
@@ -142,8 +144,12 @@ struct KeyGroup {
     }
     ask_dv(ring.stage);
     ask_dk(ring.stage);
-    if (kSumsGains) gains.finish(p, b, head, first_key);
+    end_heads();
     wait_for_products<0>();
+  }
+  // Those that the walk has left behind.
+  SCOREMOD_MEMBER void end_heads() {
+    if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
   }
 
   SCOREMOD_MEMBER void ask_scores() {

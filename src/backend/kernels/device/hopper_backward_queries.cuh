@@ -101,7 +101,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
       differentiate_tile<false>(p, scores, products, terms, gains, b, h, first_query, steps.first_key());
     if (kDifferenceTargets > 0) {
       group_meets();
-      gains.diagonals.add_step(steps.first_key());
+      gains.diagonals.add_step(own_diagonal_sums(p, b, h, query_tile), steps.first_key());
     }
   };
   begin_turns();
@@ -154,10 +154,10 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     dq.clear();
     RowGains gains;
     gains.clear();
-    gains.diagonals.begin(all.rest, tiles.diagonals, b, h, query_tile);
+    gains.diagonals.begin(tiles.diagonals);
     clear_empty_tiles(all.rest, b, h, query_tile);
     consume_keys(all.rest, tiles, dq, gains, b, h, query_tile);
-    if (kDifferenceTargets > 0) gains.diagonals.finish(call);
+    if (kDifferenceTargets > 0) gains.diagonals.finish(own_diagonal_sums(all.rest, b, h, query_tile), call);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
     const int queries = queries_of(call, b);
     const float ones[1][2] = {{1.0f, 1.0f}};

@@ -93,6 +93,11 @@ SCOREMOD_FUNCTION void arrive_at(int number, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// sum += x y, in the order of the text: what is kept of many elements for later takes registers that products need.
+SCOREMOD_FUNCTION void add_in_order(float& sum, float x, float y) {
+  asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(x), "f"(y));
+}
+
 template <int kRegisters>
 SCOREMOD_FUNCTION void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

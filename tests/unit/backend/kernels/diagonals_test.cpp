@@ -27,7 +27,7 @@ SCOREMOD_KERNEL(128, 1) walk_over_gains(SCOREMOD_ARGUMENT p) {
   const int b = head / call.heads_q, h = head % call.heads_q, lane = threadIdx.x % 32;
   if (query_tile == 2) return write_no_gains(p, b, h, query_tile);
   DiagonalGains gains;
-  gains.begin(p, (float*)shared, b, h, query_tile);
+  gains.begin((float*)shared);
   for (int first_key = 0; first_key < call.seq_kv; first_key += kKeyStep) {
     if ((first_key / kKeyStep + query_tile) % 4 == 1) continue;
     team_barrier<4>(0);
@@ -39,9 +39,9 @@ SCOREMOD_KERNEL(128, 1) walk_over_gains(SCOREMOD_ARGUMENT p) {
         gains.add(there ? (float)((q * 7 + kv * 3 + b + 2 * h) % 11 - 5) : 0.0f, n, e);
       }
     team_barrier<4>(0);
-    gains.add_step(first_key);
+    gains.add_step(own_diagonal_sums(p, b, h, query_tile), first_key);
   }
-  gains.finish(call);
+  gains.finish(own_diagonal_sums(p, b, h, query_tile), call);
 }
 )";
 

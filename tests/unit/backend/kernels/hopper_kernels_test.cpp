@@ -68,6 +68,14 @@ INSTANTIATE_TEST_SUITE_P(Cases, FusedHopperKernels,
                                            "ragged keys with dropout", "gradients elsewhere",
                                            "differences of every kind", "differences, ragged"));
 
+/// In the orders that nobody has measured yet.
+template <DqOrder kOrder>
+TileShape ordered_shape(const AttentionProblem& problem, Direction direction) {
+  TileShape shape = fused_shape(problem, direction);
+  shape.dq_order = kOrder;
+  return shape;
+}
+
 class HopperKernelsOfPoison : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(HopperKernelsOfPoison, AreRight) {
@@ -104,6 +112,14 @@ TEST(HopperKernelRings, AreRightOverManyTilesWhereDqIsAddedUp) {
   }
 }
 
+TEST(HopperKernelRings, AreRightInWhateverOrderDqIsAddedUp) {
+  for (const char* const name : {"causal", "documents"}) {
+    SCOPED_TRACE(name);
+    test::expect_right(check_of(many_tiles(name), {}, {}, ordered_shape<DqOrder::kLateFence>));
+    test::expect_right(check_of(many_tiles(name), {}, {}, ordered_shape<DqOrder::kEarlyAdditions>));
+  }
+}
+
 /// The checks above would see it: each of these makes them fail.
 TEST(HopperKernelFaults, AreSeen) {
   checking::CheckCase plain = many_tiles("plain");
@@ -114,8 +130,10 @@ TEST(HopperKernelFaults, AreSeen) {
     return check_of(plain, {}, {text, instead}, fused_shape);
   };
   EXPECT_FALSE(fused("if (has_box) add_dq(box);", "if (has_box) add_dq(last_box);").passed()) << "rows of another step";
-  EXPECT_FALSE(fused("block_barrier();\n    if (has_box) finish_dq", "if (has_box) finish_dq").passed())
+  EXPECT_FALSE(fused("block_barrier();\n    if (kDqOrder", "if (kDqOrder").passed())
       << "gradients that the other group has yet to write";
+  EXPECT_FALSE(check_of(plain, {}, {"wait_for_products<2>();", ""}, ordered_shape<DqOrder::kEarlyAdditions>).passed())
+      << "a product that is not there yet";
   EXPECT_FALSE(fused("if (kFused && lane", "if (false && lane").passed()) << "sums that are not begun";
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { return check_of(plain, {text, instead}); };

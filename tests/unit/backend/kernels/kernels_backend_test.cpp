@@ -119,7 +119,35 @@ TEST(KernelsBackend, AddsDqUpInNoOrderWhereGradientsMayDiffer) {
   problem = problem_of("operand x: f32 [h]\nvalue = score * x");
   problem.operands[0].gradient = true;
   EXPECT_EQ(added_up(problem), (AddedUp{1, {}}));
-  EXPECT_EQ(added_up(problem, {0}), (AddedUp{0, {}})) << "no kernel adds it up and sums operands' gradients";
+  EXPECT_EQ(added_up(problem, {0}), (AddedUp{1, {}}));
+  problem = problem_of("operand x: f32 [q_idx]\nvalue = score * x");
+  problem.operands[0].gradient = true;
+  EXPECT_EQ(added_up(problem, {0}), (AddedUp{0, {"no_operand_gradient"}})) << "its walk has no sums along queries";
+}
+
+/// Until somebody has measured it (LearnedAttentionKernelTimes).
+TEST(KernelsBackend, PutsDqAddedUpBesideOperandsGradientsAfterWhatWasMeasured) {
+  for (const char* const program :
+       {"operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx",
+        "table x: f32 rank 1\nvalue = score + x[max(min(kv_idx - q_idx, 128), -128) + 128]"}) {
+    SCOPED_TRACE(program);
+    AttentionProblem problem = problem_of(program);
+    problem.operands[0].gradient = true;
+    if (problem.program.operands()[0].is_table()) problem.operands[0].shape = {257};
+    std::vector<UnsupportedReason> reasons;
+    const auto candidates =
+        kernels_backend().candidates(compiler::compile(problem), {Direction::kBackward, true, {0}}, h200(), reasons);
+    const auto is_fused = [](const Candidate& each) { return each.label.find("dq added up") != std::string::npos; };
+    const auto fused = std::ranges::find_if(candidates, is_fused);
+    ASSERT_NE(fused, candidates.end());
+    for (const Candidate& other : candidates) {
+      if (&other == &*fused || other.label.find("hopper") == std::string::npos) continue;
+      EXPECT_LT(other.predicted.milliseconds, fused->predicted.milliseconds);
+      EXPECT_NE(other.structural_key, fused->structural_key);
+      EXPECT_NE(other.plan_key, fused->plan_key);
+      EXPECT_NE(other.workspace_bytes, fused->workspace_bytes);
+    }
+  }
 }
 
 /// What a fixed order costs is taken for a small part of the time: less than that decides for it.

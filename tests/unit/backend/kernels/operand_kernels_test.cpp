@@ -50,18 +50,38 @@ class Emulated {
       std::memset(workspace_.data(), 0xff, workspace_.size() * sizeof(Line));  // NaN
       const Buffer own{workspace_.data(), workspace_.size() * sizeof(Line)};
       const auto call = runtime::check_call(problem_, args, own, gradients_.kernels().workspace_bytes(), host_memory());
-      gradients_.run(gradients_.kernels().arguments(call.tensors, call.parameters, static_cast<std::byte*>(own.data)),
-                     1);
+      const auto run = [&](unsigned seed) {
+        gradients_.run(gradients_.kernels().arguments(call.tensors, call.parameters, static_cast<std::byte*>(own.data)),
+                       seed);
+      };
+      run(1);
+      if (!twice_) return;
+      const auto first = bytes_of(args.d_operands);
+      run(2);
+      same_bits_ = bytes_of(args.d_operands) == first;
     };
     return subject;
   }
+  /// Has the backward run in another order too, and compares operands' gradients.
+  void run_twice() { twice_ = true; }
+  bool has_same_bits() const { return same_bits_; }
 
  private:
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
 
+  static std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gradients) {
+    std::vector<std::vector<std::byte>> all;
+    for (const OperandGradient& gradient : gradients) {
+      const auto* const data = static_cast<const std::byte*>(gradient.buffer.data);
+      all.emplace_back(data, data + gradient.buffer.bytes);
+    }
+    return all;
+  }
+
   const AttentionProblem& problem_;
+  bool twice_ = false, same_bits_ = false;
   Attention host_;
   test::EmulatedOperandKernels gradients_;
   std::vector<Line> workspace_;
@@ -85,6 +105,8 @@ void ragged(AttentionProblem& p) {
   p.index_offsets = false;
 }
 void with_given_deltas(AttentionProblem& p) { p.given_deltas = true; }
+/// Of two blocks of 64 dims.
+void of_wider_heads(AttentionProblem& p) { p.dim_qk = 72; }
 void in_floats(AttentionProblem& p) { p.dtype = DType::kF32; }
 
 AttentionProblem problem_of(const Case& from) {
@@ -101,19 +123,27 @@ AttentionProblem problem_of(const Case& from) {
   p.dropout = from.dropout;
   p.backward = p.stats = p.index_offsets = true;
   p.program = Program::parse(from.program);
-  for (const OperandDecl& decl : p.program.operands()) p.operands.push_back(problem::default_spec(p, decl));
+  for (const OperandDecl& decl : p.program.operands()) {
+    p.operands.push_back(problem::default_spec(p, decl));
+    if (decl.is_table()) p.operands.back().shape = {41, p.heads_q};
+  }
   for (OperandSpec& operand : p.operands)
     if (operand.name == "half") operand.dtype = DType::kBF16;
   if (from.change != nullptr) from.change(p);
   return problem::with_implied_operands(std::move(p));
 }
 
+TileShape portable(const AttentionProblem& problem) { return tile_shape(problem, Direction::kBackward); }
+/// The smaller one has room for diagonals at every head dim.
+TileShape hopper(const AttentionProblem& problem) {
+  const std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+  return shapes.front().key_step > kMaxDiagonalStep ? shapes.back() : shapes.front();
+}
+
 CheckReport check_of(const Case& from, const Fault& fault = {}, Gains gains = Gains::kApart,
-                     Family family = Family::kPortable) {
+                     TileShape (&shape_of)(const AttentionProblem&) = portable) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(from));
-  const TileShape shape = family == Family::kHopper ? hopper_shapes(compiled.problem, Direction::kBackward).front()
-                                                    : tile_shape(compiled.problem, Direction::kBackward);
-  Emulated emulated(compiled, shape, fault, gains);
+  Emulated emulated(compiled, shape_of(compiled.problem), fault, gains);
   CheckOptions options;
   options.call.dropout_seed = 77;
   options.call.offsets = from.offsets;
@@ -150,7 +180,58 @@ const Case kCases[] = {
      {0, 0, 3, 5}},
 };
 
-const Case& case_named(std::string_view name) { return *std::ranges::find(kCases, name, &Case::name); }
+/// Over columns of tiles with gaps, with heads that share keys and rows without a key; Hopper kernels alone sum tables.
+const Case kHopperCases[] = {
+    {"TableByHead",
+     "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]\nkeep = kv_idx // 150 == q_idx "
+     "// 150 | kv_idx < 9",
+     Sink::kNone,
+     0.0F,
+     {},
+     1,
+     2,
+     1,
+     430,
+     290},
+    {"TableWithSlopesAndKeys",
+     "table x: f32 rank 2\noperand y: f32 [h]\noperand z: f32 [kv_idx]\nvalue = score * z + x[min(abs(kv_idx - q_idx), "
+     "40), h] + y * f32(kv_idx - q_idx) * 0.01\nkeep = kv_idx + 70 <= q_idx",
+     Sink::kLearned,
+     0.2F,
+     {0, 0, 5, 6},
+     2,
+     2,
+     2,
+     270,
+     190,
+     of_wider_heads},
+    {"ElementsInTiles",
+     "operand half: f32 [b, h, q_idx, kv_idx]\nvalue = score + half\nkeep = kv_idx // 150 == q_idx // 150",
+     Sink::kNone,
+     0.0F,
+     {},
+     1,
+     2,
+     1,
+     300,
+     290},
+    {"TableRagged",
+     "table x: f32 rank 2\nvalue = score * (1.0 + x[(kv_idx - q_idx) // 9 + 20, h])",
+     Sink::kNone,
+     0.0F,
+     {},
+     3,
+     2,
+     1,
+     240,
+     150,
+     ragged},
+};
+
+const Case& case_named(std::string_view name) {
+  const auto* const found = std::ranges::find(kCases, name, &Case::name);
+  return found != std::end(kCases) ? *found : *std::ranges::find(kHopperCases, name, &Case::name);
+}
 
 void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
@@ -161,10 +242,57 @@ TEST_P(OperandKernelsRun, IsRightBesideTheBackward) { test::expect_right(check_o
 TEST_P(OperandKernelsRun, IsRightBesideTheBackwardOfHopper) {
   const std::string name = GetParam().name;
   if (name == "OneNumber" || name == "SinkAmongFewKeys" || name == "OfElementsInFloats") GTEST_SKIP() << "as others";
-  test::expect_right(check_of(GetParam(), {}, Gains::kBeside, Family::kHopper));
+  test::expect_right(check_of(GetParam(), {}, Gains::kBeside, hopper));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandKernelsRun, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
+
+TEST(OperandKernelsRun, OfManyTilesIsRightBesideTheBackwardOfHopper) {
+  for (const Case& test : kHopperCases) {
+    SCOPED_TRACE(test.name);
+    test::expect_right(check_of(test, {}, Gains::kBeside, hopper));
+  }
+}
+
+/// Where dq is added up beside dk and dv.
+class FusedOperandKernelsRun : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FusedOperandKernelsRun, IsRight) {
+  test::expect_right(check_of(case_named(GetParam()), {}, Gains::kBeside, hopper_fused_shape));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, FusedOperandKernelsRun,
+                         ::testing::Values("Slopes", "AlongKeys", "OfElements", "ASink", "SinkAndDropout",
+                                           "OfElementsOfATable", "ElementsInTiles", "TableByHead",
+                                           "TableWithSlopesAndKeys", "TableRagged"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(FusedOperandKernelsRun, FaultsAreSeen) {
+  const auto passes = [](const char* name, const Fault& fault) {
+    return check_of(case_named(name), fault, Gains::kBeside, hopper_fused_shape).passed();
+  };
+  EXPECT_FALSE(passes("Slopes", {"add_in_order(totals[t], element.gains[t], element.centred)",
+                                 "add_in_order(totals[t], element.gains[t], 1.0f)"}));
+  EXPECT_FALSE(passes("Slopes", {"begin_head(p, b, gains.h + 1, first_key)", "h += 1"})) << "another head's sums";
+  EXPECT_FALSE(passes("ElementsInTiles", {"clear_empty_tiles_of_keys(p, batch, h, key_tile);", ";"}));
+  EXPECT_FALSE(passes("TableByHead", {"(n + 1) * 8 - kDiagonalStep", "(n + 1) * 8"})) << "other columns";
+  EXPECT_FALSE(passes("TableByHead", {"(kFused ? -difference : difference)", "difference"}));
+  EXPECT_FALSE(passes("TableByHead", {"add_step(own_diagonal_sums(p, b, h, first_key / kKeys)",
+                                      "add_step(own_diagonal_sums(p, b, h, 0)"}))
+      << "other keys";
+}
+
+/// The gradients of operands, in whatever order warps run.
+TEST(FusedOperandKernelsRun, GivesOperandsTheSameBitsEachTime) {
+  const compiler::CompiledProblem compiled = compiler::compile(problem_of(case_named("TableWithSlopesAndKeys")));
+  const auto same_bits = [&](const Fault& fault) {
+    Emulated emulated(compiled, hopper_fused_shape(compiled.problem), fault, Gains::kBeside);
+    emulated.run_twice();
+    checking::check_subject(compiled, emulated.subject(), random_inputs(compiled.problem), CheckOptions());
+    return emulated.has_same_bits();
+  };
+  EXPECT_TRUE(same_bits({}));
+  EXPECT_FALSE(same_bits({"group_meets();  // nobody", ";  // nobody"})) << "a race";
+}
 
 /// The checks above would see it.
 TEST(OperandKernelsRun, FaultsAreSeen) {
@@ -174,14 +302,13 @@ TEST(OperandKernelsRun, FaultsAreSeen) {
   EXPECT_FALSE(check_of(kCases[7], {"if (kSink) weight +=", "if (false) weight +="}).passed());
   const auto beside = [](const Case& from, const Fault& fault) { return check_of(from, fault, Gains::kBeside); };
   EXPECT_FALSE(beside(kCases[0], {"multiply_add(-mean, of_weight, centred)", "centred + 1e-2f * of_weight"}).passed());
-  EXPECT_FALSE(beside(kCases[3], {"(!more || steps.h != h)", "!more"}).passed());
-  EXPECT_FALSE(beside(kCases[3], {"element.centred, at[half][t]", "1.0f, at[half][t]"}).passed());
+  EXPECT_FALSE(beside(kCases[3], {"if (kDk) move_gains_to(gains, p, b, steps.h, first_key);", ""}).passed());
+  EXPECT_FALSE(beside(kCases[3], {"at[e / 2][t] += element.gains", "at[e / 2][t] += 1.01f * element.gains"}).passed());
   EXPECT_FALSE(beside(kCases[4], {"  clear_empty_tiles(p, b, h, query_tile);", ""}).passed());
-  EXPECT_FALSE(
-      beside(kCases[4], {"[kFirstElementTarget + t] * element.centred", "[kFirstElementTarget + t]"}).passed());
+  EXPECT_FALSE(beside(kCases[4], {"gains[kFirstElementTarget + t]", "gains[kFirstElementTarget + t] * 1.1f"}).passed());
   const Case& ragged = case_named("OfElementsRagged");
   EXPECT_FALSE(beside(ragged, {"queries) return write_no_gains(p, b, h, query_tile);", "queries) return;"}).passed());
-  EXPECT_FALSE(beside(ragged, {"if (kDk) none.finish_group", "if (false) none.finish_group"}).passed());
+  EXPECT_FALSE(beside(ragged, {"if (kDk) move_gains_to(none", "if (false) move_gains_to(none"}).passed());
   EXPECT_FALSE(beside(case_named("OfElementsWithGivenDeltas"), {"if (kGivenDeltas) mean = 0.0f;", ""}).passed());
   EXPECT_FALSE(beside(kCases[7], {"mean = multiply_add(-of_sink, terms[m][half][1], mean)", "mean += 0.0f"}).passed());
 }
