@@ -181,7 +181,8 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"has_states", flag(mask.has_states())},
                                              {"mask_varies_with_batch", flag(mask.varies_with_batch)},
-                                             {"mask_varies_with_head", flag(mask.varies_with_head)}});
+                                             {"mask_varies_with_head", flag(mask.varies_with_head)},
+                                             {"mask_varies_with_query", flag(mask.varies_with_query)}});
 }
 
 /// `count` numbers of registers in an instruction, from `first` on.
@@ -280,6 +281,7 @@ MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction
   for (const NodeId term : knowledge.terms) {
     knowledge.varies_with_batch = knowledge.varies_with_batch || on[term].on(Axis::kBatch);
     knowledge.varies_with_head = knowledge.varies_with_head || on[term].on(Axis::kHead);
+    knowledge.varies_with_query = knowledge.varies_with_query || on[term].on(Axis::kQuery);
   }
   knowledge.same_in_every_call = !problem.problem.index_offsets && !analysis::keep_reads_operands(program);
   return knowledge;

@@ -26,7 +26,7 @@ struct MaskKnowledge {
   std::vector<NodeId> terms;
   bool has_states() const { return !terms.empty(); }
   /// The axes whose indices the states differ along.
-  bool varies_with_batch = false, varies_with_head = false;
+  bool varies_with_batch = false, varies_with_head = false, varies_with_query = false;
   /// The states are the same in every call, because the terms read nothing that a call binds.
   bool same_in_every_call = false;
 };

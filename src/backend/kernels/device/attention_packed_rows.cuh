@@ -66,14 +66,16 @@ struct KeyWalk {
     full = kMask == kScoreMask ? 0u : ballot(state == kFullTile);
     if (kMask == kListedMask && some != 0) look_closely(p, b);
   }
-  // Evaluates the mask until every tile is known to have a kept key and a masked one.
+  // Evaluates the mask until every tile is known to have a kept key and a masked one; once for all queries where it is
+  // the same for them, as lengths are: tiles without a masked key take longest.
   SCOREMOD_MEMBER void look_closely(const Arguments& p, int b) {
     constexpr int kTogether = kKeys < 32 ? kKeys : 32;
     constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;
     const int lane = threadIdx.x % 32, last_head = h + (kMaskVariesWithHead ? p.call.group - 1 : 0);
+    const int last = kMaskVariesWithQuery ? last_q : first_q;
     unsigned kept = 0, masked = 0;
     for (int head = h; head <= last_head; ++head) {
-      for (int q = first_q; q <= last_q; ++q) {
+      for (int q = first_q; q <= last; ++q) {
 #pragma unroll
         for (int i = 0; i < 64; i += 32) {
           const int kv = chunk * 64 + i + lane;

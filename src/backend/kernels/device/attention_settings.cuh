@@ -51,6 +51,7 @@ constexpr MaskKnowledge kMask = /*{mask}*/ kBandMask /*{}*/;
 constexpr bool kHasStates = /*{has_states}*/ false /*{}*/;
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
+constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;
 // Of Hopper kernels: threads of a block that copy tiles for the others, tiles of a kind that are copied ahead (keys of
 // the backward of queries: kKeyStages; of few queries' kernels: tiles that there is room for), and rows of each copy.
 constexpr int kProducers = /*{producers}*/ 0 /*{}*/;

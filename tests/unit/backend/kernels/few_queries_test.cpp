@@ -94,6 +94,17 @@ const ShapedCase kShapedCases[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
 
+TEST(FewQueries, LookAtAMaskOnceThatIsTheSameForAllQueries) {
+  const auto looks_at_all = [](const char* name) {
+    const AttentionProblem problem = case_of(name).problem;
+    const std::string text = attention_source(compiler::compile(problem), Direction::kForward, shape_of(problem, 16));
+    return text.find("kMaskVariesWithQuery = true") != std::string::npos;
+  };
+  EXPECT_FALSE(looks_at_all("lengths"));
+  EXPECT_FALSE(looks_at_all("mask by head of few queries"));
+  EXPECT_TRUE(looks_at_all("documents of few queries"));
+}
+
 /// Without parts that are merged.
 TEST(FewQueriesInOneShare, AreRight) {
   const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
@@ -131,6 +142,7 @@ TEST_P(FewQueryFaults, AreSeen) {
 }
 const PlantedFault kPlantedFaults[] = {
     {"FullWrongly", "lengths", {"full = some & ~masked", "full = some"}},
+    {"ForTheFirstQueryAlone", "documents of few queries", {"kMaskVariesWithQuery ? last_q : first_q", "first_q"}},
     {"EmptyWrongly", "lengths", {"some &= kept;", "some &= kept & ~masked;"}},
     {"NotWaitedFor",
      "one query of four heads",
