@@ -11,20 +11,19 @@
 namespace scoremod::test {
 
 void compile_library(const std::string& text, const std::string& path, const std::string& soname,
-                     const std::string& optimization) {
+                     const std::string& options) {
   const std::string source = path + ".cpp";
   std::ofstream(source) << text;
-  const std::string command =
-      concat(SCOREMOD_TEST_CXX, " -std=c++17 ", optimization, " -w -fno-builtin -ffp-contract=off -fPIC ", "-shared ",
-             soname.empty() ? "" : "-Wl,-soname,", soname, " -o ", path, " ", source);
+  const std::string command = concat(SCOREMOD_TEST_CXX, " ", SCOREMOD_TEST_HOST_FLAGS, " ", options, " -shared ",
+                                     soname.empty() ? "" : "-Wl,-soname,", soname, " -o ", path, " ", source);
   if (std::system(command.c_str()) != 0) fail_bug("generated code does not compile: ", command);
 }
 
-HostLibrary::HostLibrary(const std::string& text, const std::string& optimization) {
+HostLibrary::HostLibrary(const std::string& text, const std::string& options) {
   folder_ = (std::filesystem::temp_directory_path() / "scoremod_XXXXXX").string();
   if (mkdtemp(folder_.data()) == nullptr) fail_environment("no temporary folder ", folder_);
   const std::string library = folder_ + "/program.so";
-  compile_library(text, library, "", optimization);
+  compile_library(text, library, "", options);
   handle_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) fail_environment(dlerror());
 }

@@ -1,0 +1,16 @@
+// What the texts of emulated kernels include, in front of each of them: GCC has it compiled once
+// (tests/CMakeLists.txt).
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <math.h>
+#include <random>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <vector>
