@@ -163,6 +163,9 @@ TEST(KernelsBackend, PrefersAFixedOrderToALittleTime) {
   EXPECT_DOUBLE_EQ(candidates[0].predicted.milliseconds, 1.05 * predicted);
 }
 
+/// Rows that begin at no multiple of 16 bytes.
+constexpr Strides kOddRows{std::int64_t{4096} * 16 * 129, 129, std::int64_t{16} * 129, 1};
+
 TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
   const auto ids = [](const AttentionProblem& problem, Direction direction, const Target& target) {
     std::vector<UnsupportedReason> reasons;
@@ -184,10 +187,10 @@ TEST(KernelsBackend, SaysWhyThereAreNoHopperKernels) {
   problem.seq_q = 64;
   EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"engine_refused"});
   problem = problem_of(kCausal);
-  problem.o.strides = Strides{4096 * 16 * 129, 129, 16 * 129, 1};
+  problem.o.strides = kOddRows;
   EXPECT_EQ(ids(problem, Direction::kBackward, h200()), Ids{"copy_alignment"});
   problem = problem_of(kCausal);
-  problem.k.strides = Strides{4096 * 16 * 129, 129, 16 * 129, 1};
+  problem.k.strides = kOddRows;
   EXPECT_EQ(forward_ids(h200()), Ids{"copy_alignment"});
   problem = problem_of(kCausal);
   problem.dtype_o = DType::kF32;

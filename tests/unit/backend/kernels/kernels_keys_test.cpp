@@ -97,7 +97,7 @@ TEST(KernelsBackend, IsVerifiedByASmallProblemWhoseRowsAreAlignedAlike) {
   for (const std::int64_t gap : {0, 1, 4, 8, 129}) {
     AttentionProblem problem = problem_of(kCausal);
     const std::int64_t row = problem.dim_qk + gap;
-    problem.k.strides = Strides{16 * 4096 * row, 4096 * row, row, 1};
+    problem.k.strides = Strides{std::int64_t{16} * 4096 * row, 4096 * row, row, 1};
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     EXPECT_TRUE(keys_of(compiled) == keys_of(verification::trial_problem(compiled))) << "gap " << gap;
   }
