@@ -345,10 +345,10 @@ std::vector<std::string> attention_modules(const compiler::CompiledProblem& comp
                                            const TileShape& shape, std::span<const OperandTarget> targets) {
   if (direction == Direction::kForward) return {attention_source(compiled, direction, shape)};
   const OperandText operands(compiled, targets);
-  // Both have the kernel of rows; the first one's runs.
   const std::string before =
       concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside), text_of_rows(shape));
-  return {concat(before, text_of_queries(shape), text_of_tile_states(compiled, direction),
+  // The keys' take longest to compile: small kernels are with those of queries.
+  return {concat(before, text_of_row_kernel(), text_of_queries(shape), text_of_tile_states(compiled, direction),
                  text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals()),
           concat(before, text_of_keys(shape))};
 }

@@ -11,12 +11,13 @@
 namespace scoremod::embedded {
 extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
     kAttentionPrimitives, kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram,
-    kAttentionMaskRanges, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionBackwardRows,
-    kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients, kAttentionBackwardKeys,
-    kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles, kHopperForwardTiles,
-    kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperBackwardKeys, kHopperQuerySums,
-    kHopperBackwardFused, kHopperWriteQueries, kAttentionPackedRows, kAttentionParts, kAttentionFewQueries,
-    kHopperFewQueries, kAttentionDifferences, kAttentionDiagonals, kAttentionDifferenceTotals, kExactSum;
+    kAttentionMaskRanges, kAttentionTileStates, kAttentionSoftmax, kAttentionForward, kAttentionRowTerms,
+    kAttentionBackwardRows, kAttentionQueryGradients, kAttentionBackwardQueries, kAttentionKeyGradients,
+    kAttentionBackwardKeys, kAttentionOperandTargets, kAttentionOperandTotals, kHopperPrimitives, kHopperTiles,
+    kHopperForwardTiles, kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperKeyGroups,
+    kHopperBackwardKeys, kHopperQuerySums, kHopperBackwardFused, kHopperWriteQueries, kAttentionPackedRows,
+    kAttentionParts, kAttentionFewQueries, kHopperFewQueries, kAttentionDifferences, kAttentionDiagonals,
+    kAttentionDifferenceTotals, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -46,36 +47,39 @@ std::string text_of_queries(const TileShape& shape) {
 }
 std::string text_of_keys(const TileShape& shape) {
   const bool hopper = shape.family == Family::kHopper;
-  return concat(embedded::kAttentionKeyGradients,
-                hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys,
-                shape.fused ? embedded::kHopperBackwardFused : "");
+  return concat(embedded::kAttentionKeyGradients, hopper ? embedded::kHopperKeyGroups : "",
+                shape.fused ? embedded::kHopperBackwardFused
+                : hopper    ? embedded::kHopperBackwardKeys
+                            : embedded::kAttentionBackwardKeys);
 }
 std::string text_of_rows(const TileShape& shape) {
-  return concat(embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals,
+  return concat(embedded::kAttentionRowTerms, embedded::kAttentionDiagonals,
                 shape.fused ? embedded::kHopperQuerySums : "");
 }
+std::string_view text_of_row_kernel() { return embedded::kAttentionBackwardRows; }
 
 std::string text_of_kernels(Direction direction, const TileShape& shape) {
   if (direction == Direction::kForward) return concat(embedded::kAttentionSoftmax, text_of_forward(shape));
-  return concat(text_of_rows(shape), text_of_queries(shape), text_of_keys(shape));
+  return concat(text_of_rows(shape), text_of_row_kernel(), text_of_queries(shape), text_of_keys(shape));
 }
 
 std::uint64_t revision_of_texts() {
   static const std::uint64_t revision = [] {
-    const std::string all = concat(
-        embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
-        embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionElements,
-        embedded::kAttentionTiles, embedded::kAttentionProducts, embedded::kAttentionDropout,
-        embedded::kAttentionProgram, embedded::kAttentionMaskRanges, embedded::kAttentionTileStates,
-        embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionBackwardRows,
-        embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients,
-        embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals,
-        embedded::kHopperPrimitives, embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
-        embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperBackwardKeys,
-        embedded::kHopperQuerySums, embedded::kHopperBackwardFused, embedded::kHopperWriteQueries,
-        embedded::kAttentionPackedRows, embedded::kAttentionParts, embedded::kAttentionFewQueries,
-        embedded::kHopperFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
-        embedded::kAttentionDifferenceTotals, embedded::kExactSum);
+    const std::string all =
+        concat(embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask,
+               embedded::kAttentionArguments, embedded::kAttentionSettings, embedded::kAttentionPrimitives,
+               embedded::kAttentionElements, embedded::kAttentionTiles, embedded::kAttentionProducts,
+               embedded::kAttentionDropout, embedded::kAttentionProgram, embedded::kAttentionMaskRanges,
+               embedded::kAttentionTileStates, embedded::kAttentionSoftmax, embedded::kAttentionForward,
+               embedded::kAttentionRowTerms, embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients,
+               embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients, embedded::kAttentionBackwardKeys,
+               embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals, embedded::kHopperPrimitives,
+               embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
+               embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperKeyGroups,
+               embedded::kHopperBackwardKeys, embedded::kHopperQuerySums, embedded::kHopperBackwardFused,
+               embedded::kHopperWriteQueries, embedded::kAttentionPackedRows, embedded::kAttentionParts,
+               embedded::kAttentionFewQueries, embedded::kHopperFewQueries, embedded::kAttentionDifferences,
+               embedded::kAttentionDiagonals, embedded::kAttentionDifferenceTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
@@ -13,8 +14,9 @@ namespace scoremod::backend::kernels {
 /// Of the backward's kernels those of queries, and those of keys.
 std::string text_of_queries(const TileShape& shape);
 std::string text_of_keys(const TileShape& shape);
-/// What both read: rows' terms, and so the kernel that makes them.
+/// What both read: rows' terms. And the kernel that makes them.
 std::string text_of_rows(const TileShape& shape);
+std::string_view text_of_row_kernel();
 /// All of a direction's.
 std::string text_of_kernels(Direction direction, const TileShape& shape);
 

@@ -12,7 +12,7 @@
 #include "problem/implied_operands.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kAttentionBackwardRows, kAttentionDiagonals, kAttentionQueryGradients,
+extern const std::string_view kAttentionRowTerms, kAttentionBackwardRows, kAttentionDiagonals, kAttentionQueryGradients,
     kAttentionKeyGradients, kAttentionOperandProgram, kAttentionOperandTotals, kAttentionOperandGradients;
 }  // namespace scoremod::embedded
 
@@ -72,8 +72,9 @@ std::string operand_source(const compiler::CompiledProblem& problem, std::span<c
                            const TileShape& shape, std::optional<std::string_view> primitives) {
   const OperandText text(problem, targets);
   return concat(text_before_kernels(problem, Direction::kBackward, shape, primitives, text, Gains::kApart),
-                embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals, embedded::kAttentionQueryGradients,
-                embedded::kAttentionKeyGradients, text.program(), embedded::kAttentionOperandGradients, text.totals(),
+                embedded::kAttentionRowTerms, embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals,
+                embedded::kAttentionQueryGradients, embedded::kAttentionKeyGradients, text.program(),
+                embedded::kAttentionOperandGradients, text.totals(),
                 text_of_tile_states(problem, Direction::kBackward));
 }
 

@@ -27,7 +27,7 @@ struct AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit
-  float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_backward_rows.cuh
+  float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_row_terms.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   int* order;          ///< of rows of tiles, by their states, see attention_tile_states.cuh; null where it is their own
   float* parts;        ///< of few queries' rows, see attention_parts.cuh

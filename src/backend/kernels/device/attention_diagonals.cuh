@@ -4,7 +4,7 @@
 // of its rows; attention_operand_diagonals_I adds those of all groups.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
+#include "backend/kernels/device/attention_row_terms.cuh"
 
 constexpr int kDiagonalRows = 64, kDiagonalThreads = 128;                     // of a group
 constexpr int kDiagonalGroups = (kFused ? kKeys : kQueries) / kDiagonalRows;  // of a block

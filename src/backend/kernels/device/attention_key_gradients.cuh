@@ -2,7 +2,7 @@
 // by plain sums.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
+#include "backend/kernels/device/attention_row_terms.cuh"
 
 static_assert(kKeys == kWarps * 16, "a tile of keys is a block's");
 static_assert(kQueries % kStep == 0 && kStep % kPart == 0, "a tile of queries is a number of steps");

@@ -2,7 +2,7 @@
 // that of a learned sink, which rows' terms are enough for.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
+#include "backend/kernels/device/attention_row_terms.cuh"
 
 SCOREMOD_FUNCTION void store_sink_gradient(const Arguments& p, float gradient, int h) {
   /*{sink_store}*/

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "backend/kernels/device/attention_diagonals.cuh"
-#include "backend/kernels/device/hopper_backward_keys.cuh"
+#include "backend/kernels/device/hopper_key_groups.cuh"
 #include "backend/kernels/device/hopper_query_sums.cuh"
 
 // Each group makes half of what a step's queries gain: half of the dims, or half of the queries.

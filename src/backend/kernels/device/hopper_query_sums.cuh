@@ -4,7 +4,7 @@
 // floats.
 #pragma once
 
-#include "backend/kernels/device/attention_backward_rows.cuh"
+#include "backend/kernels/device/attention_row_terms.cuh"
 #include "backend/kernels/device/hopper_tiles.cuh"
 
 constexpr int kBoxSums = 64 * 64;
