@@ -1,0 +1,269 @@
+#include "device/attention_kernel_calls.hpp"
+
+#include <cstring>
+
+#include "backend/cuda/kernel_cache.hpp"
+#include "backend/kernels/attention_plans.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "base/element.hpp"
+#include "base/fail.hpp"
+#include "compiler/pipeline.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using problem::TensorRole;
+
+constexpr int kRounds = 11;
+
+constexpr Timed kTimed[] = {
+    {"full", kPlain},
+    {"causal", kCausal},
+    {"documents", kDocuments},
+    {"documents causal",
+     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id & kv_idx <= "
+     "q_idx"},
+    // One of 2048 and four of 512.
+    {"unequal documents",
+     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = max(q_id, 3) == max(kv_id, "
+     "3)"},
+    {"soft cap", "value = tanh(score * 0.02) * 50.0"},
+    {"2-d neighbourhood",
+     "value = score\nkeep = abs(q_idx // 64 - kv_idx // 64) <= 4 & abs(q_idx % 64 - kv_idx % 64) <= 4"},
+    {"window 512", "value = score\nkeep = kv_idx <= q_idx & q_idx - kv_idx < 512"},
+    {"prefix 1024", "value = score\nkeep = kv_idx < 1024 | kv_idx <= q_idx"},
+    {"dilated 2", "value = score\nkeep = (q_idx - kv_idx) % 2 == 0"},
+    {"global 64 and window 512", "value = score\nkeep = kv_idx < 64 | q_idx < 64 | abs(q_idx - kv_idx) < 512"},
+    {"documents of heads",
+     "operand q_id: i32 [b, h, q_idx]\noperand kv_id: i32 [b, h, kv_idx]\nvalue = score\nkeep = q_id == kv_id"},
+    // What nodes cost: each has one kind more than another.
+    {"ten sums and products",
+     "value = ((((score * 1.1 + 0.1) * score + 0.2) * score + 0.3) * score + 0.4) * score + 0.5"},
+    {"alibi", "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)"},
+    {"read by query", "operand x: f32 [q_idx]\nvalue = score * x"},
+    {"read by key", "operand x: f32 [kv_idx]\nvalue = score * x"},
+    {"bias", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"},
+    {"relative table", kRelativeTable},
+    {"t5 buckets", kBuckets},
+    {"quotient", "value = score / (1.0 + abs(score))"},
+    {"floor division", "value = score + f32((q_idx + kv_idx) // 7)"},
+    {"exponential", "value = score * exp(score)"},
+    {"logarithm", "value = log(1.5 + abs(score))"},
+    {"sigmoid", "value = sigmoid(score)"},
+    {"sine", "value = sin(score)"},
+    {"power", "value = pow(1.5 + abs(score), 1.3)"},
+    {"gelu", "value = gelu(score)"},
+    // What gradients of operands cost.
+    {"learned relative table", kRelativeTable, {}, DType::kBF16, true},
+    {"learned t5 buckets", kBuckets, {}, DType::kBF16, true},
+    {"learned slopes, causal", kSlopes, {}, DType::kBF16, true},
+    {"learned slopes, head dim 64", kSlopes, {.dim = 64}, DType::kBF16, true},
+    {"learned t5 buckets, head dim 64", kBuckets, {.dim = 64}, DType::kBF16, true},
+    {"learned numbers of queries", "operand x: f32 [q_idx]\nvalue = score + x", {}, DType::kBF16, true},
+    {"learned numbers of keys", "operand x: f32 [kv_idx]\nvalue = score + x", {}, DType::kBF16, true},
+    {"learned numbers of keys and heads",
+     "operand x: f32 [kv_idx]\noperand y: f32 [h]\nvalue = score * y + x",
+     {},
+     DType::kBF16,
+     true},
+    {"documents, alibi and soft cap",
+     "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\noperand x: f32 [h]\nvalue = 50.0 * tanh((score + x "
+     "* "
+     "f32(kv_idx - q_idx)) / 50.0)\nkeep = q_id == kv_id"},
+    // What sizes cost.
+    {"full, head dim 64", kPlain, {.dim = 64}},
+    {"documents, head dim 64", kDocuments, {.dim = 64}},
+    {"full, head dim 256", kPlain, {.dim = 256}},
+    {"causal, 16384", kCausal, {.batch = 1, .seq_q = 16384, .seq_kv = 16384}},
+    {"causal, 512 of 64", kCausal, {.batch = 16, .seq_q = 512, .seq_kv = 512, .dim = 64}},
+    {"causal, grouped heads", kCausal, {.batch = 1, .heads_q = 32, .heads_kv = 8, .seq_q = 8192, .seq_kv = 8192}},
+    {"one query", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 1, .seq_kv = 8192}},
+    {"eight queries", kPlain, {.batch = 16, .heads_q = 32, .heads_kv = 8, .seq_q = 8, .seq_kv = 8192}},
+    // Of float32.
+    {"full f32", kPlain, {}, DType::kF32},
+    {"causal f32", kCausal, {}, DType::kF32},
+    {"documents f32", kDocuments, {}, DType::kF32},
+    {"full f32, 1024 of 64", kPlain, {.seq_q = 1024, .seq_kv = 1024, .dim = 64}, DType::kF32},
+    {"full f32, head dim 256", kPlain, {.batch = 1, .dim = 256}, DType::kF32},
+};
+
+double median_of(std::vector<double> times) {
+  std::ranges::nth_element(times, times.begin() + kRounds / 2);
+  return times[kRounds / 2];
+}
+
+/// Of several plans of one call, which run in turns.
+template <class Plan, class Tensors>
+std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& plans, const Tensors& tensors,
+                                     const CallParameters& parameters) {
+  std::size_t bytes = 0;
+  for (const auto& plan : plans) bytes = std::max(bytes, plan->workspace_bytes());
+  const cuda::DeviceMemory memory(bytes);
+  const std::span<std::byte> workspace(static_cast<std::byte*>(memory.data()), memory.bytes());
+  std::vector<std::vector<double>> times(plans.size());
+  for (int round = -2; round < kRounds; ++round)
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      cuda::DeviceTimer timer;
+      timer.start();
+      plans[i]->execute(tensors, parameters, workspace);
+      const double ms = timer.stop();
+      if (round >= 0) times[i].push_back(ms);
+    }
+  std::vector<double> medians;
+  for (std::vector<double>& of_plan : times) medians.push_back(median_of(std::move(of_plan)));
+  return medians;
+}
+
+std::string describe(const TileShape& shape) {
+  return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
+                shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
+                shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
+                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks, " heads together ",
+                shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
+                shape.dq_order == DqOrder::kLateFence        ? ", late fence"
+                : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"
+                                                             : "");
+}
+
+}  // namespace
+
+std::span<const Timed> timed_problems() { return kTimed; }
+const Timed& timed_problem(const std::string& name) { return *std::ranges::find(kTimed, name, &Timed::name); }
+
+AttentionProblem problem_of(const Timed& timed) {
+  AttentionProblem p;
+  p.batch = timed.sizes.batch;
+  p.heads_q = timed.sizes.heads_q;
+  p.heads_kv = timed.sizes.heads_kv;
+  p.seq_q = timed.sizes.seq_q;
+  p.seq_kv = timed.sizes.seq_kv;
+  p.dim_qk = p.dim_v = timed.sizes.dim;
+  p.dtype = timed.dtype;
+  p.backward = p.stats = true;
+  p.program = Program::parse(timed.program);
+  for (const OperandDecl& decl : p.program.operands()) {
+    p.operands.push_back(problem::default_spec(p, decl));
+    if (decl.is_table()) p.operands.back().shape = {257};
+    if (decl.axes[2] && decl.axes[3]) p.operands.back().dtype = p.dtype;
+    p.operands.back().gradient = timed.learned;
+  }
+  return p;
+}
+
+Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
+  const auto upload = [&](const std::vector<std::byte>& bytes) {
+    memory_.emplace_back(bytes.size());
+    memory_.back().upload(bytes.data(), bytes.size());
+    return memory_.back().data();
+  };
+  const auto filled = [&](const std::vector<std::byte>& from, std::size_t count) {
+    std::vector<std::byte> bytes(count);
+    for (std::size_t at = 0; at < count; at += from.size())
+      std::memcpy(bytes.data() + at, from.data(), std::min(from.size(), count - at));
+    return upload(bytes);
+  };
+  const auto tensor = [&](const std::vector<std::byte>& from, TensorRole role) {
+    return filled(from, problem::bytes_of(problem, role));
+  };
+  const auto room = [&](TensorRole role) {
+    memory_.emplace_back(problem::bytes_of(problem, role));
+    return memory_.back().data();
+  };
+  forward.q = backward.q = tensor(inputs.q, TensorRole::kQ);
+  forward.k = backward.k = tensor(inputs.k, TensorRole::kK);
+  forward.v = backward.v = tensor(inputs.v, TensorRole::kV);
+  backward.d_o = tensor(inputs.d_o, TensorRole::kO);
+  backward.o = forward.o = room(TensorRole::kO);
+  memory_.emplace_back(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seq_q) * sizeof(float));
+  backward.lse = forward.lse = static_cast<float*>(memory_.back().data());
+  backward.dq = room(TensorRole::kQ);
+  backward.dk = room(TensorRole::kK);
+  backward.dv = room(TensorRole::kV);
+  for (const OperandSpec& operand : problem.operands) {
+    // Eight documents of one length, or numbers around 1.
+    constexpr std::int64_t kRepeated = 4096 * 7;
+    std::vector<std::byte> bytes(kRepeated * size_of(operand.dtype));
+    for (std::int64_t i = 0; i < kRepeated; ++i) {
+      const bool ids = operand.dtype == DType::kI32;
+      store_element(bytes.data(), operand.dtype, i,
+                    ids ? static_cast<double>(i % 4096 / 512) : 1 + static_cast<double>(i % 7) / 16);
+    }
+    operands_.push_back(filled(bytes, problem::bytes_of(operand)));
+  }
+  for (const OperandSpec& operand : problem.operands) {
+    if (operand.gradient) memory_.emplace_back(problem::bytes_of(operand));
+    gradients_.push_back(operand.gradient ? memory_.back().data() : nullptr);
+  }
+  forward.operands = backward.operands = operands_;
+  backward.d_operands = gradients_;
+  parameters.scale = problem.effective_scale();
+}
+
+void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
+  const std::string line =
+      concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_blocks > 0 ? "/persistent" : "",
+             R"(", "direction": ")", direction, R"(", "shape": ")", describe(shape), R"(", "ms": )", ms, "}");
+  std::printf("%s\n", line.c_str());
+  test::record_line(line);
+}
+
+std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction) {
+  if (direction == Direction::kForward) return {};
+  return operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+}
+
+std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
+                                    const TileShape& shape) {
+  return {cuda::cached_kernels(attention_source(compiled, direction, shape, {}, targets_of(compiled, direction)),
+                               shape.instructions())};
+}
+
+const Call& call_of(const Timed& timed, const AttentionProblem& problem) {
+  static const ProblemInputs inputs = random_inputs(problem_of(kTimed[0]));
+  static const Timed* made = nullptr;
+  static std::unique_ptr<Call> call;
+  if (made != &timed) {
+    call.reset();
+    call = std::make_unique<Call>(problem, inputs);
+    made = &timed;
+  }
+  return *call;
+}
+
+void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call) {
+  const TileShape shape = tile_shape(problem, Direction::kForward);
+  const auto forward = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
+  const cuda::DeviceMemory memory(forward->workspace_bytes());
+  forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
+}
+
+bool builds_alone() { return std::string(std::getenv("SCOREMOD_DEVICE_TIMES")) == "build"; }
+
+void time_forwards(const Timed& timed, const std::vector<TileShape>& shapes) {
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  std::vector<std::unique_ptr<ForwardPlan>> plans;
+  for (const TileShape& shape : shapes)
+    plans.push_back(forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape)));
+  if (builds_alone()) return;
+  const Call& call = call_of(timed, problem);
+  const std::vector<double> times = medians_in_turns(plans, call.forward, call.parameters);
+  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "forward", shapes[i], times[i]);
+}
+
+void time_backwards(const Timed& timed, const std::vector<TileShape>& shapes) {
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  std::vector<std::unique_ptr<BackwardPlan>> plans;
+  for (const TileShape& shape : shapes)
+    plans.push_back(backward_plan(compiled, shape, modules_of(compiled, Direction::kBackward, shape),
+                                  targets_of(compiled, Direction::kBackward)));
+  if (builds_alone()) return;
+  const Call& call = call_of(timed, problem);
+  run_forward(problem, compiled, call);
+  const std::vector<double> times = medians_in_turns(plans, call.backward, call.parameters);
+  for (std::size_t i = 0; i < plans.size(); ++i) record_time(timed, "backward", shapes[i], times[i]);
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/cuda/device.hpp"
+#include "backend/kernels/operand_source.hpp"
+#include "backend/kernels/tile_shape.hpp"
+#include "backend/plan.hpp"
+#include "compiler/compiled_problem.hpp"
+#include "device/device_fixture.hpp"
+
+// What is timed of the attention kernels, and how, where SCOREMOD_DEVICE_TIMES is set.
+
+namespace scoremod::backend::kernels {
+
+constexpr int kHopper = 90;  ///< the compute capability that Hopper kernels run on
+
+struct Sizes {
+  std::int64_t batch = 4, heads_q = 16, heads_kv = 16, seq_q = 4096, seq_kv = 4096, dim = 128;
+};
+
+struct Timed {
+  const char* name;
+  const char* program;
+  Sizes sizes = {};
+  DType dtype = DType::kBF16;
+  bool learned = false;  ///< with the gradients of its operands, which Hopper kernels alone sum beside the others
+};
+
+constexpr const char* kPlain = "value = score";
+constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
+constexpr const char* kDocuments =
+    "operand q_id: i32 [b, q_idx]\noperand kv_id: i32 [b, kv_idx]\nvalue = score\nkeep = q_id == kv_id";
+constexpr const char* kRelativeTable =
+    "table x: f32 rank 1\nvalue = score + x[max(min(kv_idx - q_idx, 128), -128) + 128]";
+/// As the zoo's t5_bias has them, of one head.
+constexpr const char* kBuckets =
+    "table x: f32 rank 1\nvalue = score + x[select(abs(kv_idx - q_idx) < 8, abs(kv_idx - q_idx), min(15, 8 + "
+    "i32(log(f32(max(abs(kv_idx - q_idx), 1)) / 8.0) / 2.7725887 * 8.0))) + select(kv_idx > q_idx, 16, 0)]";
+constexpr const char* kSlopes = "operand x: f32 [h]\nvalue = score + x * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx";
+/// At the size that others' times are known at. The first two have nothing else that takes time.
+std::span<const Timed> timed_problems();
+const Timed& timed_problem(const std::string& name);
+AttentionProblem problem_of(const Timed& timed);
+
+/// Random tensors of one call on the device.
+class Call {
+ public:
+  /// `inputs` of any of the timed problems, of which as much is taken as there is room for: operands are made here.
+  Call(const AttentionProblem& problem, const ProblemInputs& inputs);
+
+  ForwardTensors forward;
+  BackwardTensors backward;
+  CallParameters parameters;
+
+ private:
+  std::vector<cuda::DeviceMemory> memory_;
+  std::vector<const void*> operands_;
+  std::vector<void*> gradients_;
+};
+
+/// Of a timed problem, whose forward has not run. Those of one problem at a time are kept.
+const Call& call_of(const Timed& timed, const AttentionProblem& problem);
+
+/// The operands whose gradients a backward writes beside dq, dk and dv.
+std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction);
+/// Compiled, or from the store.
+std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
+                                    const TileShape& shape);
+/// A backward reads what the forward wrote.
+void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call);
+
+/// Whether plans are to be built alone, into the store, which several processes may do at once.
+bool builds_alone();
+void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms);
+/// Record the median times of one direction in these shapes, which run one after the other in every round.
+void time_forwards(const Timed& timed, const std::vector<TileShape>& shapes);
+void time_backwards(const Timed& timed, const std::vector<TileShape>& shapes);
+
+class AttentionKernelTimes : public test::OnDevice, public ::testing::WithParamInterface<int> {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (!IsSkipped() && std::getenv("SCOREMOD_DEVICE_TIMES") == nullptr) GTEST_SKIP() << "no times are asked for";
+  }
+};
+
+}  // namespace scoremod::backend::kernels

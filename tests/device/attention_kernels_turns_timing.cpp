@@ -1,0 +1,125 @@
+// Times of the attention kernels in one shape beside another, in turns.
+
+#include <string>
+#include <vector>
+
+#include "backend/cuda/device.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/attention_kernel_calls.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// Of these, forwards with persistent blocks are timed beside those with a block for each tile of queries, in turns.
+constexpr const char* kPersistentTimed[] = {"full",
+                                            "causal",
+                                            "documents",
+                                            "documents causal",
+                                            "unequal documents",
+                                            "window 512",
+                                            "prefix 1024",
+                                            "dilated 2",
+                                            "2-d neighbourhood",
+                                            "global 64 and window 512",
+                                            "soft cap",
+                                            "full, head dim 64",
+                                            "documents, head dim 64",
+                                            "full, head dim 256",
+                                            "causal, 16384",
+                                            "causal, grouped heads",
+                                            "causal, 512 of 64"};
+
+class PersistentAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(PersistentAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kPersistentTimed[GetParam()]);
+  const AttentionProblem problem = problem_of(timed);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(),
+                        persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)});
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));
+
+/// Of these, both directions are timed with blocks that have heads' tiles in several orders, in turns.
+constexpr const char* kDealtTimed[] = {"full",
+                                       "causal",
+                                       "causal, 16384",
+                                       "causal, grouped heads",
+                                       "prefix 1024",
+                                       "unequal documents",
+                                       "global 64 and window 512"};
+
+class TileOrderAttentionKernelTimes : public AttentionKernelTimes {};
+
+std::vector<TileShape> dealt(const TileShape& shape) {
+  std::vector<TileShape> shapes;
+  for (const int heads : {1, 0, 8, 16}) {
+    shapes.push_back(shape);
+    shapes.back().heads_together = heads;
+  }
+  for (const int heads : {0, 16}) {
+    shapes.push_back(shape);
+    shapes.back().heads_together = heads;
+    shapes.back().ordered = true;
+  }
+  return shapes;
+}
+
+TEST_P(TileOrderAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kDealtTimed[GetParam()]);
+  const AttentionProblem problem = problem_of(timed);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  time_forwards(timed, dealt(hopper_shapes(problem, Direction::kForward).front()));
+  time_forwards(timed, dealt(persistent_hopper_shape(problem, cuda::describe_current_device().multiprocessors)));
+  time_backwards(timed, dealt(hopper_fused_shape(problem)));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, TileOrderAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kDealtTimed))));
+
+/// Of these, backwards by two kernels are timed beside those that add dq up beside dk and dv, in turns.
+constexpr const char* kLearnedTimed[] = {"learned slopes, causal",
+                                         "learned t5 buckets",
+                                         "learned relative table",
+                                         "learned numbers of keys",
+                                         "learned numbers of keys and heads",
+                                         "learned slopes, head dim 64",
+                                         "learned t5 buckets, head dim 64"};
+
+class LearnedAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(LearnedAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kLearnedTimed[GetParam()]);
+  const AttentionProblem problem = problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  const std::vector<OperandTarget> targets = targets_of(compiled, Direction::kBackward);
+  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
+  shapes.resize(1);
+  ASSERT_TRUE(hopper_fused_objections(problem, targets).empty());
+  shapes.push_back(hopper_fused_shape(problem));
+  time_backwards(timed, shapes);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, LearnedAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kLearnedTimed))));
+
+/// Of these, the orders in which a fused backward may add dq up, in turns.
+constexpr const char* kOrdersTimed[] = {"full", "causal", "documents", "soft cap", "full, head dim 64"};
+
+class DqOrderAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(DqOrderAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kOrdersTimed[GetParam()]);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  std::vector<TileShape> shapes(3, hopper_fused_shape(problem_of(timed)));
+  shapes[1].dq_order = DqOrder::kLateFence;
+  shapes[2].dq_order = DqOrder::kEarlyAdditions;
+  time_backwards(timed, shapes);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, DqOrderAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kOrdersTimed))));
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
