@@ -1,6 +1,6 @@
-// What hopper_backward_keys and hopper_backward_fused are made of: one warpgroup that copies queries and their gradients
-// ahead and others that have 64 keys each. While a group turns the scores of a step into weights and gradients, the other
-// groups' products run.
+// What hopper_backward_keys and hopper_backward_fused are made of: one warpgroup that copies queries and their
+// gradients ahead and others that have 64 keys each. While a group turns the scores of a step into weights and
+// gradients, the other groups' products run.
 #pragma once
 
 #include "backend/kernels/device/attention_key_gradients.cuh"
