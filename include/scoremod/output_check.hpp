@@ -14,7 +14,11 @@ struct ErrorBound {
   double band = 0;         ///< the rounding band
   double scale = 0;        ///< the oracle's own size in the same norm
 
-  double tolerance() const { return 2 * plain_error + band; }
+  static constexpr double kBandAlone = 3;
+  /// Twice the plain evaluation's error and the band. Moves add in quadrature there, as if each were one standard
+  /// deviation, where one that is uniform has 0.6 of that: of single elements one in twelve is beyond it. Where the
+  /// plain evaluation has no error, which else leaves room for that, it is three times the band.
+  double tolerance() const { return plain_error > 0 ? 2 * plain_error + band : kBandAlone * band; }
   bool holds() const { return error <= tolerance(); }
   /// False where rounding alone may be as large as the output, such as a gradient whose terms cancel: relative numbers
   /// mean nothing there.

@@ -61,8 +61,8 @@ void judge(const char* norm, const ErrorBound& bound, OutputCheck& check) {
   if (bound.holds()) return;
   check.problems.push_back(concat("the error in the ", norm, " norm is ", bound.error, ", expected at most ",
                                   bound.tolerance(), " (twice the plain evaluation's ", bound.plain_error,
-                                  ", and a rounding band of ", bound.band, "); the oracle's own norm is ",
-                                  bound.scale));
+                                  ", and a rounding band of ", bound.band,
+                                  ", or three of it alone); the oracle's own norm is ", bound.scale));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "scoremod/output_check.hpp"
+
 namespace scoremod::verification {
 namespace {
 
@@ -126,6 +128,19 @@ TEST(LseError, IsAbsoluteAndExactForInfinities) {
   EXPECT_FALSE(judge(3000, 3.01).right());
   EXPECT_FALSE(judge(45, -1e30).right());
   EXPECT_FALSE(judge(45, kInfinity).right());
+}
+
+TEST(ErrorBound, HasMoreOfTheBandWhereThePlainEvaluationTellsNothing) {
+  ErrorBound bound;
+  bound.error = 2.9;
+  bound.band = 1;
+  EXPECT_TRUE(bound.holds());
+  bound.error = 3.1;
+  EXPECT_FALSE(bound.holds());
+  bound.plain_error = 1.1;
+  EXPECT_TRUE(bound.holds());
+  bound.plain_error = 0.9;
+  EXPECT_FALSE(bound.holds());
 }
 
 }  // namespace
