@@ -6,21 +6,18 @@
 #include <gtest/gtest.h>
 
 #include "compiler/pipeline.hpp"
+#include "support/willing_engine.hpp"
 
 namespace scoremod::explaining {
 namespace {
 
 /// An engine of the host of which only its plans' times are known.
-class TimedEngine : public backend::Backend {
+class TimedEngine : public test::WillingEngine {
  public:
   TimedEngine(const char* name, double milliseconds, std::optional<std::size_t> workspace = {})
       : name_(name), milliseconds_(milliseconds), workspace_(workspace) {}
   const char* name() const override { return name_; }
   bool offers(const backend::Task&) const override { return true; }
-  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
-                                            const backend::Target*) const override {
-    return {};
-  }
   std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
                                              const backend::Target&, std::vector<UnsupportedReason>&) const override {
     backend::Candidate candidate;

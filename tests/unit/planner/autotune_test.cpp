@@ -10,6 +10,7 @@
 
 #include "backend/backend.hpp"
 #include "compiler/pipeline.hpp"
+#include "support/willing_engine.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -32,13 +33,9 @@ class LookingBackward final : public backend::BackwardPlan {
   mutable bool found_numbers = true;
 };
 
-class OnHost final : public backend::Backend {
+class OnHost final : public test::WillingEngine {
  public:
   const char* name() const override { return "on_host"; }
-  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
-                                            const backend::Target*) const override {
-    return {};
-  }
   std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task&,
                                              const backend::Target&, std::vector<UnsupportedReason>&) const override {
     return {};

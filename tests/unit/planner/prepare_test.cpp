@@ -14,6 +14,7 @@
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
 #include "support/scratch_folder.hpp"
+#include "support/willing_engine.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -39,13 +40,9 @@ std::vector<std::string> ids(const std::vector<UnsupportedReason>& reasons) {
 }
 
 /// An engine of the host whose backward needs more memory than its forward.
-class HungryBackward final : public backend::Backend {
+class HungryBackward final : public test::WillingEngine {
  public:
   const char* name() const override { return "hungry"; }
-  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
-                                            const backend::Target*) const override {
-    return {};
-  }
   std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
                                              const backend::Target&, std::vector<UnsupportedReason>&) const override {
     backend::Candidate candidate;
@@ -94,14 +91,10 @@ class MeetingRecipe final : public backend::Recipe {
 };
 
 /// An engine of the host that makes the gradients of operands in a pass of their own.
-class PassOfItsOwn : public backend::Backend {
+class PassOfItsOwn : public test::WillingEngine {
  public:
   const char* name() const override { return "apart"; }
   bool offers(const backend::Task&) const override { return true; }
-  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
-                                            const backend::Target*) const override {
-    return {};
-  }
   std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
                                              const backend::Target&, std::vector<UnsupportedReason>&) const override {
     backend::Candidate candidate;

@@ -5,6 +5,7 @@
 #include "backend/direct_recipe.hpp"
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
+#include "support/willing_engine.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -23,15 +24,11 @@ class NothingBackward final : public backend::BackwardPlan {
 };
 
 /// Says what it is asked to say, and runs nothing.
-class TalkingBackend final : public backend::Backend {
+class TalkingBackend final : public test::WillingEngine {
  public:
   explicit TalkingBackend(bool reads_lse) : reads_lse_(reads_lse) {}
   const char* name() const override { return "talking"; }
   bool backward_reads_lse() const override { return reads_lse_; }
-  std::vector<UnsupportedReason> objections(const compiler::CompiledProblem&, const backend::Task&,
-                                            const backend::Target*) const override {
-    return {};
-  }
   std::vector<backend::Candidate> candidates(const compiler::CompiledProblem&, const backend::Task& task,
                                              const backend::Target&, std::vector<UnsupportedReason>&) const override {
     backend::Candidate candidate;
