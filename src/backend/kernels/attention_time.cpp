@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "base/fail.hpp"
@@ -76,14 +75,6 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const M
   if (mask.varies_with_head) pairs *= static_cast<double>(p.heads_q);
   return pairs / kMeasuredPairs * (kStates + work.partial * (kStatesOfElements + costs.keep));
 }
-
-/// Of few queries' kernels: a launch, what each tile takes more than the portable kernels', the part of the memory's
-/// bandwidth that they reach, and how many multiprocessors' share of it one warp can use.
-constexpr double kFewLaunch = 0.004, kFewTiles = 1.3, kFewReached = 0.82, kFewOfWarps = 0.2;
-/// Of the kernel that merges parts, and of each million rows that it has.
-constexpr double kMergeLaunch = 0.003, kMergeRows = 1.1;
-/// Keys and values that are read again by other blocks at the same time come from the cache.
-constexpr double kFewAgain = 0.6;
 
 /// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
@@ -164,31 +155,6 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
   const double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
   return {part * milliseconds, std::move(source)};
-}
-
-Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
-                          const DeviceRates& rates) {
-  const AttentionProblem& p = problem.problem;
-  const NodeCosts costs = node_costs(problem.forward.program, true);
-  const bool listed = mask_knowledge(problem, Direction::kForward).kind == MaskKnowledge::Kind::kList;
-  const auto heads = static_cast<double>(p.batch * p.heads_kv), keys = static_cast<double>(p.seq_kv);
-  const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));
-  const double dims = static_cast<double>(p.dim_qk + p.dim_v), blocks = heads * row_tiles * shape.splits;
-  const double pairs = heads * row_tiles * shape.queries * keys / kMeasuredPairs;
-  const double products = kForward.tiles * kFewTiles * mask.run * dims / kMeasuredDims;
-  const double program = costs.value * mask.run + costs.keep * mask.partial + (listed ? costs.keep : 0);
-  double compute = pairs * (products + program) * std::max(1.0, rates.multiprocessors / blocks);
-  compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);
-  const double read = 2 * heads * keys * dims * mask.run * (1 + kFewAgain * (row_tiles - 1));
-  const double parts = shape.splits > 1 ? 2 * static_cast<double>(few_query_part_bytes(shape, p)) : 0;
-  double memory = (read + parts) / (kFewReached * rates.bytes_per_ms);
-  memory *= std::max(1.0, rates.multiprocessors / (kFewOfWarps * shape.warps * blocks));
-  std::string source = "scaled from measured kernels";
-  if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
-  double launches = kFewLaunch;
-  if (shape.splits > 1)
-    launches += kMergeLaunch + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
-  return {launches + std::max(compute, memory), std::move(source)};
 }
 
 }  // namespace scoremod::backend::kernels

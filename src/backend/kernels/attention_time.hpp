@@ -15,10 +15,6 @@ namespace scoremod::backend::kernels {
 Prediction attention_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                           const MaskWork& mask, const DeviceRates& rates);
 
-/// Likewise of a forward in one of few_query_shapes().
-Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
-                          const DeviceRates& rates);
-
 /// Likewise of operands' gradients from tiles of scores; `mask` is of the backward.
 Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                         const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);

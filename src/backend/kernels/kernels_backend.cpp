@@ -1,7 +1,6 @@
 #include "backend/kernels/kernels_backend.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "backend/cuda/cuda_memory.hpp"
@@ -12,6 +11,7 @@
 #include "backend/kernels/device_fit.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/few_queries_time.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/operand_kernels.hpp"
 #include "backend/kernels/recipe.hpp"
@@ -30,8 +30,6 @@ using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
 constexpr int kRevision = 3;
-/// Hopper's kernels of few queries were not timed yet: they are offered behind the others, for autotuning alone.
-constexpr double kUntimed = 1.02;
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
 /// How far behind others kernels are put that nobody has measured.
@@ -201,33 +199,25 @@ class KernelsBackend final : public Backend {
     const std::vector<UnsupportedReason> against = kernels::few_query_objections(problem.problem);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (!against.empty()) return;
-    double best = std::numeric_limits<double>::infinity();
-    for (const TileShape& shape : kernels::few_query_shapes(problem.problem, target.device)) {
+    std::vector<TileShape> shapes = kernels::few_query_shapes(problem.problem, target.device);
+    for (const TileShape& shape : hopper_few_query_shapes(problem.problem, target.device, reasons))
+      shapes.push_back(shape);
+    for (const TileShape& shape : shapes) {
       const kernels::DirectionKernels made(problem, task.direction, shape);
       if (!kernels::memory_objections(made.launches(), target.device).empty()) continue;
       candidates.push_back(candidate_of(problem, task, target, made, false));
       candidates.back().predicted = kernels::few_query_time(
           problem, shape, kernels::mask_work(problem, task.direction, shape), target.device.rates);
-      best = std::min(best, candidates.back().predicted.milliseconds);
     }
-    add_hopper_few_queries(problem, task, target, best, candidates, reasons);
   }
 
-  /// Behind the best of the portable ones.
-  static void add_hopper_few_queries(const CompiledProblem& problem, const Task& task, const Target& target,
-                                     double best, std::vector<Candidate>& candidates,
-                                     std::vector<UnsupportedReason>& reasons) {
-    const AttentionProblem& p = problem.problem;
-    if (!kernels::hopper_objections(p, task.direction, target.device.compute_capability).empty()) return;
-    const std::vector<UnsupportedReason> against = kernels::hopper_few_query_objections(p);
+  static std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device,
+                                                        std::vector<UnsupportedReason>& reasons) {
+    if (!kernels::hopper_objections(problem, Direction::kForward, device.compute_capability).empty()) return {};
+    const std::vector<UnsupportedReason> against = kernels::hopper_few_query_objections(problem);
     reasons.insert(reasons.end(), against.begin(), against.end());
-    if (!against.empty()) return;
-    for (const TileShape& shape : kernels::hopper_few_query_shapes(p, target.device.multiprocessors)) {
-      const kernels::DirectionKernels made(problem, task.direction, shape);
-      if (!kernels::memory_objections(made.launches(), target.device).empty()) continue;
-      candidates.push_back(candidate_of(problem, task, target, made, false));
-      candidates.back().predicted = {kUntimed * best, "not timed yet: behind the other kernels of few queries"};
-    }
+    if (!against.empty()) return {};
+    return kernels::hopper_few_query_shapes(problem, device.multiprocessors);
   }
 
   static Candidate candidate_of(const CompiledProblem& problem, const Task& task, const Target& target,

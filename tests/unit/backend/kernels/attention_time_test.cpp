@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/few_queries_shape.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 
@@ -123,60 +122,6 @@ TEST(AttentionTime, IsScaledToTheDevice) {
   half.bytes_per_ms /= 2;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   EXPECT_NEAR(attention_time(compiled, Direction::kForward, shape, {}, half).milliseconds, 2 * time_of(problem), 0.02);
-}
-
-/// 32 heads over 8, head dim 128; in milliseconds with keys that are shared out, and with a single share.
-struct Decoding {
-  std::int64_t batch, queries, keys;
-  std::size_t shape;  ///< of few_query_shapes(): the one with shares
-  double shared, single;
-};
-
-TEST(FewQueryTime, IsWhatAnH200Took) {
-  DeviceProperties device;
-  device.multiprocessors = 132;
-  device.shared_memory_per_block = 232448;
-  constexpr double kBand = 0.1;
-  for (const Decoding& took : {Decoding{16, 1, 8192, 0, 0.145, 0.138},
-                               {16, 8, 8192, 2, 0.154, 0.141},
-                               {16, 16, 8192, 4, 0.164, 0.151},
-                               {4, 1, 32768, 0, 0.142, 0.342},
-                               {4, 8, 32768, 2, 0.148, 0.386},
-                               {4, 16, 32768, 4, 0.155, 0.462}}) {
-    AttentionProblem problem = problem_of("value = score");
-    problem.batch = took.batch;
-    problem.heads_q = 32;
-    problem.heads_kv = 8;
-    problem.seq_q = took.queries;
-    problem.seq_kv = took.keys;
-    problem.backward = false;
-    const compiler::CompiledProblem compiled = compiler::compile(problem);
-    const std::vector<TileShape> shapes = few_query_shapes(problem, device);
-    const auto predicted = [&](std::size_t number) {
-      return few_query_time(compiled, shapes[number], {}, {}).milliseconds;
-    };
-    EXPECT_NEAR(predicted(took.shape), took.shared, kBand * took.shared) << took.batch << ", " << took.queries;
-    // What is chosen is predicted closely, the other no worse than so that it is not chosen.
-    const bool chosen = took.single < took.shared;
-    if (chosen)
-      EXPECT_NEAR(predicted(took.shape + 1), took.single, kBand * took.single) << took.batch << ", " << took.queries;
-    EXPECT_EQ(predicted(took.shape + 1) < predicted(took.shape), chosen) << took.batch << ", " << took.queries;
-  }
-}
-
-TEST(FewQueryTime, IsOfTheKeysThatAWindowLeaves) {
-  AttentionProblem problem = problem_of("value = score\nkeep = kv_idx + 512 > q_idx + 30000");
-  problem.seq_q = 4;
-  problem.seq_kv = 32768;
-  DeviceProperties device;
-  device.multiprocessors = 132;
-  device.shared_memory_per_block = 232448;
-  const TileShape shape = few_query_shapes(problem, device).front();
-  const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const MaskWork mask = mask_work(compiled, Direction::kForward, shape);
-  EXPECT_LT(mask.run, 0.2);
-  EXPECT_LT(few_query_time(compiled, shape, mask, {}).milliseconds,
-            0.4 * few_query_time(compiled, shape, {}, {}).milliseconds);
 }
 
 }  // namespace

@@ -1,0 +1,92 @@
+#include "backend/kernels/few_queries_time.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/node_costs.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr DeviceRates kMeasuredOn;
+// What node_costs() are of, and the head dims that were measured.
+constexpr double kMeasuredPairs = 64.0 * 4096 * 4096, kMeasuredDims = 256;
+
+/// A family, in milliseconds.
+struct Walk {
+  double launch, rows;    ///< what a call takes beside its walks over keys, and for each row
+  double keys, row_keys;  ///< of a block of kWarps alone for each million keys, and for each row of its tile
+  double reached;         ///< of the memory's bandwidth
+};
+constexpr Walk kByWarps{0.009, 0, 8.7, 0.08, 0.91}, kByGroups{0.013, 8e-5, 8.2, 0, 0.89};
+constexpr double kWarps = 8;
+const Walk& walk_of(const TileShape& shape) { return is_hopper(shape.family) ? kByGroups : kByWarps; }
+/// Of blocks that begin when others have ended: their first copies have nothing to run beside.
+constexpr double kNextBlocks = 0.004, kNextRows = 8e-5;
+/// Of the kernel that merges parts, and of each million rows that it has.
+constexpr double kMerge = 0.0045, kMergeRows = 1.1;
+/// Keys and values that are read again by other blocks at the same time come from the cache.
+constexpr double kReadAgain = 0.6;
+/// How far arithmetic and memory hide each other: the sum is of their fourth powers.
+constexpr double kHidden = 4;
+
+/// How often as many blocks as run at once follow each other, and how many there are in the end.
+struct Rounds {
+  double full, rest;
+
+  Rounds(double blocks, double at_once) : full(std::floor(blocks / at_once)), rest(blocks - full * at_once) {}
+  double count() const { return full + (rest > 0 ? 1 : 0); }
+};
+
+/// Of the arithmetic, were there no memory to wait for: `keys` are a block's.
+double compute_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask, double keys,
+                    const Rounds& rounds, const DeviceRates& rates) {
+  const AttentionProblem& p = problem.problem;
+  const Walk& walk = walk_of(shape);
+  const NodeCosts costs = node_costs(problem.forward.program, true);
+  const bool listed = mask_knowledge(problem, Direction::kForward).kind == MaskKnowledge::Kind::kList;
+  const double program = costs.value * mask.run + costs.keep * mask.partial + (listed ? costs.keep : 0);
+  const double dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
+  double of_block = (walk.keys + walk.row_keys * shape.queries) * keys / 1e6 * mask.run * dims;
+  of_block += program * kMeasuredOn.multiprocessors * shape.queries * keys / kMeasuredPairs;
+  // Blocks of one multiprocessor share its arithmetic, and one of few warps leaves half of it idle.
+  const double idle = kWarps / shape.warps;
+  const auto together = [&](double beside) { return beside > 0 ? std::max(beside, idle) : 0; };
+  const double rest = std::min<double>(shape.blocks, std::ceil(rounds.rest / rates.multiprocessors));
+  return of_block * (rounds.full * together(shape.blocks) + together(rest)) * kMeasuredOn.clock_khz / rates.clock_khz;
+}
+
+/// Of the memory, were there no arithmetic.
+double memory_time(const AttentionProblem& p, const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
+  const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
+  const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));
+  double bytes = 2 * rows * static_cast<double>(p.dim_qk + p.dim_v) * mask.run * (1 + kReadAgain * (row_tiles - 1));
+  if (shape.splits > 1) bytes += 2 * static_cast<double>(few_query_part_bytes(shape, p));
+  return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
+}
+
+}  // namespace
+
+Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+                          const DeviceRates& rates) {
+  const AttentionProblem& p = problem.problem;
+  const Walk& walk = walk_of(shape);
+  const auto blocks = static_cast<double>(p.batch * p.heads_kv * few_query_row_tiles(shape, p) * shape.splits);
+  const Rounds rounds(blocks, rates.multiprocessors * shape.blocks);
+  const double keys = static_cast<double>(p.seq_kv) / shape.splits;
+  const double compute = compute_time(problem, shape, mask, keys, rounds, rates);
+  const double memory = memory_time(p, shape, mask, rates);
+  const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));
+  double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * (kNextBlocks + kNextRows * rows);
+  if (shape.splits > 1) beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
+  std::string source = "scaled from measured kernels";
+  if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
+  return {beside + std::pow(std::pow(compute, kHidden) + std::pow(memory, kHidden), 1 / kHidden), std::move(source)};
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "backend/candidate.hpp"
+#include "backend/kernels/mask_work.hpp"
+#include "backend/kernels/tile_shape.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// How long a forward takes in one of few_query_shapes() or hopper_few_query_shapes(), scaled from what an H200 took
+/// (docs/performance.md, few queries against long caches). `mask` is mask_work() of the forward. Pure.
+Prediction few_query_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask,
+                          const DeviceRates& rates);
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,126 @@
+#include "backend/kernels/few_queries_time.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/few_queries_shape.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+DeviceProperties h200() {
+  DeviceProperties device;
+  device.multiprocessors = 132;
+  device.shared_memory_per_block = 232448;
+  return device;
+}
+
+/// 32 heads over 8, head dim 128.
+AttentionProblem decoding(std::int64_t batch, std::int64_t queries, std::int64_t keys,
+                          const char* program = "value = score") {
+  AttentionProblem problem;
+  problem.batch = batch;
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = queries;
+  problem.seq_kv = keys;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.dtype = DType::kBF16;
+  problem.program = Program::parse(program);
+  return problem;
+}
+
+double predicted(const AttentionProblem& problem, const TileShape& shape, const DeviceRates& rates = {}) {
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  return few_query_time(compiled, shape, mask_work(compiled, Direction::kForward, shape), rates).milliseconds;
+}
+
+/// The shape with so many rows, and with keys that are shared out or with a single share.
+TileShape shape_of(const AttentionProblem& problem, int rows, bool shared) {
+  for (const TileShape& shape : few_query_shapes(problem, h200()))
+    if (shape.queries == rows && (shape.splits > 1) == shared) return shape;
+  return {};
+}
+TileShape hopper_shape_of(const AttentionProblem& problem, bool shared) {
+  return hopper_few_query_shapes(problem, 132)[shared ? 0 : 1];
+}
+
+/// In milliseconds, with keys that are shared out and with a single share; by warps and by warpgroups.
+struct Decoding {
+  std::int64_t batch, queries, keys;
+  int rows;
+  double shared, single, hopper_shared, hopper_single;
+};
+constexpr Decoding kMeasured[] = {
+    {16, 1, 8192, 16, 0.1428, 0.1354, 0.1476, 0.1389}, {16, 4, 8192, 16, 0.1453, 0.1360, 0.1473, 0.1400},
+    {16, 8, 8192, 32, 0.1518, 0.1399, 0.1522, 0.1419}, {16, 16, 8192, 64, 0.1630, 0.1505, 0.1579, 0.1449},
+    {4, 1, 32768, 16, 0.1400, 0.3352, 0.1433, 0.2810}, {4, 4, 32768, 16, 0.1416, 0.3374, 0.1446, 0.2834},
+    {4, 8, 32768, 32, 0.1451, 0.3854, 0.1442, 0.2846}, {4, 16, 32768, 64, 0.1516, 0.4618, 0.1467, 0.2880},
+};
+
+TEST(FewQueryTime, IsWhatAnH200Took) {
+  // Of what is chosen, and of what is not.
+  constexpr double kBand = 0.04, kWideBand = 0.08;
+  const auto expect = [&](const AttentionProblem& problem, const TileShape& shape, double took, double other) {
+    EXPECT_NEAR(predicted(problem, shape), took, (took < other ? kBand : kWideBand) * took) << shape.splits;
+  };
+  for (const Decoding& took : kMeasured) {
+    SCOPED_TRACE(testing::Message() << "batch " << took.batch << ", " << took.queries << " queries");
+    const AttentionProblem problem = decoding(took.batch, took.queries, took.keys);
+    expect(problem, shape_of(problem, took.rows, true), took.shared, took.single);
+    expect(problem, shape_of(problem, took.rows, false), took.single, took.shared);
+    expect(problem, hopper_shape_of(problem, true), took.hopper_shared, took.hopper_single);
+    expect(problem, hopper_shape_of(problem, false), took.hopper_single, took.hopper_shared);
+  }
+}
+
+/// Keys are shared out where that was faster, and the family that was is chosen, but where the two are within a
+/// percent.
+TEST(FewQueryTime, ChoosesWhatWasFastest) {
+  for (const Decoding& took : kMeasured) {
+    SCOPED_TRACE(testing::Message() << "batch " << took.batch << ", " << took.queries << " queries");
+    const AttentionProblem problem = decoding(took.batch, took.queries, took.keys);
+    const double shared = predicted(problem, shape_of(problem, took.rows, true)),
+                 single = predicted(problem, shape_of(problem, took.rows, false)),
+                 hopper_shared = predicted(problem, hopper_shape_of(problem, true)),
+                 hopper_single = predicted(problem, hopper_shape_of(problem, false));
+    EXPECT_EQ(shared < single, took.shared < took.single);
+    EXPECT_EQ(hopper_shared < hopper_single, took.hopper_shared < took.hopper_single);
+    const double warps = std::min(took.shared, took.single), groups = std::min(took.hopper_shared, took.hopper_single);
+    if (std::min(warps, groups) > 0.99 * std::max(warps, groups)) continue;
+    EXPECT_EQ(std::min(shared, single) < std::min(hopper_shared, hopper_single), warps < groups);
+  }
+}
+
+/// Two thirds of the multiprocessors read all that memory gives.
+TEST(FewQueryTime, IsLeastWithASingleShareWhereHeadsNearlyFillTheDevice) {
+  for (const std::int64_t batch : {12, 16, 64}) {
+    const AttentionProblem problem = decoding(batch, 1, 8192);
+    EXPECT_LT(predicted(problem, shape_of(problem, 16, false)), predicted(problem, shape_of(problem, 16, true)))
+        << batch;
+  }
+  const AttentionProblem few = decoding(2, 1, 8192);
+  EXPECT_GT(predicted(few, shape_of(few, 16, false)), predicted(few, shape_of(few, 16, true)));
+}
+
+TEST(FewQueryTime, IsOfTheKeysThatAWindowLeaves) {
+  const AttentionProblem all = decoding(4, 4, 32768),
+                         problem = decoding(4, 4, 32768, "value = score\nkeep = kv_idx + 512 > q_idx + 30000");
+  const TileShape shape = shape_of(problem, 16, true);
+  EXPECT_LT(predicted(problem, shape), 0.4 * predicted(all, shape));
+}
+
+TEST(FewQueryTime, IsScaledToTheDevice) {
+  const AttentionProblem problem = decoding(16, 4, 8192);
+  DeviceRates slow;
+  slow.bytes_per_ms /= 2;
+  const TileShape shape = shape_of(problem, 16, false);
+  EXPECT_GT(predicted(problem, shape, slow), 1.7 * predicted(problem, shape));
+}
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
