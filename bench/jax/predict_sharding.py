@@ -61,9 +61,9 @@ def compute_seconds(model, count, rate):
 
 
 def ring(model, count, rate):
-    """Keys and values go around forward; backward they do again, with both gradients in float32, which go one step further, home, in bf16."""
+    """Keys and values go around forward; backward they do again, and a step behind both gradients, home in the end: sums in float32, or one part's."""
     part = 2 * model.seq // count * model.heads_kv * model.dim  # elements of key and value
-    sent = (count - 1) * part * (BF16 + BF16 + F32) + part * BF16
+    sent = (count - 1) * part * (BF16 + BF16 + (F32 if count > 2 else BF16))
     return Prediction(compute_seconds(model, count, rate), sent, sent / model.link(count))
 
 

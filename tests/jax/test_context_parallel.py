@@ -85,11 +85,16 @@ def sharded_over(shards, **options):
     return jax.shard_map(attention, mesh=mesh, in_specs=P(None, "seq"), out_specs=P(None, "seq"))
 
 
-def problems_of(run, *arrays):
-    """The problems that XLA's calls are compiled for."""
-    text = jax.jit(run).lower(*arrays).as_text()
+def calls_of(text):
+    """(direction, problem) of each custom call in XLA's text of a program, before or after it was compiled."""
     plain = lambda escaped: re.sub(r"\\(\\|[0-9A-F]{2})", lambda code: code[1] if code[1] == "\\" else chr(int(code[1], 16)), escaped)  # noqa: E731
-    return {json.loads(plain(problem))["program"] for problem in re.findall(r'problem = "([^"]*)"', text)}
+    found = re.findall(r'(?:@|custom_call_target=")scoremod_attention_(forward|backward)\b.*?problem = "([^"]*)"', text)
+    return [(direction, json.loads(plain(problem))) for direction, problem in found]
+
+
+def problems_of(run, *arrays):
+    """The programs that XLA's calls are compiled for."""
+    return {problem["program"] for _, problem in calls_of(jax.jit(run).lower(*arrays).as_text())}
 
 
 def causal(b, h, q_idx, kv_idx):
@@ -126,13 +131,57 @@ def with_gradients(attention, *arrays):
     return o, *pull_back(jnp.cos(o))
 
 
-def test_a_ring_of_one_shard_is_the_plain_call():
+def of_slopes(slopes):
+    return {"score_mod": lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx), "mask_mod": causal}
+
+
+GATHERS = {"strategy": "all_gather"}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"striped": True}, {"striped": 4}, {"dropout_rate": 0.25}, {**GATHERS, "striped": True}, {**GATHERS, "dropout_rate": 0.25}]
+)
+def test_one_shard_makes_the_plain_call(options):
     arrays = [dense.random_array(i, (B, S, H, D)) for i in range(3)]
-    ring = jax.jit(functools.partial(with_gradients, sharded_over(1, score_mod=alibi, mask_mod=causal)))
-    for got, want in zip(ring(*arrays), with_gradients(lambda q, k, v: flex_attention(q, k, v, alibi, causal), *arrays), strict=True):
+    dropout = {name: value for name, value in options.items() if name == "dropout_rate"}
+    dropout |= {"dropout_key": jax.random.key(1)} if dropout else {}
+    parallel = sharded_over(1, **of_slopes(ARRAYS[0]), **options | dropout)
+    plain = lambda q, k, v: flex_attention(q, k, v, **of_slopes(ARRAYS[0]), **dropout)  # noqa: E731
+    runs = [jax.jit(functools.partial(with_gradients, attention)) for attention in (parallel, plain)]
+    for got, want in zip(*(run(*arrays) for run in runs), strict=True):
         np.testing.assert_array_equal(got, want)
-    text = ring.lower(*arrays).compile().as_text()
-    assert "while" not in text and "collective-permute" not in text and "given_deltas" not in text
+    texts = [run.lower(*arrays).compile().as_text() for run in runs]
+    assert calls_of(texts[0]) == calls_of(texts[1]) and [direction for direction, _ in calls_of(texts[1])] == ["forward", "backward"]
+    assert not re.findall("collective-permute|all-gather", texts[0])
+
+
+@pytest.mark.parametrize("shards, forward, backward", [(2, 3, 3), (4, 5, 7)])
+def test_each_part_runs_once_forward_and_once_backward(shards, forward, backward):
+    """The own part, and two masks for each other step: those of a loop, and the last; backward the first, too."""
+    q = dense.random_array(0, (B, S, H, D)).astype(jnp.bfloat16)
+    attention = sharded_over(shards, **of_slopes(ARRAYS[0]), striped=True)
+    calls = calls_of(jax.jit(functools.partial(with_gradients, attention)).lower(q, q, q).compile().as_text())
+    directions = [direction for direction, _ in calls]
+    assert (directions.count("forward"), directions.count("backward")) == (forward, backward)
+    # Of keys at the same place in an earlier shard, and in a later one.
+    masks = [scoremod.explain(problem)["mask"] for _, problem in calls]
+    assert {(mask["kind"], mask["band"]["right"]) for mask in masks} == {("band", 0), ("band", -1)}
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_gradients_of_operands_are_those_that_are_asked_for(shards):
+    """A captured array's gradient takes longer than those of q, k and v."""
+    q = dense.random_array(0, (B, S, H, D))
+
+    def loss(q, slopes):
+        whole = P(None, "seq")
+        mesh = jax.make_mesh((shards,), ("seq",), devices=jax.devices()[:shards], axis_types=(AxisType.Auto,))
+        local = lambda q, slopes: context_parallel_attention(q, q, q, **of_slopes(slopes), axis_name="seq")  # noqa: E731
+        return (jax.shard_map(local, mesh=mesh, in_specs=(whole, P()), out_specs=whole)(q, slopes) ** 2).sum()
+
+    for argnums, wanted in ((0, {False}), ((0, 1), {True})):
+        calls = calls_of(jax.jit(jax.grad(loss, argnums)).lower(q, ARRAYS[0]).as_text())
+        assert {operand["gradient"] for _, problem in calls for operand in problem["operands"] if operand["dtype"] == "f32"} == wanted
 
 
 @pytest.mark.parametrize("striped", [False, True])
@@ -146,16 +195,35 @@ def test_small_rings(shards, striped):
         np.testing.assert_allclose(x, want, atol=3e-5)
 
 
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_of_two_results_one_may_have_no_gradient(check_vma):
+    arrays = [dense.random_array(i, (B, S, H, D)) for i in range(3)]
+    mesh = jax.make_mesh((2,), ("seq",), devices=jax.devices()[:2], axis_types=(AxisType.Auto,))
+    attention = functools.partial(context_parallel_attention, mask_mod=causal, axis_name="seq", return_lse=True)
+    specs = {"in_specs": P(None, "seq"), "out_specs": (P(None, "seq"), P(None, None, "seq"))}
+    ring = jax.shard_map(attention, mesh=mesh, check_vma=check_vma, **specs)
+    plain = functools.partial(flex_attention, mask_mod=causal, return_lse=True)
+    for number in range(2):
+        got, want = (jax.jit(jax.grad(lambda *x, f=f: (f(*x)[number] ** 2).sum(), (0, 1, 2)))(*arrays) for f in (ring, plain))
+        for one, other in zip(got, want):
+            np.testing.assert_allclose(one, other, atol=3e-5 * max(1, np.abs(other).max()))
+
+
 @pytest.mark.parametrize("shards", [2, 4])
 def test_what_goes_around_a_ring(shards):
-    """k and v once in each direction, all but their last gradients in float32 unless they are one part's, and nothing that nobody waits for."""
+    """k and v once in each direction, the other parts' gradients once, in float32 unless they are one part's, and nothing that nobody waits for."""
     q = dense.random_array(0, (B, S, H, D)).astype(jnp.bfloat16)
     text = jax.jit(functools.partial(with_gradients, sharded_over(shards, mask_mod=causal))).lower(q, q, q).as_text()
     sent = re.findall(r"collective_permute.*-> tensor<[0-9x]*x(\w+)>", text)
-    if shards == 2:  # no loop: k, v, and again, then dk and dv of two parts
-        assert sent == ["bf16"] * 8
-    else:  # before the loop, in it and after it
-        assert sorted(sent) == ["bf16"] * (2 * 4 + 2) + ["f32"] * 4
+    if shards == 2:  # no loop: k, v, and again, then dk and dv
+        assert sent == ["bf16"] * 6
+    else:  # forward before the loop and in it, backward twice before it and in it; gradients in it, after it and home
+        assert sorted(sent) == ["bf16"] * (2 * 2 + 2 * 3) + ["f32"] * 6
+    # The own part is computed while gradients are on their way home: what it reads is there no earlier than they are.
+    *_, barrier = re.finditer(r"(%\S+):3 = stablehlo.optimization_barrier", text)
+    after = text[barrier.end() :].split("func.func")[0]
+    assert len(re.findall("collective_permute", after)) == 2 and len(calls_of(after)) == 1
+    assert len(re.findall(re.escape(barrier[1]) + r"#\d", after)) == 3
 
 
 def test_many_masks_share_a_program_that_takes_the_distance():
@@ -192,6 +260,14 @@ def test_the_ring_gathers_nothing():
     )
     text = jax.jit(jax.grad(lambda q: (run(q, q, q) ** 2).sum())).lower(q).compile().as_text()
     assert "collective-permute" in text and "all-gather" not in text
+
+
+def test_shards_are_gathered_as_they_lie():
+    """A transposed layout of what is sent costs a pass over memory before or after it."""
+    q = dense.random_array(0, (B, S, H, D))
+    text = jax.jit(functools.partial(with_gradients, sharded_over(SHARDS, strategy="all_gather", striped=True))).lower(q, q, q).compile().as_text()
+    layouts = re.findall(r"= \w+\[[0-9,]+\]\{([0-9,]+)\} (?:all-gather|reduce-scatter)\(", text)
+    assert len(layouts) == 4 and all(layout == ",".join(map(str, reversed(range(layout.count(",") + 1)))) for layout in layouts)
 
 
 def test_reordering():

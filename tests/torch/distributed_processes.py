@@ -87,6 +87,22 @@ def context_parallel(problem, way, striped=0):
         problem.check(name, found, wanted)
 
 
+def transfers(problem):
+    """Keys and values go around once in each direction; gradients once, for the own part's stay where they are, and in float32 where they are sums."""
+    from scoremod.torch import context_parallel as module
+
+    steps = dist.get_world_size() - 1
+    sent, real = [], module._Ring.start_moving
+    module._Ring.start_moving = lambda ring, tensors: sent.append(tensors[0].dtype) or real(ring, tensors)
+    try:
+        q, k, v = (x.chunk(steps + 1, dim=2)[dist.get_rank()].to(torch.bfloat16).requires_grad_() for x in (problem.q, problem.k, problem.v))
+        context_parallel_attention(q, k, v, mask_mod=causal, enable_gqa=True, group=dist.group.WORLD).sum().backward()
+    finally:
+        module._Ring.start_moving = real
+    wanted = [torch.bfloat16] * (2 * steps + 1) + [torch.float32] * (steps - 1)
+    assert sorted(sent, key=str) == wanted, sent
+
+
 def dtensors(problem, placements):
     """Over a mesh of one dimension: batch or heads."""
     mesh = init_device_mesh(problem.q.device.type, (dist.get_world_size(),))
@@ -146,6 +162,7 @@ CASES = {
     "striped": lambda problem: context_parallel(problem, "ring", True),
     "stripes_of_4": lambda problem: context_parallel(problem, "ring", 4),
     "striped_all_gather": lambda problem: context_parallel(problem, "all_gather", 3),
+    "transfers": transfers,
     "batch": lambda problem: dtensors(problem, [Shard(0)]),
     "heads": lambda problem: dtensors(problem, [Shard(1)]),
     "replicated": lambda problem: dtensors(problem, [Replicate()]),

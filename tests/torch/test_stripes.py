@@ -1,10 +1,14 @@
 """Stripes of a sequence: what the functions see at each step of a ring, and how sequences are reordered."""
 
+import functools
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import scoremod
-from scoremod.torch import api, stripe, unstripe
+from scoremod.torch import api, context_parallel_attention, flex_attention, stripe, unstripe
 from scoremod.torch.call import call_of
 from scoremod.torch.stripes import Step, Stripes
 
@@ -49,6 +53,39 @@ def test_masks_at_a_known_distance_read_no_shard():
             assert not part.operands
             texts.add(call_of(part.text).program.text())
     assert len(texts) == 2  # with the diagonal and without
+
+
+class _Calls(TorchDispatchMode):
+    """Records scoremod's operations, each with the problem that it is of."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if function.namespace == "scoremod":
+            self.made.append((str(function), arguments[-1]))
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"striped": True}, {"striped": 4, "way": "all_gather"}])
+def test_one_process_makes_the_plain_call(options, random):
+    leaves = [torch.randn(1, 2, LENGTH, 8, generator=random).requires_grad_() for _ in range(3)]
+    slopes = torch.randn(2, generator=random)
+    score_mod = lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (kv_idx - q_idx)  # noqa: E731
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parallel = functools.partial(context_parallel_attention, group=dist.group.WORLD, **options)
+        made, results = [], []
+        for attention in (parallel, flex_attention):
+            with _Calls() as calls:
+                o = attention(*leaves, score_mod, mask_mod=causal)
+                results.append([o, *torch.autograd.grad(o, leaves, torch.ones_like(o))])
+            made.append(calls.made)
+    finally:
+        dist.destroy_process_group()
+    assert made[0] == made[1] and len(made[0]) == 2
+    assert all(torch.equal(one, other) for one, other in zip(*results))
 
 
 def test_stripes_are_dealt_out_in_turn_and_come_back():

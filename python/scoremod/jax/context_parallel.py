@@ -91,7 +91,7 @@ def context_parallel_attention(
             operands = [shard if isinstance(source, _Shard) else source.array() for source in part.sources]
             if part.ring is None:
                 key, value = gather(key), gather(value)
-                operands += [at_places(keys, (deal.places(deal.queries), shard), (WHOLE, 0)) for keys in dropout]
+                operands += [at_places(keys, (deal.places(deal.queries), shard), (WHOLE, 0)) if part.call.dropout_places else keys for keys in dropout]
             else:
                 operands += dropout
             query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
@@ -171,8 +171,12 @@ class _Deal(NamedTuple):
 
     def gathered(self, array, axis_name, axis):
         """Keys or values of all shards, in the order of their positions."""
-        whole = lax.all_gather(array, axis_name=axis_name, axis=axis, tiled=True)
-        return unstripe(whole, self.shards, axis, self.tokens) if self.tokens else whole
+        if self.shards == 1:
+            return array
+        before, after = array.shape[:axis], array.shape[axis + 1 :]
+        # Along a dimension of their own, which comes first, shards are gathered as they lie; along the sequence XLA would transpose before, too.
+        parts = lax.all_gather(array, axis_name=axis_name).reshape(self.shards, *before, -1, self.tokens or array.shape[axis], *after)
+        return jnp.moveaxis(parts, 0, axis + 1).reshape(*before, -1, *after)
 
     def at_positions(self, function, shard, query_argument):
         """A function of positions, None too, as one of local indices of queries and of gathered keys."""
@@ -218,7 +222,7 @@ class _Traced(NamedTuple):
 
     call: Call
     sources: list
-    ring: Ring | None  # None where keys are gathered
+    ring: Ring | None  # None where keys are gathered, and of one shard
     deal: _Deal
 
     def check_runs(self, query, key, value, platform):
@@ -247,10 +251,11 @@ def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, bac
 
     whole = {**sizes.axes(), "q_idx": deal.queries * deal.shards, "kv_idx": deal.keys * deal.shards}
     number, array = split_scale(scale)
-    positions = {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
+    alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
+    positions = {} if alone else {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
     program, sources = trace(score_mod, mask_mod, whole, array, positions)
-    call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0)
-    if strategy == ALL_GATHER:
+    call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0 and not alone)
+    if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))
     shards = Shards(*places, deal.shards, (deal.queries, deal.keys))

@@ -86,22 +86,25 @@ def attention_lse_and_max(call, q, k, v, operands):
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """Numbers of the operands whose gradients somebody asks for."""
 
     numbers: tuple
 
 
+def wanted_operands(operands):
+    """Those numbers, of operands that say whether they are differentiated."""
+    return tuple(i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating))
+
+
 def _run_forward(call, q, k, v, operands):
     given = tuple(x.value for x in operands)
     call, operands, _ = split_gradient_factors(call, operands)
-    wanted = tuple(
-        i for i, x in enumerate(operands) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating)
-    )
+    wanted = wanted_operands(operands)
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
     results = forward(call, q, k, v, operands, with_lse=True, wanted=wanted)
     o, lse = named_results(*results[:2])
-    return (o, lse, *results[2:]), (q, k, v, given, o, lse, _Wanted(wanted))
+    return (o, lse, *results[2:]), (q, k, v, given, o, lse, Wanted(wanted))
 
 
 def _forward_rule(call, q, k, v, operands):
@@ -114,15 +117,16 @@ def _forward_rule_with_lse(call, q, k, v, operands):
 
 
 def _backward_rule(call, kept, d_o):
-    return _gradients(call, kept, _instantiate(d_o), None)
+    return _gradients(call, kept, instantiated(d_o), None)
 
 
 def _backward_rule_with_lse(call, kept, upstream):
     d_o, d_lse, *_ = upstream
-    return _gradients(call, kept, _instantiate(d_o), None if isinstance(d_lse, SymbolicZero) else d_lse)
+    return _gradients(call, kept, instantiated(d_o), None if isinstance(d_lse, SymbolicZero) else d_lse)
 
 
-def _instantiate(cotangent):
+def instantiated(cotangent):
+    """The array of a cotangent that may be known to be zero."""
     return jnp.zeros(cotangent.shape, cotangent.dtype) if isinstance(cotangent, SymbolicZero) else cotangent
 
 

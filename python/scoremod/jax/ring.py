@@ -6,10 +6,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.call import Call
-from scoremod.jax.differentiate import with_lse_column
+from scoremod.jax.differentiate import Wanted, instantiated, wanted_operands, with_lse_column
 from scoremod.jax.dropout import at_places
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
@@ -80,15 +81,15 @@ class Ring(NamedTuple):
         count = self.shards.count
         return [lax.ppermute(x, self.axis_name, [(i, (i + 1) % count) for i in range(count)]) for x in arrays]
 
-    def between(self, step, state):
-        """The state after all steps but the first and the last, as one loop of state = step(state, number)."""
-        numbers = jnp.arange(1, self.shards.count - 1, dtype=jnp.int32)
+    def between(self, first, step, state):
+        """The state after all steps from the first of these to the one before the last, as one loop of state = step(state, number)."""
+        numbers = jnp.arange(first, self.shards.count - 1, dtype=jnp.int32)
         return state if numbers.size == 0 else lax.scan(lambda state, number: (step(state, number), None), state, numbers)[0]
 
 
 def ring_attention(ring, q, k, v, operands, *, with_lse):
-    """The output, or (output, lse) if with_lse, all differentiable in reverse mode."""
-    return (_with_lse if with_lse else _without_lse)(ring, q, k, v, operands)
+    """The output, or (output, lse) if with_lse, all differentiable in reverse mode; the ring is of several shards."""
+    return _JITTED[_with_lse if with_lse else _without_lse](ring, q, k, v, operands)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -122,9 +123,7 @@ def _forward(ring, q, k, v, operands, wanted):
 
     following = ring.passed_on(k, v)
     o, lse = part_of(0, k, v)
-    if ring.shards.count == 1:
-        return o, lse
-    o, lse, k, v = ring.between(step, (o.astype(jnp.float32), lse, *following))
+    o, lse, k, v = ring.between(1, step, (o.astype(jnp.float32), lse, *following))
     o, lse = _merged(ring, o, lse, *part_of(ring.shards.count - 1, k, v))
     return o.astype(q.dtype), lse
 
@@ -137,19 +136,17 @@ def _merged(ring, o, lse, part, part_lse):
     return o * weight + part.astype(jnp.float32) * part_weight, new_lse
 
 
+def _run_forward(ring, q, k, v, operands):
+    """(o, lse) and what the backward pass keeps, of arguments that say which of them are differentiated."""
+    wanted = wanted_operands(operands)
+    q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
+    o, lse = named_results(*_forward(ring, q, k, v, operands, wanted))
+    return (o, lse), (q, k, v, operands, o, lse, Wanted(wanted))
+
+
 def _forward_rule(ring, q, k, v, operands):
-    o, lse = named_results(*_forward(ring, q, k, v, operands, _wanted(operands)))
-    return o, (q, k, v, operands, o, lse)
-
-
-def _forward_rule_with_lse(ring, q, k, v, operands):
-    o, kept = _forward_rule(ring, q, k, v, operands)
-    return (o, kept[-1]), kept
-
-
-def _wanted(operands):
-    """The numbers of the operands that have a gradient."""
-    return tuple(i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.floating))
+    results, kept = _run_forward(ring, q, k, v, operands)
+    return results[0], kept
 
 
 def _wanted_of(part, wanted):
@@ -158,59 +155,68 @@ def _wanted_of(part, wanted):
 
 
 def _backward_rule(ring, kept, d_o):
-    return _backward(ring, kept, d_o, None)
+    return _backward(ring, kept, instantiated(d_o), None)
 
 
 def _backward_rule_with_lse(ring, kept, upstream):
-    return _backward(ring, kept, *upstream)
+    d_o, d_lse = upstream
+    return _backward(ring, kept, instantiated(d_o), None if isinstance(d_lse, SymbolicZero) else d_lse)
 
 
 def _backward(ring, kept, d_o, d_lse):
     """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call. Gradients of k and v go around with
-    them, a step behind, so that they are on their way while the next part is computed; when they are complete, they come home in k's dtype."""
-    q, k, v, operands, o, lse = kept
-    wanted = _wanted(operands)
-    dim_v = v.shape[-1]
-    nothing = vary_alike([*(jnp.zeros(x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))), q])[:-1]
+    them, a step behind, so that they are on their way while the next part is computed. The own part comes last: its gradients stay here, and those
+    that the other shards have added up come home meanwhile."""
+    q, k, v, operands, o, lse, wanted = kept
     count = ring.shards.count
-
-    def part_of(number, k, v):
-        """dk, dv, then [dq, the wanted operands' gradients]."""
-
-        def run(part, given):
-            if part.call is None:
-                return nothing
-            tensors = (v, o, d_o) if d_lse is None else with_lse_column(part.call, v, o, d_o, d_lse)
-            own = _wanted_of(part, wanted)
-            # With several shards, o and lse are the whole row's, not the part's.
-            call = part.call._replace(given_deltas=count > 1 or d_lse is not None)
-            dq, dk, dv, *gradients = backward(call, q, k, tensors[0], tensors[1], lse, tensors[2], given, wanted=own)
-            by_number = {part.order[at]: gradient for at, gradient in zip(own, gradients)}
-            return [dq, dk, dv[..., :dim_v], *(by_number.get(i, zero) for i, zero in zip(wanted, nothing[3:]))]
-
-        dq, dk, dv, *gradients = ring.at_step(number, operands, run)
-        return (dk, dv), [dq, *gradients]
+    part_of = functools.partial(_part_gradients, ring, (q, o, d_o, d_lse), operands, wanted.numbers)
 
     def step(state, number):
         sums, k, v, *traveling = state
         following, arrived = ring.passed_on(k, v), ring.passed_on(*traveling)
-        of_keys, others = part_of(number, k, v)
+        of_keys, others = part_of(number, lse, k, v)
         return _sums(sums, others), *following, *_sums(arrived, of_keys)
 
-    following = ring.passed_on(k, v)
-    traveling, sums = part_of(0, k, v)
-    if count > 1:
-        if count > 2:  # what a loop carries has one dtype
-            traveling, sums = _widened(traveling), _widened(sums)
-        sums, k, v, *traveling = ring.between(step, (sums, *following, *traveling))
-        arrived = ring.passed_on(*traveling)
-        of_keys, others = part_of(count - 1, k, v)
-        sums = _sums(sums, others)
-        traveling = ring.passed_on(*(x.astype(k.dtype) for x in _sums(arrived, of_keys)))
+    here = ring.passed_on(k, v)
+    following = ring.passed_on(*here) if count > 2 else None
+    traveling, sums = part_of(1, lse, *here)
+    if count > 2:  # what a loop carries has one dtype
+        state = _widened(sums), *following, *_widened(traveling)
+        sums, *here, d_k, d_v = ring.between(2, step, state)
+        arrived = ring.passed_on(d_k, d_v)
+        of_keys, others = part_of(count - 1, lse, *here)
+        sums, traveling = _sums(sums, others), _sums(arrived, of_keys)
+    # Nothing of the own part depends on the others, so XLA might compute it first and then wait for what comes home.
+    lse, *traveling = lax.optimization_barrier((lse, *traveling))
+    at_home = ring.passed_on(*traveling)
+    of_keys, others = part_of(0, lse, k, v)
+    d_q, *of_operands = _sums(sums, others)
+    d_k, d_v = _sums(at_home, of_keys)
     gradients = [None] * len(operands)
-    for i, total in zip(wanted, sums[1:]):
+    for i, total in zip(wanted.numbers, of_operands):
         gradients[i] = total.astype(operands[i].dtype)
-    return sums[0].astype(q.dtype), *traveling, tuple(gradients)
+    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), tuple(gradients)
+
+
+def _part_gradients(ring, rows, operands, wanted, number, lse, k, v):
+    """([dk, dv], [dq, the wanted operands' gradients]) of a step. rows: what there is of each query, q, o, d_o and d_lse, which may be None."""
+    q, o, d_o, d_lse = rows
+    dim_v = v.shape[-1]
+    nothing = vary_alike([*(jnp.zeros(x.shape, x.dtype) for x in (q, k, v, *(operands[i] for i in wanted))), q])[:-1]
+
+    def run(part, given):
+        if part.call is None:
+            return nothing
+        tensors = (v, o, d_o) if d_lse is None else with_lse_column(part.call, v, o, d_o, d_lse)
+        own = _wanted_of(part, wanted)
+        # o and lse are the whole row's, not the part's.
+        call = part.call._replace(given_deltas=True)
+        dq, dk, dv, *gradients = backward(call, q, k, tensors[0], tensors[1], lse, tensors[2], given, wanted=own)
+        by_number = {part.order[at]: gradient for at, gradient in zip(own, gradients)}
+        return [dq, dk, dv[..., :dim_v], *(by_number.get(i, zero) for i, zero in zip(wanted, nothing[3:]))]
+
+    dq, dk, dv, *gradients = ring.at_step(number, operands, run)
+    return [dk, dv], [dq, *gradients]
 
 
 def _widened(arrays):
@@ -221,8 +227,10 @@ def _sums(arrays, others):
     return [x + y for x, y in zip(_widened(arrays), _widened(others))]
 
 
-_without_lse.defvjp(_forward_rule, _backward_rule)
-_with_lse.defvjp(_forward_rule_with_lse, _backward_rule_with_lse)
+_without_lse.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
+_with_lse.defvjp(_run_forward, _backward_rule_with_lse, symbolic_zeros=True)
+# Inside jax.shard_map without jax.jit, JAX takes no rule that asks which gradients are wanted.
+_JITTED = {compute: jax.jit(compute, static_argnums=0) for compute in (_without_lse, _with_lse)}
 
 
 def _as_rows(ring, weights):

@@ -6,6 +6,8 @@ ever holds more than two. "all_gather": each process gathers all keys and values
 The program sees global indices. The backward computes each part from the whole row's output and log-sum-exp, so that parts need not be kept.
 """
 
+import itertools
+
 import torch
 import torch.distributed as dist
 
@@ -64,6 +66,8 @@ def context_parallel_attention(
     ring = _Ring(group, way)
     length = query.shape[2]
     stripes = Stripes.of(ring.size, length, striped)
+    if ring.size == 1:  # whose call is flex_attention's
+        way, stripes = ring.way, None
     parts = []
     for source in ring.sources:
         offsets, functions, step = Offsets(query=ring.rank * length, key=source * length), (score_mod, mask_mod), None
@@ -85,10 +89,11 @@ class _Ring:
     """The processes, and how keys and values come from one to the other."""
 
     def __init__(self, group, way):
-        self.group, self.way = group, way
+        self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.way = way if self.size > 1 else "ring"  # one process gathers nothing
         # Whose keys are here at each step: all of them in one step where they are gathered, which start at index 0.
-        self.sources = [(self.rank - step) % self.size for step in range(self.size)] if way == "ring" else [0]
+        self.sources = [(self.rank - step) % self.size for step in range(self.size)] if self.way == "ring" else [0]
 
     def start_moving(self, tensors):
         """Sends these to the next process and takes the previous one's: what waits for them. All processes call it in turn."""
@@ -154,29 +159,27 @@ class _Attention(torch.autograd.Function):
         if d_o is None and d_lse is None:
             return None, None, None, None, None, *gradients
         d_o = torch.zeros_like(o) if d_o is None else d_o.contiguous()
-        here = [k.contiguous(), v.contiguous()]
+        own = [k.contiguous(), v.contiguous()]
         if ring.way == "all_gather":
-            here = [ring.gathered(each) for each in here]
+            own = [ring.gathered(each) for each in own]
+        given, starts = list(_split(parts, operands)), [0, *itertools.accumulate(part.operands for part in parts)]
         dq, traveling = None, None
-        first = 0
-        for number, (part, tensors) in enumerate(zip(parts, _split(parts, operands))):
-            # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed.
-            following = ring.start_moving(here) if number + 1 < len(parts) else None
-            arriving = ring.start_moving(traveling) if number > 0 else None
-            d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, tensors, part, whole=len(parts) == 1)
-            dq = d_q if dq is None else dq + d_q.float()
-            traveling = d_here if arriving is None else [each + other.float() for each, other in zip(arriving(), d_here)]
+        # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed. The own part
+        # comes last: its gradients stay here, and those that the other processes have added up come home meanwhile.
+        following = ring.start_moving(own) if len(parts) > 1 else None
+        for number in [*range(1, len(parts)), 0]:
+            here = following() if number > 0 else own
+            following = ring.start_moving(here) if 0 < number < len(parts) - 1 else None
+            arriving = None if traveling is None else ring.start_moving(traveling)
+            part = parts[number]
+            d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, given[number], part, whole=len(parts) == 1)
+            dq = d_q if dq is None else _sum(dq, d_q)
+            traveling = d_here if arriving is None else list(map(_sum, arriving(), d_here))
             for i, gradient in zip(part.wanted, d_operands):
-                gradients[first + i] = gradient
-            first += part.operands
-            if following is not None:
-                here = following()
+                gradients[starts[number] + i] = gradient
         if ring.way == "all_gather":
             traveling = [ring.scattered_sum(each.float()) for each in traveling]
-        traveling = [each.to(tensor.dtype) for each, tensor in zip(traveling, (k, v))]
-        if len(parts) > 1:  # they are complete, one step from home
-            traveling = ring.start_moving(traveling)()
-        return None, None, dq.to(q.dtype), *traveling, *gradients
+        return None, None, dq.to(q.dtype), *(each.to(tensor.dtype) for each, tensor in zip(traveling, (k, v))), *gradients
 
 
 def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
@@ -187,6 +190,10 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
         v, o, d_o = with_lse_column(torch, v, o, d_o, d_lse[..., None].to(d_o.dtype), by_row_sum=False)
     dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, text)
     return dq, dk, dv[..., :dim], gradients
+
+
+def _sum(x, y):
+    return x.float() + y.float()
 
 
 def _split(parts, operands):
