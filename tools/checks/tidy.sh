@@ -1,7 +1,7 @@
 #!/bin/bash
-# usage: tidy.sh BUILD_FOLDER [--names] [FILES]
+# usage: tidy.sh BUILD_FOLDER [FILES]
 # Runs clang-tidy on FILES, or on every source file that BUILD_FOLDER's compile_commands.json knows how to compile.
-# With --names only the naming rules, and without the tests: that takes a fraction of the time, and so is part of the tests.
+# The naming rules alone take a fraction of the time, and so are part of the tests (names.py).
 set -uo pipefail
 build=$(cd "$1" && pwd) || exit 1
 shift
@@ -14,16 +14,9 @@ if ! "$clang_tidy" --version 2>/dev/null | grep -q "version $pinned"; then
   exit 77
 fi
 
-options=()
-known=$PWD/
-if [[ "${1:-}" == --names ]]; then
-  options=('--checks=-*,readability-identifier-naming')
-  known="$PWD/\(src\|tools\|bench\|examples\)/"
-  shift
-fi
 files=("$@")
 if ((${#files[@]} == 0)); then
-  mapfile -t files < <(sed -n 's/^ *"file": "\(.*\)",\?$/\1/p' "$build/compile_commands.json" | grep "^$known" | sort -u)
+  mapfile -t files < <(sed -n 's/^ *"file": "\(.*\)",\?$/\1/p' "$build/compile_commands.json" | grep "^$PWD/" | sort -u)
 fi
 if ((${#files[@]} == 0)); then
   echo 'no file to check'
@@ -32,7 +25,7 @@ fi
 
 # A header's complaints come once for each file that includes it; the count of hidden warnings on stderr is of no use.
 complaints=$(printf '%s\n' "${files[@]}" |
-  xargs -P "$(nproc)" -n 1 "$clang_tidy" -p "$build" --quiet "${options[@]}" 2>/dev/null) || status=$?
+  xargs -P "$(nproc)" -n 1 "$clang_tidy" -p "$build" --quiet 2>/dev/null) || status=$?
 if ((${status:-0} != 0)); then
   printf '%s\n' "$complaints" | awk '/: (error|warning): /{shown = !seen[$0]++} shown'
   echo "clang-tidy has complaints about these ${#files[@]} files"
