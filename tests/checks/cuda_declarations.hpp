@@ -34,6 +34,7 @@ float4 make_float4(float x, float y, float z, float w);
 void __syncthreads();
 int __syncthreads_or(int condition);
 void __syncwarp(unsigned mask = 0xffffffffu);
+void __threadfence();
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
 template <class T>
@@ -51,6 +52,8 @@ template <class T>
 T atomicMax(T* address, T value);
 template <class T>
 T atomicMin(T* address, T value);
+template <class T>
+T atomicCAS(T* address, T expected, T value);
 decltype(sizeof(0)) __cvta_generic_to_shared(const void* pointer);
 double floor(double x);
 double ceil(double x);

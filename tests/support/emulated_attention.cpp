@@ -72,18 +72,24 @@ CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs&
 
 std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
                                                  const std::vector<ProblemInputs>& inputs,
-                                                 const backend::kernels::TileShape& shape, unsigned seed) {
+                                                 const backend::kernels::TileShape& shape, unsigned seed, int times,
+                                                 const EmulatedLaunches::Fault& fault) {
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  const EmulatedKernels kernels(compiled, Direction::kForward, shape);
+  const EmulatedKernels kernels(compiled, Direction::kForward, shape, fault);
   const backend::OwnedMemory workspace(backend::host_memory(), kernels.kernels().workspace_bytes());
   std::vector<std::uint64_t> bits;
   for (const ProblemInputs& one : inputs) {
     checking::CheckMemory memory(test.problem, one, 0);
-    memory.send();
     const auto call =
         runtime::check_call(compiled.problem, memory.forward_args(test.call), {workspace.data(), workspace.bytes()},
                             workspace.bytes(), backend::host_memory());
-    kernels.run(kernels.kernels().arguments(call.tensors, call.parameters, workspace.data()), seed);
+    const backend::kernels::ArgumentBytes argument =
+        kernels.kernels().arguments(call.tensors, call.parameters, workspace.data());
+    for (int i = 0; i < times; ++i) {
+      memory.o.expect_output();
+      memory.send();
+      kernels.run(argument, seed + static_cast<unsigned>(i));
+    }
     memory.fetch();
     const auto keep = [&](const checking::GuardedBuffer& output) {
       for (const double value : output.values()) bits.push_back(std::bit_cast<std::uint64_t>(value));

@@ -22,15 +22,16 @@ struct EmulatedFaults {
 };
 
 /// What the attention kernels of a problem's directions compute on a host, against the float64 oracle, in a workspace
-/// that holds what another call left. Warps and copies run in an order of test_seed()'s, or in the same one each time
-/// where a fault is planted, which may show in some alone.
+/// that holds what another call left. Blocks, warps and copies run in an order of test_seed()'s, or in the same one
+/// each time where a fault is planted, which may show in some alone.
 CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs& inputs, const ShapeOf& shape_of,
                            const EmulatedFaults& faults = {});
 
 /// The bits of O, LSE and the largest score of a forward in this shape, of each of some inputs; `seed` is that of the
-/// order in which warps and copies run.
+/// order in which blocks, warps and copies run. A call runs `times`, as a graph repeats it: with the same arguments.
 std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
                                                  const std::vector<ProblemInputs>& inputs,
-                                                 const backend::kernels::TileShape& shape, unsigned seed);
+                                                 const backend::kernels::TileShape& shape, unsigned seed, int times = 1,
+                                                 const EmulatedLaunches::Fault& fault = {});
 
 }  // namespace scoremod::test

@@ -128,7 +128,7 @@ static void run_thread() {
   for (;;) give_way();
 }
 
-// One block after the other. Guards and everything in shared memory are NaN before.
+// One block after the other, in any order. Guards and everything in shared memory are NaN before.
 template <class Body>
 void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned seed) {
   static Body kept = all;
@@ -139,7 +139,11 @@ void run(Body all, long long blocks, int count, size_t shared_bytes, unsigned se
   warps.resize(count / 32);
   teams.resize(count / 32);
   constexpr size_t kGuard = 4096;
-  for (block = 0; block < blocks; ++block) {
+  std::vector<unsigned> turns(blocks);
+  for (size_t i = 0; i < turns.size(); ++i) turns[i] = (unsigned)i;
+  std::shuffle(turns.begin(), turns.end(), random);
+  for (const unsigned turn : turns) {
+    block = turn;
     shared.assign(shared_bytes + kGuard, 0xff);
     for (Meeting& meeting : meetings) meeting.arrived = 0;
     for (Warp& warp : warps) warp.arrived = 0;
@@ -331,6 +335,13 @@ inline unsigned exchange_bits(unsigned value, int lane_distance) {
   bits = exchange(bits, lane_distance);
   memcpy(&value, &bits, 4);
   return value;
+}
+inline void order_memory() {}
+inline unsigned long long exchange_word(unsigned long long* word, unsigned long long expected,
+                                        unsigned long long instead) {
+  const unsigned long long found = *word;
+  if (found == expected) *word = instead;
+  return found;
 }
 inline int bit_number(unsigned bit) { return __builtin_ctz(bit); }
 inline unsigned bits_of(float x) {

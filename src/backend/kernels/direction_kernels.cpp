@@ -1,7 +1,10 @@
 #include "backend/kernels/direction_kernels.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <limits>
+#include <random>
 
 #include "backend/cuda/program_source.hpp"
 #include "backend/kernels/difference_tables.hpp"
@@ -29,6 +32,13 @@ constexpr int kOrderThreads = 512;
 constexpr std::int64_t kMostOrdered = 4096;
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
+
+/// Of calls whose blocks count in a workspace which nobody has cleared: one that no earlier call has left there, of
+/// this process or of another. In 48 bits.
+std::uint64_t next_call_number() {
+  static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
+  return ++last & 0xffff'ffff'ffff;
+}
 
 /// To the next place in a workspace where numbers of 16 bytes may lie.
 std::size_t aligned(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -151,16 +161,14 @@ void DirectionKernels::add_state_launches() {
 
 void DirectionKernels::add_few_query_launches() {
   const AttentionProblem& p = problem_;
-  if (shape_.splits > 1) parts_bytes_ = few_query_part_bytes(shape_, p);
+  const std::int64_t tiles = query_tiles_ * p.batch * p.heads_kv;
+  if (shape_.splits > 1) {
+    shares_at_ = aligned(few_query_part_bytes(shape_, p));
+    parts_bytes_ = shares_at_ + static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares);
+  }
   const bool hopper = is_hopper(shape_.family);
-  launches_.push_back({hopper ? "hopper_few_queries" : "attention_few_queries",
-                       query_tiles_ * shape_.splits * p.batch * p.heads_kv, shape_.threads(),
+  launches_.push_back({hopper ? "hopper_few_queries" : "attention_few_queries", tiles * shape_.splits, shape_.threads(),
                        few_query_shared_bytes(shape_, p.dim_qk, p.dim_v), hopper});
-  if (shape_.splits == 1) return;
-  const int threads = shape_.threads() - shape_.producers();
-  // Two numbers for each thread, of rows that are summed again.
-  launches_.push_back({"attention_merge_parts", tiles_of(p.batch * p.heads_q * p.seq_q, shape_.warps), threads,
-                       2 * sizeof(float) * static_cast<std::size_t>(threads)});
 }
 
 void DirectionKernels::add_hopper_launches(Direction direction) {
@@ -221,6 +229,10 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   // Without a workspace states are found once for all.
   if (blocks_ > 0 && workspace != nullptr) call.taken = reinterpret_cast<int*>(workspace + taken_at());
   call.rows = call.parts = reinterpret_cast<float*>(workspace);
+  if (shape_.splits > 1) {
+    call.shares = reinterpret_cast<unsigned long long*>(workspace + shares_at_);
+    call.number = next_call_number();
+  }
   call.differences = reinterpret_cast<float*>(workspace + differences_at());
   call.query_sums = reinterpret_cast<float*>(workspace + query_sums_at());
   call.states = states_launches_.empty() ? reinterpret_cast<unsigned char*>(workspace + rows_bytes_) : states_;

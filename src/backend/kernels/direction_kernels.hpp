@@ -77,7 +77,8 @@ class DirectionKernels {
   std::size_t rows_bytes_ = 0, states_bytes_ = 0, parts_bytes_ = 0, differences_bytes_ = 0, query_sums_bytes_ = 0;
   std::vector<KernelLaunch> launches_;
   std::vector<KernelLaunch> states_launches_;
-  std::size_t order_at_ = 0;  ///< behind the states, where there is one
+  std::size_t order_at_ = 0;   ///< behind the states, where there is one
+  std::size_t shares_at_ = 0;  ///< of few queries, behind the parts: where blocks count
   unsigned char* states_ = nullptr;
 };
 

@@ -29,17 +29,19 @@ struct AttentionArguments {
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_row_terms.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
-  int* order;          ///< of rows of tiles, by their states, see attention_tile_states.cuh; null where it is their own
-  float* parts;        ///< of few queries' rows, see attention_parts.cuh
-  float* differences;  ///< tables of kv - q, see attention_differences.cuh
-  float* query_sums;   ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
+  int* order;    ///< of rows of tiles, by their states, see attention_tile_states.cuh; null where it is their own
+  float* parts;  ///< of few queries' rows, see attention_parts.cuh
+  unsigned long long* shares;  ///< likewise: how many of a tile's shares are there, and of which call
+  float* differences;          ///< tables of kv - q, see attention_differences.cuh
+  float* query_sums;           ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
-  int heads_together;     ///< heads whose tiles blocks take in turns, see place_of() in attention_tiles.cuh
-  int splits;             ///< of few queries: blocks of threads that share the keys of a head
-  int blocks;             ///< where kPersistent: of threads, that share the tiles of queries of all heads
-  int* taken;             ///< likewise: how many of these they have taken, beside their first ones
-  const int* lengths_kv;  ///< where kPaged, of each batch
+  int heads_together;         ///< heads whose tiles blocks take in turns, see place_of() in attention_tiles.cuh
+  int splits;                 ///< of few queries: blocks of threads that share the keys of a head
+  unsigned long long number;  ///< likewise: of the call, in 48 bits; of no other that finds what this one leaves
+  int blocks;                 ///< where kPersistent: of threads, that share the tiles of queries of all heads
+  int* taken;                 ///< likewise: how many of these they have taken, beside their first ones
+  const int* lengths_kv;      ///< where kPaged, of each batch
   long long length_step;
   int offset_b, offset_h, offset_q, offset_kv;
   int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices

@@ -52,15 +52,17 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
       load_keys<kDimV>(k_tile + kKeyHalves, vs, walk.tile * kKeys, keys, thread);
       found = walk.tile * 2 + (walk.partial ? 1 : 0);
     }
-    end_copies();
     return found;
   };
-  load_queries(call, own, [&](int row, int dim) { return q_tile + row * row_length(kDimQk) + dim; });
-  end_copies();
   int ahead[kStages];
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) ahead[i] = fetch(i);
-  wait_for_copies_but<kStages - 1>();
+  for (int i = 0; i < kStages - 1; ++i) {
+    ahead[i] = fetch(i);
+    // Behind the first keys, which take longest to come.
+    if (i == 0) load_queries(call, own, [&](int row, int dim) { return q_tile + row * row_length(kDimQk) + dim; });
+    end_copies();
+  }
+  wait_for_copies_but<kStages - 2>();
   block_barrier();  // q is there
   SoftmaxRows rows;
   rows.clear();
@@ -68,6 +70,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_few_queries(SCOREMOD_ARGUMENT p) {
     wait_for_copies_but<kStages - 2>();
     team_barrier<kTeamWarps>(team);  // k and v are there, and nobody reads the last ones any more
     ahead[kStages - 1] = fetch(stage == 0 ? kStages - 1 : stage - 1);
+    end_copies();
     const Half* const k_tile = stages + stage * kStageHalves;
     Sums<kRowTiles, kKeys> scores;
     scores.clear();

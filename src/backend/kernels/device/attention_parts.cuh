@@ -1,6 +1,5 @@
 // Of few queries' rows, what some of the keys make of them: how it is left and merged, in ascending order, and o and
-// lse that are made of all. attention_merge_parts: those of each row, from what the blocks with its shares of the keys
-// have left; a single share needs no such kernel.
+// lse that are made of all. Of the blocks that share the keys of the same rows, whichever comes last merges.
 #pragma once
 
 #include "backend/kernels/device/attention_packed_rows.cuh"
@@ -11,10 +10,13 @@
 constexpr int kPartRow = padded(kDimV) + 8, kPartFloats = kQueries * kPartRow;
 static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room where parts were");
 
-// Of a batch's head of keys and a tile of rows: the first of call.splits.
-SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, int b, int key_head, int row_tile) {
-  const long long tile = ((long long)b * key_heads_of(call) + key_head) * call.query_tiles + row_tile;
-  return call.parts + tile * call.splits * kPartFloats;
+// Of the tile of rows among those of all batches and heads of keys.
+SCOREMOD_FUNCTION long long tile_number(const AttentionArguments& call, const KeyShare& own) {
+  return ((long long)own.b * key_heads_of(call) + own.key_head) * call.query_tiles + own.row_tile;
+}
+// Of its call.splits parts, the first.
+SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare& own) {
+  return call.parts + tile_number(call, own) * call.splits * kPartFloats;
 }
 
 // Of the warp's rows, those of the block's tile from `to` on.
@@ -39,32 +41,39 @@ SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to) {
     }
 }
 
-// One row of several parts that a warp adds up: a thread has every 32nd output.
+// One row of several parts that a warp adds up: a thread has every 32nd output. All parts are looked at before the
+// first is added.
 struct MergedRow {
   static constexpr int kOutputs = (kDimV + 31) / 32;
   float reference, sum, largest, output[kOutputs];
 
-  // `row` is of the first part, and the same of the next is kPartFloats from there.
-  SCOREMOD_MEMBER void merge(const float* row, int parts) {
-    const int lane = threadIdx.x % 32;
+  SCOREMOD_MEMBER void clear() {
     reference = largest = -infinity();
-    for (int i = 0; i < parts; ++i) {
-      const float* const terms = row + (long long)i * kPartFloats + padded(kDimV);
-      reference = fmaxf(reference, terms[0]);
-      largest = fmaxf(largest, terms[2]);
-    }
-    const float base = reference == -infinity() ? 0.0f : reference;
     sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < kOutputs; ++j) output[j] = 0.0f;
-    for (int i = 0; i < parts; ++i) {
-      const float* const part = row + (long long)i * kPartFloats;
-      const float factor = exp2_of(part[padded(kDimV)] - base);
-      sum = multiply_add(part[padded(kDimV) + 1], factor, sum);
+  }
+  // `row` is of a part.
+  SCOREMOD_MEMBER void look_at(const float* row) {
+    reference = fmaxf(reference, row[padded(kDimV)]);
+    largest = fmaxf(largest, row[padded(kDimV) + 2]);
+  }
+  SCOREMOD_MEMBER void add(const float* row) {
+    const int lane = threadIdx.x % 32;
+    const float factor = exp2_of(row[padded(kDimV)] - (reference == -infinity() ? 0.0f : reference));
+    sum = multiply_add(row[padded(kDimV) + 1], factor, sum);
 #pragma unroll
-      for (int j = 0; j < kOutputs; ++j)
-        if (lane + 32 * j < kDimV) output[j] = multiply_add(part[lane + 32 * j], factor, output[j]);
-    }
+    for (int j = 0; j < kOutputs; ++j)
+      if (lane + 32 * j < kDimV) output[j] = multiply_add(row[lane + 32 * j], factor, output[j]);
+  }
+  // `row` is of the first part, and the same of the next is kPartFloats from there.
+  template <int kParts>
+  SCOREMOD_MEMBER void merge(const float* row) {
+    clear();
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) look_at(row + i * kPartFloats);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) add(row + i * kPartFloats);
   }
   SCOREMOD_MEMBER void store(float* row) const {
     const int lane = threadIdx.x % 32;
@@ -100,6 +109,65 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   return not_finite;
 }
 
+// By the threads that have a block's rows, when they have left a part of them: whether those of all other shares of
+// their keys are left too, and may be read. A word of the tile counts them, with the call's number beside: whatever it
+// was before, it counts nothing. The last one leaves 0, for a call that a graph repeats with its number.
+SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own) {
+  constexpr int kCountBits = 16;
+  order_memory();
+  block_barrier();
+  bool last = false;
+  if (threadIdx.x == 0) {
+    unsigned long long* const word = call.shares + tile_number(call, own);
+    for (unsigned long long seen = 0, found;; seen = found) {
+      const int count = 1 + (seen >> kCountBits == call.number ? (int)(seen & ((1u << kCountBits) - 1)) : 0);
+      last = count == call.splits;
+      found = exchange_word(word, seen, last ? 0 : call.number << kCountBits | (unsigned)count);
+      if (found == seen) break;
+    }
+  }
+  last = any_of_block(last);
+  order_memory();
+  return last;
+}
+
+// From the parts of all shares, by the block that came last. A warp merges several rows at once, because each waits for
+// memory twice. Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_shares(const Arguments& p, const KeyShare& own) {
+  constexpr int kAtOnce = 4;
+  const AttentionArguments& call = p.call;
+  const int first_row = own.first_row(), rest = rows_of_head(call) - first_row, end = rest < kQueries ? rest : kQueries;
+  const float* const parts = parts_of(call, own);
+  bool not_finite = false;
+#pragma unroll 1
+  for (int first = threadIdx.x / 32; first < end; first += kAtOnce * kWarps) {
+    MergedRow rows[kAtOnce];
+    const float* from[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * kWarps;
+      from[i] = parts + (row < end ? row : first) * kPartRow;
+      rows[i].clear();
+    }
+#pragma unroll 2
+    for (int part = 0; part < call.splits; ++part)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) rows[i].look_at(from[i] + (long long)part * kPartFloats);
+#pragma unroll 2
+    for (int part = 0; part < call.splits; ++part)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) rows[i].add(from[i] + (long long)part * kPartFloats);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * kWarps;
+      if (row >= end) continue;
+      const RowOwner of = owner_of(call, own.h, first_row + row);
+      if (is_there(call, own.b, of.q)) not_finite = store_merged(p, rows[i], own.b, of.h, of.q) || not_finite;
+    }
+  }
+  return not_finite;
+}
+
 // By the threads that have a block's rows, when nobody reads its tiles any more: from what its teams have of them, o
 // and lse, or a part. `scratch` has room for a part of each team. The warp's rows are those of the tile from `warp_row`
 // on.
@@ -109,51 +177,25 @@ SCOREMOD_FUNCTION void end_rows(const Arguments& p, const SoftmaxRows& rows, con
   const int warp = threadIdx.x / 32, first_row = own.first_row(), count = rows_of_head(call) - first_row;
   if (warp_row < count) store_part(rows, scratch + team * kPartFloats + warp_row * kPartRow);
   block_barrier();
-  float* const to = parts_of(call, own.b, own.key_head, own.row_tile) + (long long)own.split * kPartFloats;
+  float* const to = parts_of(call, own) + (long long)own.split * kPartFloats;
   bool not_finite = false;
   for (int row = warp; row < kQueries && row < count; row += kWarps) {
     const RowOwner of = owner_of(call, own.h, first_row + row);
     MergedRow merged;
-    merged.merge(scratch + row * kPartRow, kTeams);
+    merged.merge<kTeams>(scratch + row * kPartRow);
     if (call.splits > 1)
       merged.store(to + row * kPartRow);
     else if (is_there(call, own.b, of.q))
       not_finite = store_merged(p, merged, own.b, of.h, of.q) || not_finite;
+  }
+  if (call.splits > 1) {
+    if (!is_last_share(call, own)) return;
+    not_finite = store_shares(p, own);
   }
   if (!any_of_block(not_finite)) return;
   for (int row = 0; row < kQueries && row < count; ++row) {
     const RowOwner of = owner_of(call, own.h, first_row + row);
     if (!is_there(call, own.b, of.q)) continue;
     forward_row(p, scratch, own.b, of.h, of.q);
-  }
-}
-
-// One warp for each row.
-SCOREMOD_KERNEL(kThreads, 1) attention_merge_parts(SCOREMOD_ARGUMENT p) {
-  SCOREMOD_SHARED(shared);
-  const AttentionArguments& call = p.call;
-  const long long rows = (long long)call.batch * call.heads_q * call.seq_q, first = (long long)blockIdx.x * kWarps;
-  const auto owner = [&](long long number, int& b, int& h, int& q) {
-    q = (int)(number % call.seq_q);
-    h = (int)(number / call.seq_q % call.heads_q);
-    b = (int)(number / call.seq_q / call.heads_q);
-  };
-  const long long number = first + threadIdx.x / 32;
-  int b, h, q;
-  bool not_finite = false;
-  if (number < rows) {
-    owner(number, b, h, q);
-  }
-  if (number < rows && is_there(call, b, q)) {
-    const int key_head = h / call.group, row = q * call.group + h % call.group;
-    MergedRow merged;
-    merged.merge(parts_of(call, b, key_head, row / kQueries) + row % kQueries * kPartRow, call.splits);
-    not_finite = store_merged(p, merged, b, h, q);
-  }
-  if (!any_of_block(not_finite)) return;
-  for (int i = 0; i < kWarps && first + i < rows; ++i) {
-    owner(first + i, b, h, q);
-    if (!is_there(call, b, q)) continue;
-    forward_row(p, (float*)shared, b, h, q);
   }
 }

@@ -115,6 +115,15 @@ SCOREMOD_FUNCTION unsigned exchange_bits(unsigned value, int lane_distance) {
   return __shfl_xor_sync(0xffffffffu, value, lane_distance);
 }
 
+// What the thread wrote to the device's memory before, others that see what it writes after see too; and what it reads
+// after is no older than what it has seen.
+SCOREMOD_FUNCTION void order_memory() { __threadfence(); }
+// Makes the word `instead` if it is `expected`; returns what it was.
+SCOREMOD_FUNCTION unsigned long long exchange_word(unsigned long long* word, unsigned long long expected,
+                                                   unsigned long long instead) {
+  return atomicCAS(word, expected, instead);
+}
+
 // Of a word with one bit.
 SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }
 

@@ -44,10 +44,7 @@ checking::CheckCase case_of(const std::string& name) {
 }
 
 /// Rows that are not finite are not summed again: what would make them so is seen.
-const Fault kOnce{"    forward_row(p, (float*)shared, b, h, q);\n", ""};
-
-/// The same without parts that are merged.
-const Fault kOnceInOneShare{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
+const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
 
 /// In the shape with this many rows.
 TileShape shape_of(const AttentionProblem& problem, int rows) {
@@ -110,7 +107,7 @@ TEST(FewQueriesInOneShare, AreRight) {
   const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
   TileShape shape = shape_of(test.problem, 32);
   shape.splits = 1;
-  test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnceInOneShare}));
+  test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnce}));
   test::expect_right(check_of(test, test::poisoned_inputs(test.problem, 0), shape));
 }
 
@@ -146,17 +143,20 @@ const PlantedFault kPlantedFaults[] = {
     {"EmptyWrongly", "lengths", {"some &= kept;", "some &= kept & ~masked;"}},
     {"NotWaitedFor",
      "one query of four heads",
-     {"wait_for_copies_but<kStages - 2>()", "wait_for_copies_but<kStages - 1>()"}},
+     {"wait_for_copies_but<kStages - 2>();\n    team", "wait_for_copies_but<kStages - 1>();\n    team"}},
     {"OverwrittenEarly", "one query of four heads", {"fetch(stage == 0 ? kStages - 1 : stage - 1)", "fetch(stage)"}},
-    {"APartLeftOut",
+    {"APartLeftOut", "one query of four heads", {"rows[i].add(from[i]", "if (part > 0) rows[i].add(from[i]"}},
+    {"APartNotLookedAt",
+     "few queries' sink, dropout and largest score",
+     {"rows[i].look_at(from[i]", "if (part > 0) rows[i].look_at(from[i]"}},
+    {"MergedWhoeverIsLast", "one query of four heads", {"last = count == call.splits", "last = own.split == 0"}},
+    {"WhatWasThereIsCounted",
      "one query of four heads",
-     {"row % kQueries * kPartRow, call.splits)", "row % kQueries * kPartRow, 1)"}},
-    {"ATeamLeftOut",
-     "one query of four heads",
-     {"merge(scratch + row * kPartRow, kTeams)", "merge(scratch + row * kPartRow, 1)"}},
+     {"seen >> kCountBits == call.number", "seen >> kCountBits != 0"}},
+    {"ATeamLeftOut", "one query of four heads", {"merge<kTeams>(scratch", "merge<1>(scratch"}},
     {"AnotherHeadsRow",
      "four queries of four heads",
-     {"row = q * call.group + h % call.group", "row = q + h % call.group * call.seq_q"}},
+     {"store_merged(p, rows[i], own.b, of.h, of.q)", "store_merged(p, rows[i], own.b, of.h ^ 1, of.q)"}},
     {"AnotherHeadsDropout",
      "few queries' sink, dropout and largest score",
      {"dropout.four(of.h, of.q", "dropout.four(h, of.q"}},
@@ -170,6 +170,17 @@ const PlantedFault kPlantedFaults[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
+
+/// A graph repeats a call with its arguments, in a workspace that holds what the last time left.
+TEST(FewQueriesInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
+  const checking::CheckCase test = case_of("few queries' sink, dropout and largest score");
+  const std::vector inputs{random_inputs(test.problem)};
+  TileShape shape = shape_of(test.problem, 32);
+  shape.splits = 3;
+  const std::vector<std::uint64_t> once = test::emulated_forward_bits(test, inputs, shape, 1);
+  EXPECT_EQ(test::emulated_forward_bits(test, inputs, shape, 2, 3), once);
+  EXPECT_NE(test::emulated_forward_bits(test, inputs, shape, 1, 2, {"last ? 0 :", "false ? 0 :"}), once);
+}
 
 /// By warpgroups, with fewer stages than a team has tiles where there is a single split.
 TileShape hopper_shape_of(const AttentionProblem& problem, int splits) {
@@ -189,8 +200,7 @@ TEST_P(HopperFewQueries, AreRight) {
   const checking::CheckCase test = case_of(GetParam().name);
   SCOPED_TRACE(test.name);
   const TileShape shape = hopper_shape_of(test.problem, GetParam().splits);
-  test::expect_right(
-      check_of(test, random_inputs(test.problem), shape, {.of_both = shape.splits > 1 ? kOnce : kOnceInOneShare}));
+  test::expect_right(check_of(test, random_inputs(test.problem), shape, {.of_both = kOnce}));
 }
 /// Rows fill a part of a tile, a tile or several; some lie where no box can be copied from.
 const SplitCase kSplitCases[] = {
@@ -246,7 +256,7 @@ class HopperFewQueryFaults : public ::testing::TestWithParam<PlantedFault> {};
 TEST_P(HopperFewQueryFaults, AreSeen) {
   const checking::CheckCase test = case_of(GetParam().test);
   EXPECT_FALSE(check_of(test, random_inputs(test.problem), hopper_shape_of(test.problem, 1),
-                        {.forward = GetParam().fault, .of_both = kOnceInOneShare})
+                        {.forward = GetParam().fault, .of_both = kOnce})
                    .passed());
 }
 const PlantedFault kHopperFaults[] = {
