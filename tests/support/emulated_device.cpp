@@ -13,8 +13,8 @@ namespace {
 
 using backend::kernels::KernelLaunch;
 
-/// They take longer to compile than to run, optimized or not.
-constexpr const char* kOptions = "-include \"" SCOREMOD_TEST_EMULATED_HEADERS "\"";
+/// None: they take longer to compile than to run, optimized or not.
+constexpr const char* kOptions = "";
 
 std::uint16_t encode(float value, bool bf16) { return bf16 ? encode_bf16(value) : encode_f16(value); }
 
@@ -61,7 +61,7 @@ EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLau
             plant(text, another_fault);
             return with_entry(std::move(text), launches);
           }(),
-          kOptions) {}
+          kOptions, SCOREMOD_TEST_EMULATED_HEADERS) {}
 
 void EmulatedLaunches::run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const {
   for (const KernelLaunch& launch : launches_) run_one(launch, argument, seed);

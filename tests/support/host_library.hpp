@@ -5,15 +5,17 @@
 namespace scoremod::test {
 
 /// Makes a shared library of C++ text with the system's compiler, and no optimization unless `options` ask for it. The
-/// loader knows it by `soname`, where that is not empty. Throws Error when the text does not compile.
+/// loader knows it by `soname`, where that is not empty. Leaves the text and the object beside it. Throws Error when
+/// the text does not compile.
 void compile_library(const std::string& text, const std::string& path, const std::string& soname = "",
                      const std::string& options = "");
 
 /// A shared library made of C++ text by the system's compiler, loaded while this lives.
 class HostLibrary {
  public:
-  /// Throws Error when the text does not compile or the library does not load.
-  explicit HostLibrary(const std::string& text, const std::string& options = "");
+  /// Includes `header`, where there is one, in front of the text. Throws Error when the text does not compile or the
+  /// library does not load.
+  explicit HostLibrary(const std::string& text, const std::string& options = "", const std::string& header = "");
   ~HostLibrary();
   HostLibrary(const HostLibrary&) = delete;
   HostLibrary& operator=(const HostLibrary&) = delete;
