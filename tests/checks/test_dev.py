@@ -29,19 +29,25 @@ def dev(tmp_path):
     scripts = {programs / "dpkg-query": "echo installed", programs / "cmake": f'echo cmake "$@" >>"{calls}"'}
     scripts[folder / ".venv" / "bin" / "python"] = f'echo python "$@" >>"{calls}"'
     bench = folder / "build" / "release" / "bin" / "scoremod_bench"
-    bench.parent.mkdir(parents=True)
     scripts[bench] = f'echo bench "$@" >>"{calls}"'
     for path, command in scripts.items():
-        path.write_text(f"#!/bin/sh\n{command}\n")
-        path.chmod(0o755)
+        write_program(path, command)
 
-    def run(*arguments):
-        environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": "3"}
+    def run(*arguments, status=0, **variables):
+        environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": "3", "HOME": str(tmp_path)} | variables
         done = subprocess.run([folder / "dev", *arguments], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == status, done.stdout + done.stderr
+        run.said = done.stdout
         return calls.read_text().splitlines()
 
+    run.folder, run.programs = folder, programs
     return run
+
+
+def write_program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +77,53 @@ def test_modules_of_one_run_have_names_of_their_own():
     for run in ([m for m in modules if m.parent in of_torch], [m for m in modules if m.parent not in of_torch]):
         names = [module.name for module in run]
         assert sorted(names) == sorted(set(names))
+
+
+@pytest.fixture
+def tested(dev):
+    """./dev test where the tests of each kind end with a status: tested(pytest=1) -> what was said."""
+    (dev.folder / "tests" / "python").mkdir(parents=True)
+    (dev.folder / "tests" / "python" / "test_some.py").touch()
+    (dev.folder / "tools" / "wheel").mkdir(parents=True)
+    (dev.folder / "tools" / "wheel" / "requirements.txt").touch()
+    stamp = dev.folder / "build" / "wheel-tools" / ".made_from"
+    stamp.parent.mkdir(parents=True)
+    stamp.write_text(sys.version)
+
+    def run(ctest=0, pytest=0, torch=0):
+        write_program(dev.programs / "ctest", f"echo '100% tests passed by ctest'; exit {ctest}")
+        write_program(dev.folder / ".venv/bin/python", f'[ -d "$SCOREMOD_TEST_CACHE" ] && echo 7 passed by pytest; exit {pytest}')
+        write_program(dev.programs / "torchs python", f"echo 9 passed by torch; exit {torch}")
+        failed = ctest or pytest or torch
+        dev("test", status=1 if failed else 0, SCOREMOD_TORCH_PYTHON=str(dev.programs / "torchs python"), SCOREMOD_TEST_CACHE="")
+        return dev.said
+
+    return run
+
+
+@pytest.mark.parametrize("failing", [{}, {"ctest": 8}, {"pytest": 1}, {"torch": 1}, {"ctest": 8, "torch": 2}])
+def test_the_status_of_all_tests_counts_and_their_summaries_are_shown(tested, failing):
+    said = tested(**failing)
+    assert f"FAILED ({' '.join(failing)})" in said if failing else "everything passed" in said
+    assert said.index("passed by ctest") < said.index("7 passed by pytest") < said.index("9 passed by torch")
+
+
+@pytest.mark.parametrize("failing", ["program", "record", None])
+def test_all_fuzzers_run_and_one_that_fails_is_heeded(dev, failing):
+    for name in ("program", "problem", "record"):
+        write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", f"echo Done {name} \"$@\"; exit {int(name == failing)}")
+    dev("fuzz", "5", status=1 if failing else 0, JOBS="2")
+    for name in ("program", "problem", "record"):
+        assert f"Done {name} -max_total_time=5" in dev.said or name == failing
+
+
+def test_as_many_fuzzers_run_at_once_as_jobs(dev):
+    """The first two wait for each other, and the third finds that both have ended."""
+    wait = "touch $0.begun; for i in $(seq 300); do [ -e {}.begun ] && break; sleep 0.1; done; [ -e {}.begun ] || exit 1; touch $0.ended; echo Done"
+    other = {"program": "problem", "problem": "program"}
+    for name in other:
+        place = "build/fuzz/bin/fuzz_" + other[name]
+        write_program(dev.folder / f"build/fuzz/bin/fuzz_{name}", wait.replace("{}", place))
+    ended = " && ".join(f"[ -e build/fuzz/bin/fuzz_{name}.ended ]" for name in other)
+    write_program(dev.folder / "build/fuzz/bin/fuzz_record", f"{ended} && echo Done")
+    dev("fuzz", "5", JOBS="2")

@@ -1,5 +1,6 @@
 """The wheel that pip builds, installed where nothing else of scoremod is."""
 
+import fcntl
 import os
 import re
 import subprocess
@@ -60,7 +61,11 @@ def wheel(tmp_path_factory):
     relative paths and at the compiler's name, then has every object."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation"]
-    run(*pip, "--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}", "--wheel-dir", folder, ROOT, folder=folder)
+    (ROOT / "build").mkdir(exist_ok=True)
+    # Another worker of pytest may need a wheel as well.
+    with (ROOT / "build" / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(*pip, "--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}", "--wheel-dir", folder, ROOT, folder=folder)
     (built,) = folder.glob("*.whl")
     return built
 

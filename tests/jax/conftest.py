@@ -18,8 +18,11 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_llvm_disable_expensive_passes=true",
     ]
 )
-# What is equal is compiled once for all tests, and for the processes that they start; nothing outlives them.
-_COMPILED = tempfile.TemporaryDirectory(prefix="scoremod_jax_tests_")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
+# What is equal is compiled once for all tests, pytest's workers and the processes that they start. ./dev test names a folder that is kept,
+# where the next run finds it too; without one, nothing outlives the tests.
+if not os.environ.get("SCOREMOD_TEST_CACHE"):
+    _COMPILED = tempfile.TemporaryDirectory(prefix="scoremod_jax_tests_")
+    os.environ["SCOREMOD_TEST_CACHE"] = _COMPILED.name
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(os.environ["SCOREMOD_TEST_CACHE"]) / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
