@@ -287,6 +287,7 @@ void copy_ahead(void* shared, const void* from, int bytes) {
   emulated::threads[emulated::current].copies.push_back(
       {shared, from, kBytes, bytes, emulated::threads[emulated::current].group});
 }
+inline void copy_line_ahead(void* shared, const void* from, int bytes) { copy_ahead<16>(shared, from, bytes); }
 inline void emulated_copies(int end) {
   std::vector<emulated::Copy>& copies = emulated::threads[emulated::current].copies;
   for (const emulated::Copy& copy : copies) {

@@ -46,7 +46,8 @@ class LoadedKernels {
           "compile once for each context");
     }
     ArgumentBytes argument = kernels_.arguments(tensors, parameters, cuda::aligned(workspace).data());
-    if (is_hopper(kernels_.shape().family)) write_tensor_maps(kernels_.problem(), argument);
+    const Family family = kernels_.shape().family;
+    if (is_hopper(family)) write_tensor_maps(kernels_.problem(), cache_lines(family), argument);
     for (std::size_t i = 0; i < loaded_.size(); ++i) {
       const KernelLaunch& launch = kernels_.launches()[i];
       cuda::KernelModule::launch(loaded_[i], {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,

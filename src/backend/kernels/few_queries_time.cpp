@@ -23,13 +23,13 @@ struct Walk {
   double keys, row_keys;  ///< of a block of kWarps alone for each million keys, and for each row of its tile
   double reached;         ///< of the memory's bandwidth
 };
-constexpr Walk kByWarps{0.009, 0, 8.7, 0.08, 0.91}, kByGroups{0.013, 8e-5, 8.2, 0, 0.89};
+constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911};
 constexpr double kWarps = 8;
 const Walk& walk_of(const TileShape& shape) { return is_hopper(shape.family) ? kByGroups : kByWarps; }
 /// Of blocks that begin when others have ended: their first copies have nothing to run beside.
-constexpr double kNextBlocks = 0.004, kNextRows = 8e-5;
-/// Of the kernel that merges parts, and of each million rows that it has.
-constexpr double kMerge = 0.0045, kMergeRows = 1.1;
+constexpr double kNextBlocks = 0.002;
+/// What blocks take that leave parts, the last of a tile to merge them, and for each million rows.
+constexpr double kMerge = 0.004, kMergeRows = 0.74;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
 constexpr double kReadAgain = 0.6;
 /// How far arithmetic and memory hide each other: the sum is of their fourth powers.
@@ -66,7 +66,9 @@ double memory_time(const AttentionProblem& p, const TileShape& shape, const Mask
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
   const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));
   double bytes = 2 * rows * static_cast<double>(p.dim_qk + p.dim_v) * mask.run * (1 + kReadAgain * (row_tiles - 1));
-  if (shape.splits > 1) bytes += 2 * static_cast<double>(few_query_part_bytes(shape, p));
+  // Of the rows that a tile has room for, those that are there.
+  const double filled = static_cast<double>(p.heads_q / p.heads_kv * p.seq_q) / (row_tiles * shape.queries);
+  if (shape.splits > 1) bytes += 2 * filled * static_cast<double>(few_query_part_bytes(shape, p));
   return bytes / (walk_of(shape).reached * rates.bytes_per_ms);
 }
 
@@ -82,7 +84,7 @@ Prediction few_query_time(const compiler::CompiledProblem& problem, const TileSh
   const double compute = compute_time(problem, shape, mask, keys, rounds, rates);
   const double memory = memory_time(p, shape, mask, rates);
   const auto rows = static_cast<double>(std::min<std::int64_t>(p.heads_q / p.heads_kv * p.seq_q, shape.queries));
-  double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * (kNextBlocks + kNextRows * rows);
+  double beside = walk.launch + walk.rows * rows + (rounds.count() - 1) * kNextBlocks;
   if (shape.splits > 1) beside += kMerge + kMergeRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / 1e6;
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";

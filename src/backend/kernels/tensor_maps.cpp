@@ -15,7 +15,7 @@ constexpr std::int64_t kHalfBytes = 2;
 /// Halves of a row that one copy brings: as many as are exchanged among themselves.
 constexpr cuuint32_t kBoxDims = 64;
 
-bool write_map(const AttentionProblem& problem, TensorRole role, const device::TensorArgument& tensor,
+bool write_map(const AttentionProblem& problem, TensorRole role, const device::TensorArgument& tensor, CacheLines lines,
                std::byte (&to)[TensorMaps::kBytes]) {
   static_assert(sizeof(CUtensorMap) == TensorMaps::kBytes);
   const problem::TensorShape shape = problem::memory_shape_of(problem, role);
@@ -35,7 +35,9 @@ bool write_map(const AttentionProblem& problem, TensorRole role, const device::T
   const CUresult status = SCOREMOD_DRIVER(cuTensorMapEncodeTiled)(
       &map, problem.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
       tensor.data, sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_SWIZZLE_128B,
+      lines == CacheLines::k128Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) return false;
   std::memcpy(to, &map, sizeof(map));
   return true;
@@ -43,12 +45,16 @@ bool write_map(const AttentionProblem& problem, TensorRole role, const device::T
 
 }  // namespace
 
-void write_tensor_maps(const AttentionProblem& problem, ArgumentBytes& arguments) {
+CacheLines cache_lines(Family family) {
+  return family == Family::kHopperFewQueries ? CacheLines::k128Bytes : CacheLines::k256Bytes;
+}
+
+void write_tensor_maps(const AttentionProblem& problem, CacheLines lines, ArgumentBytes& arguments) {
   device::AttentionArguments& call = arguments.call();
   TensorMaps& maps = arguments.maps();
   const auto write = [&](std::size_t number, TensorRole role, device::TensorArgument& tensor) {
     if (tensor.data == nullptr || tensor.aligned == 0) return;
-    tensor.aligned = write_map(problem, role, tensor, maps.bytes[number]) ? 1 : 0;
+    tensor.aligned = write_map(problem, role, tensor, lines, maps.bytes[number]) ? 1 : 0;
   };
   write(0, TensorRole::kQ, call.q);
   write(1, TensorRole::kK, call.k);

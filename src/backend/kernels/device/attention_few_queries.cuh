@@ -24,7 +24,7 @@ SCOREMOD_FUNCTION void load_keys(Half* tile, const Rows& from, int first, int en
   for (int i = 0; i < kKeys; i += kRows) {
     const bool there = first + row + i < end && dim < kDim;
     if (!kInOnePiece && there) at = from.at(first + row + i) + dim;
-    copy_ahead<16>(to + i * row_length(kDim), there ? at : from.data, there ? 16 : 0);
+    copy_line_ahead(to + i * row_length(kDim), there ? at : from.data, there ? 16 : 0);
     at += kRows * from.row;
   }
 }

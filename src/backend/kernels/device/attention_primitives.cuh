@@ -70,6 +70,13 @@ SCOREMOD_FUNCTION void copy_ahead(void* shared, const void* from, int bytes) {
                  : "memory");
   }
 }
+// copy_ahead<16>() of what is read once, side by side with what is read next: the cache asks memory for lines of 128
+// bytes.
+SCOREMOD_FUNCTION void copy_line_ahead(void* shared, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
 // What the thread has asked for since the last call becomes a group.
 SCOREMOD_FUNCTION void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Returns when all groups of the thread but the last kBut are there; other threads see them after a barrier.
