@@ -36,6 +36,9 @@ constexpr double kWrittenGradient = 1.17;
 constexpr double kForwardLaunch = 0.005, kBackwardLaunch = 0.012, kComputeLaunch = 0.004;
 /// Of the memory's bandwidth, what kernels reach.
 constexpr double kReachedBandwidth = 0.85;
+/// The same of the kernel that cuDNN has for one query, and what it takes beside where heads leave half of the
+/// multiprocessors without keys: 8192 keys at batch 16 and 32768 at batch 4 were timed (bench/results/h200-peers.json).
+constexpr double kReachedByOneRow = 0.89, kFewHeads = 0.0046;
 
 std::int64_t tiles_of(std::int64_t length) { return (length + kTile - 1) / kTile; }
 
@@ -115,6 +118,12 @@ double computed_bytes(const AttentionProblem& p, const LoweredModifier& modifier
   return bytes;
 }
 
+/// cuDNN's kernel for one query waits for memory alone. It was timed without a modifier; what modifiers cost there,
+/// nobody has measured.
+bool is_one_plain_row(const AttentionProblem& p, Direction direction, const LoweredModifier& modifier) {
+  return direction == Direction::kForward && p.seq_q == 1 && modifier.graph.nodes.empty() && modifier.computed.empty();
+}
+
 std::string source_text(const AttentionProblem& p, Direction direction, const ModifierCost& cost,
                         const DeviceRates& rates, bool timed) {
   std::string text = "scaled from measured patterns";
@@ -137,6 +146,11 @@ Prediction attention_time(const AttentionProblem& problem, const PlanTask& task,
   const AttentionProblem& p = problem;
   const TileCosts costs = tile_costs(task.direction);
   ModifierCost cost = modifier_cost(modifier.graph, task.direction);
+  if (is_one_plain_row(p, task.direction, modifier)) {
+    const double memory = memory_bytes(p, task.direction) / (kReachedByOneRow * rates.bytes_per_ms);
+    const bool few_heads = 2.0 * static_cast<double>(p.batch * p.heads_kv) <= rates.multiprocessors;
+    return {kForwardLaunch + (few_heads ? kFewHeads : 0) + memory, source_text(p, task.direction, cost, rates, timed)};
+  }
   if (task.operand_gradient) cost.milliseconds += kWrittenGradient;
   const auto heads = static_cast<double>(p.batch * p.heads_q);
   const auto rows = static_cast<double>(tiles_of(p.seq_q));

@@ -1,5 +1,7 @@
 #include "backend/cudnn/patterns/attention_time.hpp"
 
+#include <tuple>
+
 #include <gtest/gtest.h>
 
 namespace scoremod::backend::cudnn {
@@ -75,6 +77,22 @@ TEST(AttentionTime, GrowsWithWorkAndFallsWithTheDevice) {
   AttentionProblem small = base;
   small.batch = small.heads_q = small.heads_kv = small.seq_q = 1;
   EXPECT_GT(milliseconds(small, Direction::kForward, {}), once / 64 / 32);
+}
+
+/// As an H200 took (bench/results/h200-peers.json). More queries run in tiles of rows, most of which are nobody's.
+TEST(AttentionTime, OfOneQueryIsWhatMemoryTakes) {
+  AttentionProblem problem = timed_problem();
+  problem.heads_q = 32;
+  problem.heads_kv = 8;
+  problem.seq_q = 1;
+  for (const auto& [batch, keys, took] : {std::tuple{16, 8192, 0.1262}, {4, 32768, 0.1315}}) {
+    problem.batch = batch;
+    problem.seq_kv = keys;
+    problem.seq_q = 1;
+    EXPECT_NEAR(milliseconds(problem, Direction::kForward, {}), took, 0.03 * took) << keys;
+    problem.seq_q = 4;
+    EXPECT_GT(milliseconds(problem, Direction::kForward, {}), 2 * took) << keys;
+  }
 }
 
 TEST(AttentionTime, OrdersModifiersAsTheyWereTimed) {
