@@ -175,8 +175,9 @@ struct AttentionProblem {
   /// Whether forward() writes the largest magnitude in o, before it is multiplied by 'scale_o' and rounded: f32, a
   /// single element; NaN where o has one. Only if dtype is of eight bits.
   bool amax_o = false;
-  /// Whether calls may pass IndexOffsets other than zero. The cudnn backend then builds kernels that take them, which
-  /// skip no tiles outside a band, and refuses them otherwise; the host's backends take them always.
+  /// Whether calls may pass IndexOffsets other than zero. The backends of CUDA devices then build kernels that take
+  /// them, and refuse them otherwise (kInvalidArgument); cudnn's skip no tiles outside a band then. The host's
+  /// backends take them always.
   bool index_offsets = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
   /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/problem.md.

@@ -396,7 +396,7 @@ checking::CheckCase check_case(const Case& from, const Shape& s, bool backward) 
   p.max_logit = from.max_logit;
   if (from.place != nullptr) {
     from.place(p);
-    p.index_offsets = false;
+    p.index_offsets = from.offsets != IndexOffsets{};
   }
   p.dropout_keys = from.dropout_keys;
   for (const OperandDecl& decl : p.program.operands()) {
