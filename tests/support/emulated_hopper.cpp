@@ -286,6 +286,18 @@ inline void copy_bytes(void* to, const void* from, int bytes, Barrier* barrier) 
   emulated::ask_copy({(Half*)to, nullptr, barrier, 0, 0, 0, 0, from, bytes});
 }
 inline void publish_writes() {}
+inline void store_matrices(Half* row, const unsigned (&in)[4]) {
+  const unsigned lane = emulated::current % 32;
+  emulated::Warp& warp = emulated::warps[emulated::current / 32];
+  warp.in[lane][0] = (uint64_t)row;
+  for (int m = 0; m < 4; ++m) warp.in[lane][1 + m] = in[m];
+  emulated::meet("matrices to store", [](emulated::Warp& all) {
+    for (int from = 0; from < 32; ++from)
+      for (int m = 0; m < 4; ++m)
+        for (int i = 0; i < 2; ++i)
+          ((Half*)all.in[m * 8 + from / 4][0])[from % 4 * 2 + i] = (Half)(all.in[from][1 + m] >> (16 * i));
+  });
+}
 inline void add_to_memory(float* to, const float (&values)[4]) {
   if ((uintptr_t)to % 16 != 0) emulated::fail("floats to add to that are not aligned");
   for (int i = 0; i < 4; ++i) to[i] += values[i];

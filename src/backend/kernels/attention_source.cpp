@@ -121,6 +121,14 @@ DType half_dtype(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 ? problem.dtype_o.value_or(DType::kBF16) : problem.dtype;
 }
 
+/// Whether an operand has numbers of its own along the axis, or there is no mask. A table's indices are clamped where
+/// it is read.
+bool clamps_along(const Program& program, Axis axis) {
+  return program.keep() == kNoNode || std::ranges::any_of(program.operands(), [&](const OperandDecl& operand) {
+           return !operand.is_table() && operand.axes[static_cast<std::size_t>(axis)];
+         });
+}
+
 const char* output_kind(const AttentionProblem& problem) {
   const DType output = problem.dtype_o.value_or(problem.dtype);
   if (output == DType::kF32) return "kFloatOutput";
@@ -138,9 +146,13 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   const int query_stages = hopper_query_stages(shape, problem.dim_qk, problem.dim_v);
   return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
+                                             {"index_offsets", flag(problem.index_offsets)},
                                              {"floats", flag(problem.dtype == DType::kF32)},
                                              {"dim_qk", problem.dim_qk},
                                              {"dim_v", problem.dim_v},
+                                             {"has_mask", flag(program.keep() != kNoNode)},
+                                             {"clamps_queries", flag(clamps_along(program, Axis::kQuery))},
+                                             {"clamps_keys", flag(clamps_along(program, Axis::kKey))},
                                              {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},
                                              {"queries", shape.queries},
                                              {"keys", shape.keys},

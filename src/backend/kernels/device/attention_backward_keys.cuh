@@ -79,8 +79,8 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
     if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
   }
   if (kDk) move_gains_to(gains, p, b, steps.end_h, first_key);
-  const float ones[1][2] = {{1.0f, 1.0f}};
-  if (kDk) store_rows<kDimQk>(dk, ones, rows_of(call.dk, b, head_kv), first_key, keys);
+  const float of_dk = sum_factor(call), dk_factors[1][2] = {{of_dk, of_dk}}, ones[1][2] = {{1.0f, 1.0f}};
+  if (kDk) store_rows<kDimQk>(dk, dk_factors, rows_of(call.dk, b, head_kv), first_key, keys);
   if (kDv) store_rows<kDimV>(dv, ones, rows_of(call.dv, b, head_kv), first_key, keys);
   mend_keys<kDk, kDv>(p, dk, dv, (float*)shared, b, head_kv, key_tile);
 }

@@ -62,7 +62,7 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, TileElement* q_tile, 
       weight += exchange(weight, 1);
       weight += exchange(weight, 2);
       // The LSE's rounding is a factor of all weights of a row, the sink's among them: it is no part of their mean.
-      if (kSink) weight += exp2_of((sink - terms[m][half][0]) * kLog2E);
+      if (kSink) weight += weight_of(sink, 1.0f, terms[m][half][0]);
       if (weight != 0.0f) sum /= weight;
       terms[m][half][1] = sum;
       const int row = first_query + m * 16 + half * 8 + lane / 4;
@@ -87,10 +87,10 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
 
   Sums<kRowTiles, padded(kDimQk)> dq;
   dq.clear();
-  float terms[kRowTiles][2][2], ones[kRowTiles][2];
+  float terms[kRowTiles][2][2], factors[kRowTiles][2];
   read_row_terms(terms, call, b, h, first_query);
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) ones[m][0] = ones[m][1] = 1.0f;
+  for (int m = 0; m < kRowTiles; ++m) factors[m][0] = factors[m][1] = sum_factor(call);
   if (kOwnDeltas) make_own_deltas(p, q_tile, d_o_tile, k_tile, v_tile, terms, b, h, query_tile);
   RowGains gains;
   gains.clear();
@@ -127,7 +127,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_queries(SCOREMOD_ARGUMENT 
     k_tile = other_k_tile;
     other_k_tile = read;
   }
-  store_rows<kDimQk>(dq, ones, rows_of(call.dq, b, h), first_query, queries);
+  store_rows<kDimQk>(dq, factors, rows_of(call.dq, b, h), first_query, queries);
   if (kRowTargets > 0) {
     block_barrier();  // shared memory is free
     write_row_gains(p, gains, terms, b, h, query_tile, (float*)shared);

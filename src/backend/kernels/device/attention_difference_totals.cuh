@@ -35,7 +35,8 @@ SCOREMOD_KERNEL(128, 1) /*{add}*/ attention_operand_diagonals_0 /*{}*/ (SCOREMOD
   if (h >= call.heads_q || operand.gradient == nullptr) return;
   const int difference = at - (call.seq_q - 1);
   const int q = difference < 0 ? -difference : 0, kv = difference > 0 ? difference : 0;
-  const int offset_b = call.offset_b, offset_h = call.offset_h, offset_q = call.offset_q, offset_kv = call.offset_kv;
+  const int offset_b = index_offset(call.offset_b), offset_h = index_offset(call.offset_h),
+            offset_q = index_offset(call.offset_q), offset_kv = index_offset(call.offset_kv);
   const int groups = diagonal_groups(call);
   float sum = 0.0f;
   for (int b = 0; b < call.batch; ++b) {

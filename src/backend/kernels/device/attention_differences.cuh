@@ -36,7 +36,8 @@ SCOREMOD_KERNEL(128, 1) attention_differences(SCOREMOD_ARGUMENT p) {
   const int b = (int)(head / heads), h = (int)(head % heads), at = (int)(number % pitch);
   const int difference = at - difference_origin(call);
   const int q = difference < 0 ? -difference : 0, kv = difference > 0 ? difference : 0;
-  const int offset_b = call.offset_b, offset_h = call.offset_h, offset_q = call.offset_q, offset_kv = call.offset_kv;
+  const int offset_b = index_offset(call.offset_b), offset_h = index_offset(call.offset_h),
+            offset_q = index_offset(call.offset_q), offset_kv = index_offset(call.offset_kv);
   /*{statements}*/ const float n1 = (float)(kv - q + b + h + offset_b + offset_h + offset_q + offset_kv); /*{}*/
   const float values[kDifferences] = {/*{values}*/ n1 /*{}*/};
   for (int i = 0; i < kDifferences; ++i) difference_table(call, i, b, h)[at] = values[i];

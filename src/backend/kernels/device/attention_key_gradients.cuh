@@ -76,7 +76,7 @@ SCOREMOD_OUT_OF_LINE void backward_key_row(const Arguments& p, float* scratch, i
   const Rows to_dk = rows_of(call.dk, b, head_kv), to_dv = rows_of(call.dv, b, head_kv);
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
-    if (kDk && d < kDimQk) store_element(to_dk.at(kv) + d * to_dk.dim, dk[i]);
+    if (kDk && d < kDimQk) store_element(to_dk.at(kv) + d * to_dk.dim, dk[i] * sum_factor(call));
     if (kDv && d < kDimV) store_element(to_dv.at(kv) + d * to_dv.dim, dv[i]);
   }
 }
@@ -126,7 +126,8 @@ SCOREMOD_FUNCTION void move_gains_to(Gains& gains, const Arguments& p, int b, in
   }
 }
 
-// Turns transposed products of q and k, and of d_o and v, into weights and gradients of the scores times the scale.
+// Turns transposed products of q and k, and of d_o and v, into weights and gradients of the scores times
+// gradient_factor().
 template <bool kMasked, class Gains>
 SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& scores, Sums<1, kPart>& products,
                                           const float* terms, Gains& gains, int b, int h, int first_query,
@@ -136,12 +137,20 @@ SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& sc
 #pragma unroll
   for (int n = 0; n < kPart / 8; ++n) {
     gains.begin_columns(n);
+    alignas(16) float of_two[4];  // of the thread's columns
+    const float* const own = terms + 2 * (n * 8 + lane % 4 * 2);
+    // Where so many sums leave registers for four numbers at once.
+    if (kPart <= 64) {
+      copy_word(of_two, own);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of_two[i] = own[i];
+    }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int query = n * 8 + lane % 4 * 2 + e % 2, q = first_query + query;
-      const int kv = first_key + e / 2 * 8 + lane / 4;
+      const int q = first_query + n * 8 + lane % 4 * 2 + e % 2, kv = first_key + e / 2 * 8 + lane / 4;
       const Differentiated element = differentiate<kMasked>(p, scores.at[0][n][e], products.at[0][n][e], stay.at(n, e),
-                                                            terms[2 * query], terms[2 * query + 1], b, h, q, kv);
+                                                            of_two[e % 2 * 2], of_two[e % 2 * 2 + 1], b, h, q, kv);
       scores.at[0][n][e] = dropped(p.call, element.weight, stay.at(n, e));
       products.at[0][n][e] = element.gradient;
       gains.add(p, element, n, e, b, q, kv);

@@ -226,8 +226,8 @@ SCOREMOD_FUNCTION Truth truth_entries(const OperandArgument& operand, const Entr
 // What the mask leaves of a box of one batch and head, whose ends are among the elements, as far as its intervals say.
 SCOREMOD_FUNCTION TileState mask_over(const Arguments& p, int b, int h, int first_q, int last_q, int first_kv,
                                       int last_kv) {
-  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
-            offset_kv = p.call.offset_kv;
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{statements}*/ const Truth keep =
       truth_le(index_range(first_kv, last_kv, offset_kv), index_range(first_q, last_q, offset_q)); /*{}*/
   const Truth found = /*{keep}*/ keep /*{}*/;

@@ -20,18 +20,18 @@ struct Gains {
 
 // From the score, the gradient of the weight (the product of d_o and v, after dropout), and the row's terms.
 template <bool kMasked>
-/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Gains gains_of(const Arguments& p, float score, float product, float lse,
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Gains gains_of(const Arguments& p, float score, float product, float exponent,
                                                       float delta, int b, int h, int any_q, int any_kv) {
-  const int q = any_q < p.call.seq_q ? any_q : p.call.seq_q - 1;
-  const int kv = any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
-  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
-            offset_kv = p.call.offset_kv;
+  const int q = program_query(p.call, any_q), kv = program_key(p.call, any_kv);
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   Gains gains{};
   /*{forward_statements}*/ const float value = score; /*{}*/
-  gains.kept = /*{value}*/ value /*{}*/ != -infinity() && lse != infinity() && q == any_q && kv == any_kv;
+  gains.kept = /*{value}*/ value /*{}*/ != -infinity() && exponent != infinity() && any_q < p.call.seq_q &&
+               any_kv < p.call.seq_kv;
   if (kMasked) gains.kept = gains.kept && /*{keep}*/ kv <= q /*{}*/;
   if (!gains.kept) return gains;
-  const float weight = exp2_of((/*{value}*/ value /*{}*/ - lse) * kLog2E);
+  const float weight = weight_of(/*{value}*/ value /*{}*/, 1.0f, exponent);
   const auto contributions = [&](float upstream) {
     /*{statements}*/ const float n1 = upstream * score; /*{}*/
     return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};

@@ -11,10 +11,9 @@
 template <bool kMasked>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ float value_of(const Arguments& p, float score, int b, int h, int any_q,
                                                       int any_kv) {
-  const int q = any_q < p.call.seq_q ? any_q : p.call.seq_q - 1;
-  const int kv = kMasked && any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
-  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
-            offset_kv = p.call.offset_kv;
+  const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{statements}*/ const float value = score; /*{}*/
   return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/) ? /*{value}*/ value /*{}*/ : -infinity();
 }
@@ -29,8 +28,21 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 /*{}*/
 
 /*{backward}*/
+// exp(x factor - lse), where `exponent` is what row_terms() have of the LSE: of halves an exponent of 2, so that there
+// is one product less; of floats the LSE, since no rounding but that of the difference is small enough there.
+SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
+  return kFloats ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
+                 : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
+}
+
+// What gradients of scores are multiplied by as they are made, and what sums of them are: the scale belongs to one of
+// the two. Sums are fewer, but gradients without it might not be within f16's numbers.
+constexpr bool kScaledGradients = !kFloats && !kBf16;
+SCOREMOD_FUNCTION float gradient_factor(const AttentionArguments& call) { return kScaledGradients ? call.scale : 1.0f; }
+SCOREMOD_FUNCTION float sum_factor(const AttentionArguments& call) { return kScaledGradients ? 1.0f : call.scale; }
+
 struct Differentiated {
-  float weight, gradient;  // exp(value - lse), before dropout; of the score, times the scale
+  float weight, gradient;  // exp(value - lse), before dropout; of the score, times gradient_factor()
   bool kept;
   // Where operands' gradients are summed: what each gains; of the first kRowTargets, those of rows, what they gain
   // of the weight alone, to be multiplied by `centred`, the gradient of the weight less the row's delta. `counted` is
@@ -43,27 +55,29 @@ struct Differentiated {
 // what that gives: nothing, or a NaN, for which its row or key is summed again.
 template <bool kMasked>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
-                                                                    bool stays, float lse, float delta, int b, int h,
-                                                                    int any_q, int any_kv) {
+                                                                    bool stays, float exponent, float delta, int b,
+                                                                    int h, int any_q, int any_kv) {
   product = dropped(p.call, product, stays);
   const float score = q_k * p.call.scale;
-  const int q = any_q < p.call.seq_q ? any_q : p.call.seq_q - 1;
-  const int kv = kMasked && any_kv >= p.call.seq_kv ? p.call.seq_kv - 1 : any_kv;
-  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
-            offset_kv = p.call.offset_kv;
+  const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{forward_statements}*/ const float value = score; /*{}*/
-  const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && lse != infinity() &&
-                                 q == any_q && kv == any_kv && /*{keep}*/ kv <= q /*{}*/);
+  // Two ways to say which are elements: what takes fewer registers beside a step's sums hangs by what else there is.
+  constexpr bool kCompares = kHasMask || kTargets > 0;
+  const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && exponent != infinity() &&
+                                 (kCompares ? any_q < p.call.seq_q : q == any_q) &&
+                                 (kCompares ? any_kv < p.call.seq_kv : kv == any_kv) && /*{keep}*/ kv <= q /*{}*/);
   if (kScoreIsValue) {
-    const float weight = exp2_of(multiply_add(q_k, p.call.scale, -lse) * kLog2E);
-    return {kept ? weight : 0.0f, kept ? weight * (product - delta) * p.call.scale : 0.0f, kept};
+    const float weight = weight_of(q_k, p.call.scale, exponent);
+    return {kept ? weight : 0.0f, kept ? weight * (product - delta) * gradient_factor(p.call) : 0.0f, kept};
   }
-  const float weight = kept ? exp2_of((/*{value}*/ value /*{}*/ - lse) * kLog2E) : 0.0f;
+  const float weight = kept ? weight_of(/*{value}*/ value /*{}*/, 1.0f, exponent) : 0.0f;
   const float upstream = kept ? weight * (product - delta) : 0.0f;
   /*{statements}*/ const float d_score = upstream; /*{}*/
-  Differentiated element{weight, kept ? /*{d_score}*/ d_score /*{}*/ * p.call.scale : 0.0f, kept};
+  Differentiated element{weight, kept ? /*{d_score}*/ d_score /*{}*/ * gradient_factor(p.call) : 0.0f, kept};
   /*{gains}*/
-  const bool counts = kMasked ? kept : /*{value}*/ value /*{}*/ != -infinity() && lse != infinity();
+  const bool counts = kMasked ? kept : /*{value}*/ value /*{}*/ != -infinity() && exponent != infinity();
   const auto contributions = [&](float upstream) {
     /*{gains_statements}*/ const float n1 = upstream * score; /*{}*/
     return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};
@@ -83,8 +97,8 @@ template <bool kMasked>
 /*{mask}*/
 // The mask of an element.
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool keeps(const Arguments& p, int b, int h, int q, int kv) {
-  const int offset_b = p.call.offset_b, offset_h = p.call.offset_h, offset_q = p.call.offset_q,
-            offset_kv = p.call.offset_kv;
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{statements}*/ const bool keep = kv <= q; /*{}*/
   return /*{keep}*/ keep /*{}*/;
 }

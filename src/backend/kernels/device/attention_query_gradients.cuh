@@ -52,7 +52,7 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
   }
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
-    if (d < kDimQk) store_element(to.at(q) + d * to.dim, sums[i]);
+    if (d < kDimQk) store_element(to.at(q) + d * to.dim, sums[i] * sum_factor(call));
   }
 }
 
@@ -112,7 +112,7 @@ SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums,
       if (kSink) {
         // A sink's gradient is 0, and minus the delta when it is centred. The LSE's rounding is a factor of its weight
         // as it is of all others: it is no part of their mean.
-        const float of_sink = exp2_of((sink - terms[m][half][0]) * kLog2E);
+        const float of_sink = weight_of(sink, 1.0f, terms[m][half][0]);
         weight += of_sink;
         if (of_sink != 0.0f) mean = multiply_add(-of_sink, terms[m][half][1], mean);
       }
@@ -165,7 +165,8 @@ SCOREMOD_FUNCTION void write_no_gains(const Arguments& p, int b, int h, int quer
   for (int tile = 0; kElementTargets > 0 && tile < call.key_tiles; ++tile) clear_tile_gains(p, b, h, query_tile, tile);
 }
 
-// Turns products of q and k, and of d_o and v, into gradients of the scores times the scale, in place of the first.
+// Turns products of q and k, and of d_o and v, into gradients of the scores times
+// gradient_factor(), in place of the first.
 template <bool kMasked>
 SCOREMOD_FUNCTION void differentiate_tile(const Arguments& p, Sums<kRowTiles, kKeyStep>& scores,
                                           const Sums<kRowTiles, kKeyStep>& products,

@@ -1,5 +1,6 @@
-// What the backward needs of each query's row beside its tensors, as attention_backward_rows leaves it: the LSE, +inf
-// where no key was kept or a sequence has ended, and the sum of o d_o. And an element by plain sums.
+// What the backward needs of each query's row beside its tensors, as attention_backward_rows leaves it: the LSE as
+// weight_of() has it, +inf where no key was kept or a sequence has ended, and the sum of o d_o. And an element by plain
+// sums.
 #pragma once
 
 #include "backend/kernels/device/attention_program.cuh"
@@ -51,7 +52,7 @@ SCOREMOD_FUNCTION float dot(const RowsOf<Of>& x, int x_row, const Rows& y, int y
   return sum;
 }
 
-// The weight of one key for one query and the gradient of their score, times the scale as q and k see it.
+// The weight of one key for one query and the gradient of their score, times gradient_factor().
 SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int h, int q, int kv) {
   const AttentionArguments& call = p.call;
   const float q_k = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk);

@@ -12,10 +12,12 @@ static_assert(kQueries * kTeams == kWarps * kWarpRows, "a tile of rows is a bloc
 struct SoftmaxRows {
   float reference[kRowTiles][2], sum[kRowTiles][2];
   float largest[kRowTiles][2];  // of the row's values, where kMaxLogit
+  bool raised;                  // whether the last tile raised a reference of the warp's rows
   Sums<kRowTiles, padded(kDimV)> output;
 
   SCOREMOD_MEMBER void clear() {
     output.clear();
+    raised = true;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -34,11 +36,10 @@ SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
   return kScoreIsValue ? fabsf(p.call.scale) * kLog2E : kLog2E;
 }
 
-// Turns products of q and k into values, -inf where masked, in exponent_unit()s; returns the largest of each row of the
-// thread's columns.
+// Turns products of q and k into values, -inf where masked, in exponent_unit()s.
 template <bool kMasked>
-SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
-                              int h, int first_row, int first_key) {
+SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, int b, int h, int first_row,
+                              int first_key) {
   const int lane = threadIdx.x % 32, last_row = rows_of_head(p.call) - 1;
   const float factor = kScoreIsValue ? 1.0f : p.call.scale;
   if (kScoreIsValue && p.call.scale < 0.0f) {
@@ -55,38 +56,77 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + m * 16 + half * 8 + lane / 4;
       const RowOwner of = owner_of(p.call, h, kPackedHeads && row > last_row ? last_row : row);
-      top[m][half] = -infinity();
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x = scores.at[m][n][half * 2 + i];
           x = value_of<kMasked>(p, x * factor, b, of.h, of.q, first_key + n * 8 + lane % 4 * 2 + i);
-          top[m][half] = fmaxf(top[m][half], x);
         }
     }
 }
 
+// Sums and largest values of a row are made in so many chains, which don't wait for each other.
+constexpr int kChains = 4;
+
+// The largest of 0 and a row's values in the thread's columns. Floats that are not below 0 are in the order of their
+// bits as integers, of which sm_90 takes the largest of three at once; where all are below, 0 is larger.
+SCOREMOD_FUNCTION float largest_or_zero(const float (&values)[kKeys / 8][4], int half) {
+  int chains[kChains / 2];
+#pragma unroll
+  for (int chain = 0; chain < kChains / 2; ++chain) chains[chain] = 0;
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+    const int first = (int)bits_of(values[n][half * 2]), second = (int)bits_of(values[n][half * 2 + 1]);
+    int& chain = chains[n % (kChains / 2)];
+    chain = larger(larger(first, second), chain);
+  }
+#pragma unroll
+  for (int chain = 1; chain < kChains / 2; ++chain) chains[0] = larger(chains[0], chains[chain]);
+  return float_of_bits((unsigned)chains[0]);
+}
+// The largest of a row's values in the columns of all threads that have some.
+SCOREMOD_FUNCTION float largest_of_row(const float (&values)[kKeys / 8][4], int half) {
+  float chains[2] = {-infinity(), -infinity()};
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) chains[i] = fmaxf(chains[i], values[n][half * 2 + i]);
+  float x = fmaxf(chains[0], chains[1]);
+  x = fmaxf(x, exchange(x, 1));
+  return fmaxf(x, exchange(x, 2));
+}
+
 // Raises the references of rows whose weights would grow too large, and returns whether it did, for any row of the
-// warp: what was summed before is then to be multiplied by the factors.
-SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const float (&top)[kRowTiles][2], SoftmaxRows& rows,
+// warp: what was summed before is then to be multiplied by the factors. For most tiles a comparison of each thread
+// says that there is none, but for those that follow one that did, as all do where values grow along the keys.
+SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles, kKeys>& values, SoftmaxRows& rows,
                                         float (&factors)[kRowTiles][2]) {
   const float unit = exponent_unit(p);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) factors[m][0] = factors[m][1] = 1.0f;
+  if (!kMaxLogit && !rows.raised) {
+    bool may_grow = false;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        may_grow |= largest_or_zero(values.at[m], half) * unit > rows.reference[m][half] + kSlack;
+    if (ballot(may_grow) == 0) return false;
+  }
   float exponents[kRowTiles][2];
   bool grows = false;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float x = fmaxf(top[m][half], exchange(top[m][half], 1));
-      x = fmaxf(x, exchange(x, 2));
+      const float x = largest_of_row(values.at[m], half);
       if (kMaxLogit) rows.largest[m][half] = fmaxf(rows.largest[m][half], x);
-      x *= unit;
-      exponents[m][half] = x;
-      factors[m][half] = 1.0f;
-      grows = grows || x > rows.reference[m][half] + kSlack;
+      exponents[m][half] = x * unit;
+      grows |= exponents[m][half] > rows.reference[m][half] + kSlack;
     }
-  if (ballot(grows) == 0) return false;
+  rows.raised = ballot(grows) != 0;
+  if (!rows.raised) return false;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -120,15 +160,20 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
     for (int half = 0; half < 2; ++half) {
       // With nothing kept so far any reference gives a weight of 0.
       const float reference = rows.reference[m][half] == -infinity() ? 0.0f : rows.reference[m][half];
+      float sums[kChains];
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain) sums[chain] = 0.0f;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x = scores.at[m][n][half * 2 + i];
           x = exp2_of(multiply_add(x, unit, -reference));
-          rows.sum[m][half] += x;
+          sums[(n * 2 + i) % kChains] += x;
           if (!stay.at(n, half * 2 + i)) x = 0.0f;
         }
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain) rows.sum[m][half] += sums[chain];
     }
   }
 }
@@ -136,12 +181,12 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 // Turns products of q and k into weights, and fits what was summed before to them.
 SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
                               int b, int h, int first_row, int first_key) {
-  float top[kRowTiles][2], factors[kRowTiles][2];
+  float factors[kRowTiles][2];
   if (partial)
-    modify<true>(p, scores, top, b, h, first_row, first_key);
+    modify<true>(p, scores, b, h, first_row, first_key);
   else
-    modify<false>(p, scores, top, b, h, first_row, first_key);
-  if (raise_references(p, top, rows, factors)) scale_output(rows, factors);
+    modify<false>(p, scores, b, h, first_row, first_key);
+  if (raise_references(p, scores, rows, factors)) scale_output(rows, factors);
   weigh(p, scores, rows, b, h, first_row, first_key);
 }
 

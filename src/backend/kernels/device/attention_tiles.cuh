@@ -18,7 +18,19 @@ SCOREMOD_FUNCTION constexpr int padded(int dim) { return (dim + 15) / 16 * 16; }
 // different banks.
 SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + kWordElements<TileElement>; }
 
+SCOREMOD_FUNCTION int larger(int x, int y) { return x > y ? x : y; }
 SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
+
+// A call's, 0 where it has none, so that a mask's arithmetic has one sum less.
+SCOREMOD_FUNCTION int index_offset(int offset) { return kIndexOffsets ? offset : 0; }
+
+// The index that a program sees of a query or key of a tile.
+SCOREMOD_FUNCTION int program_query(const AttentionArguments& call, int q) {
+  return kClampsQueries && q >= call.seq_q ? call.seq_q - 1 : q;
+}
+SCOREMOD_FUNCTION int program_key(const AttentionArguments& call, int kv) {
+  return kClampsKeys && kv >= call.seq_kv ? call.seq_kv - 1 : kv;
+}
 
 // Where a batch's sequence lies among the tokens of a ragged tensor. Nobody has checked what a call's offsets hold:
 // whatever it is, nothing beyond the tokens is read or written.

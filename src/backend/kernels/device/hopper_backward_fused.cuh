@@ -33,7 +33,8 @@ struct FusedGains : KeyGains {
     if (kDifferenceTargets > 0 && n % kColumns == 0) group_meets();  // nobody reads the last diagonals any more
   }
   SCOREMOD_MEMBER void add(const Arguments& p, const Differentiated& element, int n, int e, int b, int q, int kv) {
-    KeyGains::add(p, element, n, e, b, q, kv);
+#pragma unroll
+    for (int t = 0; t < kKeyTargets; ++t) add_in_order(at[e / 2][t], element.gains[kRowTargets + t], 1.0f);
 #pragma unroll
     for (int t = 0; t < kRowTargets; ++t) add_in_order(totals[t], element.gains[t], element.centred);
     if (kDifferenceTargets > 0) diagonals.add(element.gains[kRowTargets + kKeyTargets], n % kColumns, e);
@@ -158,7 +159,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
 
   SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kGradientTiles - 1 ? 0 : tile + 1; }
   SCOREMOD_MEMBER int own_box() const {
-    const int group = group_number();
+    const int group = own_group();
     return kSharesDims ? box_number(p.call, b, steps.h, steps.first_query(), group)
                        : box_number(p.call, b, steps.h, steps.first_query() + group * 64, 0);
   }
@@ -167,13 +168,12 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
   SCOREMOD_MEMBER void share_gradients() {
     const int lane = threadIdx.x % 32;
     Half* const own = tiles.gradients + own_tile * (tile_bytes(kKeys, kStep) / 2) + threadIdx.x / 32 * 16 * 64;
+    const int row = lane % 16;  // of the lane's matrix, of which two are beside each other
 #pragma unroll
-    for (int k = 0; k < kStep / 16; ++k)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int n = 2 * k + i / 2, row = i % 2 * 8 + lane / 4, word = n % 8 ^ lane / 4;
-        *(unsigned*)(own + n / 8 * kKeys * 64 + row * 64 + word * 8 + lane % 4 * 2) = gradients[k][i];
-      }
+    for (int k = 0; k < kStep / 16; ++k) {
+      const int n = 2 * k + lane / 16;
+      store_matrices(own + 2 * k / 8 * kKeys * 64 + row * 64 + (n % 8 ^ row % 8) * 8, gradients[k]);
+    }
     if (kDqOrder != kLateFence) publish_writes();
   }
 

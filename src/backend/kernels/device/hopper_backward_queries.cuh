@@ -160,8 +160,8 @@ SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_queries(SCOREMOD_MAPPED_AR
     if (kDifferenceTargets > 0) gains.diagonals.finish(own_diagonal_sums(all.rest, b, h, query_tile), call);
     const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
     const int queries = queries_of(call, b);
-    const float ones[1][2] = {{1.0f, 1.0f}};
-    store_through_tile<kDimQk, kDimQk>(dq, ones, rows_of(call.dq, b, h), tiles.q, first_query, queries);
+    const float factor = sum_factor(call), factors[1][2] = {{factor, factor}};
+    store_through_tile<kDimQk, kDimQk>(dq, factors, rows_of(call.dq, b, h), tiles.q, first_query, queries);
     if (kRowTargets > 0) {
       float terms[1][2][2];
       read_row_terms(terms, call, b, h, first_query);

@@ -89,21 +89,18 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
   } while (walk.next(call, b, h));
 }
 
-// Turns the scores of a tile into weights, but for what was summed before.
-SCOREMOD_FUNCTION bool soften_tile(const Arguments& p, Sums<1, kKeys>& scores, SoftmaxRows& rows,
-                                   float (&factors)[1][2], const TileWalk<false>& walk, int b, int h, int first_query) {
-  float top[1][2];
-  if (walk.partial)
-    modify<true>(p, scores, top, b, h, first_query, walk.tile * kKeys);
+// Turns the scores of a tile into values; returns whether what was summed before is to be multiplied by the factors.
+SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<1, kKeys>& scores, SoftmaxRows& rows,
+                                   float (&factors)[1][2], bool partial, int b, int h, int first_query, int first_key) {
+  if (partial)
+    modify<true>(p, scores, b, h, first_query, first_key);
   else
-    modify<false>(p, scores, top, b, h, first_query, walk.tile * kKeys);
-  const bool raised = raise_references(p, top, rows, factors);
-  weigh(p, scores, rows, b, h, first_query, walk.tile * kKeys);
-  return raised;
+    modify<false>(p, scores, b, h, first_query, first_key);
+  return raise_references(p, scores, rows, factors);
 }
 
 // The rows of a group of consumers, over all tiles of keys from the walk's on. Their queries lie in tile `own`, and
-// `first_query` is the first of the warp's 16.
+// `first_query` is the first of the warp's 16. Which tile comes next is found while products run.
 SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tiles, Half* own, SoftmaxRows& rows,
                                     TileWalk<false>& walk, Ring<kStages>& ring, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -118,12 +115,15 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
   end_products();
   pass_turn();
+  int first_key = walk.tile * kKeys;
+  bool partial = walk.partial, more = walk.next(call, b, h);
   wait_for_products<0>();
   pin(scores.at[0]);
   leave(tiles.k_empty + ring.stage);
-  soften_tile(p, scores, rows, factors, walk, b, h, first_query);
+  modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+  weigh(p, scores, rows, b, h, first_query, first_key);
   round_to_halves<kKeys>(weights, scores);
-  while (walk.next(call, b, h)) {
+  while (more) {
     const Ring<kStages> last = ring;
     ring.advance();
     wait_for(tiles.k_full + ring.stage, ring.phase);
@@ -134,17 +134,24 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * ForwardTiles::kKBytes));
     end_products();
     wait_for(tiles.v_full + last.stage, last.phase);
+    begin_products();
     ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, last.stage * ForwardTiles::kVBytes));
     end_products();
     pass_turn();
+    first_key = walk.tile * kKeys;
+    partial = walk.partial;
+    more = walk.next(call, b, h);
     wait_for_products<1>();
     pin(scores.at[0]);
     leave(tiles.k_empty + ring.stage);
-    const bool raised = soften_tile(p, scores, rows, factors, walk, b, h, first_query);
+    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+    // Exponentials, sums and roundings run beside each other where no branch is between them, and the registers that
+    // weights are rounded to are free by now.
     wait_for_products<0>();
     pin(rows.output.at[0]);
     leave(tiles.v_empty + last.stage);
     if (raised) scale_output(rows, factors);
+    weigh(p, scores, rows, b, h, first_query, first_key);
     round_to_halves<kKeys>(weights, scores);
   }
   wait_for(tiles.v_full + ring.stage, ring.phase);

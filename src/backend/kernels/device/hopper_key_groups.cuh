@@ -225,10 +225,10 @@ SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
     }
     const KeyPlace place = key_place(call, block_number());
     const int first_key = place.key_tile * kKeys + threadIdx.x / 32 * 16, keys_end = keys_of(call, place.b);
-    const float ones[1][2] = {{1.0f, 1.0f}};
+    const float of_dk = sum_factor(call), dk_factors[1][2] = {{of_dk, of_dk}}, ones[1][2] = {{1.0f, 1.0f}};
     if (kDk) {
-      store_through_tile<kDimQk, kDimQk>(keys.dk, ones, rows_of(call.dk, place.b, place.head_kv), tiles.k, first_key,
-                                         keys_end);
+      store_through_tile<kDimQk, kDimQk>(keys.dk, dk_factors, rows_of(call.dk, place.b, place.head_kv), tiles.k,
+                                         first_key, keys_end);
     }
     if (kDv) {
       store_through_tile<kDimV, kDimV>(keys.dv, ones, rows_of(call.dv, place.b, place.head_kv), tiles.v, first_key,

@@ -77,6 +77,14 @@ SCOREMOD_FUNCTION void copy_bytes(void* shared, const void* from, int bytes, Bar
 // Before a barrier that makes a thread's own writes to shared memory known to products and copies of others.
 SCOREMOD_FUNCTION void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The other way round than load_matrices(): lane l says where row l % 8 of matrix l / 8 goes, and has elements
+// 2 (l % 4) and the next of row l / 4 of each.
+SCOREMOD_FUNCTION void store_matrices(Half* row, const unsigned (&in)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(in[0]), "r"(in[1]), "r"(in[2]), "r"(in[3])
+               : "memory");
+}
+
 // Adds to four floats of the device's memory, at a multiple of 16 bytes, which other threads may add to at the same
 // time.
 SCOREMOD_FUNCTION void add_to_memory(float* to, const float (&values)[4]) {

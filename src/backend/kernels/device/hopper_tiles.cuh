@@ -20,11 +20,13 @@ constexpr int kGradientTiles = 3;
 // Numbers of barriers that threads meet at: one where producers do, and two for each group of consumers.
 constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
 
-// The number of a consumer's group.
-SCOREMOD_FUNCTION int group_number() { return uniform(threadIdx.x / kGroup); }
+// The number of a thread's group, and the same as the compiler knows it to be for all threads of a warp, which takes an
+// exchange between them.
+SCOREMOD_FUNCTION int own_group() { return threadIdx.x / kGroup; }
+SCOREMOD_FUNCTION int group_number() { return uniform(own_group()); }
 
 // Of the threads of a consumer's group.
-SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + group_number(), kGroup); }
+SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + own_group(), kGroup); }
 
 SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return (dim + 63) / 64; }
 SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return rows * blocks_of(dim) * 128; }
@@ -127,10 +129,10 @@ SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums
 
 // Groups of consumers ask for their products in turns, so that one's products run beside the other's arithmetic.
 SCOREMOD_FUNCTION void begin_turns() {
-  if (group_number() == kGroups - 1) arrive_at(kTurns, 2 * kGroup);
+  if (own_group() == kGroups - 1) arrive_at(kTurns, 2 * kGroup);
 }
-SCOREMOD_FUNCTION void await_turn() { meet(kTurns + group_number(), 2 * kGroup); }
-SCOREMOD_FUNCTION void pass_turn() { arrive_at(kTurns + (group_number() + 1) % kGroups, 2 * kGroup); }
+SCOREMOD_FUNCTION void await_turn() { meet(kTurns + own_group(), 2 * kGroup); }
+SCOREMOD_FUNCTION void pass_turn() { arrive_at(kTurns + (own_group() + 1) % kGroups, 2 * kGroup); }
 
 template <class Element>
 constexpr bool kIsHalf = false;

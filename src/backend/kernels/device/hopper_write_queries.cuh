@@ -30,8 +30,8 @@ SCOREMOD_KERNEL(kThreads, 2) hopper_write_queries(SCOREMOD_ARGUMENT p) {
   const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;
   Sums<1, padded(kDimQk)> dq;
   read_query_sums(call, dq, b, h, first_query);
-  const float ones[1][2] = {{1.0f, 1.0f}};
-  store_through_tile<kDimQk, kDimQk>(dq, ones, rows_of(call.dq, b, h), (Half*)shared, first_query, queries);
+  const float factor = sum_factor(call), factors[1][2] = {{factor, factor}};
+  store_through_tile<kDimQk, kDimQk>(dq, factors, rows_of(call.dq, b, h), (Half*)shared, first_query, queries);
   if (!any_of_block(any_not_finite(dq, first_query, queries))) return;
   for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)
     backward_query_row(p, (float*)shared, b, h, query_tile * kQueries + i);

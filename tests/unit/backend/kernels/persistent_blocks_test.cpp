@@ -54,6 +54,9 @@ constexpr const char* kPlain = "value = score";
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDocuments =
     "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y";
+/// A comparison with 0 doesn't tell whether a reference is to be raised, and a tile raises it after the next.
+constexpr const char* kBelowZero = "value = score - 300.0";
+constexpr const char* kGrows = "value = score + f32(kv_idx) - 350.0\nkeep = kv_idx <= q_idx + 250";
 /// Of three tiles of queries only the last has keys.
 constexpr const char* kEmptyTiles = "value = score\nkeep = q_idx >= 400 & kv_idx % 5 != 2";
 
@@ -91,8 +94,8 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
     const char* program;
     int blocks;
   };
-  for (const auto& [program, blocks] :
-       {Many{kPlain, 1}, Many{kCausal, 4}, Many{kDocuments, 132}, Many{kDocuments, 5}, Many{kEmptyTiles, 1}}) {
+  for (const auto& [program, blocks] : {Many{kPlain, 1}, Many{kCausal, 4}, Many{kDocuments, 132}, Many{kDocuments, 5},
+                                        Many{kEmptyTiles, 1}, Many{kBelowZero, 2}, Many{kGrows, 3}}) {
     SCOPED_TRACE(testing::Message() << program << ", blocks " << blocks);
     const checking::CheckCase test = many_tiles(program);
     test::expect_right(check_of(test, random_inputs(test.problem), blocks, {.of_both = kOnce}));
