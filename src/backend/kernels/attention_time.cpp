@@ -25,10 +25,10 @@ struct Direct {
   double evaluations;  ///< of the program for each score: a backward's kernels of queries and of keys make one each
 };
 constexpr Direct kForward{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1}, kBackward{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
-constexpr Direct kHopperForward{0.79, 0.077, 0.29, 1.06, 1.06, 0.006, 1},
-    kHopperBackward{2.62, 0.25, 0.26, 2.4, 1, 0.016, 2};
+constexpr Direct kHopperForward{0.765, 0.075, 0.29, 1.06, 1, 0.006, 1},
+    kHopperBackward{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
 /// With dq made beside dk and dv: five products in place of seven.
-constexpr Direct kHopperFused{2.3, 0.23, 0.22, 1, 1, 0.016, 1};
+constexpr Direct kHopperFused{2.1, 0.19, 0.22, 1, 1, 0.016, 1};
 /// Of floats, whose products are three of a half the width each, beside what splits them.
 constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
@@ -138,7 +138,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const bool variant = shape.persistent_blocks > 0 || shape.fused;
+  const bool variant = shape.persistent_blocks > 0 || shape.fused || shape.ordered;
   const bool small = hopper ? !variant && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
   if (p.dtype == DType::kF32) products *= kFloatProducts;
@@ -153,7 +153,8 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   std::string source = "scaled from measured kernels";
   if (rates != kMeasuredOn) source += "; scaled to this device's multiprocessors, clock and memory";
   const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
-  const double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
+  double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
+  if (shape.ordered) part *= ordered_time_part(mask);
   return {part * milliseconds, std::move(source)};
 }
 

@@ -27,6 +27,8 @@ constexpr int kWarpThreads = 32;
 /// About the multiprocessors of the devices that these kernels are for: so many blocks, one on each, read from as many
 /// heads whether these are together or not, so that nothing more has to stay in the second level of the cache.
 constexpr std::int64_t kBlocksAtOnce = 128;
+/// With fewer heads than these the last blocks wait for a few long rows; up to so many tiles a head more cost nothing.
+constexpr int kLeastTogether = 8;
 constexpr int kOrderThreads = 512;
 /// Rows of tiles that one block puts in order: it compares all with all.
 constexpr std::int64_t kMostOrdered = 4096;
@@ -214,7 +216,9 @@ int DirectionKernels::heads_together() const {
   if (shape_.heads_together > 0) return shape_.heads_together;
   // All rows are as long as each other.
   if (mask_class_.kind == masks::MaskKind::kFull) return 1;
-  return static_cast<int>(std::max<std::int64_t>(1, kBlocksAtOnce / std::max(query_tiles_, key_tiles_)));
+  const std::int64_t tiles = std::max(query_tiles_, key_tiles_);
+  const int least = tiles > kBlocksAtOnce ? 1 : kLeastTogether;
+  return static_cast<int>(std::max<std::int64_t>(least, kBlocksAtOnce / tiles));
 }
 
 ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameters,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "analysis/keep_nodes.hpp"
 #include "backend/kernels/arguments.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "backend/unsupported.hpp"
@@ -26,6 +27,10 @@ constexpr std::size_t kSharedBytes = kHopperSharedBytes;
 /// Of an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more 1.01 to
 /// 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
+/// Of an H200, docs/performance.md: with 64 global queries and keys beside a window, and heads that take turns so;
+/// other masks took 1 to 1.01.
+constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
+constexpr int kOrderedTogether = 16;
 /// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
 /// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
 constexpr double kLongMilliseconds = 1.0;
@@ -115,12 +120,32 @@ double persistent_time_part(const compiler::CompiledProblem& problem, const Mask
   return tiles_of_row <= kShortRow ? kOfShortRows : kOfLongRows;
 }
 
+std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
+                                             std::span<const TileShape> shapes) {
+  const Program& program = problem.forward.program;
+  // A band's rows are in order, and of documents the contents say which are long.
+  if (problem.forward.mask.kind != masks::MaskKind::kGeneral || analysis::keep_reads_operands(program)) return {};
+  std::vector<TileShape> ordered;
+  for (const TileShape& shape : shapes) {
+    if (shape != shapes.front() && shape.persistent_blocks == 0) continue;
+    ordered.push_back(shape);
+    ordered.back().ordered = true;
+    ordered.back().heads_together = kOrderedTogether;
+  }
+  return ordered;
+}
+
+double ordered_time_part(const MaskWork& mask) { return mask.few_longest ? kOfFewLongest : kOfOtherRows; }
+
 TileShape hopper_fused_shape(const AttentionProblem& problem) {
   TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
   shape.fused = true;
   shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
   // Beside the gradients of so many scores shared memory has no room for more.
   if (shape.step == kFusedProduct) shape.stages = 2;
+  // Where a group has half of the dims of dq (docs/performance.md).
+  else
+    shape.dq_order = DqOrder::kEarlyAdditions;
   return shape;
 }
 

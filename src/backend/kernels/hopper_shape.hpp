@@ -30,6 +30,13 @@ TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t 
 /// 1 they are what runs, and elsewhere autotuning alone may choose them.
 double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask);
 
+/// Those of these forwards that are also offered with their rows of tiles in order, the longest first: where the
+/// program alone says that few rows are much longer than the others. Whatever the lengths.
+std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
+                                             std::span<const TileShape> shapes);
+/// What part of the time of rows as they are those in order are expected to take.
+double ordered_time_part(const MaskWork& mask);
+
 /// That of a backward whose kernel of dk and dv makes dq too.
 TileShape hopper_fused_shape(const AttentionProblem& problem);
 /// Why there are no such kernels, with the gradients of these operands beside, where there are Hopper kernels; empty

@@ -32,13 +32,12 @@ using kernels::TileShape;
 constexpr int kRevision = 3;
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
-/// How far behind others kernels are put that nobody has measured.
-constexpr double kAfterMeasured = 1.01;
 
 Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter image;
   image.text("attention kernels").integer(kRevision).integer(compute_capability);
   image.bytes(kernels::key_of_source(recipe.problem(), recipe.direction(), recipe.shape(), recipe.targets()));
+  image.boolean(recipe.shape().ordered);
   return image.written();
 }
 
@@ -47,7 +46,7 @@ Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capabilit
   structure.text("attention kernels").integer(kRevision).integer(compute_capability);
   structure.bytes(kernels::structure_of_source(recipe.problem(), recipe.direction(), recipe.shape(), recipe.targets()));
   kernels::write_branches(structure, recipe.problem().problem);
-  structure.boolean(recipe.shape().splits > 1);
+  structure.boolean(recipe.shape().splits > 1).boolean(recipe.shape().ordered);
   return structure.written();
 }
 
@@ -101,6 +100,7 @@ class KernelsBackend final : public Backend {
     std::vector<Candidate> candidates;
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     const auto add = [&](const std::vector<TileShape>& shapes) {
+      if (shapes.empty()) return;
       const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shapes.front());
       for (const TileShape& shape : shapes) {
         const kernels::DirectionKernels made(problem, task.direction, shape);
@@ -120,6 +120,7 @@ class KernelsBackend final : public Backend {
           kernels::has_persistent_hopper_shape(problem.problem))
         shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
       add(shapes);
+      if (task.direction == Direction::kForward) add(kernels::ordered_hopper_shapes(problem, shapes));
       if (task.direction == Direction::kBackward) add_fused(problem, task, target, candidates, reasons);
     }
     if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
@@ -161,18 +162,7 @@ class KernelsBackend final : public Backend {
     if (!targets.empty() && !add_gains(candidate, problem, targets, shape, mask, target.device)) return;
     predicted.milliseconds *= kOrderWorth;
     predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
-    if (!targets.empty()) put_after_measured(predicted, candidates);
-    candidates.insert(targets.empty() ? candidates.begin() : candidates.end(), std::move(candidate));
-  }
-
-  /// Nobody has measured dq beside dk, dv and operands' gradients yet (LearnedAttentionKernelTimes does): until
-  /// somebody has, the two kernels that were measured come first, and autotuning alone may choose it.
-  static void put_after_measured(Prediction& predicted, const std::vector<Candidate>& measured) {
-    double first = 0;
-    for (const Candidate& other : measured) first = std::max(first, other.predicted.milliseconds);
-    if (predicted.milliseconds > first) return;
-    predicted.milliseconds = first * kAfterMeasured;
-    predicted.source += "; put after kernels that were measured";
+    candidates.insert(candidates.begin(), std::move(candidate));
   }
 
   /// Portable kernels' registers are full without sums for operands' gradients; what is written at once takes none, and
@@ -232,11 +222,11 @@ class KernelsBackend final : public Backend {
     candidate.task = task;
     candidate.structural_key = [recipe, compute_capability] { return structural_key(*recipe, compute_capability); };
     candidate.plan_key = [recipe, compute_capability] { return plan_key(*recipe, compute_capability); };
-    candidate.label = concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d",
-                             p.dim_qk, " by ", to_string(shape.family), " kernels with tiles of ", shape.queries, "x",
-                             shape.keys, shape.persistent_blocks > 0 ? " by persistent blocks" : "",
-                             shape.fused ? ", dq added up beside dk and dv" : "",
-                             targets.empty() ? "" : ", with operands' gradients");
+    candidate.label = concat(
+        task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk, " by ",
+        to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys,
+        shape.persistent_blocks > 0 ? " by persistent blocks" : "", shape.ordered ? ", the longest rows first" : "",
+        shape.fused ? ", dq added up beside dk and dv" : "", targets.empty() ? "" : ", with operands' gradients");
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());
     candidate.nodes = problem.forward.program.nodes().size();

@@ -17,6 +17,8 @@ using masks::TileMask;
 constexpr std::int64_t kRows = 8, kBoxes = 64;
 /// A row of tiles that runs more than this times the mean has others wait for it.
 constexpr double kEven = 1.25;
+/// Rows that run more than this times the mean are few: under a causal mask the longest runs twice as much.
+constexpr double kMostEven = 2.5;
 
 /// Of tiles that only the contents of operands can decide, the part that is usually run, and of that the part that is
 /// run in full.
@@ -116,10 +118,17 @@ MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction directio
     most = std::max(most, row.full + row.mixed);
   }
   const bool uneven = most > kEven * (full + mixed);
-  if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven};
+  // Few enough to be missed between those that are looked at.
+  for (const std::int64_t end : {std::int64_t{0}, rows - 1}) {
+    if (kind != MaskKind::kGeneral) break;
+    const TileCount::Row row = count.row(end * shape.queries);
+    most = std::max(most, row.full + row.mixed);
+  }
+  const bool few_longest = most > kMostEven * (full + mixed);
+  if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven, few_longest};
   Usual of_kind = usual(kind);
   if (const double filled = filled_part(compiled.problem); filled < 1) of_kind = {filled, kWithinSequences};
-  return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven};
+  return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven, few_longest};
 }
 
 }  // namespace scoremod::backend::kernels

@@ -8,7 +8,8 @@ namespace scoremod::backend::kernels {
 /// The parts of all tiles of a head that kernels run, and that they evaluate the mask in (which are among them).
 struct MaskWork {
   double run = 1, partial = 0;
-  bool uneven = false;  ///< some rows of tiles run more than others
+  bool uneven = false;       ///< some rows of tiles run more than others
+  bool few_longest = false;  ///< the first or the last row of tiles runs much more than most do
 };
 
 /// Of all pairs of a query and a key that there is room for, the part that ragged sequences have if they are as long as

@@ -27,7 +27,7 @@ bool is_few_queries(Family family);
 
 /// In what order a step of a `fused` backward tells products of the gradients in shared memory and adds to dq.
 enum class DqOrder : std::uint8_t {
-  kFenceAtOnce,     ///< what was measured: the fence follows the writes, and dq's product those of dv and dk
+  kFenceAtOnce,     ///< the fence follows the writes, and dq's product those of dv and dk
   kLateFence,       ///< the fence stands between these, so that it waits for additions beside the products of dv and dk
   kEarlyAdditions,  ///< dq's product comes first, so that additions begin beside those of dv and dk
 };
@@ -62,11 +62,10 @@ struct TileShape {
   int persistent_blocks = 0;
 
   /// Rows of tiles are taken in the order of the time that their states ask for, the longest first (of a fused
-  /// backward, columns); without it as a causal mask has them. No shape has it before it is measured. Of no text, but a
-  /// launch.
+  /// backward, columns); without it as a causal mask has them. Of no text, but a launch.
   bool ordered = false;
   /// Heads whose blocks take turns, so that the last blocks of all have short rows of tiles: an argument of the
-  /// kernels. 0: as many as have blocks on a device at once.
+  /// kernels. 0: as many as have blocks on a device at once, and some more where rows are few.
   int heads_together = 0;
 
   int teams = 1;   ///< of few queries' kernels: parts of a block's warps that have the same rows and different keys
