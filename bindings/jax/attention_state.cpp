@@ -27,22 +27,41 @@ AttentionState::AttentionState(std::string problem, const std::string& backends,
       tensors_(tensors_of(parse_problem(problem_))),
       gradients_(gradients_of(parse_problem(problem_))) {}
 
-const Attention& AttentionState::prepare(int device) {
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<const Attention>& attention = by_device_[device];
-  if (attention) return *attention;
+Prepared AttentionState::made(int device, std::optional<std::size_t> max_workspace) const {
   CompileOptions options;
   options.backends = backends_;
   options.memory = memory_;
   options.device = device;
-  attention = cached_attention(parse_problem(problem_), options);
-  return *attention;
+  options.max_workspace = max_workspace;
+  const auto attention = cached_attention(parse_problem(problem_), options);
+  return {attention, attention->forward_workspace_bytes(), attention->backward_workspace_bytes()};
 }
 
-const Attention& AttentionState::on(int device) const {
+void AttentionState::prepare(int device) {
+  const std::lock_guard lock(mutex_);
+  Prepared& prepared = by_device_[device];
+  if (!prepared.attention) prepared = made(device, std::nullopt);
+}
+
+void AttentionState::prepare_within(int device, std::size_t Prepared::*needed, std::size_t given) {
+  prepare(device);
+  const std::lock_guard lock(mutex_);
+  if (!within_.insert(device).second) return;
+  Prepared& prepared = by_device_[device];
+  if (prepared.*needed <= given) return;
+  try {
+    const Prepared smaller = made(device, given);
+    const bool runs = needed == &Prepared::forward_workspace || !smaller.attention->backward_backend().empty();
+    if (runs && smaller.*needed <= given) prepared = smaller;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+  }
+}
+
+Prepared AttentionState::on(int device) const {
   const std::lock_guard lock(mutex_);
   const auto found = by_device_.find(device);
-  if (found != by_device_.end() && found->second) return *found->second;
+  if (found != by_device_.end() && found->second.attention) return found->second;
   throw Error(ErrorCode::kBug, "XLA runs a call on device " + std::to_string(device) + " without having prepared it");
 }
 

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +18,12 @@
 
 namespace scoremod::jax {
 
+/// A compiled attention, and what its calls needed when it was prepared, which suffices them from then on.
+struct Prepared {
+  std::shared_ptr<const Attention> attention;
+  std::size_t forward_workspace = 0, backward_workspace = 0;
+};
+
 /// What one custom call of a compiled XLA program keeps: the compiled attention of each device that runs the program.
 /// It is made before the program first runs on the device and never while it runs, when a CUDA graph may be recorded.
 class AttentionState {
@@ -22,11 +31,16 @@ class AttentionState {
   /// `problem` is a problem's JSON; `backends` are CompileOptions' with commas between them.
   AttentionState(std::string problem, const std::string& backends, MemoryKind memory);
 
-  /// The attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
-  const Attention& prepare(int device);
+  /// Makes the attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
+  void prepare(int device);
 
-  /// The attention on a device that was prepared. Throws Error(kBug) for another one.
-  const Attention& on(int device) const;
+  /// The same for calls whose workspace, `needed` of what is prepared, is to be within `given` bytes: XLA has planned
+  /// the memory by what the attention needed on another device or in another process. Where what would be chosen
+  /// without a limit needs more, it is what is chosen within it; if nothing is, calls allocate.
+  void prepare_within(int device, std::size_t Prepared::*needed, std::size_t given);
+
+  /// What was prepared on a device. Throws Error(kBug) for another one.
+  Prepared on(int device) const;
 
   /// tensors_of() the problem: what each buffer of a call must be.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
@@ -34,12 +48,15 @@ class AttentionState {
   const std::vector<TensorInfo>& gradients() const { return gradients_; }
 
  private:
+  Prepared made(int device, std::optional<std::size_t> max_workspace) const;
+
   const std::string problem_;
   const std::vector<std::string> backends_;
   const MemoryKind memory_;
   std::vector<TensorInfo> tensors_, gradients_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
-  std::map<int, std::shared_ptr<const Attention>> by_device_;
+  std::map<int, Prepared> by_device_;
+  std::set<int> within_;  ///< devices that prepare_within() has seen
 };
 
 /// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA each have a registry of types,

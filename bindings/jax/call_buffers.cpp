@@ -119,9 +119,9 @@ std::size_t operand_count(const std::vector<TensorInfo>& tensors) { return tenso
 
 }  // namespace
 
-ForwardCall forward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
+ForwardCall forward_call(const Prepared& prepared, const std::vector<TensorInfo>& tensors,
                          const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
-  const AttentionProblem& problem = attention.problem();
+  const AttentionProblem& problem = prepared.attention->problem();
   BufferReader reader(tensors, arguments, results);
   const std::size_t rows = (problem.stats ? 1 : 0) + (problem.max_logit ? 1 : 0);
   reader.expect(3 + operand_count(tensors), 2 + rows + (problem.amax_o ? 1 : 0));
@@ -134,10 +134,10 @@ ForwardCall forward_call(const Attention& attention, const std::vector<TensorInf
   if (problem.stats) args.lse = reader.result(kLse);
   if (problem.max_logit) args.max_logit = reader.result(kLse);
   if (problem.amax_o) args.amax_o = reader.result({"amax_o", DType::kF32, {}, {}, "", sizeof(float), false});
-  return {std::move(args), reader.workspace(attention.forward_workspace_bytes())};
+  return {std::move(args), reader.workspace(prepared.forward_workspace)};
 }
 
-BackwardCall backward_call(const Attention& attention, const std::vector<TensorInfo>& tensors,
+BackwardCall backward_call(const Prepared& prepared, const std::vector<TensorInfo>& tensors,
                            const std::vector<TensorInfo>& gradients, const ffi::RemainingArgs& arguments,
                            const ffi::RemainingRets& results, ffi::Span<const std::int64_t> wanted) {
   BufferReader reader(tensors, arguments, results);
@@ -158,7 +158,15 @@ BackwardCall backward_call(const Attention& attention, const std::vector<TensorI
     const std::size_t tensor = kFirstOperand + static_cast<std::size_t>(number);
     args.d_operands.push_back({tensors[tensor].name, reader.result(tensor)});
   }
-  return {std::move(args), reader.workspace(attention.backward_workspace_bytes())};
+  return {std::move(args), reader.workspace(prepared.backward_workspace)};
+}
+
+std::size_t workspace_bytes(const ffi::RemainingRets& results) {
+  if (results.size() == 0) fail("expected results, found none");
+  auto buffer = results.get<ffi::AnyBuffer>(results.size() - 1);
+  if (!buffer) fail(buffer.error().message());
+  const std::size_t bytes = (*buffer)->size_bytes();
+  return bytes < kWorkspaceAlignment ? 0 : bytes - (kWorkspaceAlignment - 1);
 }
 
 }  // namespace scoremod::jax

@@ -3,6 +3,7 @@
 // problem's); the backward ones also have `wanted` (i64 numbers of the operands whose gradients are results).
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -47,10 +48,10 @@ void set_options(const Place& place, const ffi::Dictionary& attributes, CallOpti
 ffi::Error run_forward(const Place& place, const AttentionState& state, const ffi::RemainingArgs& arguments,
                        const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
   return guarded([&] {
-    const Attention& attention = state.on(place.device);
-    ForwardCall call = forward_call(attention, state.tensors(), arguments, results);
+    const Prepared prepared = state.on(place.device);
+    ForwardCall call = forward_call(prepared, state.tensors(), arguments, results);
     set_options(place, attributes, call.args.options);
-    attention.forward(call.args, call.workspace);
+    prepared.attention->forward(call.args, call.workspace);
   });
 }
 
@@ -59,10 +60,10 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   const auto wanted = attributes.get<ffi::Span<const std::int64_t>>("wanted");
   if (!wanted) return wanted.error();
   return guarded([&] {
-    const Attention& attention = state.on(place.device);
-    BackwardCall call = backward_call(attention, state.tensors(), state.gradients(), arguments, results, *wanted);
+    const Prepared prepared = state.on(place.device);
+    BackwardCall call = backward_call(prepared, state.tensors(), state.gradients(), arguments, results, *wanted);
     set_options(place, attributes, call.args.options);
-    attention.backward(call.args, call.workspace);
+    prepared.attention->backward(call.args, call.workspace);
   });
 }
 
@@ -90,9 +91,12 @@ ffi::ErrorOr<std::unique_ptr<CudaState>> instantiate_on_cuda(ffi::Dictionary att
 }
 
 /// Before each run of a program, outside of what may be recorded.
-ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state) {
-  return guarded([&] { state->prepare(device); });
+template <std::size_t Prepared::*kNeeded>
+ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state, ffi::RemainingRets results) {
+  return guarded([&] { state->prepare_within(device, kNeeded, workspace_bytes(results)); });
 }
+constexpr auto initialize_forward_on_cuda = initialize_on_cuda<&Prepared::forward_workspace>;
+constexpr auto initialize_backward_on_cuda = initialize_on_cuda<&Prepared::backward_workspace>;
 
 ffi::Error forward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                           ffi::Dictionary attributes) {
@@ -112,6 +116,10 @@ ffi::Error backward_on_cpu(CpuState* state, ffi::RemainingArgs arguments, ffi::R
 ffi::Error backward_on_cuda(std::int32_t device, void* stream, CudaState* state, ffi::RemainingArgs arguments,
                             ffi::RemainingRets results, ffi::Dictionary attributes) {
   return run_backward({device, stream}, *state, arguments, results, attributes);
+}
+
+auto bind_initialize() {
+  return ffi::Ffi::BindInitialize().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::State<CudaState>>().RemainingRets();
 }
 
 auto bind_on_cpu() {
@@ -156,9 +164,10 @@ extern "C" SCOREMOD_JAX_SYMBOL void scoremod_jax_use_device(std::int32_t ordinal
 
 SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cpu, instantiate_on_cpu, xla::ffi::Ffi::BindInstantiate().Attrs());
 SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_cuda, instantiate_on_cuda, xla::ffi::Ffi::BindInstantiate().Attrs());
-SCOREMOD_JAX_HANDLER(
-    scoremod_jax_initialize_cuda, initialize_on_cuda,
-    xla::ffi::Ffi::BindInitialize().Ctx<xla::ffi::DeviceOrdinal>().Ctx<xla::ffi::State<scoremod::jax::CudaState>>());
+SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_forward_cuda, initialize_forward_on_cuda,
+                     scoremod::jax::bind_initialize());
+SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_backward_cuda, initialize_backward_on_cuda,
+                     scoremod::jax::bind_initialize());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cpu, forward_on_cpu, scoremod::jax::bind_on_cpu());
 SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda, scoremod::jax::bind_on_cuda(),
                      {xla::ffi::Traits::kCmdBufferCompatible});

@@ -3,7 +3,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "scoremod/error.hpp"
 
@@ -27,6 +29,31 @@ ArtifactCache& cache_of(const backend::Backend& engine) {
   std::unique_ptr<ArtifactCache>& cache = caches[engine.name()];
   if (!cache) cache = std::make_unique<ArtifactCache>(engine.name());
   return *cache;
+}
+
+/// What engines refused to build, by the keys of plans. The devices of one kind, which may have a part of one program
+/// each, are to have the same plans: what was refused for one of them is not built for another.
+class Refusals {
+ public:
+  std::optional<std::string> of(const std::string& engine, const Bytes& plan_key) const {
+    const std::scoped_lock lock(mutex_);
+    const auto found = all_.find({engine, plan_key});
+    return found == all_.end() ? std::nullopt : std::optional(found->second);
+  }
+  void add(const std::string& engine, const Bytes& plan_key, const std::string& words) {
+    const std::scoped_lock lock(mutex_);
+    all_.try_emplace({engine, plan_key}, words);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, Bytes>, std::string> all_;
+};
+
+/// Never destroyed: threads may plan while the process ends.
+Refusals& refusals() {
+  static auto& made = *new Refusals;
+  return made;
 }
 
 /// What was loaded stays on its device and in its context.
@@ -54,9 +81,14 @@ plans::PlanOrRefusal<Artifact> load_or_build(const backend::Backend& engine, con
     }
   }
   load.forget();
+  if (std::optional<std::string> refused = refusals().of(engine.name(), candidate.plan_key.bytes())) {
+    const std::size_t size = refused->size();
+    return {nullptr, size, std::move(*refused)};
+  }
   const plans::CountedWork build(plans::WorkKind::kBuild);
   backend::BuildResult built = candidate.recipe->build(target);
   if (!built.artifact) {
+    refusals().add(engine.name(), candidate.plan_key.bytes(), built.refusal);
     const std::size_t size = built.refusal.size();
     return {nullptr, size, std::move(built.refusal)};
   }

@@ -80,6 +80,15 @@ TEST_F(GeneratedKernels, OfANewerArchitectureThanNvrtcKnowsArePtx) {
   EXPECT_NE(image.find(".version"), std::string::npos);
 }
 
+/// Where there is a driver NVRTC finds what it has compiled before in the driver's cache, and ptxas says nothing of it.
+TEST_F(GeneratedKernels, AreReportedOnHoweverOftenTheyAreCompiled) {
+  for (int i = 0; i < 3; ++i) {
+    std::string report;
+    compile_kernels("extern \"C\" __global__ void reported(float* x) { x[0] = 1; }", 90, &report);
+    EXPECT_NE(report.find("registers"), std::string::npos) << "compiled " << i << " times before: " << report;
+  }
+}
+
 TEST_F(GeneratedKernels, ThatAreWrongAreABugWithTheCompilersLog) {
   try {
     compile_kernels("extern \"C\" __global__ void wrong() { undeclared = 1; }", 90);

@@ -14,8 +14,11 @@ FILE_NAME = "libscoremod_jax.so"
 FORWARD = "scoremod_attention_forward"
 BACKWARD = "scoremod_attention_backward"
 
-# XLA's name of a platform -> the ending of its handlers' symbols, and the stages that all calls there share.
-_PLATFORMS = {"cpu": ("cpu", ("instantiate",)), "CUDA": ("cuda", ("instantiate", "initialize"))}
+# XLA's name of a platform -> the ending of its handlers' symbols, and the names of its stages before a call runs.
+_PLATFORMS = {
+    "cpu": ("cpu", {"instantiate": "instantiate"}),
+    "CUDA": ("cuda", {"instantiate": "instantiate", "initialize": "initialize_{direction}"}),
+}
 
 
 def _place():
@@ -31,8 +34,8 @@ def register():
     place = _place()
     try:
         handlers = ctypes.CDLL(str(place))
-        for platform, (ending, shared_stages) in _PLATFORMS.items():
-            _register_platform(handlers, platform, ending, shared_stages)
+        for platform, (ending, stages) in _PLATFORMS.items():
+            _register_platform(handlers, platform, ending, stages)
     except (OSError, AttributeError) as error:
         raise EnvironmentError(
             f"expected {FILE_NAME} of this version of scoremod at {place}; found: {error}. Run ./dev build, or set "
@@ -46,13 +49,13 @@ def use_device(ordinal):
     register().scoremod_jax_use_device(ctypes.c_int32(ordinal))
 
 
-def _register_platform(handlers, platform, ending, shared_stages):
+def _register_platform(handlers, platform, ending, stages_before):
     state = {part: _address(getattr(handlers, f"scoremod_jax_state_{part}_{ending}")) for part in ("type_id", "type_info")}
     jax.ffi.register_ffi_type("scoremod_attention_state", state, platform=platform)
     for target, direction in ((FORWARD, "forward"), (BACKWARD, "backward")):
         stages = {
-            **{stage: jax.ffi.pycapsule(getattr(handlers, f"scoremod_jax_{stage}_{ending}")) for stage in shared_stages},
-            "execute": jax.ffi.pycapsule(getattr(handlers, f"scoremod_jax_{direction}_{ending}")),
+            stage: jax.ffi.pycapsule(getattr(handlers, f"scoremod_jax_{name.format(direction=direction)}_{ending}"))
+            for stage, name in {**stages_before, "execute": "{direction}"}.items()
         }
         jax.ffi.register_ffi_target(target, stages, platform=platform)
 

@@ -67,6 +67,12 @@ class CudaMemory final : public MemorySpace {
       SCOREMOD_CUDART(cudaGetLastError)();  // it would be reported again by the next launch
       fail_environment("the device has no ", bytes, " bytes of memory left; free some or use a smaller problem");
     }
+    if (status == cudaErrorStreamCaptureUnsupported) {
+      SCOREMOD_CUDART(cudaGetLastError)();
+      fail_environment("a call that is captured in a CUDA graph was to allocate its workspace: expected one from the ",
+                       "caller of at least ", bytes, " bytes, found none or a smaller one; ask the compiled attention ",
+                       "for the size of its workspace, and give one to each call that is captured");
+    }
     check_runtime(status, "cudaMalloc");
     return data;
   }

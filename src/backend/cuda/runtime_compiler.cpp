@@ -15,6 +15,7 @@ namespace {
 using Program = struct NvrtcProgram*;
 using Result = int;
 constexpr Result kSuccess = 0;
+constexpr Result kInvalidOption = 5;      // NVRTC_ERROR_INVALID_OPTION
 constexpr Result kCompilationFailed = 6;  // NVRTC_ERROR_COMPILATION
 
 struct Nvrtc {
@@ -93,8 +94,16 @@ class Compilation {
   void compile(const std::string& arch, bool report) {
     std::vector options{arch.c_str(),  "--std=c++17",     "--fmad=false",
                         "--ftz=false", "--prec-div=true", "--prec-sqrt=true"};
-    if (report) options.push_back("--ptxas-options=-v");
-    const Result result = nvrtc().compile(program_, static_cast<int>(options.size()), options.data());
+    Result result = kInvalidOption;
+    if (report) {
+      options.push_back("--ptxas-options=-v");
+      // What NVRTC finds in the driver's cache it gives without ptxas having said anything. Earlier versions know
+      // neither the option nor a cache.
+      options.push_back("--no-cache");
+      result = compile(options);
+      if (result == kInvalidOption) options.pop_back();
+    }
+    if (result == kInvalidOption) result = compile(options);
     if (result == kCompilationFailed) fail_bug("a generated kernel does not compile: ", log());
     check(result, "nvrtcCompileProgram");
   }
@@ -104,6 +113,10 @@ class Compilation {
   std::string log() const { return text(nvrtc().log_size, nvrtc().log, "nvrtcGetProgramLog"); }
 
  private:
+  Result compile(const std::vector<const char*>& options) {
+    return nvrtc().compile(program_, static_cast<int>(options.size()), options.data());
+  }
+
   std::string text(Result (*size)(Program, std::size_t*), Result (*get)(Program, char*), const char* call) const {
     std::size_t bytes = 0;
     check(size(program_, &bytes), call);

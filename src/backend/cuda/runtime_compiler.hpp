@@ -14,7 +14,8 @@ enum class Instructions : std::uint8_t { kCommon, kOfArchitecture };
 /// rounds as float32 does on the host. Needs no device. Throws Error(kEnvironment) when NVRTC cannot be loaded, with
 /// the loader's text, or does not know the architecture; Error(kBug) with the compiler's log when the source is wrong.
 ///
-/// `report`, if it is given, gets what ptxas says of each kernel: registers, shared memory, bytes that it spills.
+/// `report`, if it is given, gets what ptxas says of each kernel: registers, shared memory, bytes that it spills. It is
+/// the same each time: nothing is taken from the driver's cache then, which keeps no report.
 std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr,
                             Instructions instructions = Instructions::kCommon);
 

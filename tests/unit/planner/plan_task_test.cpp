@@ -57,6 +57,7 @@ struct Behaviour {
   std::vector<double> others = {};  ///< the times of further candidates
   bool right = true;
   std::string refusal;                       ///< of its build
+  bool refuses_once = false;                 ///< only the first build is refused
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
   bool kept_by_key = false;
@@ -70,7 +71,8 @@ class FakeRecipe final : public backend::Recipe {
   backend::BuildResult build(const Target&) const override {
     ++*builds_;
     if (*builds_ <= behaviour_.out_of_memory) throw std::bad_alloc();
-    if (!behaviour_.refusal.empty()) return {nullptr, behaviour_.refusal};
+    if (!behaviour_.refusal.empty() && (*builds_ == 1 || !behaviour_.refuses_once))
+      return {nullptr, behaviour_.refusal};
     return {std::make_shared<FakeArtifact>(), ""};
   }
   std::shared_ptr<const backend::Artifact> load(std::span<const std::byte>, const Target&) const override {
@@ -222,6 +224,20 @@ TEST(PlanTask, TakesWhatIsAtHandForANewLengthAndLeavesTheFasterForLater) {
   EXPECT_EQ(slow.builds, builds) << "a new length builds nothing";
   EXPECT_EQ(fast.builds, 0);
   EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not at hand");
+}
+
+/// One program may run on both, with a workspace that one of them has asked for.
+TEST(PlanTask, TakesTheSameForEachDeviceOfAKindWhateverIsRefusedNow) {
+  const FakeEngine fast("refuses once",
+                        {.milliseconds = 1, .refusal = "not today", .refuses_once = true, .kept_by_key = true}),
+      slow("never refuses", {.milliseconds = 2, .kept_by_key = true});
+  const Target other{backend::host_memory().describe(), 1, 0, true};
+  const CompiledProblem problem = problem_of("value = score * 12.5");
+  EXPECT_EQ(answer_of(problem, {&fast, &slow}, Level::kBuilt).chosen, "never refuses");
+  const Answer second =
+      answer_of(problem, {&fast, &slow}, Level::kBuilt, [&](Request& request) { request.target = &other; });
+  EXPECT_EQ(second.chosen, "never refuses");
+  EXPECT_NE(second.answer.considered.front().refusal.value().text.find("not today"), std::string::npos);
 }
 
 TEST(PlanTask, RemembersNothingOfABuildThatFoundNoMemory) {
