@@ -150,7 +150,6 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"floats", flag(problem.dtype == DType::kF32)},
                                              {"dim_qk", problem.dim_qk},
                                              {"dim_v", problem.dim_v},
-                                             {"has_mask", flag(program.keep() != kNoNode)},
                                              {"clamps_queries", flag(clamps_along(program, Axis::kQuery))},
                                              {"clamps_keys", flag(clamps_along(program, Axis::kKey))},
                                              {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},

@@ -64,10 +64,11 @@ template <bool kMasked>
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{forward_statements}*/ const float value = score; /*{}*/
   // Two ways to say which are elements: what takes fewer registers beside a step's sums hangs by what else there is.
-  constexpr bool kCompares = kHasMask || kTargets > 0;
+  constexpr bool kSame = kTargets == 0 && (kPart <= 64 || !kHasStates);
+  constexpr bool kSameQuery = kClampsQueries && kSame, kSameKey = kClampsKeys && kSame;
   const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && exponent != infinity() &&
-                                 (kCompares ? any_q < p.call.seq_q : q == any_q) &&
-                                 (kCompares ? any_kv < p.call.seq_kv : kv == any_kv) && /*{keep}*/ kv <= q /*{}*/);
+                                 (kSameQuery ? q == any_q : any_q < p.call.seq_q) &&
+                                 (kSameKey ? kv == any_kv : any_kv < p.call.seq_kv) && /*{keep}*/ kv <= q /*{}*/);
   if (kScoreIsValue) {
     const float weight = weight_of(q_k, p.call.scale, exponent);
     return {kept ? weight : 0.0f, kept ? weight * (product - delta) * gradient_factor(p.call) : 0.0f, kept};

@@ -9,7 +9,6 @@ constexpr bool kIndexOffsets = /*{index_offsets}*/ true /*{}*/;
 // Whether a program's indices of queries, and of keys, are made ones of the problem: where operands are read at them,
 // and where no mask computes with them, which takes fewer registers. Elsewhere a mask's arithmetic is simpler without.
 constexpr bool kClampsQueries = /*{clamps_queries}*/ true /*{}*/, kClampsKeys = /*{clamps_keys}*/ true /*{}*/;
-constexpr bool kHasMask = /*{has_mask}*/ true /*{}*/;
 constexpr int kOperands = /*{operands}*/ 1 /*{}*/;  // at least 1
 // A tile of scores, the warps of a block, rows of 16 that a warp has where rows are queries, queries that the backward
 // of keys takes at once and keys that the one of queries takes, and how many blocks a multiprocessor should have room

@@ -36,10 +36,18 @@ SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
   return kScoreIsValue ? fabsf(p.call.scale) * kLog2E : kLog2E;
 }
 
-// Turns products of q and k into values, -inf where masked, in exponent_unit()s.
+// Sums and largest values of a row are made in so many chains, which don't wait for each other.
+constexpr int kChains = 4;
+
+// Whether modify() finds the largest values beside what it computes; of plain scores the integers below take less.
 template <bool kMasked>
-SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, int b, int h, int first_row,
-                              int first_key) {
+constexpr bool kFindsLargest = kMasked || !kScoreIsValue || kMaxLogit;
+
+// Turns products of q and k into values, -inf where masked, in exponent_unit()s; `top` becomes the largest of each row
+// of the thread's columns where kFindsLargest.
+template <bool kMasked>
+SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
+                              int h, int first_row, int first_key) {
   const int lane = threadIdx.x % 32, last_row = rows_of_head(p.call) - 1;
   const float factor = kScoreIsValue ? 1.0f : p.call.scale;
   if (kScoreIsValue && p.call.scale < 0.0f) {
@@ -56,74 +64,74 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + m * 16 + half * 8 + lane / 4;
       const RowOwner of = owner_of(p.call, h, kPackedHeads && row > last_row ? last_row : row);
+      float chains[2] = {-infinity(), -infinity()};
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x = scores.at[m][n][half * 2 + i];
           x = value_of<kMasked>(p, x * factor, b, of.h, of.q, first_key + n * 8 + lane % 4 * 2 + i);
+          if (kFindsLargest<kMasked>) chains[i] = fmaxf(chains[i], x);
         }
+      top[m][half] = fmaxf(chains[0], chains[1]);
     }
 }
-
-// Sums and largest values of a row are made in so many chains, which don't wait for each other.
-constexpr int kChains = 4;
 
 // The largest of 0 and a row's values in the thread's columns. Floats that are not below 0 are in the order of their
 // bits as integers, of which sm_90 takes the largest of three at once; where all are below, 0 is larger.
 SCOREMOD_FUNCTION float largest_or_zero(const float (&values)[kKeys / 8][4], int half) {
-  int chains[kChains / 2];
-#pragma unroll
-  for (int chain = 0; chain < kChains / 2; ++chain) chains[chain] = 0;
+  int chains[2] = {0, 0};
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
     const int first = (int)bits_of(values[n][half * 2]), second = (int)bits_of(values[n][half * 2 + 1]);
-    int& chain = chains[n % (kChains / 2)];
-    chain = larger(larger(first, second), chain);
+    chains[n % 2] = larger(larger(first, second), chains[n % 2]);
   }
-#pragma unroll
-  for (int chain = 1; chain < kChains / 2; ++chain) chains[0] = larger(chains[0], chains[chain]);
-  return float_of_bits((unsigned)chains[0]);
+  return float_of_bits((unsigned)larger(chains[0], chains[1]));
 }
-// The largest of a row's values in the columns of all threads that have some.
-SCOREMOD_FUNCTION float largest_of_row(const float (&values)[kKeys / 8][4], int half) {
+SCOREMOD_FUNCTION float largest_of(const float (&values)[kKeys / 8][4], int half) {
   float chains[2] = {-infinity(), -infinity()};
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
     for (int i = 0; i < 2; ++i) chains[i] = fmaxf(chains[i], values[n][half * 2 + i]);
-  float x = fmaxf(chains[0], chains[1]);
-  x = fmaxf(x, exchange(x, 1));
-  return fmaxf(x, exchange(x, 2));
+  return fmaxf(chains[0], chains[1]);
 }
 
 // Raises the references of rows whose weights would grow too large, and returns whether it did, for any row of the
 // warp: what was summed before is then to be multiplied by the factors. For most tiles a comparison of each thread
-// says that there is none, but for those that follow one that did, as all do where values grow along the keys.
-SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles, kKeys>& values, SoftmaxRows& rows,
-                                        float (&factors)[kRowTiles][2]) {
+// says that there is none. Where modify() left that to integers (not kFound), a tile that follows one that raised a
+// reference is looked at in full at once, as all are where values grow along the keys.
+template <bool kFound>
+SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles, kKeys>& values,
+                                        float (&top)[kRowTiles][2], SoftmaxRows& rows, float (&factors)[kRowTiles][2]) {
   const float unit = exponent_unit(p);
+  bool may_grow = kMaxLogit || (!kFound && rows.raised);
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) factors[m][0] = factors[m][1] = 1.0f;
-  if (!kMaxLogit && !rows.raised) {
-    bool may_grow = false;
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) factors[m][half] = 1.0f;
+  if (kFound || !may_grow) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        may_grow |= largest_or_zero(values.at[m], half) * unit > rows.reference[m][half] + kSlack;
-    if (ballot(may_grow) == 0) return false;
+      for (int half = 0; half < 2; ++half) {
+        const float x = kFound ? top[m][half] : largest_or_zero(values.at[m], half);
+        may_grow |= x * unit > rows.reference[m][half] + kSlack;
+      }
+    rows.raised = ballot(may_grow) != 0;
+    if (!rows.raised) return false;
   }
-  float exponents[kRowTiles][2];
   bool grows = false;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float x = largest_of_row(values.at[m], half);
+      float x = kFound ? top[m][half] : largest_of(values.at[m], half);
+      x = fmaxf(x, exchange(x, 1));
+      x = fmaxf(x, exchange(x, 2));
       if (kMaxLogit) rows.largest[m][half] = fmaxf(rows.largest[m][half], x);
-      exponents[m][half] = x * unit;
-      grows |= exponents[m][half] > rows.reference[m][half] + kSlack;
+      top[m][half] = x * unit;
+      grows |= top[m][half] > rows.reference[m][half] + kSlack;
     }
   rows.raised = ballot(grows) != 0;
   if (!rows.raised) return false;
@@ -131,13 +139,27 @@ SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float before = rows.reference[m][half], reference = fmaxf(before, exponents[m][half]);
+      const float before = rows.reference[m][half], reference = fmaxf(before, top[m][half]);
       // With nothing kept so far, there is nothing to change.
       factors[m][half] = reference == -infinity() ? 1.0f : exp2_of(before - reference);
       rows.reference[m][half] = reference;
       rows.sum[m][half] *= factors[m][half];
     }
   return true;
+}
+
+// Turns products of q and k into values; returns whether what was summed before is to be multiplied by the factors.
+SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows,
+                                   float (&factors)[kRowTiles][2], bool partial, int b, int h, int first_row,
+                                   int first_key) {
+  float top[kRowTiles][2];
+  if (partial) {
+    modify<true>(p, scores, top, b, h, first_row, first_key);
+    if (!kFindsLargest<false>) return raise_references<true>(p, scores, top, rows, factors);
+  } else {
+    modify<false>(p, scores, top, b, h, first_row, first_key);
+  }
+  return raise_references<kFindsLargest<false>>(p, scores, top, rows, factors);
 }
 
 SCOREMOD_FUNCTION void scale_output(SoftmaxRows& rows, const float (&factors)[kRowTiles][2]) {
@@ -182,11 +204,7 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
 SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
                               int b, int h, int first_row, int first_key) {
   float factors[kRowTiles][2];
-  if (partial)
-    modify<true>(p, scores, b, h, first_row, first_key);
-  else
-    modify<false>(p, scores, b, h, first_row, first_key);
-  if (raise_references(p, scores, rows, factors)) scale_output(rows, factors);
+  if (modify_tile(p, scores, rows, factors, partial, b, h, first_row, first_key)) scale_output(rows, factors);
   weigh(p, scores, rows, b, h, first_row, first_key);
 }
 

@@ -89,16 +89,6 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
   } while (walk.next(call, b, h));
 }
 
-// Turns the scores of a tile into values; returns whether what was summed before is to be multiplied by the factors.
-SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<1, kKeys>& scores, SoftmaxRows& rows,
-                                   float (&factors)[1][2], bool partial, int b, int h, int first_query, int first_key) {
-  if (partial)
-    modify<true>(p, scores, b, h, first_query, first_key);
-  else
-    modify<false>(p, scores, b, h, first_query, first_key);
-  return raise_references(p, scores, rows, factors);
-}
-
 // The rows of a group of consumers, over all tiles of keys from the walk's on. Their queries lie in tile `own`, and
 // `first_query` is the first of the warp's 16. Which tile comes next is found while products run.
 SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tiles, Half* own, SoftmaxRows& rows,
