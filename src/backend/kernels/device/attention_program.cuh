@@ -64,7 +64,7 @@ template <bool kMasked>
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{forward_statements}*/ const float value = score; /*{}*/
   // Two ways to say which are elements: what takes fewer registers beside a step's sums hangs by what else there is.
-  constexpr bool kSame = kTargets == 0 && (kPart <= 64 || !kHasStates);
+  constexpr bool kSame = (kTargets == 0 || !kFused) && (kPart <= 64 || !kHasStates);
   constexpr bool kSameQuery = kClampsQueries && kSame, kSameKey = kClampsKeys && kSame;
   const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && exponent != infinity() &&
                                  (kSameQuery ? q == any_q : any_q < p.call.seq_q) &&

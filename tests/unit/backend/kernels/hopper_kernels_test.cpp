@@ -147,7 +147,8 @@ TEST(HopperKernelFaultsDeathTest, AreSeen) {
   plain.problem.backward = false;
   const auto forward = [&](const char* text, const char* instead) { check_of(plain, {text, instead}); };
   EXPECT_DEATH(forward("leave(tiles.v_empty + last.stage);", ""), "threads wait for each other forever");
-  EXPECT_DEATH(forward("wait_for(tiles.v_full + last.stage, last.phase);\n    begin_products();\n    ask_product", "begin_products();\n    ask_product"),
+  EXPECT_DEATH(forward("wait_for(tiles.v_full + last.stage, last.phase);\n    begin_products();\n    ask_product",
+                       "begin_products();\n    ask_product"),
                "more arrivals than a barrier has");
   EXPECT_DEATH(forward("arrive_and_expect(full, tile_bytes(kTileRows, kDim));", "arrive(full);"),
                "a copy that its barrier does not expect");
