@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import warnings
 
 import dense_reference as dense
 import jax
@@ -99,6 +100,18 @@ def problems_of(run, *arrays):
 
 def causal(b, h, q_idx, kv_idx):
     return q_idx >= kv_idx
+
+
+@pytest.mark.parametrize("enabled, strategy, warns", [(True, "ring", True), (True, "all_gather", False), (False, "ring", False)])
+def test_a_ring_that_may_be_loaded_from_a_compilation_cache_warns(enabled, strategy, warns):
+    q = dense.random_array(3, (B, S, H, D))
+    jax.config.update("jax_enable_compilation_cache", enabled)
+    try:
+        with warnings.catch_warnings(record=True) as found:
+            jax.eval_shape(sharded_over(SHARDS, strategy=strategy), q, q, q)
+    finally:
+        jax.config.update("jax_enable_compilation_cache", False)
+    assert ["collectives of loops are out of order" in str(each.message) for each in found] == [True] * warns
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from scoremod.jax.arrays import tensors
 from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_keys, checked_rate
+from scoremod.jax.kept_programs import warn_of_kept_programs
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
@@ -93,6 +94,7 @@ def context_parallel_attention(
                 key, value = gather(key), gather(value)
                 operands += [at_places(keys, (deal.places(deal.queries), shard), (WHOLE, 0)) if part.call.dropout_places else keys for keys in dropout]
             else:
+                warn_of_kept_programs(platform, 2)
                 operands += dropout
             query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
             if part.ring is None:

@@ -1,0 +1,20 @@
+"""Programs that JAX keeps on disk, which XLA loads wrongly on a CPU that plays several devices."""
+
+import warnings
+
+import jax
+
+
+def warn_of_kept_programs(platform, stacklevel):
+    """Warns where a program that passes arrays around in a loop, as a ring of more than two shards does, may be loaded from JAX's compilation cache
+    instead of compiled, on a CPU.
+
+    XLA runs the collectives of a CPU program in one order, the same on all devices. In a program that it has loaded, those of a loop are not in that
+    order with the others: arrays of two collectives are mixed up, or the process ends ("Unexpected number of participants"). Seen with jaxlib 0.10.2
+    and no scoremod in the program: tools/loaded_collectives.py."""
+    if platform == "cpu" and jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache:
+        warnings.warn(
+            "XLA may give wrong numbers where it loads this program, of several shards on a CPU, from JAX's compilation cache "
+            f"({jax.config.jax_compilation_cache_dir}): collectives of loops are out of order then. Set JAX_ENABLE_COMPILATION_CACHE=0",
+            stacklevel=stacklevel + 1,
+        )
