@@ -93,6 +93,9 @@ struct Candidate {
   bool known_right = false;
   /// Whose artifacts are interchangeable; empty where there is nothing to keep.
   CandidateKey plan_key;
+  /// All that a refusal to build follows from, the compiler's version too, so that other processes need not try. Empty
+  /// where it may follow from something else.
+  CandidateKey refusal_key;
   std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128": what a store's files say
   Prediction predicted;
   std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build

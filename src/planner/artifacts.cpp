@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -56,6 +57,20 @@ Refusals& refusals() {
   return made;
 }
 
+/// From this process's memory, or from the store.
+std::optional<std::string> known_refusal(const backend::Backend& engine, const backend::Candidate& candidate) {
+  if (auto words = refusals().of(engine.name(), candidate.plan_key)) return words;
+  const std::shared_ptr<plans::PlanStore> store = plans::plan_store();
+  constexpr auto kKind = plans::RecordKind::kRefusal;
+  // Most candidates are not refused: a file that is not there is no miss.
+  if (candidate.refusal_key.empty() || !store->is_on() || !store->has(kKind, candidate.refusal_key)) return {};
+  const std::optional<Bytes> stored = store->load(kKind, candidate.refusal_key);
+  if (!stored || stored->empty()) return {};
+  std::string words(reinterpret_cast<const char*>(stored->data()), stored->size());
+  refusals().add(engine.name(), candidate.plan_key, words);
+  return words;
+}
+
 /// What was loaded stays on its device and in its context.
 Bytes loaded_key(const backend::Candidate& candidate, const backend::Target& target) {
   CanonicalWriter out;
@@ -81,14 +96,8 @@ plans::PlanOrRefusal<Artifact> load_or_build(const backend::Backend& engine, con
     }
   }
   load.forget();
-  if (std::optional<std::string> refused = refusals().of(engine.name(), candidate.plan_key.bytes())) {
-    const std::size_t size = refused->size();
-    return {nullptr, size, std::move(*refused)};
-  }
-  const plans::CountedWork build(plans::WorkKind::kBuild);
-  backend::BuildResult built = candidate.recipe->build(target);
+  backend::BuildResult built = build_artifact(engine, candidate, target);
   if (!built.artifact) {
-    refusals().add(engine.name(), candidate.plan_key.bytes(), built.refusal);
     const std::size_t size = built.refusal.size();
     return {nullptr, size, std::move(built.refusal)};
   }
@@ -106,6 +115,19 @@ backend::BuildResult obtain_artifact(const backend::Backend& engine, const backe
   return {std::move(entry.plan), std::move(entry.refusal)};
 }
 
+backend::BuildResult build_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
+                                    const backend::Target& target) {
+  if (candidate.plan_key.empty()) return candidate.recipe->build(target);
+  if (std::optional<std::string> words = known_refusal(engine, candidate)) return {nullptr, std::move(*words)};
+  const plans::CountedWork build(plans::WorkKind::kBuild);
+  backend::BuildResult built = candidate.recipe->build(target);
+  if (!built.artifact) {
+    refusals().add(engine.name(), candidate.plan_key, built.refusal);
+    store_refusal(engine, candidate, built.refusal, target, *plans::plan_store());
+  }
+  return built;
+}
+
 bool has_artifact(const backend::Backend& engine, const backend::Candidate& candidate, const backend::Target& target) {
   // What has no key costs nothing to build.
   return candidate.plan_key.empty() || cache_of(engine).has(loaded_key(candidate, target)) ||
@@ -116,6 +138,18 @@ bool store_artifact(const backend::Backend& engine, const backend::Candidate& ca
                     const backend::Target& target, plans::PlanStore& store) {
   return store.save({plans::RecordKind::kPlan, engine.engine_text(), target.device.label(), candidate.label,
                      candidate.plan_key, artifact.serialize()});
+}
+
+bool store_refusal(const backend::Backend& engine, const backend::Candidate& candidate, const std::string& words,
+                   const backend::Target& target, plans::PlanStore& store) {
+  if (candidate.refusal_key.empty()) return false;
+  const auto bytes = std::as_bytes(std::span(words));
+  return store.save({plans::RecordKind::kRefusal,
+                     engine.engine_text(),
+                     target.device.label(),
+                     candidate.label,
+                     candidate.refusal_key,
+                     {bytes.begin(), bytes.end()}});
 }
 
 }  // namespace scoremod::planner

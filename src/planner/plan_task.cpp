@@ -112,7 +112,7 @@ class TaskPlanner {
       if (known && !fits(considered, *known)) continue;
       considered.asked = true;
       const auto start = std::chrono::steady_clock::now();
-      backend::BuildResult built = considered.candidate.recipe->build(*request_.target);
+      backend::BuildResult built = build_artifact(*considered.engine, considered.candidate, *request_.target);
       considered.build_milliseconds = milliseconds_since(start);
       if (!built.artifact) {
         refuse(considered, built.refusal);
@@ -212,6 +212,7 @@ class TaskPlanner {
   }
 
   static bool refuse(Considered& considered, const std::string& words) {
+    considered.engine_words = words;
     considered.refusal = unsupported(Rule::kEngineRefused, concat(considered.engine->name(), " refused it: ", words));
     return false;
   }

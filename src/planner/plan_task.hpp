@@ -48,6 +48,7 @@ struct Considered {
   std::optional<std::size_t> workspace_bytes;         ///< where it was made ready to run
   std::optional<double> measured_milliseconds;        ///< where autotuning timed it
   std::optional<UnsupportedReason> refusal;           ///< why it was passed over
+  std::string engine_words;                           ///< why the engine does not build it
   bool left_for_later = false;                        ///< for Request::at_hand alone
   double build_milliseconds = 0;                      ///< for a device elsewhere
   /// For a device elsewhere: the same candidate of the small problem that will be verified there.

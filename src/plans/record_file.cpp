@@ -89,6 +89,7 @@ const char* to_string(RecordKind kind) {
     case RecordKind::kKernels: return "kernels";
     case RecordKind::kChoice: return "choice";
     case RecordKind::kAdmission: return "admission";
+    case RecordKind::kRefusal: return "refusal";
   }
   return "unknown";
 }

@@ -32,7 +32,11 @@ void add_results(const planner::TaskAnswer& answer, const backend::Target& targe
   AheadResult result;
   result.direction = answer.task.direction == backend::Direction::kForward ? "forward" : "backward";
   for (const UnsupportedReason& reason : answer.all_reasons()) result.reasons.push_back(to_string(reason));
-  for (const planner::Considered& considered : answer.considered) result.milliseconds += considered.build_milliseconds;
+  for (const planner::Considered& considered : answer.considered) {
+    result.milliseconds += considered.build_milliseconds;
+    if (!considered.engine_words.empty())
+      planner::store_refusal(*considered.engine, considered.candidate, considered.engine_words, target, store);
+  }
   const planner::Considered* chosen = answer.chosen();
   if (chosen == nullptr) {
     results.push_back(std::move(result));

@@ -31,6 +31,7 @@ struct Nvrtc {
   Result (*arch_count)(int*);
   Result (*archs)(int*);
   const char* (*error)(Result);
+  Result (*version)(int* major, int* minor);
 };
 
 template <class Function>
@@ -56,6 +57,7 @@ const Nvrtc& nvrtc() {
     find(found.arch_count, "nvrtcGetNumSupportedArchs");
     find(found.archs, "nvrtcGetSupportedArchs");
     find(found.error, "nvrtcGetErrorString");
+    find(found.version, "nvrtcVersion");
     return found;
   }();
   return functions;
@@ -129,6 +131,12 @@ class Compilation {
 };
 
 }  // namespace
+
+int compiler_version() {
+  int major = 0, minor = 0;
+  check(nvrtc().version(&major, &minor), "nvrtcVersion");
+  return major * 1000 + minor * 10;
+}
 
 std::string compile_kernels(const std::string& source, int compute_capability, std::string* report,
                             Instructions instructions) {

@@ -19,4 +19,7 @@ enum class Instructions : std::uint8_t { kCommon, kOfArchitecture };
 std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr,
                             Instructions instructions = Instructions::kCommon);
 
+/// NVRTC's version, such as 13000 for 13.0. Throws Error(kEnvironment) when it cannot be loaded.
+int compiler_version();
+
 }  // namespace scoremod::backend::cuda

@@ -41,6 +41,13 @@ Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   return image.written();
 }
 
+Bytes refusal_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
+  CanonicalWriter refusal;
+  refusal.bytes(plan_key(recipe, compute_capability));
+  recipe.write_refusal_terms(refusal);
+  return refusal.written();
+}
+
 Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
   CanonicalWriter structure;
   structure.text("attention kernels").integer(kRevision).integer(compute_capability);
@@ -222,6 +229,7 @@ class KernelsBackend final : public Backend {
     candidate.task = task;
     candidate.structural_key = [recipe, compute_capability] { return structural_key(*recipe, compute_capability); };
     candidate.plan_key = [recipe, compute_capability] { return plan_key(*recipe, compute_capability); };
+    candidate.refusal_key = [recipe, compute_capability] { return refusal_key(*recipe, compute_capability); };
     candidate.label = concat(
         task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk, " by ",
         to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys,

@@ -16,6 +16,9 @@ namespace scoremod::backend::kernels {
 
 namespace {
 
+/// To be raised when build() refuses for other reasons.
+constexpr int kRefusalRevision = 1;
+
 struct Compiled {
   std::string image, report;
 };
@@ -89,6 +92,10 @@ BuildResult KernelsRecipe::build(const Target& target) const {
                             " bytes of registers in memory")};
   }
   return {std::make_shared<const Images>(std::move(images)), ""};
+}
+
+void KernelsRecipe::write_refusal_terms(CanonicalWriter& to) const {
+  to.integer(kRefusalRevision).integer(kHarmlessSpill).boolean(may_spill_).integer(cuda::compiler_version());
 }
 
 std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> bytes, const Target&) const {

@@ -9,6 +9,7 @@
 #include "backend/candidate.hpp"
 #include "backend/kernels/operand_target.hpp"
 #include "backend/kernels/tile_shape.hpp"
+#include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
@@ -41,6 +42,9 @@ class KernelsRecipe final : public Recipe {
   BuildResult build(const Target& target) const override;
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
+
+  /// What build()'s refusals follow from beside the kernels' text and the architecture. Loads NVRTC.
+  void write_refusal_terms(CanonicalWriter& to) const;
 
   const compiler::CompiledProblem& problem() const { return problem_; }
   Direction direction() const { return direction_; }

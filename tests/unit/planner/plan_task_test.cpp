@@ -15,6 +15,7 @@
 #include "compiler/pipeline.hpp"
 #include "planner/prepare.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -61,7 +62,8 @@ struct Behaviour {
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
   bool kept_by_key = false;
-  int out_of_memory = 0;  ///< so many builds find none, and are kept by key when they succeed
+  std::string refusal_key = {};  ///< under which its refusals are stored
+  int out_of_memory = 0;         ///< so many builds find none, and are kept by key when they succeed
 };
 
 class FakeRecipe final : public backend::Recipe {
@@ -108,6 +110,8 @@ class FakeEngine final : public backend::Backend {
     const auto bytes = std::as_bytes(std::span(key));
     candidate.structural_key = Bytes(bytes.begin(), bytes.end());
     if (behaviour_.out_of_memory > 0 || behaviour_.kept_by_key) candidate.plan_key = candidate.structural_key;
+    const auto refusal_bytes = std::as_bytes(std::span(behaviour_.refusal_key));
+    candidate.refusal_key = Bytes(refusal_bytes.begin(), refusal_bytes.end());
     candidate.predicted = {behaviour_.milliseconds, "made up"};
     candidate.workspace_bytes = behaviour_.workspace;
     candidate.recipe = std::make_shared<FakeRecipe>(problem, behaviour_, &builds);
@@ -238,6 +242,27 @@ TEST(PlanTask, TakesTheSameForEachDeviceOfAKindWhateverIsRefusedNow) {
       answer_of(problem, {&fast, &slow}, Level::kBuilt, [&](Request& request) { request.target = &other; });
   EXPECT_EQ(second.chosen, "never refuses");
   EXPECT_NE(second.answer.considered.front().refusal.value().text.find("not today"), std::string::npos);
+}
+
+TEST(PlanTask, LearnsFromTheStoreWhatWasRefusedInAnotherProcess) {
+  const test::ScratchFolder folder;
+  set_plan_store_directory(folder.path().string());
+  // Engines of one kind in two processes: what this process remembers of the one says nothing of the other.
+  const Behaviour refuses{.refusal = "not today", .kept_by_key = true, .refusal_key = "compiler 1"};
+  Behaviour later = refuses;
+  later.refusal_key = "compiler 2";
+  const FakeEngine here("refuses", refuses), there("refuses there", refuses), newer("refuses later", later);
+  const CompiledProblem problem = problem_of("value = score * 3.625");
+  for (const FakeEngine* engine : {&here, &there, &newer}) {
+    const Answer answer = answer_of(problem, {engine}, Level::kBuilt);
+    EXPECT_EQ(answer.chosen, "");
+    const std::string text = answer.answer.considered.front().refusal.value().text;
+    EXPECT_NE(text.find("refused it: not today"), std::string::npos) << text;
+  }
+  set_plan_store_directory("");
+  EXPECT_EQ(here.builds, 1);
+  EXPECT_EQ(there.builds, 0);
+  EXPECT_EQ(newer.builds, 1) << "it follows from the compiler";
 }
 
 TEST(PlanTask, RemembersNothingOfABuildThatFoundNoMemory) {

@@ -65,9 +65,9 @@ TEST(RecordFile, IsReadBack) {
 }
 
 TEST(RecordFile, OfEveryKindIsReadBack) {
-  for (int number = 0; number <= static_cast<int>(RecordKind::kAdmission); ++number) {
+  for (const RecordKind kind : kRecordKinds) {
     Record record = example();
-    record.kind = static_cast<RecordKind>(number);
+    record.kind = kind;
     const RecordFile file = decode(encode(record));
     EXPECT_EQ(file.damage, "") << to_string(record.kind);
     expect_equal(file.record, record);
