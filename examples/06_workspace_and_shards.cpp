@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kHeads = 2, kLength = 96, kDim = 32;
 
-/// Causal attention with a soft cap over all keys, for this many queries.
+/// Causal attention with a soft cap over all keys, for this many queries: all, or a part whose calls say where it
+/// begins.
 AttentionProblem problem_of(int queries) {
   AttentionProblem problem;
   problem.heads_q = kHeads;
@@ -25,6 +26,7 @@ AttentionProblem problem_of(int queries) {
   problem.seq_q = queries;
   problem.seq_kv = kLength;
   problem.dim_qk = problem.dim_v = kDim;
+  problem.index_offsets = queries < kLength;
   problem.program = trace([](Score s, Index) { return 20.0f * tanh(s / 20.0f); }, [](Index i) { return i.kv <= i.q; });
   return problem;
 }

@@ -92,7 +92,7 @@ typedef struct scoremod_call_options {
   void* stream;      /* a device backend's stream; the CPU ignores it */
   int32_t has_scale; /* not 0: `scale` takes the place of the problem's */
   float scale;
-  /* Added to the local indices, so that a shard of a larger problem sees true positions. */
+  /* Added to the local indices, so that a shard of a larger problem (index_offsets) sees true positions. */
   int32_t batch_offset;
   int32_t head_offset;
   int32_t query_offset;

@@ -32,8 +32,8 @@ struct OperandGradient {
   Buffer buffer;
 };
 
-/// Added to the local indices, so that a shard of a larger problem sees true positions. Each is at least 0, and every
-/// global index that results is below 2^30: there differences of indices cannot wrap in i32.
+/// Added to the local indices, so that a shard of a larger problem (index_offsets) sees true positions. Each is at
+/// least 0, and every global index that results is below 2^30: there differences of indices cannot wrap in i32.
 struct IndexOffsets {
   std::int32_t batch = 0;
   std::int32_t head = 0;

@@ -175,9 +175,9 @@ struct AttentionProblem {
   /// Whether forward() writes the largest magnitude in o, before it is multiplied by 'scale_o' and rounded: f32, a
   /// single element; NaN where o has one. Only if dtype is of eight bits.
   bool amax_o = false;
-  /// Whether calls may pass IndexOffsets other than zero. The backends of CUDA devices then build kernels that take
-  /// them, and refuse them otherwise (kInvalidArgument); cudnn's skip no tiles outside a band then. The host's
-  /// backends take them always.
+  /// Whether calls may pass IndexOffsets other than zero, which every backend refuses otherwise (kInvalidArgument). The
+  /// backends of CUDA devices then build kernels that take them, of which cudnn's skip no tiles outside a band; the
+  /// host's are the same.
   bool index_offsets = false;
   /// Whether gradients must be the same bits each time that the same call is made on one machine. The host's backends'
   /// always are, for any number of threads. On a GPU it costs time, and with cuDNN memory: docs/problem.md.

@@ -131,6 +131,13 @@ void check_offset(const char* axis, std::int32_t offset, std::int64_t size) {
   }
 }
 
+/// A plan of a problem without index_offsets may know no offsets, or which tiles its mask empties for all calls.
+void check_announced(const AttentionProblem& problem, const IndexOffsets& offsets) {
+  if (problem.index_offsets || offsets == IndexOffsets{}) return;
+  fail_argument("index offsets are given, which the problem does not announce: expected its field index_offsets to be ",
+                "set before it is compiled; set it, or leave the offsets 0");
+}
+
 /// What offsets and page tables say is said of whole sequences, by the call's own batches.
 void check_no_offsets(const AttentionProblem& problem, const IndexOffsets& offsets) {
   const auto require_none = [](const char* axis, std::int32_t offset, const char* field) {
@@ -157,6 +164,7 @@ backend::CallParameters check_options(const AttentionProblem& problem, const Cal
   check_offset("query", options.offsets.query, problem.seq_q);
   check_offset("key", options.offsets.key, problem.seq_kv);
   check_no_offsets(problem, options.offsets);
+  check_announced(problem, options.offsets);
   return {scale, options.offsets, options.stream, options.dropout_seed, options.dropout_offset};
 }
 
@@ -204,7 +212,7 @@ ForwardCall check_call(const AttentionProblem& problem, const ForwardArgs& args,
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
-  check_operand_data(problem, args.options, call.operands, memory);
+  check_operand_data(problem, call.operands, memory);
   call.tensors = {args.q.data,
                   args.k.data,
                   args.v.data,
@@ -235,7 +243,7 @@ BackwardCall check_call(const AttentionProblem& problem, const BackwardArgs& arg
   add_workspace(workspace, workspace_bytes, uses);
   call.parameters = check_options(problem, args.options);
   check_buffers(uses, memory);
-  check_operand_data(problem, args.options, call.operands, memory);
+  check_operand_data(problem, call.operands, memory);
   call.tensors = {args.q.data,    args.k.data,   args.v.data,  args.o.data,  static_cast<const float*>(args.lse.data),
                   args.d_o.data,  call.operands, args.dq.data, args.dk.data, args.dv.data,
                   call.d_operands};

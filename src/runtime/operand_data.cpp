@@ -89,12 +89,12 @@ void check_tensor_scales(const AttentionProblem& problem, std::span<const void* 
 
 }  // namespace
 
-void check_operand_data(const AttentionProblem& problem, const CallOptions& options,
-                        std::span<const void* const> operands, const backend::MemorySpace& memory) {
+void check_operand_data(const AttentionProblem& problem, std::span<const void* const> operands,
+                        const backend::MemorySpace& memory) {
   if (memory.kind() != MemoryKind::kHost) return;
   const auto integers = [&](const char* name) { return Integers(problem, name, operands); };
   check_tensor_scales(problem, operands);
-  const bool is_shard = problem.index_offsets || options.offsets != IndexOffsets{};
+  const bool is_shard = problem.index_offsets;
   const char* name = problem::kLengthsOfQueries;
   if (problem.lengths.q) check_lengths(name, integers(name), problem.batch, problem.seq_q, is_shard);
   name = problem::kLengthsOfKeys;

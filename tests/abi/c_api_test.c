@@ -10,6 +10,7 @@ enum { kQueries = 3, kKeys = 4, kDim = 2 };
 /* One head; a key beyond `length` is masked, and each score is multiplied by `gain`. */
 static const char kProblem[] =
     "{\"batch\": 1, \"heads_q\": 1, \"seq_q\": 3, \"seq_kv\": 4, \"dim_qk\": 2, \"scale\": 0.5, \"backward\": true,"
+    "\"index_offsets\": true,"
     " \"program\": \"operand gain: f32 []; operand length: i32 [b]; value = score * gain; keep = kv_idx < length\"}";
 
 static const float kQ[kQueries * kDim] = {1.0F, 0.5F, -1.0F, 2.0F, 0.25F, -0.75F};

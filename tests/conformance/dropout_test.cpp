@@ -111,6 +111,7 @@ TEST(Dropout, IsTheSameAcrossTiles) {
     problem.seq_q = 130;
     problem.seq_kv = 333;
     problem.dim_qk = problem.dim_v = 24;
+    problem.index_offsets = true;
     CallOptions call = dropout_call();
     call.offsets = {1, 2, 3, 5};
     test::expect_backends_conform(problem, random_inputs(problem), call);
@@ -141,6 +142,7 @@ TEST(Dropout, OfAShardIsThatOfTheWhole) {
   options.backend = "cpu";
   ProblemBuffers of_whole(whole, buffers_of(inputs)), of_shard(shard, buffers_of(part));
   Attention::compile(whole, options).forward(of_whole.forward(call));
+  shard.index_offsets = true;
   call.offsets.head = 2;
   Attention::compile(shard, options).forward(of_shard.forward(call));
   std::vector<std::byte> expected(of_shard.outputs()[0].bytes.size());

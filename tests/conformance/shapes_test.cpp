@@ -102,6 +102,7 @@ TEST_P(Backends, OffsetsOfAShard) {
   problem.seq_q = 66;
   problem.seq_kv = 130;
   problem.operands = {{"slope", DType::kF32, {2}, {}}};
+  problem.index_offsets = true;
   for (const IndexOffsets offsets : {IndexOffsets{0, 0, 64, 0}, IndexOffsets{7, 9, 0, 64},
                                      IndexOffsets{1, 1, 1000, 990}, IndexOffsets{0, 0, 0, 500}}) {
     checking::CheckCase test_case{"offsets", problem};

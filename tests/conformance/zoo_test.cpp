@@ -49,6 +49,7 @@ TEST_P(Zoo, ConformsToTheOracle) {
     checking::CheckCase test_case = checking::zoo_case({name}, shape.problem, dtype);
     test_case.name = name + "/" + shape.name;
     test_case.call.offsets = shape.offsets;
+    test_case.problem.index_offsets = shape.offsets != IndexOffsets{};
     for (const std::string& backend : test::tested_backends()) test::expect_conforms(backend, test_case);
   }
 }

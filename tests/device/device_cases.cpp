@@ -65,6 +65,7 @@ checking::CheckCase axes_problem(int axes, bool windowed) {
                              (windowed ? "\nkeep = kv_idx <= q_idx & kv_idx + 40 > q_idx" : ""));
   p.operands = {spec};
   if (windowed) test.call.offsets = {0, 0, 3, 10};
+  p.index_offsets = windowed;
   test.name = "[" + names + "]" + (windowed ? " in a window" : "");
   test.seed = windowed ? 1 : 0;
   return test;

@@ -201,7 +201,7 @@ def test_a_program_that_reads_the_scale(rng):
 
 
 def test_scale_and_offsets_of_a_call(rng):
-    compiled = scoremod.Attention(problem_for("value = score\nkeep = kv_idx <= q_idx"))
+    compiled = scoremod.Attention(problem_for("value = score\nkeep = kv_idx <= q_idx", index_offsets=True))
     q, k, v = draw(rng)
     o = compiled.forward(q, k, v, scale=0.125, offsets=scoremod.Offsets(query=3, key=1))
     truth, _ = dense.attention(*wide(q, k, v), None, lambda b, h, i, j: j + 1 <= i + 3, scale=0.125)
@@ -212,7 +212,7 @@ def test_scale_and_offsets_of_a_call(rng):
 def test_shards_of_a_batch_see_their_true_indices(rng):
     q, k, v = draw(rng)
     program = "value = score * f32(1 + b) + f32(h * kv_idx)"
-    shard = scoremod.Attention(problem_for(program, batch=1))
+    shard = scoremod.Attention(problem_for(program, batch=1, index_offsets=True))
     shards = [shard.forward(q[i : i + 1], k[i : i + 1], v[i : i + 1], offsets=(i, 0, 0, 0)) for i in range(BATCH)]
 
     def score_mod(s, b, h, i, j):

@@ -23,10 +23,7 @@ std::vector<cuda::NodeTensor> node_tensors(const std::vector<ComputedOperand>& c
 
 DirectionPlan::DirectionPlan(const compiler::CompiledProblem& problem, Direction direction, LoweredModifier modifier,
                              std::shared_ptr<const EnginePlan> engine)
-    : context_(cuda::current_context()),
-      takes_offsets_(problem.problem.index_offsets),
-      modifier_(std::move(modifier)),
-      engine_(std::move(engine)) {
+    : context_(cuda::current_context()), modifier_(std::move(modifier)), engine_(std::move(engine)) {
   const Program& program = direction == Direction::kForward ? problem.forward.program : problem.backward->program;
   const std::vector<cuda::NodeTensor> computed = node_tensors(modifier_.computed);
   if (!computed.empty()) kernel_ = cuda::ComputeKernel::build(problem.problem, program, computed);
@@ -78,11 +75,6 @@ void DirectionPlan::execute(const CallPointers& call, const CallParameters& para
     fail_argument(
         "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
         "compile once for each context");
-  }
-  if (!takes_offsets_ && parameters.offsets != IndexOffsets{}) {
-    fail_argument(
-        "index offsets were given, and this attention was compiled without: set AttentionProblem::index_offsets before "
-        "compile");
   }
   if (kernel_) compute_operands(call, parameters, workspace);
   float scale = parameters.scale;

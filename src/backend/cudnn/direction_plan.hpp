@@ -54,7 +54,6 @@ class DirectionPlan {
   std::size_t place_in_workspace(std::size_t bytes);
 
   std::uint64_t context_ = 0;  ///< that the plan and its kernels were loaded in
-  bool takes_offsets_ = false;
   LoweredModifier modifier_;
   std::shared_ptr<const EnginePlan> engine_;
   std::shared_ptr<const cuda::ComputeKernel> kernel_;  ///< null when nothing is computed

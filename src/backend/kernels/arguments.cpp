@@ -84,12 +84,6 @@ void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
 
 ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
                            const CallParameters& parameters, std::span<const void* const> operands) {
-  // The kernels leave them out, and states of tiles may be those of all calls.
-  if (!p.index_offsets && parameters.offsets != IndexOffsets{}) {
-    fail_argument(
-        "index offsets were given, and this attention was compiled without: set AttentionProblem::index_offsets before "
-        "compile");
-  }
   ArgumentBytes bytes(p);
   device::AttentionArguments& call = bytes.call();
   call.batch = static_cast<int>(p.batch);

@@ -19,7 +19,6 @@
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
-#include "support/refusal.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::kernels {
@@ -132,25 +131,6 @@ TEST(TileOrder, HasTheLongestRowsFirst) {
   kernels.run(arguments, static_cast<unsigned>(test::test_seed()));
   const int* const order = arguments.call().order;
   EXPECT_EQ(std::vector<int>(order, order + 5), (std::vector{2, 0, 4, 3, 1}));
-}
-
-/// Kernels of a problem without them leave them out, and may know its tiles' states for all calls.
-TEST(IndexOffsets, AreRefusedWhereTheProblemHasNone) {
-  AttentionProblem problem = many_heads().problem;
-  problem.backward = problem.index_offsets = false;
-  const auto pass = [&](const AttentionProblem& with, std::int32_t key) {
-    backend::CallParameters parameters{};
-    parameters.offsets.key = key;
-    const compiler::CompiledProblem compiled = compiler::compile(with);
-    return DirectionKernels(compiled, Direction::kForward, tile_shape(with, Direction::kForward))
-        .arguments(ForwardTensors{}, parameters, nullptr)
-        .call()
-        .offset_kv;
-  };
-  EXPECT_EQ(pass(problem, 0), 0);
-  test::expect_refusal("set AttentionProblem::index_offsets", [&] { pass(problem, 7); });
-  problem.index_offsets = true;
-  EXPECT_EQ(pass(problem, 7), 7);
 }
 
 TEST(HeadsTogether, HaveBlocksOnTheDeviceAtOnce) {
