@@ -3,18 +3,17 @@
 #include <algorithm>
 
 #include "backend/cuda/gradient_target.hpp"
+#include "backend/measured_at.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
 
-// At batch 4, 16 heads, sequence 4096, head dim 128, bf16, on an H200: the two products of matrices, and what the
-// generated kernel takes for sums of few entries. With a causal mask the kernel takes half as long, the products not.
-constexpr double kMeasuredPairs = 64.0 * 4096 * 4096, kMeasuredDims = 256;
+// In bf16, where times were measured: the two products of matrices, and what the generated kernel takes for sums of few
+// entries. With a causal mask the kernel takes half as long, the products not.
 constexpr double kProducts = 1.45, kKernel = 4.64;
 /// Beyond that, sums along queries and keys, in memory of which the cache holds much and little, and those of tables.
 constexpr double kCachedBlock = 2.7, kBlock = 6.8, kTable = 4.3;
 constexpr std::int64_t kCachedBytes = std::int64_t{128} << 20;
-constexpr DeviceRates kMeasuredOn;
 
 double beyond_few_entries(const GradientTarget& target) {
   switch (target.sum) {

@@ -5,17 +5,15 @@
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/node_costs.hpp"
+#include "backend/measured_at.hpp"
 #include "base/fail.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-// The shape and the device that costs were measured at.
-constexpr double kMeasuredRows = 64.0 * 4096, kMeasuredPairs = kMeasuredRows * 4096, kMeasuredDims = 256;
-constexpr DeviceRates kMeasuredOn;
-
-/// What a direction takes there without a program: all tiles, and what there is to do for each row of tiles beside.
+/// What a direction takes where times were measured (measured_at.hpp) without a program: all tiles, and what there is
+/// to do for each row of tiles beside.
 struct Direct {
   double tiles, rows;
   double dimless;     ///< the part that does not grow with the head dims

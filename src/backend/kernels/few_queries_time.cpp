@@ -9,13 +9,10 @@
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/node_costs.hpp"
+#include "backend/measured_at.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
-
-constexpr DeviceRates kMeasuredOn;
-// What node_costs() are of, and the head dims that were measured.
-constexpr double kMeasuredPairs = 64.0 * 4096 * 4096, kMeasuredDims = 256;
 
 /// A family, in milliseconds.
 struct Walk {

@@ -8,6 +8,7 @@
 
 #include "backend/cudnn/patterns/score_costs.hpp"
 #include "backend/cudnn/patterns/score_work.hpp"
+#include "backend/measured_at.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cudnn {
@@ -15,9 +16,8 @@ namespace {
 
 constexpr std::int64_t kTile = 128;  // rows, and keys
 
-// The shape and the device that costs were measured at.
-constexpr double kMeasuredHeads = 64, kMeasuredTiles = 32 * 32, kMeasuredDims = 256;
-constexpr DeviceRates kMeasuredOn;
+/// Of a head, where costs were measured.
+constexpr double kMeasuredTiles = kMeasuredPairs / kMeasuredHeads / (kTile * kTile);
 
 /// Patterns were timed in short bursts. Under the benchmark's steady load an H200's clock falls: the median of its
 /// cases takes this much longer.
