@@ -7,6 +7,7 @@
 
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
@@ -54,7 +55,7 @@ constexpr const char* kPlain = "value = score";
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDocuments =
     "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y";
-/// A comparison with 0 doesn't tell whether a reference is to be raised, and a tile raises it after the next.
+/// A reference begins below all values, and is raised with what was summed before.
 constexpr const char* kBelowZero = "value = score - 300.0";
 constexpr const char* kGrows = "value = score + f32(kv_idx) - 350.0\nkeep = kv_idx <= q_idx + 250";
 /// Of three tiles of queries only the last has keys.
@@ -100,6 +101,32 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
     const checking::CheckCase test = many_tiles(program);
     test::expect_right(check_of(test, random_inputs(test.problem), blocks, {.of_both = kOnce}));
   }
+}
+
+/// Plain scores below zero, whose first tiles hold lower ones than those that follow: a comparison with 0 does not tell
+/// whether a reference is to be raised.
+ProblemInputs low_scores(const checking::CheckCase& test, std::int64_t lower_keys) {
+  const AttentionProblem& problem = test.problem;
+  ProblemInputs inputs = random_inputs(problem);
+  for (std::size_t i = 0; i < inputs.q.size() / size_of(problem.dtype); ++i)
+    store_element(inputs.q.data(), problem.dtype, static_cast<std::int64_t>(i), 1.0);
+  const Strides strides = problem::strides_of(problem, problem::TensorRole::kK);
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    for (std::int64_t h = 0; h < problem.heads_kv; ++h)
+      for (std::int64_t kv = 0; kv < problem.seq_kv; ++kv)
+        for (std::int64_t d = 0; d < problem.dim_qk; ++d) {
+          const std::int64_t at = b * strides.batch + h * strides.head + kv * strides.sequence + d * strides.dim;
+          store_element(inputs.k.data(), problem.dtype, at, kv < lower_keys ? -37.5 : -12.5);
+        }
+  return inputs;
+}
+
+TEST(PersistentBlocksOfLowScores, AreRight) {
+  const checking::CheckCase test = many_tiles(kPlain);
+  const ProblemInputs inputs = low_scores(test, 400);
+  test::expect_right(check_of(test, inputs, 2, {.of_both = kOnce}));
+  const Fault by_zero{"may_grow |= x * unit >", "may_grow |= x > 0.0f && x * unit >"};
+  EXPECT_FALSE(check_of(test, inputs, 2, {.forward = by_zero, .of_both = kOnce}).passed());
 }
 
 std::vector<std::uint64_t> bits_of(const checking::CheckCase& test, const std::vector<ProblemInputs>& inputs,
