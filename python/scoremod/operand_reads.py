@@ -9,7 +9,7 @@ from scoremod.program import AXES, MAX_TABLE_RANK, OperandDecl
 
 class OperandReads:
     """The operands of a program that is being built, each once. sources: for each what makes its array, as the caller gave it; sources are
-    compared by ==, so that equal reads are one operand."""
+    compared by == of their identity(), if they have one, or of themselves, so that equal reads are one operand."""
 
     def __init__(self, builder, sizes):
         """sizes: axis -> the size of the score along it."""
@@ -52,7 +52,7 @@ class OperandReads:
         return axes if distinct and all(n >= self._sizes[axis] for axis, n in zip(axes, extents)) else None
 
     def _number(self, decl, source):
-        key = (decl, source)
+        key = (decl, source.identity() if hasattr(source, "identity") else source)
         if key not in self._numbers:
             self._numbers[key] = self._builder.operand(decl)
             self.sources.append(source)

@@ -19,10 +19,10 @@ def tensors(random, seq=S):
     return [torch.randn(B, H, seq, D, generator=random, requires_grad=True) for _ in range(3)]
 
 
-def both(function, random, leaves, backend):
+def both(function, random, leaves, backend, dynamic=None):
     """Outputs and gradients of function(q, k, v), compiled and not."""
     results = []
-    for run in (torch.compile(function, fullgraph=True, backend=backend), function):
+    for run in (torch.compile(function, fullgraph=True, backend=backend, dynamic=dynamic), function):
         o, lse = run(*leaves[:3])
         weight = torch.randn(o.shape, generator=random.manual_seed(5))
         loss = (o * weight).sum() + torch.where(lse.isneginf(), 0, lse).sum()
@@ -35,8 +35,9 @@ def assert_same(compiled, eager):
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", modifiers.NAMES)
-def test_each_modifier(name, random):
+def test_each_modifier(name, dynamic, random):
     """Its functions close over the captured tensors."""
     captured, make = modifiers.cases((B, H, S, S), random)[name]
     captured = [x.requires_grad_() for x in captured]
@@ -45,7 +46,7 @@ def test_each_modifier(name, random):
     def function(q, k, v):
         return flex_attention(q * 1.5, k, v, score_mod, mask_mod=mask_mod, return_lse=True)
 
-    assert_same(*both(function, random, [*tensors(random), *captured], "aot_eager"))
+    assert_same(*both(function, random, [*tensors(random), *captured], "aot_eager", dynamic))
 
 
 def test_functions_made_inside_and_parameters_of_a_module(random):
@@ -108,6 +109,42 @@ def test_one_graph_serves_all_lengths(random):
         q, k, v = tensors(random, seq)
         assert torch.equal(compiled(q, k, v), function(q, k, v))
     assert len(graphs) == 1
+
+
+def test_captured_tensors_at_lengths_that_a_graph_leaves_open(random):
+    slopes, cap = torch.randn(H, generator=random, requires_grad=True), torch.tensor(5.0, requires_grad=True)
+    ids = torch.randint(0, 3, (B, 40), generator=random)
+
+    def function(q, k, v, *_):
+        def score_mod(score, b, h, q_idx, kv_idx):
+            return cap * torch.tanh((score + slopes[h] * (kv_idx - q_idx)) / cap)
+
+        return flex_attention(q, k, v, score_mod, mask_mod=lambda b, h, q_idx, kv_idx: ids[b, q_idx] == ids[b, kv_idx], return_lse=True)
+
+    for seq in (16, 23, 40):  # from the second on the length is open
+        assert_same(*both(function, random, [*tensors(random, seq), slopes, cap], "aot_eager"))
+
+
+def test_numbers_that_a_graph_leaves_open(random):
+    """The second call makes torch.compile take what changed for open."""
+
+    def function(q, factor, rate):
+        of_dim = flex_attention(q, q, q, scale=q.shape[-1] ** -0.5 / 2), flex_attention(q, q, q, scale=q.shape[-1])
+        return *of_dim, flex_attention(q, q, q, scale=factor), flex_attention(q, q, q, dropout_p=rate), flex_attention(
+            q, q, q, mask_mod=lambda b, h, i, j: i - 12 >= j, offsets=(0, 0, q.shape[-1], 0)
+        )
+
+    for dynamic in (None, True):
+        compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+        for dim, factor, rate in ((8, 0.3, 0.1), (16, 0.5, 0.2), (24, 0.7, 0.3)):
+            q = torch.randn(B, H, S, dim, generator=random)
+            results = []
+            for run in (compiled, function):
+                torch.manual_seed(1)
+                results.append(run(q, factor, rate))
+            for found, expected in zip(*results, strict=True):
+                assert torch.equal(found, expected)
+        torch._dynamo.reset()
 
 
 def test_a_program_is_exported_with_open_sizes(random):

@@ -18,6 +18,7 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
     as_usual = offsets is NO_OFFSETS and not dropout_p and not with_max and place is None and not sink and not factors
     if as_usual and scale is None and backends is None and deterministic is None:
         return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
+    scale, dropout_p = _as_number(scale), _as_number(dropout_p)
     if scale is not None:
         if not isinstance(scale, numbers.Real):
             raise InvalidArgumentError(f"scale: expected a number, found {scale!r:.100}; a learned factor goes into score_mod")
@@ -26,7 +27,7 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
             raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
     if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
         raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
-    offsets = Offsets(*(int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
+    offsets = Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
     if any(offset < 0 for offset in offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
@@ -48,6 +49,11 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
         amax_o=amax_o,
         factors=factors,
     )
+
+
+def _as_number(given):
+    """What torch.compile has for a number, such as one over a head dim that it leaves open, as that number: it then makes a graph for it."""
+    return float(given) if isinstance(given, (torch.SymFloat, torch.SymInt)) else given
 
 
 # Of the defaults, which most calls have.

@@ -99,6 +99,10 @@ class Read(NamedTuple):
     order: tuple
     extents: tuple | None
 
+    def identity(self):
+        """What two equal reads of one trace share. The extents follow from the axes; those that torch.compile leaves open have no hash."""
+        return self.base, self.fixed, self.order, self.extents is None
+
     def tensor(self, device):
         tensor = self.base.tensor
         if tensor.device != device:
@@ -128,6 +132,9 @@ class Computed(NamedTuple):
 
     value: object
     extents: Extents
+
+    def identity(self):
+        return self.value
 
     def tensor(self, device):
         if self.value.is_uniform:
