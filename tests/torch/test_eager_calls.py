@@ -409,3 +409,20 @@ def test_what_begins_between_multiples_of_sixteen_bytes_is_copied_with_its_gaps(
     for place, copy in zip(copied, copies, strict=True):
         found = copy.as_strided(tensors[place].shape, tensors[place].stride())
         assert copy.data_ptr() == words[place] and torch.equal(found, tensors[place])
+
+
+def test_numbers_that_memory_holds_with_another_sign_are_read(tensors, random):
+    """PyTorch's views of conjugates put off their sign, and its tensors of zeros have no memory."""
+    q, k, v = tensors
+    slopes = torch.complex(torch.zeros(H), torch.randn(H, generator=random)).conj().imag
+    assert slopes.is_neg()
+    negated = [torch._neg_view(tensor) for tensor in tensors]
+    for _ in range(2):
+        assert torch.equal(flex_attention(*tensors, alibi(slopes)), flex_attention(*tensors, alibi(slopes.resolve_neg())))
+        for at, tensor in enumerate(negated):
+            given, plain = ([*tensors[:at], each, *tensors[at + 1 :]] for each in (tensor, -tensors[at]))
+            assert torch.equal(flex_attention(*given), flex_attention(*plain))
+    q = q.requires_grad_()
+    d_o = torch.randn(q.shape, generator=random)
+    gradients = [torch.autograd.grad(flex_attention(q, k, v), q, each)[0] for each in (d_o, torch._neg_view(-d_o), torch._efficientzerotensor(q.shape))]
+    assert torch.equal(gradients[0], gradients[1]) and not gradients[2].any()

@@ -56,7 +56,7 @@ def test_what_has_no_op_is_computed_by_pytorch():
     edges, weight = torch.tensor([1, 5, 9]), torch.ones(S, 3)
     assert operands(lambda score, b, h, q_idx, kv_idx: score + torch.searchsorted(edges, q_idx) * 0.5) == [("computed by PyTorch", ("q_idx",), (S,))]
     assert operands(lambda score, b, h, q_idx, kv_idx: score + F.embedding(q_idx, weight).sum()) == [("computed by PyTorch", ("q_idx",), (S,))]
-    assert operands(lambda score, b, h, q_idx, kv_idx: score + torch.atan(q_idx - kv_idx)) == [("computed by PyTorch", ("q_idx", "kv_idx"), (S, S))]
+    assert operands(lambda score, b, h, q_idx, kv_idx: score + torch.lgamma(q_idx - kv_idx)) == [("computed by PyTorch", ("q_idx", "kv_idx"), (S, S))]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,8 @@ def test_programs_are_what_the_functions_compute():
         (lambda s, b, h, q, k: s * q.numpy(), scoremod.InvalidArgumentError, "choose with torch.where"),
         (lambda s, b, h, q, k: s + [1.0, 2.0][h], scoremod.InvalidArgumentError, "choose with torch.where"),
         (lambda s, b, h, q, k: s + torch.ones(3)[: q + 1].sum(), scoremod.InvalidArgumentError, "choose with torch.where"),
-        (lambda s, b, h, q, k: torch.atan(s), scoremod.UnsupportedError, "'atan'"),
+        (lambda s, b, h, q, k: torch.lgamma(s), scoremod.UnsupportedError, "'lgamma'"),
+        (lambda s, b, h, q, k: torch.cond(q > k, torch.sin, torch.cos, (s,)), scoremod.UnsupportedError, "such as torch.cond"),
         (lambda s, b, h, q, k: s * torch.rand_like(s), scoremod.UnsupportedError, "random numbers"),
         (lambda s, b, h, q, k: s * torch.rand(()), scoremod.UnsupportedError, "random numbers"),
         (lambda s, b, h, q, k: s[None].add_(1)[0] + s, scoremod.UnsupportedError, "another one shows"),
@@ -254,11 +255,18 @@ class TestKeptTraces:
             lambda tensor, holder: lambda s, b, h, q, k: s * _FACTOR,
             lambda tensor, holder: lambda s, b, h, q, k: s * _with_attribute.factor,
             lambda tensor, holder: lambda s, b, h, q, k: s * [holder.factor][0],
+            lambda tensor, holder: lambda s, b, h, q, k: s * (1.0 + tensor[tensor > 0].numel()),
+            lambda tensor, holder: lambda s, b, h, q, k: s * (1.0 + len(torch.nonzero(tensor > 0))),
+            lambda tensor, holder: lambda s, b, h, q, k: s * globals()["_FACTOR"],
+            lambda tensor, holder: lambda s, b, h, q, k: s * tensor.holder.factor,
+            lambda tensor, holder: _importing,
         ],
     )
     def test_what_else_a_function_reads_is_seen(self, make, monkeypatch):
         q = torch.randn(B, H, S, 8, generator=torch.Generator().manual_seed(1))
         tensor, holder = torch.tensor(1.0), types.SimpleNamespace(factor=1.0)
+        tensor.holder = holder
+        monkeypatch.setitem(sys.modules, "holding_a_factor", holder)
         function = make(tensor, holder)
         first = flex_attention(q, q, q, function)
         assert torch.equal(flex_attention(q, q, q, function), first)
@@ -286,3 +294,9 @@ def _with_attribute():
 
 
 _with_attribute.factor = 1.0
+
+
+def _importing(s, b, h, q, k):
+    import holding_a_factor
+
+    return s * holding_a_factor.factor

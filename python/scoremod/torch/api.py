@@ -204,7 +204,7 @@ def _mask_of(block_mask, mask_mod):
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
     """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence."""
     functions, captured = key_of(score_mod, mask_mod)
-    is_short = functions is not None and covers and is_plain(query, key, value, *bound)
+    is_short = functions is not None and covers and is_plain(query, key, value, *captured, *bound)
     if is_short:
         query, key, value = _autocast(query, key, value)
         kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, options)

@@ -6,6 +6,7 @@ options are the operation's, with Values for tensors; `operands` makes nodes of 
 
 import torch
 
+from scoremod import program_forms as forms
 from scoremod.torch import aten_rules as rules
 
 RULES = {
@@ -37,7 +38,9 @@ RULES = {
     "round": lambda operands, arguments, options: None if options.get("decimals") else rules.rounding("round")(operands, arguments, options),
     "trunc": rules.trunc,
     **{name: rules.of_float(name) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal")},
-    **{name: rules.of_float(name) for name in ("sin", "cos", "tan", "tanh", "sigmoid", "erf", "relu", "silu")},
+    **{name: rules.of_float(name) for name in ("sin", "cos", "tan", "tanh", "atan", "sigmoid", "erf", "erfc", "relu", "silu")},
+    **{form.__name__: rules.form_of_float(form) for form in (forms.asin, forms.acos, forms.sinh, forms.cosh, forms.asinh, forms.acosh, forms.atanh)},
+    "atan2": rules.atan2,
     "log2": rules.log2_rule,
     "log10": rules.log10,
     "gelu": rules.gelu,

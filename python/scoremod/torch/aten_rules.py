@@ -13,6 +13,15 @@ def of_float(op):
     return lambda operands, arguments, options: operands.builder.op(op, operands.node(arguments[0], "f32"))
 
 
+def form_of_float(form):
+    """What programs have as several operations of one float."""
+    return lambda operands, arguments, options: form(operands.builder, operands.node(arguments[0], "f32"))
+
+
+def atan2(operands, arguments, options):
+    return operands.builder.op("atan2", *(operands.node(each, "f32") for each in arguments[:2]))
+
+
 def numeric(op):
     def rule(operands, arguments, options):
         x = operands.node(arguments[0])
@@ -165,16 +174,17 @@ def masked_fill(operands, arguments, options):
 def clamp_rule(operands, arguments, options):
     low = options.get("min", arguments[1] if len(arguments) > 1 else None)
     high = options.get("max", arguments[2] if len(arguments) > 2 else None)
-    builder, type = operands.builder, operands.type
+    type = operands.type
     x = operands.node(arguments[0], type)
-    # PyTorch gives the derivative at the ends to what is clamped.
-    if low is not None:
-        low = operands.node(low, type)
-        x = builder.op("select", builder.op("lt", x, low), low, x)
-    if high is not None:
-        high = operands.node(high, type)
-        x = builder.op("select", builder.op("gt", x, high), high, x)
+    for bound, outside, extremum in ((low, "le", "max"), (high, "ge", "min")):
+        if bound is not None:
+            x = _bounded(operands.builder, x, operands.node(bound, type), outside, None if isinstance(bound, numbers.Number) and type == "f32" else extremum)
     return x
+
+
+def _bounded(builder, x, bound, outside, extremum):
+    """PyTorch's derivative where x is the bound: 0 of a number, half of a tensor, as that of max and min."""
+    return builder.op("select", builder.op(outside, x, bound), bound, x) if extremum is None else builder.op(extremum, x, bound)
 
 
 def extremum(op):
@@ -237,7 +247,7 @@ def leaky_relu(operands, arguments, options):
 
 def hardtanh(operands, arguments, options):
     """Its derivative at the ends is 0, other than clamp's."""
-    low, high = (*arguments[1:], 1.0)[:2] if len(arguments) > 2 else (-1.0, 1.0)
+    low, high = (*arguments[1:], *(-1.0, 1.0)[len(arguments) - 1 :])  # what is left out is the default
     builder = operands.builder
     return clamp(builder, builder.constant(low, "f32"), operands.node(arguments[0], "f32"), builder.constant(high, "f32"))
 

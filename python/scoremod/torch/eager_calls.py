@@ -27,9 +27,11 @@ _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and th
 
 
 def is_plain(*tensors):
-    """Whether a call with these is nothing but a call."""
+    """Whether a call with these is nothing but a call: one of tensors whose memory holds their numbers, outside all modes."""
     return (
-        all(type(tensor) in _PLAIN and (tensor.is_cpu or tensor.is_cuda) for tensor in tensors)
+        all(
+            type(tensor) in _PLAIN and (tensor.is_cpu or tensor.is_cuda) and not tensor.is_neg() and not tensor._is_zerotensor() for tensor in tensors
+        )
         and _peek() is None
         and _count_modes() == 0
         and not _is_included(_PRE_DISPATCH)

@@ -1,10 +1,11 @@
 """Traces that are kept for functions that are what they were: tracing takes a hundred times as long as seeing that.
 
 A function is known by its code and by all that it reads: numbers by value, tensors by what they look like, other functions likewise, and of objects, such as
-modules, the attributes that its text names (attributes.py). Where it reads anything else, such as a dict or a property, or a tensor's numbers while it is
-traced, it is traced each time.
+modules, the attributes that its text names (attributes.py). Where it reads anything else, such as a dict, a property or a module that it imports itself, or
+a tensor's numbers while it is traced, it is traced each time.
 """
 
+import dis
 import functools
 import types
 
@@ -21,6 +22,8 @@ _PLAIN = {int, bool, str, bytes, type(None), torch.dtype, torch.device, type(Ell
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Modules whose attributes are taken for constants, and functions of which are what they are called.
 _LIBRARIES = ("torch", "math", "operator", "builtins")
+# Built-in functions that find what is no variable of their caller.
+_FINDERS = {"globals", "vars", "eval", "exec", "__import__"}
 # Kinds of values that are read as a whole.
 _KNOWN = {types.FunctionType, *_TENSORS, float, *_PLAIN, slice, tuple, list, functools.partial, types.BuiltinFunctionType, type, types.MethodType}
 
@@ -110,7 +113,7 @@ def _read(value, key, tensors, depth):
     elif kind in _TENSORS:
         key += (torch.Tensor, _number_in(tensors, value))
         if value.__dict__:
-            key.append(tuple((name, each) for name, each in value.__dict__.items() if type(each) in _PLAIN or type(each) is float))
+            key.append(tuple((name, each) for name, each in value.__dict__.items() if _is_number(each)))
     elif kind is float:
         key += (kind, value.hex())  # which tells 0.0 from -0.0
     elif kind in _PLAIN:
@@ -160,9 +163,9 @@ def _read_function(function, key, tensors, depth, arguments={}):
     if _is_of_library(function.__module__ or ""):
         key += (types.FunctionType, function)
         return
-    if depth > 8 or function.__dict__:  # attributes, which a program may depend on
-        raise _Unknown
     code, namespace = function.__code__, function.__globals__
+    if depth > 8 or function.__dict__ or _reads_elsewhere(code):  # attributes, too, are what a program may depend on
+        raise _Unknown
     defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
     key += (types.FunctionType, code, len(defaults), tuple(keywords))
     try:
@@ -183,6 +186,8 @@ def _read_function(function, key, tensors, depth, arguments={}):
 
 def _read_variable(name, value, code, key, tensors, depth):
     """What a function's variable is: of an object, what the function's text reads of it."""
+    if type(value) in _TENSORS and any(attribute in _names_in(code) and not _is_number(each) for attribute, each in value.__dict__.items()):
+        raise _Unknown
     if not _is_object(value):
         _read(value, key, tensors, depth)
         return
@@ -196,6 +201,10 @@ def _read_variable(name, value, code, key, tensors, depth):
         _read(found, key, tensors, depth) if found is not ABSENT else key.append(ABSENT)
 
 
+def _is_number(value):
+    return type(value) in _PLAIN or type(value) is float
+
+
 def _is_object(value):
     """Whether a value is one of those that attributes are read of, and nothing is known as a whole."""
     if type(value) is types.ModuleType:
@@ -206,6 +215,14 @@ def _is_object(value):
 @functools.lru_cache(maxsize=4096)
 def _is_of_library(module):
     return module.split(".")[0] in _LIBRARIES
+
+
+@functools.lru_cache(maxsize=4096)
+def _reads_elsewhere(code):
+    """Whether a function's text, or that of a function within, reads what is none of its variables: it imports a module, or finds variables by name."""
+    imported = [step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
+    within = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return not _FINDERS.isdisjoint(code.co_names) or not all(map(_is_of_library, imported)) or any(map(_reads_elsewhere, within))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,6 +20,8 @@ from scoremod.user_functions import check_callable, name_of
 # Where frames are not the user's.
 _OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
 _NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
+# Of operations whose result, or its size, hangs on the numbers in a tensor.
+_BY_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _HOW = "choose with torch.where, index tensors (torch.as_tensor(array)) and no arrays or lists, and compute with torch's functions"
 
 
@@ -93,7 +95,15 @@ class Tracer:
         self._name = name
         with_gradients = torch.is_grad_enabled()
         with temporarily_clear_interpreter_stack() as stack, torch.no_grad(), Functions(self, stack, with_gradients), Operations(self):
-            return function()
+            try:
+                return function()
+            except NotImplementedError as error:
+                if "HigherOrderOperator" not in str(error):
+                    raise
+                raise UnsupportedError(
+                    f"{name}: at {_line(_last_frame(error.__traceback__))} it calls an operation of PyTorch that takes functions, such as torch.cond, which can't "
+                    f"be traced: {_HOW}"
+                ) from None
 
     def result(self, name, result, type):
         meaning = "the modified score, a float" if type == "f32" else "whether the key is kept, a bool"
@@ -297,7 +307,7 @@ class Tracer:
         if RANDOM in function.tags:
             self._refuse(name, "makes random numbers, and a score function must be pure")
         self._check_pure(function, name, arguments, options)
-        self.read_numbers |= function in _NUMBERS or torch.Tag.data_dependent_output in function.tags
+        self.read_numbers |= function in _NUMBERS or bool(_BY_NUMBERS.intersection(function.tags))
         result = function(*arguments, **options)
         literal = _literal(name, arguments, result)
         if literal is not None:
@@ -362,9 +372,15 @@ def _may_wrap(base, dtype):
     return dtype in (torch.int8, torch.int16, torch.uint8) or (dtype == torch.int64 and base in PRODUCTS)
 
 
-def _line():
-    """Where the user's code stands that asked for an operation."""
-    frame = sys._getframe(1)
+def _last_frame(traceback):
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback.tb_frame
+
+
+def _line(frame=None):
+    """Where the user's code stands that asked for an operation, or that led to a frame."""
+    frame = frame or sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((*_OWN_FOLDERS, "<frozen")):
         frame = frame.f_back
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
