@@ -118,9 +118,10 @@ def asinh(builder, x):
 def acosh(builder, x):
     """log1p of x - 1 and a root below 2, where it is exact; beyond, log(2 x) less a little, where no square overflows. NaN below 1."""
     one, two = builder.constant(1, "f32"), builder.constant(2, "f32")
-    above = builder.op("sub", builder.op("min", x, two), one)
+    is_large = builder.op("gt", x, two)
+    above = builder.op("sub", builder.op("select", is_large, two, x), one)  # no min, whose derivative at 2 is half
     root = builder.op("mul", builder.op("sqrt", above), builder.op("sqrt", builder.op("add", above, two)))
     small = builder.op("log1p", builder.op("add", above, root))
     size = builder.op("max", x, two)
     large = builder.op("add", builder.op("log", size), builder.op("log1p", _one_minus_square_root(builder, builder.op("reciprocal", size))))
-    return builder.op("select", builder.op("gt", x, two), large, small)
+    return builder.op("select", is_large, large, small)

@@ -70,6 +70,7 @@ ONE_ARGUMENT = {
     "asinh": jnp.arcsinh,
     "asinh, large": lambda x: jnp.arcsinh(1e15 * x),
     "acosh": lambda x: jnp.arccosh(1.0625 + x * x),
+    "acosh, where it is made of two": lambda x: jnp.arccosh(1.5 + jnp.abs(x)),
     "acosh, large": lambda x: jnp.arccosh(1e15 * (8 + x)),
     "atanh": lambda x: jnp.arctanh(x / 7.4),
     "logistic": jax.nn.sigmoid,
@@ -183,6 +184,16 @@ def assert_same_as_jax(function, *arguments):
 @pytest.mark.parametrize("name", ONE_ARGUMENT)
 def test_of_the_score(name):
     assert_same_as_jax(ONE_ARGUMENT[name], POINTS)
+
+
+def test_sinc_near_0_and_where_its_series_ends():
+    """Near 0 the terms of the derivative cancel, those of jax.grad, too."""
+    x = np.asarray([1e-8, -1e-6, 1e-5, -1e-4, 1e-3, 0.01, -0.1, 0.3183, 0.3184], np.float32)
+    value, (derivative,) = derivatives(jnp.sinc, jnp.asarray(x))
+    angle = np.pi * x.astype(np.float64)
+    series = -np.pi * angle * (1 / 3 - angle**2 / 30 + angle**4 / 840 - angle**6 / 45360 + angle**8 / 3991680)
+    np.testing.assert_allclose(value, np.sinc(x.astype(np.float64)), rtol=1e-6)
+    np.testing.assert_allclose(derivative, series, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", TWO_ARGUMENTS)

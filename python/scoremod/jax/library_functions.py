@@ -90,10 +90,16 @@ def _hypot(builder, params, x, y):
 
 
 def _sinc(builder, params, x):
-    """sin(pi x) / (pi x), and 1 at 0, where the derivative is 0."""
-    none, one = builder.op("eq", x, builder.constant(0, "f32")), builder.constant(1, "f32")
-    angle = builder.op("select", none, one, builder.op("mul", builder.constant(np.pi, "f32"), x))
-    return builder.op("select", none, one, builder.op("div", builder.op("sin", angle), angle))
+    """sin(pi x) / (pi x); for small angles its series, whose derivative doesn't cancel."""
+    one = builder.constant(1, "f32")
+    angle = builder.op("mul", builder.constant(np.pi, "f32"), x)
+    is_small = builder.op("lt", builder.op("abs", angle), one)
+    square, series = builder.op("mul", angle, angle), one
+    for n in (5, 4, 3, 2, 1):  # sum of (-angle^2)^n / (2 n + 1)!
+        term = builder.op("mul", builder.op("div", square, builder.constant(-2 * n * (2 * n + 1), "f32")), series)
+        series = builder.op("add", one, term)
+    large = builder.op("select", is_small, one, angle)
+    return builder.op("select", is_small, series, builder.op("div", builder.op("sin", large), large))
 
 
 _FLOATS = [("f32", "f32")]
