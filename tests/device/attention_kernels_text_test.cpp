@@ -331,6 +331,29 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   }
 }
 
+/// Programs that ptxas had too few registers for before attention_settings.cuh said in what ways elements are computed.
+TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
+  struct Case {
+    const char* program;
+    std::int64_t dim;
+    bool sums;
+  };
+  constexpr const char* kSlopes =
+      "operand slopes: f32 [h]\nvalue = score + slopes * f32(kv_idx - q_idx)\nkeep = kv_idx <= q_idx";
+  constexpr const char* kTemperature = "operand t: f32 [b, h]\nvalue = score * t";
+  for (const auto& [program, dim, sums] : {Case{kSlopes, 64, false}, Case{kSlopes, 128, false},
+                                           Case{kTemperature, 128, false}, Case{kTemperature, 128, true}}) {
+    SCOPED_TRACE(concat(program, ", dim ", dim, sums ? ", with sums" : ""));
+    AttentionProblem problem = hopper_problem("causal", dim);
+    problem.program = Program::parse(program);
+    problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    std::vector<OperandTarget> targets;
+    if (sums) targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+    expect_registers_suffice(compiled, targets, hopper_fused_shape(problem));
+  }
+}
+
 TEST_F(AttentionKernelsText, OfHopperIsSeenToSerializeWhereTilesAreTooLarge) {
   const AttentionProblem problem = hopper_problem("causal", 128);
   TileShape shape = hopper_shapes(problem, Direction::kForward).front();

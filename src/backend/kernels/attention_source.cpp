@@ -129,6 +129,12 @@ bool clamps_along(const Program& program, Axis axis) {
          });
 }
 
+/// Whether the program, but for what its operands are read at, computes with a query's or a key's index.
+bool computes_with_indices(const Program& program) {
+  return std::ranges::any_of(program.nodes(),
+                             [](const Node& node) { return node.op == Op::kQueryIdx || node.op == Op::kKeyIdx; });
+}
+
 const char* output_kind(const AttentionProblem& problem) {
   const DType output = problem.dtype_o.value_or(problem.dtype);
   if (output == DType::kF32) return "kFloatOutput";
@@ -152,7 +158,9 @@ std::string settings(const compiler::CompiledProblem& compiled, const TileShape&
                                              {"dim_v", problem.dim_v},
                                              {"clamps_queries", flag(clamps_along(program, Axis::kQuery))},
                                              {"clamps_keys", flag(clamps_along(program, Axis::kKey))},
+                                             {"computes_with_indices", flag(computes_with_indices(program))},
                                              {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},
+                                             {"reads_operands", flag(!problem.program.operands().empty())},
                                              {"queries", shape.queries},
                                              {"keys", shape.keys},
                                              {"warps", shape.warps},

@@ -139,8 +139,7 @@ SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& sc
     gains.begin_columns(n);
     alignas(16) float of_two[4];  // of the thread's columns
     const float* const own = terms + 2 * (n * 8 + lane % 4 * 2);
-    // Where sums, and operands' gradients in a kernel of keys alone, leave registers for four numbers at once.
-    if (kPart <= 64 && (kFused || kTargets == 0)) {
+    if (kReadsFourTerms) {
       copy_word(of_two, own);
     } else {
 #pragma unroll

@@ -63,9 +63,7 @@ template <bool kMasked>
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{forward_statements}*/ const float value = score; /*{}*/
-  // Two ways to say which are elements: what takes fewer registers beside a step's sums hangs by what else there is.
-  constexpr bool kSame = (kTargets == 0 || !kFused) && (kPart <= 64 || !kHasStates);
-  constexpr bool kSameQuery = kClampsQueries && kSame, kSameKey = kClampsKeys && kSame;
+  constexpr bool kSameQuery = kClampsQueries && kComparesClamped, kSameKey = kClampsKeys && kComparesClamped;
   const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && exponent != infinity() &&
                                  (kSameQuery ? q == any_q : any_q < p.call.seq_q) &&
                                  (kSameKey ? kv == any_kv : any_kv < p.call.seq_kv) && /*{keep}*/ kv <= q /*{}*/);

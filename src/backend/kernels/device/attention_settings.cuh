@@ -9,7 +9,9 @@ constexpr bool kIndexOffsets = /*{index_offsets}*/ true /*{}*/;
 // Whether a program's indices of queries, and of keys, are made ones of the problem: where operands are read at them,
 // and where no mask computes with them, which takes fewer registers. Elsewhere a mask's arithmetic is simpler without.
 constexpr bool kClampsQueries = /*{clamps_queries}*/ true /*{}*/, kClampsKeys = /*{clamps_keys}*/ true /*{}*/;
-constexpr int kOperands = /*{operands}*/ 1 /*{}*/;  // at least 1
+constexpr bool kComputesWithIndices = /*{computes_with_indices}*/ true /*{}*/;  // the program, beside reading operands
+constexpr int kOperands = /*{operands}*/ 1 /*{}*/;                              // at least 1
+constexpr bool kReadsOperands = /*{reads_operands}*/ true /*{}*/;
 // A tile of scores, the warps of a block, rows of 16 that a warp has where rows are queries, queries that the backward
 // of keys takes at once and keys that the one of queries takes, and how many blocks a multiprocessor should have room
 // for.
@@ -54,6 +56,14 @@ constexpr int kTargets = /*{targets}*/ 3 /*{}*/;
 enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
 constexpr MaskKnowledge kMask = /*{mask}*/ kBandMask /*{}*/;
 constexpr bool kHasStates = /*{has_states}*/ false /*{}*/;
+// What leaves a backward's sums the registers that they need. There is no rule behind it: masks and programs of each
+// kind were compiled in every way by ptxas 13.0, for head dims 64 and 128 and both kinds of halves. How an index is
+// seen to be of the problem: by comparing it with what kClampsQueries made of it, or with the length.
+constexpr bool kComparesClamped = kPart <= 64 ? !kFused || kTargets == 0 || !kComputesWithIndices : !kHasStates;
+// Whether a step's keys take four of its rows' terms at once.
+constexpr bool kReadsFourTerms = !kFused      ? kPart <= 64 && kTargets == 0
+                                 : kPart > 64 ? !kScoreIsValue && !kClampsKeys && kTargets == 0 && kReadsOperands
+                                              : kScoreIsValue || kClampsKeys || kTargets > 0;
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;
