@@ -257,8 +257,13 @@ class TileStatesOf : public ::testing::TestWithParam<Case> {};
 TEST_P(TileStatesOf, AreRight) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(GetParam().program));
-  const Contents contents(p, random, 70);
-  EXPECT_GT(expect_right(found_of(p, contents), expected_of(p, p.program, contents)), 0);
+  std::ptrdiff_t told = 0;
+  // Of few numbers that are NaN intervals tell nothing.
+  for (int i = 0; i < 4; ++i) {
+    const Contents contents(p, random, 70);
+    told += expect_right(found_of(p, contents), expected_of(p, p.program, contents));
+  }
+  EXPECT_GT(told, 0);
 }
 INSTANTIATE_TEST_SUITE_P(Cases, TileStatesOf, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
