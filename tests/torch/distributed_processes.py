@@ -103,6 +103,19 @@ def transfers(problem):
     assert sorted(sent, key=str) == wanted, sent
 
 
+def autocast(problem):
+    """The dtype that torch.autocast asks for, as flex_attention, also of tensors that have several."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    q, k, v = problem.q.float(), problem.k.float(), problem.v.to(torch.bfloat16)
+    with torch.autocast(q.device.type, dtype=torch.bfloat16):
+        expected = flex_attention(q, k, v, mask_mod=causal, enable_gqa=True).chunk(size, dim=2)[rank]
+        for way in ("ring", "all_gather"):
+            shards = (x.chunk(size, dim=2)[rank] for x in (q, k, v))
+            o = context_parallel_attention(*shards, mask_mod=causal, enable_gqa=True, group=dist.group.WORLD, way=way)
+            assert o.dtype == torch.bfloat16, o.dtype
+            torch.testing.assert_close(o, expected, rtol=2e-2, atol=2e-2)
+
+
 def dtensors(problem, placements):
     """Over a mesh of one dimension: batch or heads."""
     mesh = init_device_mesh(problem.q.device.type, (dist.get_world_size(),))
@@ -163,6 +176,7 @@ CASES = {
     "stripes_of_4": lambda problem: context_parallel(problem, "ring", 4),
     "striped_all_gather": lambda problem: context_parallel(problem, "all_gather", 3),
     "transfers": transfers,
+    "autocast": autocast,
     "batch": lambda problem: dtensors(problem, [Shard(0)]),
     "heads": lambda problem: dtensors(problem, [Shard(1)]),
     "replicated": lambda problem: dtensors(problem, [Replicate()]),

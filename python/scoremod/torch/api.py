@@ -206,14 +206,14 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     functions, captured = key_of(score_mod, mask_mod)
     is_short = functions is not None and covers and is_plain(query, key, value, *captured, *bound)
     if is_short:
-        query, key, value = _autocast(query, key, value)
+        query, key, value = in_autocast_dtype(query, key, value)
         kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, options)
         call = known(kind)
         if call is not None:
             return call(query, key, value, captured, bound, dropout)
     check_places(query, key, value)
     if is_empty(query, key, value, options):
-        return of_nothing(*_autocast(query, key, value), bound, options)
+        return of_nothing(*in_autocast_dtype(query, key, value), bound, options)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
     part = taken_part(query, key, value, traced, sources, bound, options)
@@ -229,7 +229,7 @@ def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_ls
     offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
     options = options_of(*options[:3], offsets, dropout_p, with_max, place, longest, *fields)
     if is_empty(query, key, value, options):
-        return of_nothing(*_autocast(query, key, value), bound, options)
+        return of_nothing(*in_autocast_dtype(query, key, value), bound, options)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
@@ -252,7 +252,7 @@ def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, st
 def checked(query, key, value, bound, enable_gqa, options):
     """(query, key, value, Extents), the tensors in the dtype that is computed in."""
     check_places(query, key, value)
-    query, key, value = _autocast(query, key, value)
+    query, key, value = in_autocast_dtype(query, key, value)
     check_dtypes(query, key, value)
     sizes = options.sizes(query, key, value, bound)
     if sizes.heads_q != sizes.heads_kv and not enable_gqa:
@@ -274,7 +274,7 @@ def _by_operator(query, part, dropout, with_lse):
     return o, lse, *others
 
 
-def _autocast(*tensors):
+def in_autocast_dtype(*tensors):
     """The tensors in the dtype that torch.autocast asks for."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.lse_gradient import with_lse_column
-from scoremod.torch.api import part_of_call
+from scoremod.torch.api import in_autocast_dtype, part_of_call
 from scoremod.torch.call import with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
 from scoremod.torch.stripes import Step, Stripes
@@ -61,6 +61,7 @@ def context_parallel_attention(
         raise InvalidArgumentError(
             f"expected as many keys as queries on each process, [batch, heads, sequence / processes, dim]; found {tuple(query.shape)} and {tuple(key.shape)}"
         )
+    query, key, value = in_autocast_dtype(query, key, value)
     if lengths is not None:
         mask_mod = bounded(mask_mod, lengths, query.shape[0])
     ring = _Ring(group, way)
