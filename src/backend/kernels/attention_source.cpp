@@ -1,15 +1,14 @@
 #include "backend/kernels/attention_source.hpp"
 
 #include <algorithm>
-#include <array>
 
-#include "analysis/dependence.hpp"
-#include "analysis/keep_nodes.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/attention_settings.hpp"
 #include "backend/kernels/attention_texts.hpp"
 #include "backend/kernels/difference_tables.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
 #include "backend/kernels/mask_ranges.hpp"
 #include "backend/kernels/program_text.hpp"
 #include "backend/program_structure.hpp"
@@ -19,9 +18,9 @@
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionSettings,
-    kAttentionPrimitives, kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram,
-    kAttentionMaskRanges, kAttentionTileStates, kHopperPrimitives, kHopperTiles;
+extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionPrimitives,
+    kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram, kAttentionMaskRanges,
+    kAttentionTileStates, kHopperPrimitives, kHopperTiles;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -35,10 +34,6 @@ using cuda::ProgramSource;
 /// Larger programs become functions that are called: a copy for every element of a thread's tile would take NVRTC
 /// minutes, and leave the instruction cache.
 constexpr std::size_t kMaxInlinedNodes = 120;
-
-const Program& program_of(const compiler::CompiledProblem& problem, Direction direction) {
-  return direction == Direction::kForward ? problem.forward.program : problem.backward->program;
-}
 
 /// Those that a direction's kernels read. Kernels of few queries have rows of several heads in a tile, and those of
 /// gradients alone walk once.
@@ -116,94 +111,6 @@ std::string mask_function(const AttentionProblem& problem, const Program& progra
               {{"linkage", linkage(program)}, {"statements", with_operands(source, statements)}, {"keep", keep}});
 }
 
-/// Of the halves that there are: those of q, k and v, or of o where only that has some.
-DType half_dtype(const AttentionProblem& problem) {
-  return problem.dtype == DType::kF32 ? problem.dtype_o.value_or(DType::kBF16) : problem.dtype;
-}
-
-/// Whether an operand has numbers of its own along the axis, or there is no mask. A table's indices are clamped where
-/// it is read.
-bool clamps_along(const Program& program, Axis axis) {
-  return program.keep() == kNoNode || std::ranges::any_of(program.operands(), [&](const OperandDecl& operand) {
-           return !operand.is_table() && operand.axes[static_cast<std::size_t>(axis)];
-         });
-}
-
-/// Whether the program, but for what its operands are read at, computes with a query's or a key's index.
-bool computes_with_indices(const Program& program) {
-  return std::ranges::any_of(program.nodes(),
-                             [](const Node& node) { return node.op == Op::kQueryIdx || node.op == Op::kKeyIdx; });
-}
-
-const char* output_kind(const AttentionProblem& problem) {
-  const DType output = problem.dtype_o.value_or(problem.dtype);
-  if (output == DType::kF32) return "kFloatOutput";
-  return output == half_dtype(problem) ? "kHalfOutput" : "kOtherHalfOutput";
-}
-
-std::string settings(const compiler::CompiledProblem& compiled, const TileShape& shape, const MaskKnowledge& mask,
-                     const OperandText& operands) {
-  const AttentionProblem& problem = compiled.problem;
-  const Program& program = compiled.forward.program;
-  const bool score_is_value =
-      program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
-  static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
-  static constexpr std::array<const char*, 3> kDqOrders{"kFenceAtOnce", "kLateFence", "kEarlyAdditions"};
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
-  const int query_stages = hopper_query_stages(shape, problem.dim_qk, problem.dim_v);
-  return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
-                                             {"index_offsets", flag(problem.index_offsets)},
-                                             {"floats", flag(problem.dtype == DType::kF32)},
-                                             {"dim_qk", problem.dim_qk},
-                                             {"dim_v", problem.dim_v},
-                                             {"clamps_queries", flag(clamps_along(program, Axis::kQuery))},
-                                             {"clamps_keys", flag(clamps_along(program, Axis::kKey))},
-                                             {"computes_with_indices", flag(computes_with_indices(program))},
-                                             {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},
-                                             {"reads_operands", flag(!problem.program.operands().empty())},
-                                             {"queries", shape.queries},
-                                             {"keys", shape.keys},
-                                             {"warps", shape.warps},
-                                             {"row_tiles", shape.row_tiles},
-                                             {"step", shape.step},
-                                             {"part", shape.part},
-                                             {"key_step", shape.key_step},
-                                             {"score_is_value", flag(score_is_value)},
-                                             {"blocks", shape.blocks},
-                                             {"packed_heads", flag(is_few_queries(shape.family))},
-                                             {"teams", shape.teams},
-                                             {"producers", shape.producers()},
-                                             {"stages", shape.stages},
-                                             {"key_stages", shape.key_stages},
-                                             {"box_rows", kHopperBoxRows},
-                                             {"persistent", flag(shape.persistent_blocks > 0)},
-                                             {"query_stages", query_stages},
-                                             {"split_keys", flag(shape.split_keys)},
-                                             {"fused", flag(shape.fused)},
-                                             {"dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]},
-                                             {"own_deltas", flag(shape.own_deltas)},
-                                             {"given_deltas", flag(problem.given_deltas)},
-                                             {"sink", flag(problem.sink != Sink::kNone)},
-                                             {"dropout", flag(problem.dropout > 0)},
-                                             {"dropout_keys", flag(problem.dropout_keys)},
-                                             {"dropout_places", flag(problem::has_dropout_places(problem))},
-                                             {"max_logit", flag(problem.max_logit)},
-                                             {"ragged_queries", flag(problem.tokens_q.has_value())},
-                                             {"ragged_keys", flag(problem.tokens_kv.has_value())},
-                                             {"paged", flag(problem.paged.has_value())},
-                                             {"block_rows", problem.paged ? problem.paged->block_size : 1},
-                                             {"output", output_kind(problem)},
-                                             {"row_targets", operands.row_targets()},
-                                             {"key_targets", operands.key_targets()},
-                                             {"difference_targets", operands.difference_targets()},
-                                             {"targets", operands.targets()},
-                                             {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
-                                             {"has_states", flag(mask.has_states())},
-                                             {"mask_varies_with_batch", flag(mask.varies_with_batch)},
-                                             {"mask_varies_with_head", flag(mask.varies_with_head)},
-                                             {"mask_varies_with_query", flag(mask.varies_with_query)}});
-}
-
 /// `count` numbers of registers in an instruction, from `first` on.
 std::string register_numbers(std::int64_t first, std::int64_t count) {
   std::string text;
@@ -242,7 +149,7 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
   const bool hopper = is_hopper(shape.family);
   return concat(
       embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
-      settings(compiled, shape, mask, operands), primitives.value_or(embedded::kAttentionPrimitives),
+      text_of_settings(compiled, shape, mask, operands), primitives.value_or(embedded::kAttentionPrimitives),
       hopper && !primitives ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionElements,
       embedded::kAttentionTiles, operands.places(), hopper ? embedded::kHopperTiles : embedded::kAttentionProducts,
       embedded::kAttentionDropout, sink_function(compiled.problem));
@@ -253,7 +160,7 @@ void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled
                  const TileShape& shape, const OperandText& operands) {
   const bool hopper = is_hopper(shape.family);
   out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
-  out.boolean(hopper).text(settings(compiled, shape, mask_knowledge(compiled, direction), operands));
+  out.boolean(hopper).text(text_of_settings(compiled, shape, mask_knowledge(compiled, direction), operands));
   const std::vector<std::int64_t> columns =
       hopper ? hopper_product_columns(compiled.problem, direction, shape) : std::vector<std::int64_t>{};
   out.list(columns.size());
@@ -282,28 +189,6 @@ std::vector<NodeId> forward_nodes(const Program& program) {
   std::vector<NodeId> nodes{program.value()};
   if (program.keep() != kNoNode) nodes.push_back(program.keep());
   return nodes;
-}
-
-MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction) {
-  const Program& program = program_of(problem, direction);
-  const masks::MaskClass& mask = direction == Direction::kForward ? problem.forward.mask : problem.backward->mask;
-  MaskKnowledge knowledge;
-  if (mask.terms.empty() || program.keep() == kNoNode) return knowledge;
-  const std::vector<analysis::Dependence> on = analysis::dependences(program);
-  knowledge.kind = on[program.keep()].score ? MaskKnowledge::Kind::kScore : MaskKnowledge::Kind::kList;
-  if (knowledge.kind == MaskKnowledge::Kind::kList) {
-    knowledge.terms = {program.keep()};
-  } else {
-    for (const masks::MaskTerm& term : mask.terms)
-      if (!on[term.node].score) knowledge.terms.push_back(term.node);
-  }
-  for (const NodeId term : knowledge.terms) {
-    knowledge.varies_with_batch = knowledge.varies_with_batch || on[term].on(Axis::kBatch);
-    knowledge.varies_with_head = knowledge.varies_with_head || on[term].on(Axis::kHead);
-    knowledge.varies_with_query = knowledge.varies_with_query || on[term].on(Axis::kQuery);
-  }
-  knowledge.same_in_every_call = !problem.problem.index_offsets && !analysis::keep_reads_operands(program);
-  return knowledge;
 }
 
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "backend/measured_at.hpp"
 #include "base/fail.hpp"
@@ -126,10 +126,9 @@ double gains_time(const compiler::CompiledProblem& problem, std::span<const Oper
 Prediction attention_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                           const MaskWork& mask, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
-  const bool forward = direction == Direction::kForward;
   const bool hopper = shape.family == Family::kHopper;
   const Direct& direct = direct_of(direction, shape);
-  const NodeCosts costs = node_costs(forward ? problem.forward.program : problem.backward->program);
+  const NodeCosts costs = node_costs(program_of(problem, direction));
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
   const double rows = static_cast<double>(p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries) * shape.queries);

@@ -93,7 +93,7 @@ DirectionKernels::DirectionKernels(const compiler::CompiledProblem& problem, Dir
       shape_(shape),
       mask_(mask_knowledge(problem, direction)) {
   const AttentionProblem& p = problem_;
-  const Program& program = direction == Direction::kForward ? problem.forward.program : problem.backward->program;
+  const Program& program = program_of(problem, direction);
   for (const NodeId node : cuda::argument_constants(program))
     constants_.push_back(ir::constant_i32(program.nodes()[node]));
   query_tiles_ = is_few_queries(shape_.family) ? few_query_row_tiles(shape_, p) : tiles_of(p.seq_q, shape_.queries);

@@ -9,6 +9,7 @@
 
 #include "backend/kernels/arguments.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
 
 namespace scoremod::backend::kernels {
 

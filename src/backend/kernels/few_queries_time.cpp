@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "backend/measured_at.hpp"
 

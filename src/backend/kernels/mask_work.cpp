@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "analysis/keep_nodes.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
 #include "masks/tile_mask_analyzer.hpp"
 
 namespace scoremod::backend::kernels {
@@ -101,7 +102,7 @@ double filled_part(const AttentionProblem& p) {
 
 MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
   const bool forward = direction == Direction::kForward;
-  const Program& program = forward ? compiled.forward.program : compiled.backward->program;
+  const Program& program = program_of(compiled, direction);
   const MaskKind kind = forward ? compiled.forward.mask.kind : compiled.backward->mask.kind;
   if (program.keep() == kNoNode) return {};
   if (kind == MaskKind::kEmpty) return {0, 0};

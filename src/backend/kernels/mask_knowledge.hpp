@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/plan.hpp"
+#include "compiler/compiled_problem.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// The program that a direction's kernels evaluate: the derivative has the forward's value and mask.
+const Program& program_of(const compiler::CompiledProblem& problem, Direction direction);
+
+/// What kernels can know of a mask before they have scores.
+struct MaskKnowledge {
+  enum class Kind : std::uint8_t {
+    kBand,   ///< it is a band, or nothing is masked, or everything is: tiles are told by their indices
+    kScore,  ///< it reads the score: no tile is known to be full
+    kList,   ///< a kernel finds the state of every tile before the attention runs
+  };
+  Kind kind = Kind::kBand;
+  /// What the kernel that finds states evaluates, nodes of the direction's program of which an element that is kept has
+  /// all true: of kList the mask, of kScore what its parts are that read no score. Without any there are no states.
+  std::vector<NodeId> terms;
+  bool has_states() const { return !terms.empty(); }
+  /// The axes whose indices the states differ along.
+  bool varies_with_batch = false, varies_with_head = false, varies_with_query = false;
+  /// The states are the same in every call, because the terms read nothing that a call binds.
+  bool same_in_every_call = false;
+};
+MaskKnowledge mask_knowledge(const compiler::CompiledProblem& problem, Direction direction);
+
+}  // namespace scoremod::backend::kernels
