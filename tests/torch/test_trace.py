@@ -141,6 +141,20 @@ def test_what_has_no_program_is_refused_with_the_line(function, error, message):
     assert f"{__file__}:{function.__code__.co_firstlineno}" in str(caught.value)
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_captured_tensors_are_dense(layout):
+    sparse, q = torch.eye(S).to_sparse(layout=layout), torch.ones(1, 1, S, 8)
+    with pytest.raises(scoremod.UnsupportedError, match="expected a dense one, found layout torch.sparse"):
+        flex_attention(q, q, q, lambda s, b, h, q_idx, kv_idx: s + sparse[q_idx, kv_idx])
+
+
+@pytest.mark.parametrize("lengths", [[3], [3, 4, 5], (torch.tensor([3]),)])
+def test_lengths_that_are_no_pair_are_refused(lengths):
+    q = torch.ones(1, 1, S, 8)
+    with pytest.raises(scoremod.InvalidArgumentError, match="lengths: expected an int32 or int64 tensor"):
+        flex_attention(q, q, q, lengths=lengths)
+
+
 def test_captured_tensors_are_not_written():
     slopes = torch.ones(H)
     with pytest.raises(scoremod.UnsupportedError, match="writes into a captured tensor"):

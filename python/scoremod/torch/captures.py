@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from scoremod.errors import InvalidArgumentError
+from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.program import AXES
 
 # The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
@@ -36,6 +36,8 @@ class Extents(NamedTuple):
 
 def operand_tensor(tensor):
     """The tensor in a dtype that operands have."""
+    if tensor.layout != torch.strided:
+        raise UnsupportedError(f"a captured tensor of shape {tuple(tensor.shape)}: expected a dense one, found layout {tensor.layout}; use its to_dense()")
     if tensor.dtype == torch.float64:
         return tensor.to(torch.float32)
     if OPERAND_TYPES[tensor.dtype] == "i32" and tensor.dtype != torch.int32:

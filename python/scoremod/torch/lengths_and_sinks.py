@@ -8,7 +8,8 @@ from scoremod.errors import InvalidArgumentError
 def bounded(mask_mod, lengths, batch):
     """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer tensor [batch] for the keys, or a pair of such for
     queries and keys, either of which may be None."""
-    of_queries, of_keys = lengths if isinstance(lengths, (tuple, list)) else (None, lengths)
+    is_pair = isinstance(lengths, (tuple, list)) and len(lengths) == 2
+    of_queries, of_keys = lengths if is_pair else (None, lengths)
     for tensor in (of_queries, of_keys):
         _check(tensor, batch)
     if of_queries is None and of_keys is None:
