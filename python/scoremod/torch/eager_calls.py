@@ -30,7 +30,12 @@ def is_plain(*tensors):
     """Whether a call with these is nothing but a call: one of tensors whose memory holds their numbers, outside all modes."""
     return (
         all(
-            type(tensor) in _PLAIN and (tensor.is_cpu or tensor.is_cuda) and not tensor.is_neg() and not tensor._is_zerotensor() for tensor in tensors
+            type(tensor) in _PLAIN
+            and tensor.layout is torch.strided
+            and (tensor.is_cpu or tensor.is_cuda)
+            and not tensor.is_neg()
+            and not tensor._is_zerotensor()
+            for tensor in tensors
         )
         and _peek() is None
         and _count_modes() == 0
