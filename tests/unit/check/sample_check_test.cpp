@@ -89,8 +89,9 @@ TEST_P(SampleCheck, FindsRightOutputsRight) {
 }
 
 TEST_P(SampleCheck, FindsAnotherFunctionsOutputsWrong) {
+  // One key more for each query may have too little weight to be seen in dq: seed 255844024.
   for (const char* other : {"operand bias: f32 [h, q_idx, kv_idx]\noperand slope: f32 [h]\n"
-                            "value = score * slope + bias\nkeep = kv_idx <= q_idx + 21",
+                            "value = score * slope + bias\nkeep = kv_idx <= q_idx + 30",
                             "operand bias: f32 [h, q_idx, kv_idx]\noperand slope: f32 [h]\n"
                             "value = score * slope - bias\nkeep = kv_idx <= q_idx + 20"}) {
     Outputs of(problem_of(kProgram, GetParam()));
@@ -98,7 +99,8 @@ TEST_P(SampleCheck, FindsAnotherFunctionsOutputsWrong) {
     changed.program = Program::parse(other);
     of.run(changed);
     const std::string names = wrong(of.check());
-    for (const char* name : {"o ", "dq ", "dk ", "dv "}) EXPECT_NE(names.find(name), std::string::npos) << other;
+    for (const char* name : {"o ", "dq ", "dk ", "dv "})
+      EXPECT_NE(names.find(name), std::string::npos) << names << "of " << other;
   }
 }
 
