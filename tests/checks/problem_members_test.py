@@ -27,10 +27,10 @@ DECIDING = [
     "src/backend/cpu/cpu_backend.cpp",
     "src/backend/cudnn/problem_rules.cpp",
     "src/backend/kernels/direction_kernels.cpp",
-    "src/backend/cuda/operand_gradients.cpp",
+    "src/backend/cuda/operand_gradient_rules.cpp",
 ]
 # Built only where cuDNN's headers are.
-OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/direction_kernels.cpp", "src/backend/cuda/operand_gradients.cpp"}
+OPTIONAL = {"src/backend/cudnn/problem_rules.cpp", "src/backend/kernels/direction_kernels.cpp", "src/backend/cuda/operand_gradient_rules.cpp"}
 
 LAST_MEMBER = "  bool deterministic = false;\n"
 ONE_MORE = LAST_MEMBER + "  bool added_by_the_test = false;\n"
