@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from scoremod import lse_gradient
@@ -136,7 +137,7 @@ def _gradients(call, kept, d_o, d_lse):
     dim_v = v.shape[-1]
     if d_lse is not None:
         refuse_lse_gradient(call)
-        v, o, d_o = with_lse_column(call, v, o, d_o, d_lse)
+        v, o, d_o = with_lse_columns(call, v, o, d_o, d_lse)
         call = call._replace(given_deltas=True)
     dq, dk, dv, *gradients = backward(call, q, k, v, o, lse, gradient_of_numbers(call, d_o), operands, wanted=wanted.numbers)
     if call.factors:
@@ -145,10 +146,17 @@ def _gradients(call, kept, d_o, d_lse):
     return dq, dk, dv[..., :dim_v], tuple(by_number.get(i) for i in range(len(given)))
 
 
-def with_lse_column(call, v, o, d_o, d_lse):
+def with_lse_columns(call, v, o, d_o, d_lse):
     """scoremod.lse_gradient's columns for d_lse of the shape of an LSE."""
+    format = jnp.finfo(d_o.dtype)
+
+    def rounded(x):
+        # XLA may leave a cast there and back out.
+        numbers = lax.reduce_precision(x, format.nexp, format.nmant)
+        return numbers.astype(d_o.dtype), numbers
+
     by_row_sum = bool(call.dropout or call.sink or call.factors)
-    return lse_gradient.with_lse_column(jnp, v, o, d_o, call.as_rows(d_lse).astype(d_o.dtype), by_row_sum=by_row_sum)
+    return lse_gradient.with_lse_columns(jnp, v, o, d_o, call.as_rows(d_lse), rounded, by_row_sum=by_row_sum)
 
 
 paged_attention.defvjp(_forward_rule_of_pages, _backward_rule_of_pages)

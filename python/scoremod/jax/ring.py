@@ -10,7 +10,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.call import Call
-from scoremod.jax.differentiate import Wanted, instantiated, wanted_operands, with_lse_column
+from scoremod.jax.differentiate import Wanted, instantiated, wanted_operands, with_lse_columns
 from scoremod.jax.dropout import at_places
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.manual_axes import vary_alike
@@ -207,7 +207,7 @@ def _part_gradients(ring, rows, operands, wanted, number, lse, k, v):
     def run(part, given):
         if part.call is None:
             return nothing
-        tensors = (v, o, d_o) if d_lse is None else with_lse_column(part.call, v, o, d_o, d_lse)
+        tensors = (v, o, d_o) if d_lse is None else with_lse_columns(part.call, v, o, d_o, d_lse)
         own = _wanted_of(part, wanted)
         # o and lse are the whole row's, not the part's.
         call = part.call._replace(given_deltas=True)
