@@ -53,9 +53,9 @@ def widened(tensors):
     return [tensor.double() for tensor in tensors]
 
 
-def assert_close(found, plain, truth, names=(), rounded=None):
-    """Lists of tensors: what is tested, the dense computation in the same dtype, the one in float64, and that of inputs that are off by rounding:
-    where large terms cancel in a sum, it tells how far rounding them takes the sum."""
+def assert_close(found, plain, truth, names=(), rounded=()):
+    """Lists of tensors: what is tested, the dense computation in the same dtype, the one in float64, and those of inputs that are off by rounding:
+    where large terms cancel in a sum, they tell how far rounding them takes the sum."""
     assert len(found) == len(plain) == len(truth)
     for i, (x, p, t) in enumerate(zip(found, plain, truth)):
         name = names[i] if i < len(names) else f"output {i}"
@@ -68,13 +68,15 @@ def assert_close(found, plain, truth, names=(), rounded=None):
         ulp = torch.finfo(found[0].dtype).eps
         scale = t[finite].abs().max().item() if finite.any() else 0.0
         allowed = 2 * ((p - t)[finite].abs().max().item() if finite.any() else 0.0) + ROUNDING_BAND * ulp * terms**0.5 * scale
-        if rounded is not None and finite.any():
-            allowed += 2 * (rounded[i] - t)[finite].abs().max().item()
+        if rounded and finite.any():
+            allowed += 2 * max((each[i] - t)[finite].abs().max().item() for each in rounded)
         error = (x - t)[finite].abs().max().item() if finite.any() else 0.0
         assert error <= allowed, f"{name}: {error} from float64, {allowed} allowed"
 
 
 NAMES = ("o", "lse", "dq", "dk", "dv")
+# One draw of what rounding does to a sum may come out small by chance: in a test of the seed 260225841 it did.
+_DRAWS = 4
 
 
 def check(fused, tensors, captured, modifiers, random, **options):
@@ -89,7 +91,11 @@ def check(fused, tensors, captured, modifiers, random, **options):
     found = results(with_modifiers(fused), [*tensors, *captured], weights)
     plain = results(with_modifiers(attention_and_lse), [*tensors, *captured], weights)
     truth = results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), widened(weights))
-    off = [x.double() * (1 + torch.finfo(x.dtype).eps * torch.randn(x.shape, generator=random).to(x.device)) for x in (*tensors, *weights)]
-    rounded = results(with_modifiers(attention_and_lse), [*off[:3], *widened(captured)], off[3:])
+    rounded = []
+    for _ in range(_DRAWS):
+        off = [x.double() * (1 + torch.finfo(x.dtype).eps * torch.randn(x.shape, generator=random).to(x.device)) for x in (*tensors, *weights)]
+        rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *widened(captured)], off[3:]))
+        off = [x.to(like.dtype) for x, like in zip(off, (*tensors, *weights))]
+        rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *captured], off[3:]))
     assert_close(found, plain, truth, NAMES, rounded)
     return found

@@ -102,9 +102,9 @@ def test_captured_tensors_and_sinks_have_gradients(out_dtype, random):
     found = dense.results(lambda *x: attend(tensors, *x, **DESCALES, out_dtype=out_dtype), given, weights)
     o, lse = attend(numbers(tensors), *given)
     torch.testing.assert_close(found[:2], [o.to(out_dtype), lse])
-    # The backward reads both weights in the output's dtype, and o as it is stored. What rounding took from a row's sum of d_o * o acts on
+    # The backward reads o's weight in the output's dtype, and o as it is stored. What rounding took from a row's sum of d_o * o acts on
     # gradients as a weight of its LSE would.
-    w_o, w_lse = (w.to(out_dtype).float() for w in weights)
+    w_o, w_lse = weights[0].to(out_dtype).float(), weights[1]
     w_lse = w_lse + (w_o * (o - found[0].float())).sum(dim=-1)
     expected = dense.results(lambda *x: attend(numbers(tensors), *x), given, [w_o, w_lse])
     for x, y in zip(found[2:], expected[2:]):
