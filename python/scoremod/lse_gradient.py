@@ -22,7 +22,9 @@ def with_lse_columns(numpy, v, o, d_o, d_lse, rounded, *, by_row_sum):
     for _ in range(_PARTS):
         part, as_float = rounded(d_lse)
         parts.append(part)
-        d_lse = d_lse - as_float
+        # Of an infinite one, as a row without a key may have, nothing is left: inf - inf would be a NaN.
+        is_finite = numpy.isfinite(as_float)
+        d_lse = numpy.where(is_finite, d_lse, 0) - numpy.where(is_finite, as_float, 0)
     parts = numpy.concatenate(parts, axis=-1)
     zeros = numpy.broadcast_to(numpy.zeros_like(parts[..., :1]), (*d_o.shape[:-1], COLUMNS - _PARTS))
     of_v = (numpy.zeros_like if by_row_sum else numpy.ones_like)(v[..., :1])

@@ -29,3 +29,12 @@ def test_keeps_the_digits_of_a_float32(dtype, sinks, wrap):
         return jax.grad(loss)(slopes)
 
     np.testing.assert_allclose(gained(jnp.float32(BETWEEN)), BETWEEN * gained(jnp.float32(1)), rtol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_of_rows_without_a_key_makes_no_nan(dtype):
+    q, k, v = (dense.random_array(i, (1, 8, 1, 8)).astype(dtype) for i in range(3))
+    below = lambda b, h, q_idx, kv_idx: q_idx > kv_idx  # noqa: E731
+    with jax.debug_nans(True):
+        gradient = jax.grad(lambda q: (flex_attention(q, k, v, None, below, return_lse=True)[1] ** 2).sum())(q)
+    assert jnp.isfinite(gradient).all()
