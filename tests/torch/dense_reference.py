@@ -79,6 +79,11 @@ NAMES = ("o", "lse", "dq", "dk", "dv")
 _DRAWS = 4
 
 
+def _rounded(x, dtype, random):
+    """Float64 numbers off by what rounding to the dtype may take them."""
+    return x * (1 + torch.finfo(dtype).eps * torch.randn(x.shape, generator=random).to(x.device))
+
+
 def check(fused, tensors, captured, modifiers, random, **options):
     """Holds fused(q, k, v, score_mod, mask_mod, **options) -> (o, lse) to the dense computation: outputs, and gradients of q, k, v and of every
     captured tensor. modifiers(*captured) -> (score_mod, mask_mod)."""
@@ -91,11 +96,18 @@ def check(fused, tensors, captured, modifiers, random, **options):
     found = results(with_modifiers(fused), [*tensors, *captured], weights)
     plain = results(with_modifiers(attention_and_lse), [*tensors, *captured], weights)
     truth = results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), widened(weights))
+    # A fused backward takes a row's sum of d_o * o from the o that it is given, in the call's dtype, and adds its terms in an order of its own. What
+    # rounding puts into that sum acts as a weight of the log-sum-exp: in a test of the seed 1484610543 rounding o was all of the error of a captured
+    # tensor's gradient, in 910000096, where rows keep one key and the terms cancel, rounding the sum.
+    w_o, w_lse = weights[0].to(found[0].dtype).double(), weights[1].double()
+    error, terms = (w_o * (found[0].double() - truth[0])).sum(dim=-1), (w_o * truth[0]).abs().sum(dim=-1)
     rounded = []
     for _ in range(_DRAWS):
-        off = [x.double() * (1 + torch.finfo(x.dtype).eps * torch.randn(x.shape, generator=random).to(x.device)) for x in (*tensors, *weights)]
+        off = [_rounded(x.double(), x.dtype, random) for x in (*tensors, *weights)]
         rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *widened(captured)], off[3:]))
         off = [x.to(like.dtype) for x, like in zip(off, (*tensors, *weights))]
         rounded.append(results(with_modifiers(attention_and_lse), [*off[:3], *captured], off[3:]))
+        off_sum = error + _rounded(terms, found[1].dtype, random) - terms
+        rounded.append(results(with_modifiers(attention_and_lse), widened([*tensors, *captured]), [w_o, w_lse - off_sum]))
     assert_close(found, plain, truth, NAMES, rounded)
     return found

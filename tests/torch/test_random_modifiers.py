@@ -67,8 +67,19 @@ def function(shape, leaves):
     return lambda score, *indices: score + evaluate(shape, (score, *indices)) + sum(leaf(score, *indices) for leaf in leaves[2:5]) * 0.5
 
 
+# Where a row's sum of d_o * o was the whole error: o rounded to bfloat16, and rows of one key, whose terms cancel.
+@pytest.mark.parametrize("seed, number", [(1484610543, 0), (910000096, 12)])
+def test_functions_found_by_other_seeds(seed, number):
+    hold_to_the_dense_computation(seed, number)
+
+
 @pytest.mark.parametrize("number", range(16))
 def test_random_functions(number, seed):
+    hold_to_the_dense_computation(seed, number)
+
+
+def hold_to_the_dense_computation(seed, number):
+    """The problem `number` of a seed."""
     choose = python_random.Random(seed * 31 + number)
     random = torch.Generator().manual_seed(choose.randrange(2**31))
     batch, heads = choose.randint(1, 2), choose.choice([(1, 1), (4, 2), (3, 1)])
