@@ -167,6 +167,9 @@ void build_apart(const BuildRequest& request) {
 
 void serve_build_request(std::string_view text) {
   Asked asked = parse_request(text);
+  // What it keeps, a refusal too, is for the process that asks.
+  set_plan_store_directory(asked.store);
+  set_plan_store_limit(asked.store_bytes);
   asked.request.target = &asked.target;
   asked.request.backends = asked.backends;
   const CompiledProblem problem = compiler::compile(asked.problem);
@@ -178,9 +181,8 @@ void serve_build_request(std::string_view text) {
   std::optional<backend::Candidate> candidate = chosen->candidate;
   if (asked.trial) candidate = trial_candidate(*chosen, asked.task, asked.target, trial);
   if (!candidate || candidate->plan_key.empty()) return;
-  const backend::BuildResult built = candidate->recipe->build(asked.target);
-  plans::PlanStore store(asked.store, asked.store_bytes);
-  if (built.artifact) store_artifact(*chosen->engine, *candidate, *built.artifact, asked.target, store);
+  const backend::BuildResult built = build_artifact(*chosen->engine, *candidate, asked.target);
+  if (built.artifact) store_artifact(*chosen->engine, *candidate, *built.artifact, asked.target, *plans::plan_store());
 }
 
 }  // namespace scoremod::planner

@@ -133,7 +133,7 @@ class TaskPlanner {
     std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
     if (!same || same->plan_key == considered.candidate.plan_key) return;
     const auto start = std::chrono::steady_clock::now();
-    backend::BuildResult built = same->recipe->build(*request_.target);
+    backend::BuildResult built = build_artifact(*considered.engine, *same, *request_.target);
     considered.trial_build_milliseconds = milliseconds_since(start);
     if (!built.artifact) return;  // the device will say why
     considered.trial_artifact = std::move(built.artifact);
