@@ -5,6 +5,8 @@ usage: torchrun --nproc-per-node N distributed_processes.py [CASE...]
 Each process computes the whole problem by itself and holds its shard to that, gradients included. Exits with 1 where something differs.
 """
 
+import datetime
+import itertools
 import os
 import sys
 
@@ -155,6 +157,44 @@ def refusals(problem):
             raise AssertionError(f"expected a refusal with {text}")
 
 
+def one_token_each(problem):
+    """Every process has the gradient of what the functions read anywhere, of 0 where its own shard's scores read none of it: whoever adds gradients up, or
+    asks for that one alone, would wait forever for a process without."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    length = size
+    q, k, v, d_o = (x[:1, :2, :length].float() for x in (problem.q, problem.k, problem.v, problem.d_o))
+    table, slopes = (torch.linspace(-1, 1, n, device=q.device).requires_grad_() for n in (length, 2))
+    for score_mod in (
+        lambda score, b, h, q_idx, kv_idx: score / 2 + torch.where(q_idx > kv_idx, table[q_idx], slopes[h]),
+        lambda score, b, h, q_idx, kv_idx: torch.where(q_idx >= kv_idx, score, score * table[kv_idx] + slopes[h].exp()),
+        lambda score, b, h, q_idx, kv_idx: torch.where(q_idx >= length // 2, score * slopes[h].exp() + table[q_idx].sin(), score),
+    ):
+        expected = torch.autograd.grad(flex_attention(q, k, v, score_mod, mask_mod=None, enable_gqa=True), [table, slopes], d_o)
+        for striped, way, wanted in itertools.product((False, True), ("ring", "all_gather"), ([0], [1], [0, 1])):
+            shards = (x.chunk(size, dim=2)[rank] for x in (q, k, v))  # as stripes of one token are
+            o = context_parallel_attention(*shards, score_mod, enable_gqa=True, group=dist.group.WORLD, way=way, striped=striped)
+            leaves = [(table, slopes)[i] for i in wanted]
+            found = torch.autograd.grad(o, leaves, d_o.chunk(size, dim=2)[rank], allow_unused=True)
+            assert all(each is not None for each in found), (way, striped, wanted)
+            for i, each in zip(wanted, found):
+                dist.all_reduce(each)
+                problem.check(f"one token each, {way}, striped={striped}, gradient {i}", each, expected[i])
+
+
+def alike_refusals(problem):
+    """A captured tensor that is too short for one process is refused on all: the others would wait for its keys."""
+    short, size = problem.bias[:, :-1], dist.get_world_size()
+    shards = [x.chunk(size, dim=2)[dist.get_rank()] for x in (problem.q, problem.k, problem.v)]
+    for striped, way in itertools.product((False, True), ("ring", "all_gather")):
+        score_mod = lambda score, b, h, q_idx, kv_idx: score + short[b, q_idx]  # noqa: E731
+        try:
+            context_parallel_attention(*shards, score_mod, enable_gqa=True, group=dist.group.WORLD, way=way, striped=striped)
+        except scoremod.InvalidArgumentError as error:
+            assert "expected a size of 96 along dimension 1" in str(error), error
+        else:
+            raise AssertionError(f"expected a refusal, {way}, striped={striped}")
+
+
 def wrong_offsets(problem):
     """A negative control: shards without their offsets are another problem, which the comparison sees."""
     from scoremod.torch import context_parallel as module
@@ -180,6 +220,8 @@ CASES = {
     "batch": lambda problem: dtensors(problem, [Shard(0)]),
     "heads": lambda problem: dtensors(problem, [Shard(1)]),
     "replicated": lambda problem: dtensors(problem, [Replicate()]),
+    "one_token_each": one_token_each,
+    "alike_refusals": alike_refusals,
     "refusals": refusals,
     "wrong_offsets": wrong_offsets,
 }
@@ -190,7 +232,8 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    # So that processes that wait for each other are told of it.
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=datetime.timedelta(seconds=60))
     problem = Problem(device, torch.bfloat16 if on_gpu else torch.float32)
     for name in sys.argv[1:] or CASES:
         CASES[name](problem)

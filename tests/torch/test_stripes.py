@@ -36,7 +36,7 @@ def test_each_step_computes_its_part_of_the_scores(tokens, random):
             step = Step(stripes, rank, source, torch.device("cpu"))
             tensors = shards[0][rank], shards[1][source], shards[2][source]
             functions = step.at_positions(score_mod, 3), step.at_positions(causal, 2)
-            part = api.part_of_call(*tensors, *functions, False, (None, None, None, scoremod.Offsets()), step)
+            part, _ = api.part_of_call(*tensors, *functions, False, (None, None, None, scoremod.Offsets()), step)
             _, lse, *_ = torch.ops.scoremod.attention_forward(*tensors, part.operands, None, [], False, True, part.text)
             i, j = positions[rank][:, None], positions[source]
             scores = score_mod(tensors[0] @ tensors[1].transpose(2, 3) / 8**0.5, 0, torch.arange(2)[:, None, None], i, j)
@@ -49,7 +49,7 @@ def test_masks_at_a_known_distance_read_no_shard():
     for rank in range(SHARDS):
         for source in range(SHARDS):
             step = Step(Stripes.of(SHARDS, LENGTH, True), rank, source, q.device)
-            part = api.part_of_call(q, q, q, None, step.at_positions(causal, 2), False, (None, None, None, scoremod.Offsets()), step)
+            part, _ = api.part_of_call(q, q, q, None, step.at_positions(causal, 2), False, (None, None, None, scoremod.Offsets()), step)
             assert not part.operands
             texts.add(call_of(part.text).program.text())
     assert len(texts) == 2  # with the diagonal and without

@@ -10,7 +10,7 @@ from scoremod.places import FACTORS
 from scoremod.torch.attention_ops import attention
 from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
-from scoremod.torch.captures import Extents
+from scoremod.torch.captures import Extents, learned
 from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
@@ -238,15 +238,26 @@ def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_ls
 
 
 def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, step=None):
-    """The Part of a call, which isn't run. options: scale, backends, deterministic, offsets. step: the stripes.Step that the functions are of."""
-    check_without_factors(query, "context_parallel_attention")
+    """(Part, captures.learned()) of a call, which isn't run. options: scale, backends, deterministic, offsets. step: the stripes.Step that the functions are of."""
     options = options_of(*options)
+    query, key, value, traced, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options)
+    if step is not None:
+        traced, sources = step.rewritten(traced, sources)
+    return taken_part(query, key, value, traced, sources, (), options), learned(sources)
+
+
+def learned_by_call(query, key, value, score_mod, mask_mod, enable_gqa, options):
+    """captures.learned() of a call, which isn't run. Raises what it would for its functions."""
+    *_, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options_of(*options))
+    return learned(sources)
+
+
+def _traced(query, key, value, score_mod, mask_mod, enable_gqa, options):
+    check_without_factors(query, "context_parallel_attention")
     query, key, value, extents = checked(query, key, value, (), enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
     traced, sources, _ = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
-    if step is not None:
-        traced, sources = step.rewritten(traced, sources)
-    return taken_part(query, key, value, traced, sources, (), options)
+    return query, key, value, traced, sources
 
 
 def checked(query, key, value, bound, enable_gqa, options):

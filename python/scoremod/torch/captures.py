@@ -7,6 +7,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.program import AXES
+from scoremod.torch.values import values_in
 
 # The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
 OPERAND_TYPES = {
@@ -149,6 +150,20 @@ class Computed(NamedTuple):
 
     def describe(self):
         return "computed by PyTorch" if self.value.deps else "scalar"
+
+
+def learned(sources):
+    """id -> tensor, of the captured tensors that have gradients and that these read."""
+    found = {}
+    for source in sources:
+        pending = [source.base if isinstance(source, Read) else source.value]
+        while pending:
+            value = pending.pop()
+            if not value.is_uniform:
+                pending += values_in(value.operation[1:]) if value.operation is not None else []
+            elif value.tensor is not None and value.tensor.requires_grad:
+                found[id(value.tensor)] = value.tensor
+    return found
 
 
 def whole(value):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
-from scoremod.torch.api import in_autocast_dtype, part_of_call
+from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
 from scoremod.torch.attention_ops import with_columns_of_lse
 from scoremod.torch.call import with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, with_sink
@@ -69,21 +69,40 @@ def context_parallel_attention(
     stripes = Stripes.of(ring.size, length, striped)
     if ring.size == 1:  # whose call is flex_attention's
         way, stripes = ring.way, None
+    unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, (scale, backends, deterministic))
     parts = []
     for source in ring.sources:
         offsets, functions, step = Offsets(query=ring.rank * length, key=source * length), (score_mod, mask_mod), None
         if stripes is not None:
             step = Step(stripes, ring.rank, source if way == "ring" else None, query.device)
             offsets, functions = Offsets(), (step.at_positions(score_mod, 3), step.at_positions(mask_mod, 2))
-        like_keys = key if way == "ring" else key.new_empty((1,)).expand(*key.shape[:2], ring.size * length, key.shape[3])
-        like_values = value if way == "ring" else value.new_empty((1,)).expand(*value.shape[:2], ring.size * length, value.shape[3])
+        like_keys, like_values = (key, value) if way == "ring" else (_like_whole(ring, each) for each in (key, value))
         options = (scale, backends, deterministic, offsets)
-        parts.append(part_of_call(query, like_keys, like_values, *functions, enable_gqa, options, step))
+        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, options, step)
+        parts.append(part)
+        unread = {number: tensor for number, tensor in unread.items() if number not in read}
     operands = [operand for part in parts for operand in part.operands]
-    o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], query, key, value, *operands)
+    o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], query, key, value, *operands, *unread.values())
     if sink is not None:
         o, lse = with_sink(o, lse, sink)
     return (o, lse) if return_lse else o
+
+
+def _like_whole(ring, shard):
+    """A tensor that looks as the whole sequence does, without its memory."""
+    return shard.new_empty((1,)).expand(*shard.shape[:2], ring.size * shard.shape[2], shard.shape[3])
+
+
+def _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, options):
+    """id -> captured tensor, of those with gradients that the functions read somewhere in the whole sequence.
+
+    What one shard computes may read fewer of them, and captured tensors that are too short may be long enough for it. All processes must have the same
+    gradients, and refuse the same: one that has none, or refuses alone, leaves the others waiting for it.
+    """
+    if ring.size == 1:
+        return {}
+    tensors = (_like_whole(ring, each) for each in (query, key, value))
+    return learned_by_call(*tensors, score_mod, mask_mod, enable_gqa, (*options, Offsets()))
 
 
 class _Ring:
@@ -130,7 +149,7 @@ class _Ring:
 
 
 class _Attention(torch.autograd.Function):
-    """Of one shard's queries to all keys."""
+    """Of one shard's queries to all keys. operands: those of each part, and then captured tensors that none of them reads, whose gradient is 0."""
 
     @staticmethod
     def forward(ctx, ring, parts, q, k, v, *operands):
@@ -157,12 +176,13 @@ class _Attention(torch.autograd.Function):
         q, k, v, o, lse, *operands = ctx.saved_tensors
         ring, parts = ctx.ring, ctx.parts
         gradients = [None] * len(operands)
-        if d_o is None and d_lse is None:
-            return None, None, None, None, None, *gradients
+        # Even if nobody asks this process: the others may wait for what it passes on.
         d_o = torch.zeros_like(o) if d_o is None else d_o.contiguous()
         own = [k.contiguous(), v.contiguous()]
         if ring.way == "all_gather":
             own = [ring.gathered(each) for each in own]
+        used = sum(part.operands for part in parts)
+        gradients[used:] = map(torch.zeros_like, operands[used:])  # read by other processes' parts alone
         given, starts = list(_split(parts, operands)), [0, *itertools.accumulate(part.operands for part in parts)]
         dq, traveling = None, None
         # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed. The own part
