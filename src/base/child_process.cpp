@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/concat.hpp"
+#include "base/file_size_signal.hpp"
 
 extern char** environ;
 
@@ -49,6 +50,7 @@ std::string system_words(const char* what, int error) { return concat(what, ": "
 bool write_input(const std::string& text, Descriptor& file) {
   file.set(memfd_create("scoremod", MFD_CLOEXEC));
   if (file.number() < 0) return false;
+  const HeldFileSizeSignal held;
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(file.number(), text.data() + done, text.size() - done);
     if (wrote < 0) return false;

@@ -67,8 +67,6 @@ Json request_of(const CompiledProblem& problem, const Task& task, const Request&
   for (const Backend* each : request.backends) backends.push_back(each->name());
   return {{"problem", Json::parse(to_json(problem.problem))},
           {"device", engine.device_properties_here()},
-          {"store", plans::plan_store()->directory().string()},
-          {"store_bytes", plans::plan_store()->max_bytes()},
           {"backends", std::move(backends)},
           {"in_order", request.in_order},
           {"max_workspace", request.max_workspace},
@@ -90,10 +88,17 @@ BuildRequest build_request(const CompiledProblem& problem, const Task& task, con
   return asked;
 }
 
-/// Why it failed; empty where it did not. It needs no device, and makes no context on one.
+/// Why it failed; empty where it did not. It needs no device, and makes no context on one. Its store is this process's,
+/// whose folder a request could not name: JSON has no bytes that are not UTF-8, and the name of a folder may have any.
 std::string serve(const std::string& request, const Backend& engine) {
+  const auto store = plans::plan_store();
   return run_child({program(),
-                    {{"LD_LIBRARY_PATH", folders_of(engine)}, {"CUDA_VISIBLE_DEVICES", ""}, {kVariable, "0"}},
+                    {{"LD_LIBRARY_PATH", folders_of(engine)},
+                     {"CUDA_VISIBLE_DEVICES", ""},
+                     {kVariable, "0"},
+                     {"SCOREMOD_CACHE", "on"},
+                     {"SCOREMOD_CACHE_DIR", store->directory().string()},
+                     {"SCOREMOD_CACHE_BYTES", std::to_string(store->max_bytes())}},
                     request,
                     kLimit});
 }
@@ -106,8 +111,6 @@ struct Asked {
   Request request;
   Task task;
   bool trial = false;  ///< the plan that verifies the task's
-  std::string store;
-  std::uint64_t store_bytes = 0;
 };
 
 Asked parse_request(std::string_view text) {
@@ -116,8 +119,6 @@ Asked parse_request(std::string_view text) {
     const Json document = Json::parse(text);
     asked.problem = parse_problem(document.at("problem").dump());
     asked.target = {backend::DeviceProperties::parse(document.at("device").get<std::string>()), 0, 0, false};
-    asked.store = document.at("store");
-    asked.store_bytes = document.at("store_bytes");
     for (const auto& name : document.at("backends")) asked.backends.push_back(&backend::find_engine(name));
     asked.request.in_order = document.at("in_order");
     asked.request.max_workspace = document.at("max_workspace");
@@ -167,9 +168,6 @@ void build_apart(const BuildRequest& request) {
 
 void serve_build_request(std::string_view text) {
   Asked asked = parse_request(text);
-  // What it keeps, a refusal too, is for the process that asks.
-  set_plan_store_directory(asked.store);
-  set_plan_store_limit(asked.store_bytes);
   asked.request.target = &asked.target;
   asked.request.backends = asked.backends;
   const CompiledProblem problem = compiler::compile(asked.problem);

@@ -31,9 +31,10 @@ std::vector<std::optional<BuildRequest>> build_requests(const compiler::Compiled
 /// and plans are built as without it.
 void build_apart(const BuildRequest& request);
 
-/// That program's work: takes the store of the process that asked for its own, builds the plan that a request is for,
-/// as for a device elsewhere, and stores it. What the engine refuses is no error: the process that asked finds it
-/// refused, too. Throws Error(kInvalidArgument) for a text that is no request, and as plan_task() does.
+/// That program's work: builds the plan that a request is for, as for a device elsewhere, and keeps it, or that the
+/// engine refuses it, in the store, which build_apart() made that of the process that asks. A refusal is no error: the
+/// process that asked finds it refused, too. Throws Error(kInvalidArgument) for a text that is no request, and as
+/// plan_task() does.
 SCOREMOD_API void serve_build_request(std::string_view text);
 
 }  // namespace scoremod::planner

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/fail.hpp"
+#include "base/file_size_signal.hpp"
 
 namespace scoremod::plans {
 namespace {
@@ -37,6 +38,7 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path&
 /// Fills a new file and waits until the disk has it: a rename that survives a power failure must not outlive the
 /// contents.
 void write_new(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
+  const HeldFileSizeSignal held;
   write_all(descriptor, bytes, path);
   if (::fsync(descriptor) != 0) fail_environment("cannot write ", path.string(), ": ", system_text(errno));
 }
@@ -82,12 +84,21 @@ Bytes InputFile::read(std::uint64_t most) const {
 void InputFile::touch() const { ::futimens(descriptor_, nullptr); }
 
 void make_private_directory(const fs::path& directory) {
-  std::error_code ignored;
-  if (directory.empty() || fs::is_directory(directory, ignored)) return;
+  std::error_code error;
+  const fs::file_status found = fs::status(directory, error);
+  if (directory.empty() || fs::is_directory(found)) return;
+  const auto refuse = [&](const std::string& why) {
+    fail_environment("cannot make the folder ", directory.string(), ": ", why);
+  };
+  // What a folder above could cure is "not found" alone. No folder above is asked for where a name is too long for the
+  // system: there may be tens of thousands of them.
+  if (found.type() != fs::file_type::not_found) refuse(error ? error.message() : "what has its name is no folder");
   make_private_directory(directory.parent_path());
-  if (::mkdir(directory.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    fail_environment("cannot make the folder ", directory.string(), ": ", system_text(errno));
-  }
+  if (::mkdir(directory.c_str(), S_IRWXU) == 0) return;
+  const int failure = errno;
+  // Another process may have made it.
+  if (failure != EEXIST) refuse(system_text(failure));
+  if (!fs::is_directory(directory, error)) refuse("what has its name is a symbolic link to nothing");
 }
 
 void write_atomically(const fs::path& directory, const std::string& name, std::span<const std::byte> bytes) {

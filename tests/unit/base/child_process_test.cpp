@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
 
@@ -55,6 +56,18 @@ TEST(ChildProcess, EndsWellInAProcessThatIgnoresItsChildren) {
   EXPECT_EQ(run("exit 0"), "");
   EXPECT_EQ(run("echo trouble >&2; exit 1"), "trouble");
   std::signal(SIGCHLD, before);
+}
+
+TEST(ChildProcess, IsNotStartedWhereItsInputIsOverTheLimitOfAFilesSize) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_DFL);
+  const rlimit small{4096, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const std::string why = run("exit 0", std::string(std::size_t{1} << 16, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(why, "its input could not be written: File too large");
 }
 
 }  // namespace

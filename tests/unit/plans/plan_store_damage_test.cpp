@@ -180,6 +180,28 @@ TEST(PlanStore, GoesOnWithoutAFolderThatItCanWrite) {
   EXPECT_NE(warnings.texts[0].find("SCOREMOD_CACHE"), std::string::npos) << warnings.texts[0];
 }
 
+TEST(PlanStore, SaysWhichFolderCannotBeMadeAndWhy) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "file") << "text";
+  std::filesystem::create_symlink("loop", folder.path() / "loop");
+  std::filesystem::create_symlink("nothing", folder.path() / "dangling");
+  std::filesystem::path deep = folder.path();
+  for (int i = 0; i < 20'000; ++i) deep /= "a";
+  const std::pair<std::filesystem::path, std::string> cases[] = {
+      {folder.path() / "file", "/file: what has its name is no folder;"},
+      {folder.path() / "file" / "below", "/file: what has its name is no folder;"},
+      {folder.path() / "loop" / "below", "/loop/below: Too many levels of symbolic links;"},
+      {folder.path() / "dangling" / "below", "/dangling: what has its name is a symbolic link to nothing;"},
+      {deep, "/a: File name too long;"},
+  };
+  for (const auto& [path, why] : cases) {
+    const Warnings warnings;
+    EXPECT_FALSE(PlanStore(path).save(record_of(1)));
+    ASSERT_EQ(warnings.texts.size(), 1);
+    EXPECT_NE(warnings.texts[0].find(why), std::string::npos) << warnings.texts[0].substr(0, 200);
+  }
+}
+
 TEST(PlanStore, FunctionsForPeopleTellWhatIsWrong) {
   const ScratchFolder folder;
   std::ofstream(folder.path() / "file") << "text";

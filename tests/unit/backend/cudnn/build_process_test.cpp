@@ -160,6 +160,12 @@ TEST_F(BuildProcess, LeavesThePlanAndItsTrialsInTheStore) {
   EXPECT_FALSE(requests({kForward, kBackward})[1]);
 }
 
+TEST_F(BuildProcess, LeavesThemInAFolderWhoseNameIsNotUtf8) {
+  set_plan_store_directory((folder_.path() / "caf\xe9").string());
+  build_apart(requests({kForward, kBackward})[1].value());
+  EXPECT_TRUE(is_stored(expected(kBackward).first));
+}
+
 TEST_F(BuildProcess, ServesARequestThatNamesCompanions) {
   for (const backend::Backend* backend : backend::backends()) {
     if (backend->is_companion()) engines_.push_back(backend);
