@@ -9,6 +9,7 @@
 #include "scoremod/error.hpp"
 
 #include "blas_reference.hpp"
+#include "output_file.hpp"
 #include "peak_memory.hpp"
 #include "performance_targets.hpp"
 #include "predictions.hpp"
@@ -88,7 +89,7 @@ int run(Arguments& arguments) {
   }
   if (!arguments.device.empty()) return build_references(arguments);
   measure::BenchmarkArguments& benchmark = arguments.benchmark;
-  if (!benchmark.out.empty()) measure::expect_writable(benchmark.out);
+  if (!benchmark.out.empty()) input::expect_writable(benchmark.out);
   const int threads = benchmark.measurement.compile.threads;
   const measure::BenchmarkResult result = measure::run_benchmark(
       benchmark,
@@ -102,7 +103,7 @@ int run(Arguments& arguments) {
   if (!benchmark.out.empty()) {
     nlohmann::ordered_json report = report_json(result, benchmark);
     if (memory) report["memory"] = to_json(*memory);
-    measure::write_report(benchmark.out, report);
+    input::write_file(benchmark.out, measure::report_text(report));
   }
   std::cout << (result.plans.on_device ? device_targets(result) : host_targets(result, memory));
   if (result.plans.on_device && !arguments.predictions.empty()) {

@@ -34,8 +34,8 @@ struct AheadResult {
 /// `device_properties` is the text that device_properties() gives on a machine with the device.
 ///
 /// A direction that cuDNN does not support is not an error: its reasons say why. Throws Error(kInvalidArgument) for an
-/// invalid problem or text, kUnsupported when this build has no backend that plans ahead, and kEnvironment when a
-/// library is missing or the folder cannot be written.
+/// invalid problem or text and for a choice of backends that keep no plans, kUnsupported when this build has no backend
+/// that plans ahead, and kEnvironment when a library is missing or the folder cannot be written.
 SCOREMOD_API std::vector<AheadResult> compile_ahead(const AttentionProblem& problem, std::string_view device_properties,
                                                     const std::string& directory, const CompileOptions& options = {});
 

@@ -52,8 +52,7 @@ const Backend& find_backend(const std::string& name) {
   for (const Backend* backend : backends()) {
     if (!backend->is_companion()) names += concat(names.empty() ? "" : ", ", backend->name());
   }
-  fail_argument("expected the name of a backend (", names, "), found '", name,
-                "'; leave it empty for the first that fits");
+  fail_argument("expected the name of a backend (", names, "), found '", name, "'; leave it out to have one chosen");
 }
 
 const Backend& find_engine(const std::string& name) {

@@ -79,6 +79,10 @@ std::vector<AheadResult> compile_ahead(const AttentionProblem& problem, std::str
   for (const auto* answer : {&prepared.backward, &prepared.fused_backward, &prepared.operand_gradients}) {
     if (*answer) add_results(**answer, *planned.target, store, results);
   }
+  if (results.empty()) {
+    fail_argument("expected a backend whose plans are kept, such as cudnn or kernels, found ",
+                  prepared.forward.chosen()->engine->name(), ", which builds none; choose another one");
+  }
   return results;
 }
 

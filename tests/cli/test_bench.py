@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from built_command import ROOT
+from built_command import ROOT, find_command
 
 SMALL = {"batch": 1, "heads_q": 2, "seq_q": 96, "dim_qk": 16}
 CASES = [
@@ -146,6 +146,14 @@ def test_a_report_that_cannot_be_written_is_an_error(scoremod, tmp_path):
     done = scoremod("bench", write(tmp_path, CASES[:1]), "--repetitions", 1, "--out", "no/such/folder.json")
     assert done.returncode == 4 and "folder.json" in done.stderr
     assert done.stdout == "", "nothing is measured that can't be written"
+
+
+def test_earlier_results_stay_where_new_ones_cannot_be_written(tmp_path):
+    (tmp_path / "out.json").write_text("earlier", encoding="utf-8")
+    line = f'ulimit -f 1; "{find_command()}" bench "{write(tmp_path, CASES[:1])}" --repetitions 1 --out out.json'
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 4 and "out.json: cannot be written: File too large" in done.stderr, done
+    assert (tmp_path / "out.json").read_text(encoding="utf-8") == "earlier"
 
 
 def test_json_takes_the_place_of_the_table(scoremod, tmp_path):

@@ -71,6 +71,13 @@ def test_a_direction_that_cudnn_refuses_has_its_reason(scoremod, problem, tmp_pa
     assert "\n" not in "".join(backward["reasons"])
 
 
+@pytest.mark.parametrize("choice", [["--backend", "cpu"], ["--memory", "host"]], ids=" ".join)
+def test_backends_whose_plans_are_not_kept_are_a_mistake(scoremod, problem, tmp_path, choice):
+    done = compile_or_skip(scoremod, problem, "--device", DEVICES / "h200.json", *choice, "-o", tmp_path / "plans")
+    assert done.returncode == 2, done.stderr
+    assert "expected a backend whose plans are kept, such as cudnn or kernels, found cpu" in done.stderr
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"deviceVer": 900}'])
 def test_a_file_that_is_no_device_is_a_mistake(scoremod, problem, tmp_path, text):
     device = tmp_path / "device.json"

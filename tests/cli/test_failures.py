@@ -28,6 +28,7 @@ BAD_FILES = {
     "modifier": (json.dumps({**SMALL, "program": {"score_mod": ["alibbi"]}}).encode(), "did you mean 'alibi'?"),
     "operand": (json.dumps({**SMALL, "operands": [{"name": "x"}]}).encode(), "operands[0].name"),
     "input": (json.dumps({**SMALL, "inputs": {"x": {"npy": "x.npy"}}}).encode(), "inputs.x"),
+    "nul_in_npy": (json.dumps({**SMALL, "inputs": {"q": {"npy": "q.npy\0.npy"}}}).encode(), "with a NUL in it: q.npy?.npy"),
     "missing_npy": (json.dumps({**SMALL, "inputs": {"q": {"npy": "none.npy"}}}).encode(), "none.npy: expected a .npy file"),
 }
 
@@ -141,6 +142,51 @@ def test_an_output_that_cannot_be_written_is_the_machines_fault(tmp_path):
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run([find_command(), "zoo"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 4 and "No space left" in done.stderr
+
+
+def test_a_limit_of_files_sizes_is_an_output_that_cannot_be_written(tmp_path):
+    (tmp_path / "problem.json").write_text(json.dumps({**SMALL, "seq_q": 512}), encoding="utf-8")
+    for redirected in ("--out out", "--json --repeat 1000 > report"):
+        line = f'ulimit -f 1; "{find_command()}" run problem.json {redirected}'
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        assert done.returncode == 4 and done.stderr.endswith("cannot be written: File too large\n"), done
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+ONE_OF_THE_SUITE = ["check", "--suite", "--random", "1", "--filter", "random/0", "--dtype", "f16", "--seed", "1"]
+
+
+def test_an_output_that_is_no_regular_file_is_written_to_and_not_replaced(scoremod, tmp_path):
+    (tmp_path / "link.json").symlink_to("named.json")
+    os.mkfifo(tmp_path / "pipe")
+    for out, read in ("link.json", "named.json"), ("pipe", "pipe"):
+        with subprocess.Popen(["cat", "pipe"] if out == "pipe" else ["true"], cwd=tmp_path, stdout=subprocess.PIPE) as reader:
+            done = scoremod(*ONE_OF_THE_SUITE, "--out", out)
+            # Nobody else would end a reader of a pipe that was replaced.
+            if not (tmp_path / "pipe").is_fifo():
+                reader.kill()
+            text = reader.communicate(timeout=60)[0]
+        assert done.returncode == 0, done.stderr
+        assert json.loads(text if out == "pipe" else (tmp_path / read).read_text(encoding="utf-8"))
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "pipe").is_fifo()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("arguments", [["run", "-"], ["bench", "problem.json"], ONE_OF_THE_SUITE], ids=" ".join)
+def test_an_empty_name_is_no_place_for_an_output(scoremod, tmp_path, arguments):
+    (tmp_path / "problem.json").write_text(json.dumps(SMALL), encoding="utf-8")
+    assert_mistake(scoremod(*arguments, "--out", "", input=json.dumps(SMALL)), "found an empty name")
+
+
+def test_an_output_that_is_a_folder_is_refused_before_time_is_spent(scoremod):
+    done = scoremod("check", "--suite", "--random", "1000", "--out", ".")
+    assert done.returncode == 4 and done.stderr.endswith(".: cannot be written: Is a directory\n")
+
+
+def test_writers_of_one_folder_do_not_meet(scoremod, tmp_path):
+    (tmp_path / "o.npy.partial").mkdir()  # what another one was writing o.npy as, as far as anybody knows
+    assert scoremod("run", "-", "--out", ".", input=json.dumps(SMALL)).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.npy", "o.npy.partial"]
 
 
 def test_closed_standard_streams(tmp_path):

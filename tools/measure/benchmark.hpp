@@ -16,7 +16,7 @@ struct BenchmarkArguments {
   std::vector<std::string> files;  ///< as load_cases() takes them
   std::vector<std::string> only;   ///< names of cases; empty for all
   bool forward_only = false;
-  std::string out;  ///< file for the report, which write_report() writes; empty for none
+  std::string out;  ///< file for the report; empty for none
   MeasurementOptions measurement;
   ReportOrigin origin;
 };

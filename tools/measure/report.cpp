@@ -1,7 +1,6 @@
 #include "report.hpp"
 
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -31,10 +30,6 @@ std::string processor() {
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   }
   return "unknown";
-}
-
-[[noreturn]] void fail_to_write(const std::string& path) {
-  throw Error(ErrorCode::kEnvironment, path + ": the results cannot be written: " + std::strerror(errno));
 }
 
 Json machine_json(bool on_device, const std::string& words) {
@@ -147,16 +142,6 @@ Json report_json(std::span<const Measurement> results, const PlanReport& plans, 
 
 std::string report_text(const Json& report) {
   return report.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
-}
-
-void expect_writable(const std::string& path) {
-  if (!std::ofstream(path, std::ios::app)) fail_to_write(path);
-}
-
-void write_report(const std::string& path, const Json& report) {
-  std::ofstream file(path);
-  file << report_text(report);
-  if (!file.flush()) fail_to_write(path);
 }
 
 }  // namespace scoremod::measure

@@ -31,13 +31,7 @@ std::string table_line(const Measurement& result, const TableColumns& columns);
 nlohmann::ordered_json report_json(std::span<const Measurement> results, const PlanReport& plans,
                                    const MeasurementOptions& options, const ReportOrigin& origin);
 
-/// The report as text, which is what write_report() writes.
+/// The report as text.
 std::string report_text(const nlohmann::ordered_json& report);
-
-/// Throws Error(kEnvironment) when no report can be written there, so that nobody measures for nothing. Makes the file.
-void expect_writable(const std::string& path);
-
-/// Throws Error(kEnvironment) when the file cannot be written.
-void write_report(const std::string& path, const nlohmann::ordered_json& report);
 
 }  // namespace scoremod::measure

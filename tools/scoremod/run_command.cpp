@@ -23,6 +23,7 @@
 #include "integer_range.hpp"
 #include "load_inputs.hpp"
 #include "npy.hpp"
+#include "output_file.hpp"
 #include "problem_source.hpp"
 #include "progress_bar.hpp"
 #include "selection_options.hpp"
@@ -239,7 +240,8 @@ void add_run(CLI::App& app, Action* action) {
       ->check(input::integer_range(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_option("--repeat", arguments->repeat, "Calls whose median time is printed, after one that is not timed")
       ->check(input::integer_range(1, 1000000));
-  command->add_option("--out", arguments->out, "Folder to write the outputs to as .npy files; made if it is not there");
+  input::add_out(*command, arguments->out, "folder",
+                 "Folder to write the outputs to as .npy files; made if it is not there");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { *action = [arguments] { return run(*arguments); }; });
 }

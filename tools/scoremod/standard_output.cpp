@@ -13,6 +13,7 @@ namespace scoremod::cli {
 
 void prepare_standard_streams() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   for (const int stream : {0, 1, 2}) {
     if (fcntl(stream, F_GETFD) != -1) continue;
     // The lowest free number is this one. Opened against its use, so that writing to it still fails.

@@ -1,8 +1,6 @@
 #include "suite_command.hpp"
 
 #include <cstdio>
-#include <filesystem>
-#include <span>
 
 #include <CLI/CLI.hpp>
 
@@ -21,17 +19,6 @@ DType dtype_of(const std::string& name) {
   if (!dtype)
     input::fail(ErrorCode::kInvalidArgument, "--dtype: expected f32, f16, bf16, e4m3 or e5m2, found '", name, "'");
   return *dtype;
-}
-
-void write_report(const std::string& path, const std::string& text) {
-  input::write_file(path, {std::as_bytes(std::span(text))});
-}
-
-/// Shows that a file can be written here, before time is spent on what goes into it.
-void probe(const std::string& path) {
-  const std::string name = path + ".probe";
-  write_report(name, "");
-  std::filesystem::remove(name);
 }
 
 int exit_code_of(const SuiteReport& report) {
@@ -56,7 +43,9 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
   add("--part", arguments.options.part, "Which of the --parts this process runs, from 0")
       ->check(input::integer_range(0));
   add("--dtype", arguments.dtypes, "f32, f16, bf16, e4m3 or e5m2, several if given again; f16 and bf16 if left out");
-  add("--out", arguments.out, "File to write the report to, as JSON");
+  input::add_out(command, arguments.out, "file", "File to write the report to, as JSON")
+      ->needs(suite)
+      ->group("With --suite");
   command.add_flag("--verbose", arguments.verbose, "Say on the standard error which problem begins and which is done")
       ->needs(suite)
       ->group("With --suite");
@@ -68,7 +57,7 @@ CLI::Option* add_suite_options(CLI::App& command, SuiteArguments& arguments) {
 int run_suite(const SuiteArguments& arguments, bool json) {
   CheckSuiteOptions options = arguments.options;
   for (const std::string& name : arguments.dtypes) options.dtypes.push_back(dtype_of(name));
-  if (!arguments.out.empty()) probe(arguments.out);
+  if (!arguments.out.empty()) input::expect_writable(arguments.out);
   SuiteReport report;
   {
     ProgressBar progress;
@@ -80,7 +69,7 @@ int run_suite(const SuiteArguments& arguments, bool json) {
     report = check_suite(options);
   }
   const std::string text = suite_json(report, arguments.origin);
-  if (!arguments.out.empty()) write_report(arguments.out, text);
+  if (!arguments.out.empty()) input::write_file(arguments.out, text);
   write_output(json ? text : suite_text(report));
   return exit_code_of(report);
 }
