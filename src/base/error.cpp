@@ -1,6 +1,17 @@
 #include "scoremod/error.hpp"
 
+#include <algorithm>
+
 namespace scoremod {
+namespace {
+
+/// What follows a NUL would be lost: what() has no length, and neither has the text that C's callers get.
+std::string without_nul(std::string text) {
+  std::ranges::replace(text, '\0', '?');
+  return text;
+}
+
+}  // namespace
 
 const char* to_string(ErrorCode code) {
   switch (code) {
@@ -12,6 +23,6 @@ const char* to_string(ErrorCode code) {
   return "unknown";
 }
 
-Error::Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+Error::Error(ErrorCode code, const std::string& message) : std::runtime_error(without_nul(message)), code_(code) {}
 
 }  // namespace scoremod

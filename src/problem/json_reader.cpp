@@ -68,13 +68,19 @@ Json read_json(std::string_view text) {
     fail_argument("expected a JSON object, found nothing: the text is empty");
   }
   Watch watch;
+  Json json;
   try {
-    return Json::parse(text.begin(), text.end(), [&watch](int depth, Json::parse_event_t event, Json& parsed) {
+    json = Json::parse(text.begin(), text.end(), [&watch](int depth, Json::parse_event_t event, Json& parsed) {
       return watch(depth, event, parsed);
     });
   } catch (const Json::exception& error) {
     fail_argument("expected JSON: ", reason_of(error));
   }
+  // The JSON library takes a NUL for the end of the text, and does not look at what follows.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail_argument("expected JSON: the text to end behind the object, found a NUL as byte ", nul + 1, "; remove it");
+  }
+  return json;
 }
 
 Fields::Fields(const Json& value, std::string path, std::vector<std::string> known)

@@ -124,6 +124,9 @@ InputSpec parse_input(const Json& value, const std::string& path, const InputTen
     spec.path = as_string(*file, fields.path_of("npy"));
     if (spec.path.empty())
       fail_argument(fields.path_of("npy"), ": expected the path of a .npy file, found an empty string");
+    if (spec.path.find('\0') != std::string::npos)
+      fail_argument(fields.path_of("npy"),
+                    ": expected the path of a .npy file, found one with a NUL in it: ", spec.path);
   } else if (const Json* values = fields.find("values")) {
     spec.kind = InputKind::kValues;
     spec.values = parse_values(*values, fields.path_of("values"), tensor);

@@ -33,5 +33,9 @@ TEST(Fail, ThrowsItsCodeAndJoinsItsParts) {
             std::pair(ErrorCode::kBug, std::string("internal error, please report it: x")));
 }
 
+TEST(Error, SaysAllOfAMessageThatHasANul) {
+  EXPECT_STREQ(Error(ErrorCode::kBug, std::string("found 'a\0b', expected a", 23)).what(), "found 'a?b', expected a");
+}
+
 }  // namespace
 }  // namespace scoremod

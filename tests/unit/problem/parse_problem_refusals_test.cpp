@@ -31,6 +31,8 @@ const std::vector<BadFile>& bad_files() {
       {"binary", std::string("\x93NUMPY\x01\x00v\x00", 10), {"expected JSON: parse error at line 1, column 1"}},
       {"invalid_utf8", "{\"description\": \"\xff\xfe\"}", {"expected JSON: parse error", "UTF-8"}},
       {"trailing_text", std::string(kFull) + "x", {"expected JSON: parse error"}},
+      {"trailing_nul", std::string("{}\0", 3), {"expected JSON: the text to end", "a NUL as byte 3"}},
+      {"text_behind_a_nul", std::string("{}\0{", 4), {"expected JSON: the text to end", "a NUL as byte 3"}},
       {"trailing_comma", R"({"batch": 1,})", {"expected JSON: parse error"}},
       {"comment", "{} // comment", {"expected JSON: parse error"}},
       {"array", "[]", {"the file: expected an object, found the array []"}},
