@@ -287,6 +287,8 @@ def _by_operator(query, part, dropout, with_lse):
 
 def in_autocast_dtype(*tensors):
     """The tensors in the dtype that torch.autocast asks for."""
+    if not torch._C._is_any_autocast_enabled():  # a sixth of the time that asking for one device takes
+        return tensors
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors

@@ -23,26 +23,20 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _peek = torch._C._functorch.peek_interpreter_stack
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
+_tracing_state = torch._C._get_tracing_state
+_STRIDED = torch.strided
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and the like trace
 
 
 def is_plain(*tensors):
-    """Whether a call with these is nothing but a call: one of tensors whose memory holds their numbers, outside all modes."""
-    return (
-        all(
-            type(tensor) in _PLAIN
-            and tensor.layout is torch.strided
-            and (tensor.is_cpu or tensor.is_cuda)
-            and not tensor.is_neg()
-            and not tensor._is_zerotensor()
-            for tensor in tensors
-        )
-        and _peek() is None
-        and _count_modes() == 0
-        and not _is_included(_PRE_DISPATCH)
-        and forward_ad._current_level < 0
-        and torch._C._get_tracing_state() is None
-    )
+    """Whether a call with these is nothing but a call: one of tensors whose memory holds their numbers, outside all modes.
+
+    On which device they are, their kind says, and calls of none but those of scoremod's devices are kept.
+    """
+    for tensor in tensors:  # a loop: all() with a generator takes a third longer, which each call would pay
+        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED or tensor.is_neg() or tensor._is_zerotensor():
+            return False
+    return _peek() is None and _count_modes() == 0 and not _is_included(_PRE_DISPATCH) and forward_ad._current_level < 0 and _tracing_state() is None
 
 
 def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):
@@ -86,6 +80,7 @@ class EagerCall:
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
         self._call = call_of(text)
         self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
+        self._has_rows = self._has_lse or self._with_max or self._with_amax
         self._compiled = compiled_problem(q, k, v, empty_output(q, v, self._call.output_dtype(q)), given, text, wanted, backward, self._has_lse)
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
         alike = q.shape[-1] == v.shape[-1] and self._call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
@@ -120,9 +115,10 @@ class EagerCall:
 
     def forward(self, q, k, v, operands, dropout):
         o = torch.empty_like(q) if self._like_query else output_of(self._call, q, v)
-        lse, largest = (rows_of(self._call, q, self._rows) if asked else None for asked in (self._has_lse, self._with_max))
+        lse = rows_of(self._call, q, self._rows) if self._has_lse else None
+        largest = rows_of(self._call, q, self._rows) if self._with_max else None
         amax = amax_of(self._call, q) if self._with_amax else None
-        rows = [each for each in (lse, largest, amax) if each is not None]
+        rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
         self._compiled.forward.run(q, k, v, o, *rows, *operands, dropout=dropout)
         return o, lse, largest, amax
 

@@ -164,7 +164,8 @@ def _read_function(function, key, tensors, depth, arguments={}):
         key += (types.FunctionType, function)
         return
     code, namespace = function.__code__, function.__globals__
-    if depth > 8 or function.__dict__ or _reads_elsewhere(code):  # attributes, too, are what a program may depend on
+    reads_elsewhere, names = _text_of(code)
+    if depth > 8 or function.__dict__ or reads_elsewhere:  # attributes, too, are what a program may depend on
         raise _Unknown
     defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
     key += (types.FunctionType, code, len(defaults), tuple(keywords))
@@ -175,7 +176,7 @@ def _read_function(function, key, tensors, depth, arguments={}):
         raise _Unknown from None
     for each in (*defaults, *keywords.values()):
         _read(each, key, tensors, depth + 1)
-    for name in _names_in(code):
+    for name in names:
         if name in namespace:
             _read_variable(name, namespace[name], code, key, tensors, depth + 1)
         else:
@@ -186,8 +187,10 @@ def _read_function(function, key, tensors, depth, arguments={}):
 
 def _read_variable(name, value, code, key, tensors, depth):
     """What a function's variable is: of an object, what the function's text reads of it."""
-    if type(value) in _TENSORS and any(attribute in _names_in(code) and not _is_number(each) for attribute, each in value.__dict__.items()):
-        raise _Unknown
+    if type(value) in _TENSORS and value.__dict__:
+        _, names = _text_of(code)
+        if any(attribute in names and not _is_number(each) for attribute, each in value.__dict__.items()):
+            raise _Unknown
     if not _is_object(value):
         _read(value, key, tensors, depth)
         return
@@ -218,18 +221,15 @@ def _is_of_library(module):
 
 
 @functools.lru_cache(maxsize=4096)
-def _reads_elsewhere(code):
-    """Whether a function's text, or that of a function within, reads what is none of its variables: it imports a module, or finds variables by name."""
+def _text_of(code):
+    """(whether a function's text, or that of a function within, reads what is none of its variables: it imports a module, or finds variables by name; the
+    global names of these texts)."""
     imported = [step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
-    within = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return not _FINDERS.isdisjoint(code.co_names) or not all(map(_is_of_library, imported)) or any(map(_reads_elsewhere, within))
-
-
-@functools.lru_cache(maxsize=4096)
-def _names_in(code):
-    """The global names of a function's text, and of the functions within."""
+    reads_elsewhere = not _FINDERS.isdisjoint(code.co_names) or not all(map(_is_of_library, imported))
     names = list(code.co_names)
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
-            names += _names_in(each)
-    return tuple(dict.fromkeys(names))
+            within, of_each = _text_of(each)
+            reads_elsewhere |= within
+            names += of_each
+    return reads_elsewhere, tuple(dict.fromkeys(names))
