@@ -158,6 +158,40 @@ def test_a_program_is_exported_with_open_sizes(random):
         assert torch.equal(exported(q[:, :, :seq].clone()), Attention()(q[:, :, :seq].clone()))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_is_saved_and_loaded(strict, random, tmp_path):
+    """Nothing of what is but traced is in its graph: placeholders as constants, and gradients turned off around nothing, which PyTorch doesn't load."""
+
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slopes, self.table = (torch.nn.Parameter(torch.randn(n, generator=random)) for n in (H, 64))
+            self.register_buffer("documents", torch.arange(64) // 5)
+
+        def forward(self, q):
+            def score_mod(score, b, h, q_idx, kv_idx):
+                mixed = torch.where(q_idx > kv_idx, self.table[q_idx] * self.table[kv_idx], self.slopes[h])
+                return score + self.slopes.exp()[h] * (kv_idx - q_idx) / 8 + mixed
+
+            return flex_attention(q, q, q, score_mod, mask_mod=lambda b, h, q_idx, kv_idx: self.documents[q_idx] == self.documents[kv_idx])
+
+    module, q = Attention(), tensors(random, 16)[0].detach()
+    exported = torch.export.export(module, (q,), dynamic_shapes=({2: torch.export.Dim("length", min=4, max=64)},), strict=strict)
+    torch.export.save(exported, tmp_path / "attention.pt2")
+    loaded = torch.export.load(tmp_path / "attention.pt2").module()
+    for seq in (16, 9, 64):  # the last is all that the tensors have
+        other = torch.randn(B, H, seq, D, generator=random)
+        torch.testing.assert_close(loaded(other), module(other))
+    for each in (loaded, module):
+        each(q).square().sum().backward()
+    for name, parameter in loaded.named_parameters():
+        torch.testing.assert_close(parameter.grad, module.get_parameter(name).grad)
+    if not strict:  # where Dynamo's graph of the functions is within
+        names = {str(node.target) for node in exported.graph.nodes if node.op == "placeholder"}
+        assert names == {"p_slopes", "p_table", "b_documents", "q"}, names
+        assert not any("set_grad_enabled" in str(node.target) for node in exported.graph.nodes)
+
+
 def test_what_changes_is_seen(random):
     """A changed number is another graph, a captured tensor that was changed in place the same."""
     q, k, v = tensors(random)

@@ -100,6 +100,34 @@ def test_autocast(random):
     assert q.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("transform", [torch.func.hessian, torch.func.jacfwd, lambda f: lambda x: torch.func.jvp(torch.func.grad(f), (x,), (x,))])
+def test_forward_mode_is_refused_by_name(transform, random):
+    q, k, v = tensors(random, grad=False)
+    with pytest.raises(scoremod.UnsupportedError, match="reverse mode only"):
+        transform(lambda slopes: attend(q, k, v, slopes).square().sum())(torch.ones(H))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "batch"), [(0, S, B), (S, 0, B), (0, 0, B), (S, S, 0)])
+def test_calls_of_nothing_have_gradients_of_zero(queries, keys, batch, compiled, random):
+    """Of all that a call is given, captured tensors included: a process without one would keep those waiting that add theirs to it."""
+    q, k, v = (torch.randn(batch, H, n, D, generator=random, requires_grad=True) for n in (queries, keys, keys))
+    slopes, sink = (torch.randn(H, generator=random, requires_grad=True) for _ in range(2))
+
+    def attend_with_sink(*given):
+        *qkv, slopes, sink = given
+        return flex_attention(*qkv, alibi(slopes), mask_mod=causal, sink=sink, return_lse=True)
+
+    attend = torch.compile(attend_with_sink, backend="aot_eager", fullgraph=True) if compiled else attend_with_sink
+    leaves = [q, k, v, slopes, sink]
+    o, lse = attend(*leaves)
+    assert o.shape == q.shape and not o.any() and torch.equal(lse, sink.detach()[:, None].expand_as(lse))
+    assert all(not each.any() for each in torch.autograd.grad(o.sum(), leaves, retain_graph=True))
+    *others, of_sink = torch.autograd.grad(lse.sum(), leaves)
+    assert all(not each.any() for each in others) and torch.equal(of_sink, torch.full((H,), float(batch * queries)))
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_activation_checkpointing(use_reentrant, random):
     q, k, v = tensors(random)

@@ -1,13 +1,12 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
 import torch
-from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import AuxOutput, noop_mask
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
-from scoremod.torch.attention_ops import attention
+from scoremod.torch.attention_ops import attention, refuse_tangents
 from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents, learned
@@ -213,7 +212,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
             return call(query, key, value, captured, bound, dropout)
     check_places(query, key, value)
     if is_empty(query, key, value, options):
-        return of_nothing(*in_autocast_dtype(query, key, value), bound, options)
+        return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
     part = taken_part(query, key, value, traced, sources, bound, options)
@@ -224,12 +223,13 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     return call(query, key, value, captured, bound, dropout)
 
 
-def attend_graph(body, query, key, value, dropout, bound, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
-    """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...)."""
+def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
+    """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...). captured: the tensors that it
+    reads."""
     offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
     options = options_of(*options[:3], offsets, dropout_p, with_max, place, longest, *fields)
     if is_empty(query, key, value, options):
-        return of_nothing(*in_autocast_dtype(query, key, value), bound, options)
+        return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
@@ -275,8 +275,7 @@ def checked(query, key, value, bound, enable_gqa, options):
 
 def _by_operator(query, part, dropout, with_lse):
     """(o, lse, largest scores, largest magnitude) of a Part."""
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in (query, part.key, part.value, *part.operands)):
-        raise UnsupportedError("flex_attention has derivatives in reverse mode only, found a tensor with a tangent of torch.autograd.forward_ad")
+    refuse_tangents(query, part.key, part.value, *part.operands)
     with_lse = with_lse or part.sink_after is not None
     tensors = taken(query), taken(part.key), taken(part.value)
     o, lse, *others = attention(*tensors, part.operands, dropout, part.wanted, part.backward, with_lse, part.text)

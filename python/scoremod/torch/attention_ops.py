@@ -10,6 +10,7 @@ come the tensors of Call.bound(). `call` is Call.text(). `backward` says that a 
 """
 
 import torch
+from torch.autograd import forward_ad
 
 from scoremod.errors import UnsupportedError
 from scoremod.lse_gradient import with_lse_columns
@@ -116,8 +117,17 @@ def differentiate(ctx, d_o, d_lse, *d_others):
     nothing = [None] * ctx.count, None, None if ctx.wanted else [], None, None, None
     if d_o is None and d_lse is None:
         return None, None, None, *nothing
+    if any(each is not None and torch._C._functorch.is_legacy_batchedtensor(each) for each in (d_o, d_lse)):
+        raise UnsupportedError(
+            "flex_attention: expected one gradient of its output, found a batch of them (torch.autograd.grad with is_grads_batched=True, or "
+            "torch.autograd.functional.jacobian with vectorize=True); use torch.func.jacrev, or torch.func.vmap of torch.func.vjp, which run as one call"
+        )
+    refuse_tangents(d_o, d_lse)
     if not ctx.runs:
-        raise UnsupportedError("scoremod::attention_forward: expected backward=True of a call that is differentiated")
+        raise UnsupportedError(
+            "scoremod::attention_forward: expected backward=True of a call that is differentiated, found one of a graph that was made where gradients were off, "
+            "as within torch.no_grad(); make it (torch.export, make_fx) where they are on, with a tensor that requires a gradient"
+        )
     dim = v.shape[-1]
     d_o = torch.zeros_like(o) if d_o is None else d_o
     call = ctx.call
@@ -140,6 +150,19 @@ def _refuse_second(ctx, *gradients):
     )
 
 
+def refuse_forward_mode():
+    raise UnsupportedError(
+        "flex_attention has derivatives in reverse mode only, found a tensor with a tangent (torch.autograd.forward_ad, torch.func.jvp, jacfwd or hessian); "
+        "use torch.func.vjp or jacrev"
+    )
+
+
+def refuse_tangents(*tensors):
+    """Refuses tensors, of which some may be None, that have a tangent."""
+    if forward_ad._current_level >= 0 and any(each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors):
+        refuse_forward_mode()
+
+
 class _Backward(torch.autograd.Function):
     """The backward within torch.func's transformations, which follow it for a second derivative."""
 
@@ -157,6 +180,10 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         _refuse_second(ctx)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        refuse_forward_mode()
 
 
 def _gradients(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
@@ -184,6 +211,10 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, d_o, d_lse, *d_others):
         dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
         return dq, dk, dv, None, None, None, None, *gradients
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        refuse_forward_mode()
 
 
 def attention(q, k, v, operands, dropout, wanted, backward, with_lse, call):

@@ -116,7 +116,8 @@ class Read(NamedTuple):
             tensor = tensor.select(dim, position)
         if self.extents is not None:
             for dim, (first, count) in enumerate(self.extents):
-                if count != tensor.shape[dim]:
+                # Whether a size that torch.export leaves open is all of it isn't asked: the answer would hold for the whole graph.
+                if isinstance(count, torch.SymInt) or count != tensor.shape[dim]:
                     tensor = tensor.narrow(dim, first, count)
         if self.order != tuple(range(tensor.dim())):
             tensor = tensor.permute(self.order)

@@ -30,7 +30,8 @@ class _FlexAttention(BaseHOP):
             given = dict(zip(anchors, arguments))
             return body(*(given.get(i, operand) for i, operand in enumerate(operands)))
 
-        results = attend_graph(functions, query, key, value, dropout, bound, **options)
+        captured = [each for i, each in enumerate(operands) if i not in anchors and isinstance(each, torch.Tensor)]
+        results = attend_graph(functions, query, key, value, dropout, bound, captured, **options)
         score, empty = operands[anchors[0]], [operands[i].new_empty(()) for i in anchors]
         return score.new_empty(()), score.new_empty((), dtype=torch.bool), *empty, *results
 

@@ -12,17 +12,19 @@ def is_empty(query, key, value, options):
     return options.place is None and any(isinstance(size, int) and size == 0 for x in (query, key, value) for size in x.shape[:-1])
 
 
-def of_nothing(query, key, value, bound, options):
-    """(o, lse, largest scores, largest magnitude) of such a call, whose gradients are 0: each row has no key. bound: the tensors of options.bound()."""
+def of_nothing(query, key, value, bound, options, captured):
+    """(o, lse, largest scores, largest magnitude) of such a call, each of whose tensors has a gradient of 0: each row has no key. bound: the tensors of
+    options.bound(); captured: what the functions read, as far as that is known."""
     check_places(query, key, value)
     check_dtypes(query, key, value)
     sizes_of(LAYOUT, query, key, value, may_be_empty=True)
     o = empty_output(query, value, options.output_dtype(query)).zero_()
-    for tensor in (query, key, value):
-        if tensor.requires_grad:
-            o = o + tensor.reshape(-1)[:0].sum()  # 0, whatever the tensor holds
     rows = torch.full(query.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)
     lse = rows
     if options.sink:  # which is all that a row's sum has
         lse = torch.logaddexp(rows, bound[options.bound().index("sink")].float()[:, None])
+    for tensor in (query, key, value, *bound, *captured):
+        if tensor.requires_grad:
+            zero = tensor.reshape(-1)[:0].sum()  # whatever the tensor holds
+            o, lse = o + zero.to(o.dtype), lse + zero
     return o, lse, rows, torch.zeros((), dtype=torch.float32, device=query.device)

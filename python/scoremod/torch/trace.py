@@ -13,7 +13,7 @@ from scoremod.program import AXES, MAX_TABLE_RANK, Builder
 from scoremod.torch.aten_operands import NoNode, Operands
 from scoremod.torch.aten_ops import FILLS, PRODUCTS, RANDOM, RULES, SHARING
 from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, has_data, whole
-from scoremod.torch.trace_modes import Functions, Operations, map_tensors, tensors_in
+from scoremod.torch.trace_modes import Functions, Operations, gradients_enabled, map_tensors, tensors_in
 from scoremod.torch.values import Value, map_values, values_in
 from scoremod.user_functions import check_callable, name_of
 
@@ -94,7 +94,7 @@ class Tracer:
         """What a function of placeholders returns. name: for messages."""
         self._name = name
         with_gradients = torch.is_grad_enabled()
-        with temporarily_clear_interpreter_stack() as stack, torch.no_grad(), Functions(self, stack, with_gradients), Operations(self):
+        with temporarily_clear_interpreter_stack() as stack, gradients_enabled(False), Functions(self, stack, with_gradients), Operations(self):
             try:
                 return function()
             except NotImplementedError as error:

@@ -1,12 +1,33 @@
 """How a tracer sees what a user's function calls: PyTorch's modes, while the function runs."""
 
+import contextlib
+
 import torch
 from torch._functorch.pyfunctorch import temporarily_restore_interpreter_stack
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 # What would read the number that a placeholder stands for.
 _READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
+
+
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+
+
+@contextlib.contextmanager
+def gradients_enabled(enabled):
+    """torch.set_grad_enabled, unseen by torch.export: a graph has nothing of what is but traced."""
+    before = torch.is_grad_enabled()
+    _set_grad_enabled(enabled)
+    try:
+        yield
+    finally:
+        _set_grad_enabled(before)
+
+
+def _set_grad_enabled(enabled):
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(enabled)
 
 
 class Operations(TorchDispatchMode):
@@ -33,7 +54,7 @@ class Functions(TorchFunctionMode):
         tensors = tensors_in((arguments, options))
         if not any(self._tracer.is_traced(tensor) for tensor in tensors):
             self._tracer.read_numbers |= getattr(function, "__name__", "") in _READERS
-            with torch.set_grad_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
+            with gradients_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
                 return function(*arguments, **options)
         name = getattr(function, "__name__", "")
         if function is torch.Tensor.__getitem__:
@@ -45,7 +66,16 @@ class Functions(TorchFunctionMode):
             self._tracer.refuse_number(name)
         if self._stack:
             arguments, options = (map_tensors(self._plain, each) for each in (arguments, options))
-        return function(*arguments, **options)
+        with self._unseen():
+            return function(*arguments, **options)
+
+    def _unseen(self):
+        """Without the modes of torch.export, which come before those of what lies below autograd and would keep placeholders as constants."""
+        stack = contextlib.ExitStack()
+        if torch._C._dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH):
+            stack.enter_context(_disable_current_modes())
+            stack.enter_context(Operations(self._tracer))
+        return stack
 
     def _plain(self, tensor):
         return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
