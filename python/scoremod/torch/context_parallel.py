@@ -16,7 +16,7 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
 from scoremod.torch.attention_ops import with_columns_of_lse
 from scoremod.torch.call import with_given_deltas
-from scoremod.torch.lengths_and_sinks import bounded, with_sink
+from scoremod.torch.lengths_and_sinks import bounded, checked_sink
 from scoremod.torch.stripes import Step, Stripes
 
 WAYS = ("ring", "all_gather")
@@ -82,9 +82,8 @@ def context_parallel_attention(
         parts.append(part)
         unread = {number: tensor for number, tensor in unread.items() if number not in read}
     operands = [operand for part in parts for operand in part.operands]
-    o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], query, key, value, *operands, *unread.values())
-    if sink is not None:
-        o, lse = with_sink(o, lse, sink)
+    sink = None if sink is None else checked_sink(sink, query.shape[1]).float()
+    o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], sink, query, key, value, *operands, *unread.values())
     return (o, lse) if return_lse else o
 
 
@@ -149,10 +148,11 @@ class _Ring:
 
 
 class _Attention(torch.autograd.Function):
-    """Of one shard's queries to all keys. operands: those of each part, and then captured tensors that none of them reads, whose gradient is 0."""
+    """Of one shard's queries to all keys. operands: those of each part, and then captured tensors that none of them reads, whose gradient is 0. sink: float32
+    [heads], or None."""
 
     @staticmethod
-    def forward(ctx, ring, parts, q, k, v, *operands):
+    def forward(ctx, ring, parts, sink, q, k, v, *operands):
         q, here = q.contiguous(), [k.contiguous(), v.contiguous()]
         if ring.way == "all_gather":
             here = [ring.gathered(each) for each in here]
@@ -164,8 +164,12 @@ class _Attention(torch.autograd.Function):
             total, lse = _joined(total, lse, o, part_lse)
             if wait is not None:
                 here = wait()
-        o = total.to(q.dtype)
-        ctx.save_for_backward(q, k, v, o, lse, *operands)
+        if sink is not None:  # as a key whose value is 0, before the output is rounded
+            total, lse = _joined(total, lse, torch.zeros((), device=q.device), sink[:, None].expand_as(lse))
+        o, rest = total.to(q.dtype), None
+        if ctx.needs_input_grad[2] and o.dtype != total.dtype:
+            rest = (total - o).to(o.dtype)  # what rounding took: a sink's gradient is the small sum of large numbers
+        ctx.save_for_backward(sink, rest, q, k, v, o, lse, *operands)
         ctx.ring, ctx.parts = ring, parts
         ctx.set_materialize_grads(False)
         return o, lse
@@ -173,7 +177,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_o, d_lse):
-        q, k, v, o, lse, *operands = ctx.saved_tensors
+        sink, rest, q, k, v, o, lse, *operands = ctx.saved_tensors
         ring, parts = ctx.ring, ctx.parts
         gradients = [None] * len(operands)
         # Even if nobody asks this process: the others may wait for what it passes on.
@@ -193,14 +197,15 @@ class _Attention(torch.autograd.Function):
             following = ring.start_moving(here) if 0 < number < len(parts) - 1 else None
             arriving = None if traveling is None else ring.start_moving(traveling)
             part = parts[number]
-            d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, given[number], part, whole=len(parts) == 1)
+            d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, given[number], part, whole=len(parts) == 1 and sink is None)
             dq = d_q if dq is None else _sum(dq, d_q)
             traveling = d_here if arriving is None else list(map(_sum, arriving(), d_here))
             for i, gradient in zip(part.wanted, d_operands):
                 gradients[starts[number] + i] = gradient
         if ring.way == "all_gather":
             traveling = [ring.scattered_sum(each.float()) for each in traveling]
-        return None, None, dq.to(q.dtype), *(each.to(tensor.dtype) for each, tensor in zip(traveling, (k, v))), *gradients
+        d_sink = None if sink is None else _sink_gradient(sink, o if rest is None else _sum(o, rest), lse, d_o, d_lse)
+        return None, None, d_sink, dq.to(q.dtype), *(each.to(tensor.dtype) for each, tensor in zip(traveling, (k, v))), *gradients
 
 
 def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
@@ -211,6 +216,13 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
         v, o, d_o = with_columns_of_lse(v, o, d_o, d_lse, by_row_sum=False)
     dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, text)
     return dq, dk, dv[..., :dim], gradients
+
+
+def _sink_gradient(sink, o, lse, d_o, d_lse):
+    """That of the sink of each head, whose term each row's sum has."""
+    weights = torch.exp(sink[:, None] - lse).nan_to_num_(nan=0.0)  # -inf - -inf: neither a key nor a sink
+    of_scores = -(d_o.float() * o.float()).sum(dim=-1)
+    return (weights * (of_scores if d_lse is None else of_scores + d_lse)).sum(dim=(0, 2))
 
 
 def _sum(x, y):
