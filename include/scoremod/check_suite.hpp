@@ -33,7 +33,8 @@ struct CheckSuiteOptions {
   /// Of q, k, v and o: some of f32, f16, bf16, e4m3 and e5m2. Empty means f16 and bf16.
   std::vector<DType> dtypes;
   int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
-  /// Called when a problem begins and when it is done, from several threads, one at a time.
+  /// Called when a problem begins and when it is done, from several threads, one at a time. What it throws is thrown by
+  /// check_suite(), as soon as the problems that have begun are done.
   std::function<void(const SuiteProgress& progress)> on_progress;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "scoremod/error.hpp"
 
@@ -55,6 +56,10 @@ scoremod_status status_of_current_exception(char** message) noexcept {
     return status_of(error.code());
   } catch (const std::bad_alloc&) {
     report(message, {"out of memory: the system refused an allocation; use a smaller problem or free memory"});
+    return SCOREMOD_ENVIRONMENT;
+  } catch (const std::system_error& error) {
+    report(message, {"the system refused what was asked of it, such as one more thread: ", error.what(),
+                     "; raise the limit that it has (ulimit -u, a container's limit of processes)"});
     return SCOREMOD_ENVIRONMENT;
   } catch (const std::exception& error) {
     report(message, {"internal error, please report it: unexpected exception: ", error.what()});

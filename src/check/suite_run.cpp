@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <thread>
 
 #include "base/fail.hpp"
@@ -114,16 +116,30 @@ void compare_with_plain_attention(const CheckCase& test_case, const CheckOptions
   }
 }
 
-/// Runs body(i) for every i below count on several threads.
+/// Runs body(i) for every i below count on several threads. What one throws is thrown here, and no further ones begin.
 template <class Body>
 void in_parallel(std::size_t count, int threads, const Body& body) {
   std::atomic<std::size_t> next = 0;
+  std::once_flag failed;
+  std::exception_ptr failure;
   const auto work = [&] {
-    for (std::size_t i = next++; i < count; i = next++) body(i);
+    try {
+      for (std::size_t i = next++; i < count; i = next++) body(i);
+    } catch (...) {
+      std::call_once(failed, [&] { failure = std::current_exception(); });
+      next = count;
+    }
   };
-  std::vector<std::jthread> workers;
-  for (int t = 1; t < threads; ++t) workers.emplace_back(work);
-  work();
+  {
+    std::vector<std::jthread> workers;
+    try {
+      for (int t = 1; t < threads; ++t) workers.emplace_back(work);
+    } catch (const std::system_error&) {
+      // No more threads: those that there are do the work.
+    }
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 /// As SuiteReport::backend.

@@ -43,6 +43,10 @@ Reply reply_of_current_exception() noexcept {
     } catch (const std::bad_alloc&) {
       return {ReplyStatus::kEnvironment,
               "out of memory: the system refused an allocation; use a smaller problem or free memory"};
+    } catch (const std::system_error& error) {
+      return {ReplyStatus::kEnvironment,
+              concat("the system refused what was asked of it, such as one more thread: ", error.what(),
+                     "; raise the limit that it has (ulimit -u, a container's limit of processes)")};
     } catch (const std::exception& error) {
       return {ReplyStatus::kBug, concat("internal error, please report it: unexpected exception: ", error.what())};
     } catch (...) {

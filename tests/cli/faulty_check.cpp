@@ -1,9 +1,11 @@
 // Preloaded by test_exit_codes.py in the place of the library's check(): no backend gives wrong numbers on request.
 
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "scoremod/check.hpp"
 #include "scoremod/error.hpp"
@@ -16,6 +18,7 @@ CheckReport check(const AttentionProblem& problem, const CheckOptions&) {
   if (fault == "environment") throw Error(ErrorCode::kEnvironment, "planted");
   if (fault == "bug") throw Error(ErrorCode::kBug, "planted");
   if (fault == "memory") throw std::bad_alloc();
+  if (fault == "threads") throw std::system_error(EAGAIN, std::generic_category());
   if (fault == "surprise") throw std::logic_error("planted");
   CheckReport report;
   report.backend = "planted";

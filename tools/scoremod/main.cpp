@@ -2,6 +2,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +36,10 @@ int run_action(const Action& action) {
     return complain(kind + error.what(), exit_code_of(error.code()));
   } catch (const std::bad_alloc&) {
     return complain("environment: the memory that the problem needs is not there; make the problem smaller",
+                    kEnvironment);
+  } catch (const std::system_error& error) {
+    return complain(std::string("environment: the system refused what was asked of it, such as one more thread: ") +
+                        error.what() + "; raise the limit that it has (ulimit -u, a container's limit of processes)",
                     kEnvironment);
   } catch (const std::exception& error) {
     return complain(std::string("bug: ") + error.what() + "; please report it", kBug);

@@ -3,6 +3,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include <gtest/gtest.h>
 
@@ -45,6 +46,11 @@ TEST(Guard, NoExceptionLeaves) {
   const Outcome no_memory = run([] { throw std::bad_alloc(); });
   EXPECT_EQ(no_memory.status, SCOREMOD_ENVIRONMENT);
   EXPECT_NE(no_memory.message.find("out of memory"), std::string::npos);
+
+  const Outcome no_thread =
+      run([] { throw std::system_error(std::make_error_code(std::errc::operation_would_block)); });
+  EXPECT_EQ(no_thread.status, SCOREMOD_ENVIRONMENT);
+  EXPECT_NE(no_thread.message.find("Resource temporarily unavailable"), std::string::npos) << no_thread.message;
 
   const Outcome unexpected = run([] { throw std::logic_error("the reason"); });
   EXPECT_EQ(unexpected.status, SCOREMOD_BUG);

@@ -134,6 +134,29 @@ TEST(SuiteRun, ARefusedBackwardLeavesTheForwardToBeChecked) {
   EXPECT_TRUE(results[0].outputs.at(0).plain_attention_error.has_value());
 }
 
+TEST(SuiteRun, WhatItsCallbackThrowsEndsItAndComesOutOfIt) {
+  const std::vector<CheckCase> cases(20, small_case("one"));
+  for (const int threads : {1, 3}) {
+    CheckSuiteOptions options;
+    options.threads = threads;
+    options.on_progress = [](const SuiteProgress& now) {
+      if (now.done == 2) throw std::runtime_error("enough");
+    };
+    std::atomic<int> calls = 0;
+    try {
+      run_suite(cases, options, [&](const AttentionProblem& problem, const CheckOptions& check_options) {
+        ++calls;
+        return check(problem, check_options);
+      });
+      FAIL() << "expected what the callback threw";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "enough");
+    }
+    // Each problem is checked twice: as it is, and as plain attention.
+    EXPECT_LE(calls, 2 * (2 + threads)) << "no further problem begins";
+  }
+}
+
 TEST(SuiteRun, WhatACheckThrowsIsAVerdictAndTheNextProblemRuns) {
   const std::vector<CheckCase> cases{small_case("first"), small_case("bad"), small_case("last")};
   for (const int threads : {1, 3}) {

@@ -5,6 +5,7 @@
 #include <latch>
 #include <new>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -57,6 +58,8 @@ TEST(RequestThreads, EveryFailureIsOneReplyOfItsKind) {
       {[](std::size_t) { fail_unsupported("no backend"); }, {ReplyStatus::kUnsupported, "no backend"}},
       {[](std::size_t) { fail_environment("no device"); }, {ReplyStatus::kEnvironment, "no device"}},
       {[](std::size_t) { throw std::bad_alloc(); }, {ReplyStatus::kEnvironment, "out of memory"}},
+      {[](std::size_t) { throw std::system_error(std::make_error_code(std::errc::operation_would_block)); },
+       {ReplyStatus::kEnvironment, "one more thread: Resource temporarily unavailable"}},
       {[](std::size_t) { throw std::runtime_error("odd"); }, {ReplyStatus::kBug, "unexpected exception: odd"}},
       {[](std::size_t) { throw 3; }, {ReplyStatus::kBug, "an exception of no known type"}},
   };
