@@ -5,6 +5,7 @@ usage: torchrun --nproc-per-node N distributed_processes.py [CASE...]
 Each process computes the whole problem by itself and holds its shard to that, gradients included. Exits with 1 where something differs.
 """
 
+import copy
 import datetime
 import itertools
 import os
@@ -13,6 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import scoremod
@@ -207,6 +209,50 @@ def sink_rounding(problem):
     assert ring <= 2.5 * whole, (ring / whole).item()
 
 
+class Block(torch.nn.Module):
+    """A layer with learned slopes, a table and a sink, which its functions read of it."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.inner = torch.nn.Linear(dim, 3 * dim)
+        self.slopes, self.table, self.sink = (torch.nn.Parameter(torch.linspace(-0.2, 0.3, n)) for n in (H, 2 * S, H))
+
+    def score_mod(self, score, b, h, q_idx, kv_idx):
+        return score + self.slopes[h] * (kv_idx - q_idx) + self.table[q_idx - kv_idx + S]
+
+    def forward(self, x):
+        q, k, v = self.inner(x).unflatten(-1, (3, H, -1)).permute(2, 0, 3, 1, 4)
+        o = flex_attention(q, k, v, self.score_mod, mask_mod=causal, sink=self.sink)
+        return x + o.transpose(1, 2).flatten(2)
+
+
+def data_parallel(problem):
+    """Modules whose parameters are replicated (DistributedDataParallel) or sharded (fully_shard), over steps that change these."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(H * D), Block(H * D)).to(problem.q)
+    batch = torch.randn(size, S, H * D).to(problem.q)
+
+    def sharded(model):
+        for block in model:
+            fully_shard(block)
+        return fully_shard(model)
+
+    expected = None
+    for wrapped in (lambda model: model, torch.nn.parallel.DistributedDataParallel, sharded):
+        module = wrapped(copy.deepcopy(model))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(batch if expected is None else batch[rank : rank + 1]).square().mean().backward()
+            optimizer.step()
+        found = {name.removeprefix("module."): x.full_tensor() if isinstance(x, DTensor) else x for name, x in module.named_parameters()}
+        expected = expected or found
+        for name, x in found.items():
+            problem.check(f"{wrapped.__name__}: {name}", x, expected[name])
+            assert not torch.equal(x, model.get_parameter(name)), name
+
+
 def alike_refusals(problem):
     """A captured tensor that is too short for one process is refused on all: the others would wait for its keys."""
     short, size = problem.bias[:, :-1], dist.get_world_size()
@@ -248,6 +294,7 @@ CASES = {
     "replicated": lambda problem: dtensors(problem, [Replicate()]),
     "one_token_each": one_token_each,
     "sink_rounding": sink_rounding,
+    "data_parallel": data_parallel,
     "alike_refusals": alike_refusals,
     "refusals": refusals,
     "wrong_offsets": wrong_offsets,

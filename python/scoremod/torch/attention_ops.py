@@ -12,8 +12,8 @@ come the tensors of Call.bound(). `call` is Call.text(). `backward` says that a 
 import torch
 from torch.autograd import forward_ad
 
+from scoremod import lse_gradient
 from scoremod.errors import UnsupportedError
-from scoremod.lse_gradient import with_lse_columns
 from scoremod.torch import execution
 from scoremod.torch.call import FLOAT8, call_of, with_given_deltas
 from scoremod.torch.execution import gradient_dtype
@@ -100,14 +100,14 @@ def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def with_columns_of_lse(v, o, d_o, d_lse, *, by_row_sum):
+def with_lse_columns(v, o, d_o, d_lse, *, by_row_sum):
     """scoremod.lse_gradient's columns for d_lse of the shape of an LSE."""
 
     def rounded(x):
         numbers = x.to(d_o.dtype)
         return numbers, numbers.float()
 
-    return with_lse_columns(torch, v, o, d_o, d_lse[..., None], rounded, by_row_sum=by_row_sum)
+    return lse_gradient.with_lse_columns(torch, v, o, d_o, d_lse[..., None], rounded, by_row_sum=by_row_sum)
 
 
 def differentiate(ctx, d_o, d_lse, *d_others):
@@ -133,7 +133,7 @@ def differentiate(ctx, d_o, d_lse, *d_others):
     call = ctx.call
     if d_lse is not None:
         by_row_sum = dropout is not None or call_of(call).sink or call_of(call).factors > 0
-        v, o, d_o = with_columns_of_lse(v, o, d_o, d_lse, by_row_sum=by_row_sum)
+        v, o, d_o = with_lse_columns(v, o, d_o, d_lse, by_row_sum=by_row_sum)
         call = with_given_deltas(call)
     dq, dk, dv, gradients = _gradients(q, k, v, o, lse, d_o, operands, dropout, ctx.wanted, call)
     by_number = dict(zip(ctx.wanted, gradients))

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
-from scoremod.torch.attention_ops import with_columns_of_lse
+from scoremod.torch.attention_ops import with_lse_columns
 from scoremod.torch.call import with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
 from scoremod.torch.stripes import Step, Stripes
@@ -213,7 +213,7 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
     dim = v.shape[-1]
     text = part.text if whole and d_lse is None else with_given_deltas(part.text)
     if d_lse is not None:
-        v, o, d_o = with_columns_of_lse(v, o, d_o, d_lse, by_row_sum=False)
+        v, o, d_o = with_lse_columns(v, o, d_o, d_lse, by_row_sum=False)
     dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, text)
     return dq, dk, dv[..., :dim], gradients
 
