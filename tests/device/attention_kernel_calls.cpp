@@ -44,6 +44,8 @@ constexpr Timed kTimed[] = {
     {"read by query", "operand x: f32 [q_idx]\nvalue = score * x"},
     {"read by key", "operand x: f32 [kv_idx]\nvalue = score * x"},
     {"bias", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"},
+    {"bias, causal", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx <= q_idx"},
+    {"bias, head dim 64", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x", {4, 16, 16, 4096, 4096, 64}},
     {"relative table", kRelativeTable},
     {"t5 buckets", kBuckets},
     {"quotient", "value = score / (1.0 + abs(score))"},
@@ -205,7 +207,8 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
   const std::string line =
       concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_blocks > 0 ? "/persistent" : "",
-             R"(", "direction": ")", direction, R"(", "shape": ")", describe(shape), R"(", "ms": )", ms, "}");
+             shape.copied_operand >= 0 ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")",
+             describe(shape), R"(", "ms": )", ms, "}");
   std::printf("%s\n", line.c_str());
   test::record_line(line);
 }

@@ -28,6 +28,7 @@
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/copied_operand_cases.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::kernels {
@@ -260,6 +261,30 @@ TEST_P(PersistentAttentionKernels, GiveTheBitsOfABlockForEachTile) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::attention_kernels_cases().size()) * 2));
+
+/// Forwards that copy tiles of an operand ahead.
+class CopyingAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {
+ protected:
+  static checking::CheckCase test_case() { return test::copied_operand_cases()[GetParam()]; }
+  static TileShape shape(const AttentionProblem& problem) {
+    return copying_hopper_shape(problem, copied_operand(problem).value());
+  }
+};
+
+TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
+  const checking::CheckCase test = test_case();
+  if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
+  const ProblemInputs poisoned = test::poisoned_inputs(test.problem, test.seed);
+  const TileShape copying = shape(test.problem);
+  expect_right(copying, test);
+  expect_right(copying, test, poisoned);
+  TileShape reading = copying;
+  reading.copied_operand = -1;
+  expect_same_bits(std::array{copying, reading}, test.problem, test.call);
+  expect_same_bits(std::array{copying, reading}, test.problem, test.call, poisoned);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernels,
+                         ::testing::Range(std::size_t{0}, test::copied_operand_cases().size()));
 
 /// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
 /// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.

@@ -20,6 +20,7 @@
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
+#include "support/copied_operand_cases.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -243,6 +244,21 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
     const AttentionProblem problem = hopper_problem(test.entry, test.dim);
     ASSERT_TRUE(hopper_objections(problem, test.direction, 90).empty());
     const std::string report = report_of(problem, test.direction, 90, hopper_shapes(problem, test.direction).front());
+    EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
+/// With tiles of an operand copied ahead.
+TEST_F(AttentionKernelsText, OfCopiedOperandsKeepTheirRegistersAndRunProductsBesideOtherWork) {
+  const std::string bias = "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x";
+  for (const auto& test : {test::copied_operand_case(bias, 128),
+                           test::copied_operand_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
+                           test::copied_operand_case(bias, 64), test::copied_operand_case(bias, 256)}) {
+    SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
+    const TileShape shape = copying_hopper_shape(test.problem, copied_operand(test.problem).value());
+    const std::string report = report_of(test.problem, Direction::kForward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
     EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;

@@ -42,6 +42,23 @@ TEST_P(PersistentAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kPersistentTimed))));
 
+/// Of these, forwards that copy tiles of an operand ahead are timed beside those that read each number, in turns.
+constexpr const char* kCopiedTimed[] = {"bias", "bias, causal", "bias, head dim 64"};
+
+class CopyingAttentionKernelTimes : public AttentionKernelTimes {};
+
+TEST_P(CopyingAttentionKernelTimes, OfACase) {
+  const Timed& timed = timed_problem(kCopiedTimed[GetParam()]);
+  const AttentionProblem problem = problem_of(timed);
+  if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
+  const TileShape copying = copying_hopper_shape(problem, copied_operand(problem).value());
+  TileShape reading = copying;
+  reading.copied_operand = -1;
+  time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(), reading, copying});
+}
+INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernelTimes,
+                         ::testing::Range(0, static_cast<int>(std::size(kCopiedTimed))));
+
 /// Of these, both directions are timed with blocks that have heads' tiles in several orders, in turns.
 constexpr const char* kDealtTimed[] = {"full",
                                        "causal",

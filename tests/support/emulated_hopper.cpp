@@ -4,14 +4,14 @@
 #include <cstdint>
 #include <cstring>
 
-#include "problem/tensor_view.hpp"
+#include "backend/kernels/tensor_maps.hpp"
 
 namespace scoremod::test {
 namespace {
 
 using backend::kernels::ArgumentBytes;
 using backend::kernels::TensorMaps;
-using problem::TensorRole;
+using backend::kernels::TileShape;
 
 /// TensorMap of the emulated device.
 struct EmulatedMap {
@@ -23,19 +23,14 @@ static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
 
 }  // namespace
 
-void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& arguments) {
-  backend::kernels::device::AttentionArguments& call = arguments.call();
-  const auto write = [&](std::size_t number, TensorRole role, const backend::kernels::device::TensorArgument& tensor) {
-    const problem::TensorShape shape = problem::memory_shape_of(problem, role);
-    const EmulatedMap map{static_cast<const std::byte*>(tensor.data),
-                          {shape.dim, shape.sequence, shape.heads, shape.batch},
-                          {tensor.dim, tensor.row, tensor.head, tensor.batch}};
-    std::memcpy(arguments.maps().bytes[number], &map, sizeof(map));
-  };
-  write(0, TensorRole::kQ, call.q);
-  write(1, TensorRole::kK, call.k);
-  write(2, TensorRole::kV, call.v);
-  write(3, TensorRole::kDO, call.d_o);
+void write_emulated_maps(const AttentionProblem& problem, const TileShape& shape, ArgumentBytes& arguments) {
+  std::size_t number = 0;
+  for (const auto& [tensor, sizes] : mapped_tensors(problem, shape, arguments.call())) {
+    const EmulatedMap map{static_cast<const std::byte*>(tensor->data),
+                          {sizes.dim, sizes.sequence, sizes.heads, sizes.batch},
+                          {tensor->dim, tensor->row, tensor->head, tensor->batch}};
+    std::memcpy(arguments.maps().bytes[number++], &map, sizeof(map));
+  }
 }
 
 // Copies of boxes are made at any time between the asking and the end of their barrier's phase: at once, or when

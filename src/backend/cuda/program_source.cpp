@@ -229,8 +229,9 @@ std::string ProgramSource::statements(std::span<const NodeId> nodes) {
   for (std::size_t id = 0; id < all.size(); ++id) {
     if (!needed[id] || written_[id]) continue;
     written_[id] = true;
+    const auto offered = offered_.find(static_cast<NodeId>(id));
     text += concat("const ", c_type(all[id].type), " ", variable(static_cast<NodeId>(id)), " = ",
-                   expression(static_cast<NodeId>(id)), ";\n");
+                   offered == offered_.end() ? "" : offered->second, expression(static_cast<NodeId>(id)), ";\n");
   }
   return text;
 }

@@ -52,6 +52,12 @@ class ProgramSource {
   /// From now on statements() take a node's value from this C++ expression, and not from its arguments.
   void replace(NodeId node, std::string expression) { replaced_[node] = std::move(expression); }
 
+  /// From now on statements() take a node's value from this C++ expression where the constant `where` of the text is
+  /// true, and elsewhere as before.
+  void offer(NodeId node, std::string where, std::string expression) {
+    offered_[node] = std::move(where) + " ? " + std::move(expression) + " : ";
+  }
+
   /// Statements that define variable() of each of these nodes and of everything that they need, but for what earlier
   /// calls have written.
   std::string statements(std::span<const NodeId> nodes);
@@ -71,7 +77,7 @@ class ProgramSource {
   OperandSizes sizes_;
   std::vector<NodeId> arguments_;  ///< argument_constants(), where constants are arguments
   std::vector<bool> written_;
-  std::map<NodeId, std::string> replaced_;
+  std::map<NodeId, std::string> replaced_, offered_;
   std::set<std::uint32_t> operands_;
 };
 

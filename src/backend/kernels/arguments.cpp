@@ -1,6 +1,7 @@
 #include "backend/kernels/arguments.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <tuple>
 #include <utility>
@@ -71,6 +72,27 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
   tensor.place_batch = places->outer;
   tensor.place_step = places->inner;
   if (!operands.empty()) tensor.places = places->at(operands, 0);
+  return tensor;
+}
+
+device::TensorArgument copied_argument(const AttentionProblem& problem, std::uint32_t operand, const void* data) {
+  const OperandDecl& decl = problem.program.operands()[operand];
+  const OperandSpec& spec = problem::spec_of(problem, operand);
+  const auto strides = problem::strides_of(spec);
+  std::array<std::int64_t, kAxisCount> along{};
+  std::size_t dimension = 0;
+  for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+    if (!decl.axes[axis]) continue;
+    along[axis] = spec.shape[dimension] == 1 ? 0 : strides[dimension];
+    ++dimension;
+  }
+  device::TensorArgument tensor{};
+  tensor.data = const_cast<void*>(data);
+  tensor.batch = along[static_cast<std::size_t>(Axis::kBatch)];
+  tensor.head = along[static_cast<std::size_t>(Axis::kHead)];
+  tensor.row = along[static_cast<std::size_t>(Axis::kQuery)];
+  tensor.dim = 1;
+  tensor.aligned = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
   return tensor;
 }
 

@@ -46,8 +46,7 @@ class LoadedKernels {
           "compile once for each context");
     }
     ArgumentBytes argument = kernels_.arguments(tensors, parameters, cuda::aligned(workspace).data());
-    const Family family = kernels_.shape().family;
-    if (is_hopper(family)) write_tensor_maps(kernels_.problem(), cache_lines(family), argument);
+    if (is_hopper(kernels_.shape().family)) write_tensor_maps(kernels_.problem(), kernels_.shape(), argument);
     for (std::size_t i = 0; i < loaded_.size(); ++i) {
       const KernelLaunch& launch = kernels_.launches()[i];
       cuda::KernelModule::launch(loaded_[i], {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,

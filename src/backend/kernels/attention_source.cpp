@@ -42,9 +42,15 @@ DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction d
   return difference_tables(program_of(problem, direction));
 }
 
-std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables) {
+/// `copied` is the number of the operand whose tiles are copied, if any.
+std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables,
+                             int copied) {
   ProgramSource source(problem, program, OperandSizes::kArguments);
   read_tables(source, tables);
+  for (NodeId id = 0; id < program.nodes().size(); ++id) {
+    const Node& node = program.nodes()[id];
+    if (node.op == Op::kOperand && static_cast<int>(node.payload) == copied) source.offer(id, "kCopied", "copied");
+  }
   const std::string statements = source.statements(forward_nodes(program));
   return fill(part(embedded::kAttentionProgram, "forward"), {{"linkage", linkage(program)},
                                                              {"statements", with_operands(source, statements)},
@@ -83,10 +89,10 @@ std::string backward_function(const AttentionProblem& problem, const Program& de
 }
 
 /// The function of a direction's program.
-std::string function_of(const compiler::CompiledProblem& compiled, Direction direction, const OperandText& operands,
-                        const DifferenceTables& tables, Gains gains) {
+std::string function_of(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                        const OperandText& operands, const DifferenceTables& tables, Gains gains) {
   return direction == Direction::kForward
-             ? forward_function(compiled.problem, compiled.forward.program, tables)
+             ? forward_function(compiled.problem, compiled.forward.program, tables, shape.copied_operand)
              : backward_function(compiled.problem, compiled.backward->program, operands, tables, gains);
 }
 
@@ -160,7 +166,9 @@ void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled
                  const TileShape& shape, const OperandText& operands) {
   const bool hopper = is_hopper(shape.family);
   out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
-  out.boolean(hopper).text(text_of_settings(compiled, shape, mask_knowledge(compiled, direction), operands));
+  out.boolean(hopper)
+      .integer(shape.copied_operand)
+      .text(text_of_settings(compiled, shape, mask_knowledge(compiled, direction), operands));
   const std::vector<std::int64_t> columns =
       hopper ? hopper_product_columns(compiled.problem, direction, shape) : std::vector<std::int64_t>{};
   out.list(columns.size());
@@ -225,7 +233,7 @@ std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direc
                                 std::optional<std::string_view> primitives, const OperandText& operands, Gains gains) {
   const DifferenceTables tables = tables_of(compiled, direction, shape.family, gains);
   return concat(text_before(compiled, direction, shape, mask_knowledge(compiled, direction), primitives, operands),
-                text_of_difference_reads(tables), function_of(compiled, direction, operands, tables, gains));
+                text_of_difference_reads(tables), function_of(compiled, direction, shape, operands, tables, gains));
 }
 
 std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
@@ -264,7 +272,7 @@ Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction directi
   write_frame(out, compiled, direction, shape, operands);
   const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
   out.integer(static_cast<std::int64_t>(tables.nodes.size())).boolean(tables.by_batch).boolean(tables.by_head);
-  out.text(function_of(compiled, direction, operands, tables, Gains::kBeside));
+  out.text(function_of(compiled, direction, shape, operands, tables, Gains::kBeside));
   out.text(text_of_differences(compiled, direction, shape.family));
   out.text(mask_text(compiled, direction, shape.family)).text(mask_ranges(compiled, direction, shape.family));
   out.text(targets.empty() ? "" : operands.places() + operands.totals());

@@ -31,6 +31,9 @@ constexpr Direct kHopperFused{2.1, 0.19, 0.22, 1, 1, 0.016, 1};
 constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
+/// Of a forward that copies tiles of an operand ahead, not measured yet: behind the one that reads each number, of
+/// whose time it is predicted to take 0.55.
+constexpr double kOfCopied = 1.02;
 /// Of the kernel that finds the states of tiles, for all scores: by intervals, and where they leave a tile undecided by
 /// its elements, beside the mask's own statements.
 constexpr double kStates = 0.05, kStatesOfElements = 0.9, kStatesLaunch = 0.016;
@@ -135,7 +138,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const bool variant = shape.persistent_blocks > 0 || shape.fused || shape.ordered;
+  const bool variant = shape.persistent_blocks > 0 || shape.fused || shape.ordered || shape.copied_operand >= 0;
   const bool small = hopper ? !variant && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
   if (p.dtype == DType::kF32) products *= kFloatProducts;
@@ -152,6 +155,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
   double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
   if (shape.ordered) part *= ordered_time_part(mask);
+  if (shape.copied_operand >= 0) part *= kOfCopied;
   return {part * milliseconds, std::move(source)};
 }
 

@@ -31,6 +31,10 @@ constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
 /// other masks took 1 to 1.01.
 constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
 constexpr int kOrderedTogether = 16;
+/// Copies of boxes have rows that begin at multiples of 16 bytes.
+constexpr std::int64_t kWordHalves = 8;
+/// Keys of the widest tile, and of a trial's.
+constexpr std::int64_t kHopperCopiedKeys = 128;
 /// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
 /// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
 constexpr double kLongMilliseconds = 1.0;
@@ -44,13 +48,42 @@ std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
 
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
 /// time to compile than wider products save.
-bool is_long(const Program& program) { return node_costs(program).value >= kLongMilliseconds; }
+bool is_long(const Program& program, int copied_operand = -1) {
+  return node_costs(program, false, copied_operand).value >= kLongMilliseconds;
+}
+
+/// Of a forward: the one that was fastest on an H200, and the smaller one.
+std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  TileShape shape;
+  shape.family = Family::kHopper;
+  shape.warps = 8;
+  shape.queries = shape.keys = 128;
+  shape.blocks = 1;
+  if (widest <= 64) {
+    shape.warps = 12;
+    shape.queries = 192;
+  } else if (widest > 192 || padded(problem.dim_v) > 128) {
+    shape.keys = 64;
+  } else if (widest > 128) {
+    shape.keys = 96;
+  }
+  TileShape smaller = shape;
+  smaller.warps = 8;
+  smaller.queries = 128;
+  smaller.keys = shape.keys > 64 ? 64 : 32;
+  return {shape, smaller};
+}
 
 /// Shared memory of a block of the forward with room for so many tiles of queries.
 std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::size_t query_stages) {
   const auto stages = static_cast<std::size_t>(shape.stages);
   const std::size_t tiles = query_stages * tile_bytes(shape.queries, dim_qk) +
                             stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v));
+  if (shape.copied_operand >= 0) {
+    return kAlignment + tiles + stages * tile_bytes(shape.queries, shape.keys) +
+           (query_stages + 6 * stages) * kBarrierBytes;
+  }
   if (shape.persistent_blocks == 0) return kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
   // GivenItem and ItemNote of hopper_forward_tiles.cuh, and a number.
   constexpr std::size_t kGivenBytes = 20, kNoteBytes = 16, kNumberBytes = 4;
@@ -58,33 +91,35 @@ std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int6
          (query_stages + 1) * kNoteBytes + kNumberBytes;
 }
 
+/// Whether an operand has a number for each query and key, in rows that copies of boxes take.
+bool is_copied(const AttentionProblem& problem, const OperandDecl& decl, const OperandSpec& spec) {
+  const auto varies = [&](Axis axis) { return decl.axes[static_cast<std::size_t>(axis)]; };
+  if (decl.is_table() || !varies(Axis::kQuery) || !varies(Axis::kKey) || spec.dtype != problem.dtype) return false;
+  const auto strides = problem::strides_of(spec);
+  const std::size_t keys = spec.shape.size() - 1;
+  if (spec.shape[keys - 1] != problem.seq_q || spec.shape[keys] != problem.seq_kv || strides[keys] != 1) return false;
+  for (std::size_t i = 0; i < keys; ++i) {
+    if (spec.shape[i] > 1 && (strides[i] <= 0 || strides[i] % kWordHalves != 0)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim) { return rows * blocks_of(dim) * 128; }
 
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
+  if (direction == Direction::kForward) {
+    const auto [larger, smaller] = forward_shapes(problem);
+    if (is_long(problem.program)) return {smaller};
+    return {larger, smaller};
+  }
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   TileShape shape;
   shape.family = Family::kHopper;
   shape.warps = 8;
   shape.queries = shape.keys = 128;
   shape.blocks = 1;
-  if (direction == Direction::kForward) {
-    if (widest <= 64) {
-      shape.warps = 12;
-      shape.queries = 192;
-    } else if (widest > 192 || padded(problem.dim_v) > 128) {
-      shape.keys = 64;
-    } else if (widest > 128) {
-      shape.keys = 96;
-    }
-    TileShape smaller = shape;
-    smaller.warps = 8;
-    smaller.queries = 128;
-    smaller.keys = shape.keys > 64 ? 64 : 32;
-    if (is_long(problem.program)) return {smaller};
-    return {shape, smaller};
-  }
   const bool wide = widest > 128;
   const Program& program = problem.program;
   const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
@@ -136,6 +171,27 @@ std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& pr
 }
 
 double ordered_time_part(const MaskWork& mask) { return mask.few_longest ? kOfFewLongest : kOfOtherRows; }
+
+std::optional<int> copied_operand(const AttentionProblem& problem) {
+  const bool dense = !problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.index_offsets;
+  if (!dense || problem.seq_kv % kHopperCopiedKeys != 0) return std::nullopt;
+  const std::vector<OperandDecl>& decls = problem.program.operands();
+  for (std::size_t i = 0; i < decls.size(); ++i) {
+    const auto number = static_cast<std::uint32_t>(i);
+    if (is_copied(problem, decls[i], problem::spec_of(problem, number)) &&
+        hopper_forward_shared_bytes(copying_hopper_shape(problem, static_cast<int>(i)), problem.dim_qk,
+                                    problem.dim_v) <= kSharedBytes)
+      return static_cast<int>(i);
+  }
+  return std::nullopt;
+}
+
+TileShape copying_hopper_shape(const AttentionProblem& problem, int operand) {
+  auto [shape, smaller] = forward_shapes(problem);
+  if (is_long(problem.program, operand)) shape = smaller;
+  shape.copied_operand = operand;
+  return shape;
+}
 
 TileShape hopper_fused_shape(const AttentionProblem& problem) {
   TileShape shape = hopper_shapes(problem, Direction::kBackward).front();

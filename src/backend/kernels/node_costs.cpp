@@ -20,6 +20,9 @@ constexpr double kAlongOneAxis = 0.15;
 /// A read of a difference's entry, which neighbouring scores of a thread share.
 constexpr double kReadDifference = 0.1;
 
+/// A read of a tile that was copied ahead: half an access to shared memory, and a conversion. Not measured.
+constexpr double kReadCopied = 0.25;
+
 // From bench/results/attention_kernels.json: what each program there takes longer than none.
 
 double cost_of_read(const Node& node, const OperandDecl& decl) {
@@ -72,7 +75,7 @@ double node_cost(const Node& node, const Program& program) {
   }
 }
 
-NodeCosts node_costs(const Program& program, bool evaluates_all) {
+NodeCosts node_costs(const Program& program, bool evaluates_all, int copied_operand) {
   const std::vector<bool> of_keep = analysis::keep_nodes(program);
   const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
   std::vector<bool> of_value(program.nodes().size());
@@ -93,7 +96,8 @@ NodeCosts node_costs(const Program& program, bool evaluates_all) {
     const analysis::Dependence& on = dependences[id];
     const int axes = on.on(Axis::kQuery) + on.on(Axis::kKey);
     const double evaluations = on.score || axes == 2 ? 1 : axes == 1 ? kAlongOneAxis : 0;
-    const double cost = evaluations * node_cost(node, program);
+    const bool copied = node.op == Op::kOperand && static_cast<int>(node.payload) == copied_operand;
+    const double cost = evaluations * (copied ? kReadCopied : node_cost(node, program));
     if (of_value[id])
       costs.value += cost;
     else if (of_keep[id])

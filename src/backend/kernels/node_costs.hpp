@@ -15,8 +15,8 @@ struct NodeCosts {
 double node_cost(const Node& node, const Program& program);
 
 /// Of the program that a direction's kernels evaluate, which read what they can from difference_tables() unless
-/// `evaluates_all`. Nodes that vary along queries or keys alone are evaluated once
-/// for several scores, and those that vary along neither cost nothing.
-NodeCosts node_costs(const Program& program, bool evaluates_all = false);
+/// `evaluates_all`, and operand number `copied_operand`, if any, from tiles that are copied ahead. Nodes that vary
+/// along queries or keys alone are evaluated once for several scores, and those that vary along neither cost nothing.
+NodeCosts node_costs(const Program& program, bool evaluates_all = false, int copied_operand = -1);
 
 }  // namespace scoremod::backend::kernels

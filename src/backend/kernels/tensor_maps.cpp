@@ -15,10 +15,9 @@ constexpr std::int64_t kHalfBytes = 2;
 /// Halves of a row that one copy brings: as many as are exchanged among themselves.
 constexpr cuuint32_t kBoxDims = 64;
 
-bool write_map(const AttentionProblem& problem, TensorRole role, const device::TensorArgument& tensor, CacheLines lines,
+bool write_map(DType dtype, const problem::TensorShape& shape, const device::TensorArgument& tensor, CacheLines lines,
                std::byte (&to)[TensorMaps::kBytes]) {
   static_assert(sizeof(CUtensorMap) == TensorMaps::kBytes);
-  const problem::TensorShape shape = problem::memory_shape_of(problem, role);
   // Rows that are the same memory are none that a map can have.
   if ((shape.sequence > 1 && tensor.row <= 0) || (shape.heads > 1 && tensor.head <= 0) ||
       (shape.batch > 1 && tensor.batch <= 0))
@@ -33,9 +32,8 @@ bool write_map(const AttentionProblem& problem, TensorRole role, const device::T
   const std::array<cuuint32_t, 4> box{kBoxDims, static_cast<cuuint32_t>(kHopperBoxRows), 1, 1}, steps{1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult status = SCOREMOD_DRIVER(cuTensorMapEncodeTiled)(
-      &map, problem.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      tensor.data, sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B,
+      &map, dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, tensor.data,
+      sizes.data(), strides.data(), box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
       lines == CacheLines::k128Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) return false;
@@ -49,17 +47,29 @@ CacheLines cache_lines(Family family) {
   return family == Family::kHopperFewQueries ? CacheLines::k128Bytes : CacheLines::k256Bytes;
 }
 
-void write_tensor_maps(const AttentionProblem& problem, CacheLines lines, ArgumentBytes& arguments) {
-  device::AttentionArguments& call = arguments.call();
-  TensorMaps& maps = arguments.maps();
-  const auto write = [&](std::size_t number, TensorRole role, device::TensorArgument& tensor) {
-    if (tensor.data == nullptr || tensor.aligned == 0) return;
-    tensor.aligned = write_map(problem, role, tensor, lines, maps.bytes[number]) ? 1 : 0;
-  };
-  write(0, TensorRole::kQ, call.q);
-  write(1, TensorRole::kK, call.k);
-  write(2, TensorRole::kV, call.v);
-  write(3, TensorRole::kDO, call.d_o);
+std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem, const TileShape& shape,
+                                                            device::AttentionArguments& call) {
+  const auto sized = [&](TensorRole role) { return problem::memory_shape_of(problem, role); };
+  MappedTensor last{&call.d_o, sized(TensorRole::kDO)};
+  if (shape.copied_operand >= 0) {
+    last.shape = {call.d_o.batch == 0 ? 1 : problem.batch, call.d_o.head == 0 ? 1 : problem.heads_q, problem.seq_q,
+                  problem.seq_kv};
+  }
+  return {MappedTensor{&call.q, sized(TensorRole::kQ)},
+          {&call.k, sized(TensorRole::kK)},
+          {&call.v, sized(TensorRole::kV)},
+          last};
+}
+
+void write_tensor_maps(const AttentionProblem& problem, const TileShape& shape, ArgumentBytes& arguments) {
+  const CacheLines lines = cache_lines(shape.family);
+  std::size_t number = 0;
+  for (const MappedTensor& mapped : mapped_tensors(problem, shape, arguments.call())) {
+    auto& map = arguments.maps().bytes[number++];
+    device::TensorArgument& tensor = *mapped.tensor;
+    if (tensor.data == nullptr || tensor.aligned == 0) continue;
+    tensor.aligned = write_map(problem.dtype, mapped.shape, tensor, lines, map) ? 1 : 0;
+  }
 }
 
 }  // namespace scoremod::backend::kernels

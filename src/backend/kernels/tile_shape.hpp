@@ -61,6 +61,10 @@ struct TileShape {
   /// multiprocessors; 0 where there is one block for each tile. An argument of the kernels, but for whether there are.
   int persistent_blocks = 0;
 
+  /// Of a forward of kHopper: the number of an operand whose tiles are copied ahead as those of k and v are, one that
+  /// varies along queries and keys (copied_operand()); -1 where none is.
+  int copied_operand = -1;
+
   /// Rows of tiles are taken in the order of the time that their states ask for, the longest first (of a fused
   /// backward, columns); without it as a causal mask has them. Of no text, but a launch.
   bool ordered = false;

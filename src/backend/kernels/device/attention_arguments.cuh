@@ -24,6 +24,8 @@ struct OperandArgument {
 };
 
 struct AttentionArguments {
+  /// Of a forward that kCopiesOperand, d_o is that operand: rows are its queries, dims its keys; strides of 0 where
+  /// batches or heads share them.
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit

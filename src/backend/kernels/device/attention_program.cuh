@@ -7,10 +7,11 @@
 #include "backend/kernels/device/attention_operand_targets.cuh"
 
 /*{forward}*/
-// The modified score, -inf where the key is masked. Unless kMasked, no element of the tile is.
-template <bool kMasked>
+// The modified score, -inf where the key is masked. Unless kMasked, no element of the tile is. Where kCopied, `copied`
+// is what would be read of the operand whose tiles are copied.
+template <bool kMasked, bool kCopied = false>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ float value_of(const Arguments& p, float score, int b, int h, int any_q,
-                                                      int any_kv) {
+                                                      int any_kv, float copied = 0.0f) {
   const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);

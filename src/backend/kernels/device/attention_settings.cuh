@@ -75,3 +75,6 @@ constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;
 // Of a Hopper forward: whether a block has tiles of queries one after the other, and how many it has room for.
 constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;
 constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;
+// Likewise: whether the numbers of an operand that varies along queries and keys are copied, a tile for each tile of
+// scores, as k and v are.
+constexpr bool kCopiesOperand = /*{copies_operand}*/ false /*{}*/;

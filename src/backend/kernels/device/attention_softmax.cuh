@@ -43,11 +43,21 @@ constexpr int kChains = 4;
 template <bool kMasked>
 constexpr bool kFindsLargest = kMasked || !kScoreIsValue || kMaxLogit;
 
+// Of an operand whose tiles are copied, the numbers for two neighbouring scores of a thread.
+struct CopiedPair {
+  float of[2];
+};
+// Where none is.
+struct NothingCopied {
+  static constexpr bool kThere = false;
+  SCOREMOD_MEMBER CopiedPair pair(int, int) const { return {}; }
+};
+
 // Turns products of q and k into values, -inf where masked, in exponent_unit()s; `top` becomes the largest of each row
 // of the thread's columns where kFindsLargest.
-template <bool kMasked>
+template <bool kMasked, class Copied>
 SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
-                              int h, int first_row, int first_key) {
+                              int h, int first_row, int first_key, const Copied& copied) {
   const int lane = threadIdx.x % 32, last_row = rows_of_head(p.call) - 1;
   const float factor = kScoreIsValue ? 1.0f : p.call.scale;
   if (kScoreIsValue && p.call.scale < 0.0f) {
@@ -66,13 +76,16 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
       const RowOwner of = owner_of(p.call, h, kPackedHeads && row > last_row ? last_row : row);
       float chains[2] = {-infinity(), -infinity()};
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const CopiedPair pair = copied.pair(half, n);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& x = scores.at[m][n][half * 2 + i];
-          x = value_of<kMasked>(p, x * factor, b, of.h, of.q, first_key + n * 8 + lane % 4 * 2 + i);
+          const int key = first_key + n * 8 + lane % 4 * 2 + i;
+          x = value_of<kMasked, Copied::kThere>(p, x * factor, b, of.h, of.q, key, pair.of[i]);
           if (kFindsLargest<kMasked>) chains[i] = fmaxf(chains[i], x);
         }
+      }
       top[m][half] = fmaxf(chains[0], chains[1]);
     }
 }
@@ -149,15 +162,16 @@ SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles
 }
 
 // Turns products of q and k into values; returns whether what was summed before is to be multiplied by the factors.
+template <class Copied = NothingCopied>
 SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows,
                                    float (&factors)[kRowTiles][2], bool partial, int b, int h, int first_row,
-                                   int first_key) {
+                                   int first_key, const Copied& copied = Copied{}) {
   float top[kRowTiles][2];
   if (partial) {
-    modify<true>(p, scores, top, b, h, first_row, first_key);
+    modify<true>(p, scores, top, b, h, first_row, first_key, copied);
     if (!kFindsLargest<false>) return raise_references<true>(p, scores, top, rows, factors);
   } else {
-    modify<false>(p, scores, top, b, h, first_row, first_key);
+    modify<false>(p, scores, top, b, h, first_row, first_key, copied);
   }
   return raise_references<kFindsLargest<false>>(p, scores, top, rows, factors);
 }

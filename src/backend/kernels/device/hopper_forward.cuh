@@ -12,7 +12,7 @@ SCOREMOD_FUNCTION void produce_forward(const MappedArguments& all, const Forward
   if (!walk.next(call, b, h)) return;
   fill_tile<kQueries, kDimQk>(tiles.q, call.q, all.q, tiles.q_full, b, h, query_tile * kQueries, queries_of(call, b));
   Ring<kStages> ring;
-  produce_keys(all, tiles, walk, ring, b, h);
+  produce_keys(all, tiles, walk, ring, b, h, query_tile);
 }
 
 SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& tiles, SoftmaxRows& rows, int b, int h,

@@ -25,7 +25,8 @@ struct ItemNote {
 
 struct ForwardTiles {
   Half *q, *k, *v;
-  Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty;
+  Half* copied;  // tiles of an operand, where kCopiesOperand
+  Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty, *copied_full, *copied_empty;
   // Where kPersistent: of each tile of q; of some items; and what the producers have taken.
   GivenItem* given;
   ItemNote* notes;
@@ -35,19 +36,23 @@ struct ForwardTiles {
 
   static constexpr int kQBytes = tile_bytes(kQueries, kDimQk);
   static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kVBytes = tile_bytes(kKeys, kDimV);
-  static constexpr int kBarriers = kQueryStages * kQBytes + kStages * (kKBytes + kVBytes);
+  static constexpr int kCopiedBytes = kCopiesOperand ? tile_bytes(kQueries, kKeys) : 0;
+  static constexpr int kBarriers = kQueryStages * kQBytes + kStages * (kKBytes + kVBytes + kCopiedBytes);
 
   SCOREMOD_MEMBER explicit ForwardTiles(unsigned char* shared) {
     q = (Half*)shared;
     k = (Half*)(shared + kQueryStages * kQBytes);
     v = k + kStages * kKBytes / 2;
+    copied = v + kStages * kVBytes / 2;
     q_full = (Barrier*)(shared + kBarriers);
     q_empty = q_full + kQueryStages;
     k_full = kPersistent ? q_empty + kQueryStages : q_empty;
     k_empty = k_full + kStages;
     v_full = k_empty + kStages;
     v_empty = v_full + kStages;
-    given = (GivenItem*)(v_empty + kStages);
+    copied_full = v_empty + kStages;
+    copied_empty = kCopiesOperand ? copied_full + kStages : copied_full;
+    given = (GivenItem*)(kCopiesOperand ? copied_empty + kStages : copied_empty);
     notes = (ItemNote*)(given + kQueryStages);
     taken = (int*)(notes + kNotes);
   }
@@ -62,6 +67,9 @@ struct ForwardTiles {
       begin_barrier(v_full + i, 1);
       begin_barrier(k_empty + i, kWarps);
       begin_barrier(v_empty + i, kWarps);
+      if (!kCopiesOperand) continue;
+      begin_barrier(copied_full + i, 1);
+      begin_barrier(copied_empty + i, kWarps);
     }
     publish_barriers();
   }
@@ -69,12 +77,22 @@ struct ForwardTiles {
 
 // One thread asks for all copies of boxes; the others of its group have nothing to do then.
 SCOREMOD_FUNCTION bool one_thread_copies(const AttentionArguments& call) {
-  return call.q.aligned && call.k.aligned && call.v.aligned;
+  return call.q.aligned && call.k.aligned && call.v.aligned && (!kCopiesOperand || call.d_o.aligned);
+}
+
+// The operand's numbers for a tile of scores.
+SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const ForwardTiles& tiles, const Ring<kStages>& ring,
+                                      int b, int h, int query_tile, int first_key) {
+  const AttentionArguments& call = all.rest.call;
+  wait_for(tiles.copied_empty + ring.stage, ring.phase ^ 1);
+  fill_tile<kQueries, kKeys>(tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2), call.d_o, all.d_o,
+                             tiles.copied_full + ring.stage, call.d_o.batch == 0 ? 0 : b, call.d_o.head == 0 ? 0 : h,
+                             query_tile * kQueries, call.seq_q, first_key, call.seq_kv);
 }
 
 // The tiles of keys from the walk's on.
 SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTiles& tiles, TileWalk<false>& walk,
-                                    Ring<kStages>& ring, int b, int h) {
+                                    Ring<kStages>& ring, int b, int h, int query_tile) {
   const AttentionArguments& call = all.rest.call;
   const int keys = keys_of(call, b);
   do {
@@ -82,11 +100,39 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
     wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimQk>(tiles.k + ring.stage * (ForwardTiles::kKBytes / 2), call.k, all.k,
                              tiles.k_full + ring.stage, b, head, first, keys);
+    if (kCopiesOperand) produce_copied(all, tiles, ring, b, h, query_tile, first);
     wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
     fill_tile<kKeys, kDimV>(tiles.v + ring.stage * (ForwardTiles::kVBytes / 2), call.v, all.v,
                             tiles.v_full + ring.stage, b, head, first, keys);
     ring.advance();
   } while (walk.next(call, b, h));
+}
+
+// A tile of an operand's numbers, as the thread reads those of its scores.
+struct CopiedTile {
+  static constexpr bool kThere = true;
+  Half* tile;
+
+  SCOREMOD_MEMBER CopiedPair pair(int half, int n) const {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + half * 8 + lane / 4;
+    const unsigned both = *(const unsigned*)(word_of_tile<kQueries>(tile, row, n * 8) + lane % 4 * 2);
+    return {{float_of((Half)(both & 0xffffu)), float_of((Half)(both >> 16))}};
+  }
+};
+
+// modify_tile() of the ring's tile of keys.
+SCOREMOD_FUNCTION bool modify_keys(const Arguments& p, const ForwardTiles& tiles, const Ring<kStages>& ring,
+                                   Sums<1, kKeys>& scores, SoftmaxRows& rows, float (&factors)[1][2], bool partial,
+                                   int b, int h, int first_query, int first_key) {
+  if constexpr (kCopiesOperand) {
+    wait_for(tiles.copied_full + ring.stage, ring.phase);
+    const CopiedTile copied{tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2)};
+    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key, copied);
+    leave(tiles.copied_empty + ring.stage);
+    return raised;
+  } else {
+    return modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+  }
 }
 
 // The rows of a group of consumers, over all tiles of keys from the walk's on. Their queries lie in tile `own`, and
@@ -110,7 +156,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   wait_for_products<0>();
   pin(scores.at[0]);
   leave(tiles.k_empty + ring.stage);
-  modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+  modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
   weigh(p, scores, rows, b, h, first_query, first_key);
   round_to_halves<kKeys>(weights, scores);
   while (more) {
@@ -134,7 +180,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     wait_for_products<1>();
     pin(scores.at[0]);
     leave(tiles.k_empty + ring.stage);
-    const bool raised = modify_tile(p, scores, rows, factors, partial, b, h, first_query, first_key);
+    const bool raised = modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
     // Exponentials, sums and roundings run beside each other where no branch is between them, and the registers that
     // weights are rounded to are free by now.
     wait_for_products<0>();

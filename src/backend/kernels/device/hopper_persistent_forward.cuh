@@ -44,7 +44,7 @@ SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTi
     if (!is_last && walk.next(call, item.b, item.h)) {
       fill_tile<kQueries, kDimQk>(tiles.q + stage * (ForwardTiles::kQBytes / 2), call.q, all.q, full, item.b, item.h,
                                   item.query_tile * kQueries, queries_of(call, item.b));
-      produce_keys(all, tiles, walk, ring, item.b, item.h);
+      produce_keys(all, tiles, walk, ring, item.b, item.h, item.query_tile);
     } else if (threadIdx.x == kThreads) {
       arrive(full);  // without a tile: its zeros and LSEs are to be written
     }

@@ -5,7 +5,7 @@
 #include "backend/kernels/device/attention_tiles.cuh"
 #include "backend/kernels/device/hopper_primitives.cuh"
 
-// The argument of a Hopper kernel; the others have the part from `rest` on.
+// The argument of a Hopper kernel; the others have the part from `rest` on. `d_o` of a forward is call.d_o there.
 struct MappedArguments {
   TensorMap q, k, v, d_o;
   Arguments rest;
@@ -44,11 +44,11 @@ SCOREMOD_FUNCTION Half* word_of_tile(Half* tile, int row, int dim) {
 }
 
 // By all producers, or by a warp of them: rows first, first + 1, ... of a batch and head. Those from `end` on are
-// zeros, or in a ragged tensor rows of the next sequences, which the mask leaves out. Completes a phase of `full`,
-// which one arrival does.
+// zeros, or in a ragged tensor rows of the next sequences, which the mask leaves out. Of each row kDim dims from
+// `first_dim` on; those from `end_dim` on are zeros. Completes a phase of `full`, which one arrival does.
 template <int kTileRows, int kDim, int kFillers = kGroup>
 SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
-                                 int h, int first, int end) {
+                                 int h, int first, int end, int first_dim = 0, int end_dim = kDim) {
   const int thread = (threadIdx.x - kThreads) % kFillers;
   if (tensor.aligned) {
     if (thread != 0) return;
@@ -59,15 +59,16 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
     for (int block = 0; block < blocks_of(kDim); ++block)
 #pragma unroll
       for (int row = 0; row < kTileRows; row += kBoxRows)
-        copy_box(tile + (block * kTileRows + row) * 64, &map, full, block * 64, from + row, h, batch);
+        copy_box(tile + (block * kTileRows + row) * 64, &map, full, first_dim + block * 64, from + row, h, batch);
     return;
   }
   const Rows from = rows_of(tensor, b, h);
 #pragma unroll 1
   for (int i = thread; i < kTileRows * padded(kDim); i += kFillers) {
     const int row = i / padded(kDim), dim = i % padded(kDim);
-    const bool there = first + row < end && dim < kDim;
-    *(word_of_tile<kTileRows>(tile, row, dim) + dim % 8) = there ? from.at(first + row)[dim * from.dim] : (Half)0;
+    const bool there = first + row < end && dim < kDim && first_dim + dim < end_dim;
+    *(word_of_tile<kTileRows>(tile, row, dim) + dim % 8) =
+        there ? from.at(first + row)[(first_dim + dim) * from.dim] : (Half)0;
   }
   publish_writes();
   if (kFillers == 32)

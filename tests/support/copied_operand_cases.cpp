@@ -1,0 +1,38 @@
+#include "support/copied_operand_cases.hpp"
+
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::test {
+
+checking::CheckCase copied_operand_case(const std::string& program, std::int64_t dim, DType dtype) {
+  checking::CheckCase test;
+  test.name = program;
+  AttentionProblem& problem = test.problem;
+  problem.batch = 2;
+  problem.heads_q = 2;
+  problem.heads_kv = 1;
+  problem.seq_q = 200;
+  problem.seq_kv = 384;
+  problem.dim_qk = problem.dim_v = dim;
+  problem.dtype = dtype;
+  problem.backward = false;
+  problem.program = Program::parse(program);
+  for (const OperandDecl& decl : problem.program.operands()) {
+    problem.operands.push_back(problem::default_spec(problem, decl));
+    if (decl.name == "x") problem.operands.back().dtype = dtype;
+  }
+  return test;
+}
+
+std::vector<checking::CheckCase> copied_operand_cases() {
+  return {copied_operand_case("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"),
+          copied_operand_case("operand x: f32 [b, q_idx, kv_idx]\nvalue = score * x\nkeep = kv_idx <= q_idx"),
+          copied_operand_case("operand s: f32 [h]\noperand x: f32 [b, h, q_idx, kv_idx]\n"
+                              "value = s * score + tanh(x) * x\nkeep = kv_idx % 3 != 1 | q_idx >= 100"),
+          copied_operand_case("operand d: i32 [b, kv_idx]\noperand x: f32 [q_idx, kv_idx]\nvalue = score + x\n"
+                              "keep = d >= 0"),
+          copied_operand_case("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x", 128, DType::kBF16),
+          copied_operand_case("operand x: f32 [b, q_idx, kv_idx]\nvalue = x - score\nkeep = x < 0.5", 256)};
+}
+
+}  // namespace scoremod::test

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check/check_case.hpp"
+
+namespace scoremod::test {
+
+/// A forward with an operand `x` in q's dtype, whose tiles Hopper kernels can copy ahead: some tiles of queries, of
+/// which the last is cut off, and of keys.
+checking::CheckCase copied_operand_case(const std::string& program, std::int64_t dim = 64, DType dtype = DType::kF16);
+
+/// x of every mixture of batches and heads, with and without a mask, beside other operands, and of several head dims.
+std::vector<checking::CheckCase> copied_operand_cases();
+
+}  // namespace scoremod::test
