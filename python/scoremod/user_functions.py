@@ -25,12 +25,27 @@ def check_callable(name, function):
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a function that is not Python's
         return
+    if not _binds(signature, arguments) and not _takes_itself(function, arguments):
+        raise WrongTypeError(
+            f"{name}: expected a function of ({', '.join(ARGUMENTS[name])}), found one of {signature}; a mask is passed as mask_mod, a modified score as score_mod"
+        )
+
+
+def _takes_itself(function, arguments):
+    """Whether a function that wraps another (functools.wraps), whose signature is taken for its own, takes so many arguments itself, and doesn't just
+    hand all on."""
+    if not hasattr(function, "__wrapped__") or not isinstance(function, types.FunctionType):
+        return False
+    own = inspect.signature(function, follow_wrapped=False)
+    return _binds(own, arguments) and next(iter(own.parameters.values())).kind != inspect.Parameter.VAR_POSITIONAL
+
+
+def _binds(signature, arguments):
     try:
         signature.bind(*range(arguments))
     except TypeError:
-        raise WrongTypeError(
-            f"{name}: expected a function of ({', '.join(ARGUMENTS[name])}), found one of {signature}; a mask is passed as mask_mod, a modified score as score_mod"
-        ) from None
+        return False
+    return True
 
 
 def captured(function):
