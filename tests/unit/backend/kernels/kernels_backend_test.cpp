@@ -390,12 +390,16 @@ TEST(KernelsBackend, ReadsFromTheCompilersReportThatProductsAreSerialized) {
   EXPECT_FALSE(kernels::serializes_products(
       "ptxas info    : (C7519) warpgroup.arrive is injected in around line 2694 by compiler to allow use of registers "
       "in GMMA in function 'hopper_forward'"));
+  EXPECT_FALSE(kernels::serializes_products("wgmma is used\nwhat is serialized is another line's"));
+  EXPECT_FALSE(kernels::serializes_products("serialized wgmma"));
 }
 
 TEST(KernelsBackend, ReadsSpillsFromTheCompilersReport) {
   EXPECT_EQ(kernels::spilled_bytes("    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), 0);
   EXPECT_EQ(
       kernels::spilled_bytes("0 bytes spill stores\n 24 bytes stack, 48 bytes spill stores, 24 bytes spill loads"), 48);
+  EXPECT_EQ(kernels::spilled_bytes("7 bytes spill stores"), 7);
+  EXPECT_EQ(kernels::spilled_bytes(" bytes spill stores"), 0);
 }
 
 }  // namespace
