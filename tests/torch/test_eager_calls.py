@@ -1,11 +1,13 @@
 """Eager calls of a kind that was seen before: the same numbers by the short way, and PyTorch's operators where there is more than a call."""
 
+import functools
 import threading
 
 import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention.flex_attention import and_masks, or_masks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import scoremod
@@ -429,3 +431,26 @@ def test_numbers_that_memory_holds_with_another_sign_are_read(tensors, random):
     d_o = torch.randn(q.shape, generator=random)
     gradients = [torch.autograd.grad(flex_attention(q, k, v), q, each)[0] for each in (d_o, torch._neg_view(-d_o), torch._efficientzerotensor(q.shape))]
     assert torch.equal(gradients[0], gradients[1]) and not gradients[2].any()
+
+
+_number = 1
+
+
+def test_what_library_functions_hold_is_looked_at(tensors):
+    """A function that PyTorch makes of the user's own, and one of the user's that has a library's name, hang on what the user's do."""
+    global _number
+    q, k, v = tensors
+
+    def window(b, h, q_idx, kv_idx):
+        return (q_idx - kv_idx).abs() < _number
+
+    @functools.wraps(torch.nn.functional.silu)
+    def scaled(score, b, h, q_idx, kv_idx):
+        return score * _number
+
+    for options in ({"mask_mod": and_masks(window, causal)}, {"mask_mod": or_masks(window, window)}, {"score_mod": scaled}):
+        results = []
+        for _number in (1, 1, 3):
+            results.append(flex_attention(q, k, v, **options))
+        afresh = {name: lambda *arguments, of=function: of(*arguments) for name, function in options.items()}
+        assert not torch.equal(results[1], results[2]) and torch.equal(results[2], flex_attention(q, k, v, **afresh))

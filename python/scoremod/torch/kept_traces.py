@@ -160,10 +160,12 @@ def _number_in(tensors, value):
 
 def _read_function(function, key, tensors, depth, arguments={}):
     """arguments: name -> object, of those that the function is called with each time."""
-    if _is_of_library(function.__module__ or ""):
+    code, namespace = function.__code__, function.__globals__
+    # By where its text is: functools.wraps gives a function of the user's the module of a library's.
+    is_of_library = _is_of_library(namespace.get("__name__") or "")
+    if is_of_library and function.__closure__ is None:
         key += (types.FunctionType, function)
         return
-    code, namespace = function.__code__, function.__globals__
     reads_elsewhere, names = _text_of(code)
     if depth > 8 or function.__dict__ or reads_elsewhere:  # attributes, too, are what a program may depend on
         raise _Unknown
@@ -176,7 +178,7 @@ def _read_function(function, key, tensors, depth, arguments={}):
         raise _Unknown from None
     for each in (*defaults, *keywords.values()):
         _read(each, key, tensors, depth + 1)
-    for name in names:
+    for name in () if is_of_library else names:
         if name in namespace:
             _read_variable(name, namespace[name], code, key, tensors, depth + 1)
         else:
