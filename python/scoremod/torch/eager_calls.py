@@ -15,6 +15,7 @@ from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
 from scoremod.torch.strides import empty_like, empty_output, lying_as, output_strides, taken, taken_operand
+from scoremod.torch.trace_modes import PRE_DISPATCH
 
 _MAX_KEPT = 1024
 _kept = {}
@@ -25,7 +26,6 @@ _count_modes = torch._C._len_torch_dispatch_stack
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _tracing_state = torch._C._get_tracing_state
 _STRIDED = torch.strided
-_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and the like trace
 
 
 def is_plain(*tensors):
@@ -36,7 +36,7 @@ def is_plain(*tensors):
     for tensor in tensors:  # a loop: all() with a generator takes a third longer, which each call would pay
         if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED or tensor.is_neg() or tensor._is_zerotensor():
             return False
-    return _peek() is None and _count_modes() == 0 and not _is_included(_PRE_DISPATCH) and forward_ad._current_level < 0 and _tracing_state() is None
+    return _peek() is None and _count_modes() == 0 and not _is_included(PRE_DISPATCH) and forward_ad._current_level < 0 and _tracing_state() is None
 
 
 def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):

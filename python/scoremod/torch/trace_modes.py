@@ -9,9 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 # What would read the number that a placeholder stands for.
 _READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
-
-
-_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and the like trace
 
 
 @contextlib.contextmanager
@@ -72,7 +70,7 @@ class Functions(TorchFunctionMode):
     def _unseen(self):
         """Without the modes of torch.export, which come before those of what lies below autograd and would keep placeholders as constants."""
         stack = contextlib.ExitStack()
-        if torch._C._dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH):
+        if torch._C._dispatch_tls_is_dispatch_key_included(PRE_DISPATCH):
             stack.enter_context(_disable_current_modes())
             stack.enter_context(Operations(self._tracer))
         return stack
