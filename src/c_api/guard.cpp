@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <system_error>
 
 #include "scoremod/error.hpp"
 
+#include "base/current_exception.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::c_api {
@@ -20,10 +20,6 @@ scoremod_status status_of(ErrorCode code) {
     case ErrorCode::kBug: return SCOREMOD_BUG;
   }
   return SCOREMOD_BUG;
-}
-
-void report(char** message, std::initializer_list<std::string_view> parts) noexcept {
-  if (message != nullptr) *message = copy_text(parts);
 }
 
 }  // namespace
@@ -49,25 +45,10 @@ void give(std::string_view text, char** destination) {
 }
 
 scoremod_status status_of_current_exception(char** message) noexcept {
-  try {
-    throw;
-  } catch (const Error& error) {
-    report(message, {error.what()});
-    return status_of(error.code());
-  } catch (const std::bad_alloc&) {
-    report(message, {"out of memory: the system refused an allocation; use a smaller problem or free memory"});
-    return SCOREMOD_ENVIRONMENT;
-  } catch (const std::system_error& error) {
-    report(message, {"the system refused what was asked of it, such as one more thread: ", error.what(),
-                     "; raise the limit that it has (ulimit -u, a container's limit of processes)"});
-    return SCOREMOD_ENVIRONMENT;
-  } catch (const std::exception& error) {
-    report(message, {"internal error, please report it: unexpected exception: ", error.what()});
-    return SCOREMOD_BUG;
-  } catch (...) {
-    report(message, {"internal error, please report it: an exception of no known type"});
-    return SCOREMOD_BUG;
-  }
+  return answer_current_exception([&](ErrorCode code, std::initializer_list<std::string_view> parts) {
+    if (message != nullptr) *message = copy_text(parts);
+    return status_of(code);
+  });
 }
 
 void require(const void* pointer, const char* name) {

@@ -7,6 +7,7 @@
 
 #include "scoremod/error.hpp"
 
+#include "base/current_exception.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::runtime {
@@ -36,22 +37,11 @@ Reply shut_down_reply() { return {ReplyStatus::kShutDown, "the queue was shut do
 
 Reply reply_of_current_exception() noexcept {
   try {
-    try {
-      throw;
-    } catch (const Error& error) {
-      return {status_of(error.code()), error.what()};
-    } catch (const std::bad_alloc&) {
-      return {ReplyStatus::kEnvironment,
-              "out of memory: the system refused an allocation; use a smaller problem or free memory"};
-    } catch (const std::system_error& error) {
-      return {ReplyStatus::kEnvironment,
-              concat("the system refused what was asked of it, such as one more thread: ", error.what(),
-                     "; raise the limit that it has (ulimit -u, a container's limit of processes)")};
-    } catch (const std::exception& error) {
-      return {ReplyStatus::kBug, concat("internal error, please report it: unexpected exception: ", error.what())};
-    } catch (...) {
-      return {ReplyStatus::kBug, "internal error, please report it: an exception of no known type"};
-    }
+    return answer_current_exception([](ErrorCode code, std::initializer_list<std::string_view> parts) {
+      Reply reply{status_of(code), {}};
+      for (const std::string_view part : parts) reply.message += part;
+      return reply;
+    });
   } catch (...) {
     return {ReplyStatus::kEnvironment, {}};  // no memory for the text itself
   }

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <exception>
+#include <initializer_list>
+#include <new>
+#include <string_view>
+#include <system_error>
+
+#include "scoremod/error.hpp"
+
+namespace scoremod {
+
+/// What callers who get no exceptions are told of the one that is being handled: answer(code, parts), where the parts
+/// of the message are valid during the call. Allocates nothing itself, for there may be no memory left.
+template <class Answer>
+auto answer_current_exception(const Answer& answer) {
+  using Parts = std::initializer_list<std::string_view>;
+  try {
+    throw;
+  } catch (const Error& error) {
+    return answer(error.code(), Parts{error.what()});
+  } catch (const std::bad_alloc&) {
+    return answer(ErrorCode::kEnvironment,
+                  Parts{"out of memory: the system refused an allocation; use a smaller problem or free memory"});
+  } catch (const std::system_error& error) {
+    return answer(ErrorCode::kEnvironment,
+                  Parts{"the system refused what was asked of it, such as one more thread: ", error.what(),
+                        "; raise the limit that it has (ulimit -u, a container's limit of processes)"});
+  } catch (const std::exception& error) {
+    return answer(ErrorCode::kBug, Parts{"internal error, please report it: unexpected exception: ", error.what()});
+  } catch (...) {
+    return answer(ErrorCode::kBug, Parts{"internal error, please report it: an exception of no known type"});
+  }
+}
+
+}  // namespace scoremod
