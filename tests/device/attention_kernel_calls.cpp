@@ -207,7 +207,7 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {
   const std::string line =
       concat(R"({"kind": "time", "case": ")", timed.name, shape.persistent_blocks > 0 ? "/persistent" : "",
-             shape.copied_operand >= 0 ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")",
+             shape.copied_operand ? "/copied" : "", R"(", "direction": ")", direction, R"(", "shape": ")",
              describe(shape), R"(", "ms": )", ms, "}");
   std::printf("%s\n", line.c_str());
   test::record_line(line);

@@ -279,7 +279,7 @@ TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
   expect_right(copying, test);
   expect_right(copying, test, poisoned);
   TileShape reading = copying;
-  reading.copied_operand = -1;
+  reading.copied_operand.reset();
   expect_same_bits(std::array{copying, reading}, test.problem, test.call);
   expect_same_bits(std::array{copying, reading}, test.problem, test.call, poisoned);
 }

@@ -53,7 +53,7 @@ TEST_P(CopyingAttentionKernelTimes, OfACase) {
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
   const TileShape copying = copying_hopper_shape(problem, copied_operand(problem).value());
   TileShape reading = copying;
-  reading.copied_operand = -1;
+  reading.copied_operand.reset();
   time_forwards(timed, {hopper_shapes(problem, Direction::kForward).front(), reading, copying});
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernelTimes,

@@ -18,6 +18,13 @@ namespace {
 /// Copies of 16 bytes have 8 halves.
 constexpr std::int64_t kWordHalves = 8;
 
+/// Whether copies of 16 bytes can take a tensor's rows, which have so many elements.
+bool has_aligned_rows(const device::TensorArgument& tensor, std::int64_t elements) {
+  return tensor.dim == 1 && elements % kWordHalves == 0 && tensor.batch % kWordHalves == 0 &&
+         tensor.head % kWordHalves == 0 && tensor.row % kWordHalves == 0 &&
+         reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+}
+
 /// The differences kv - q that a band keeps, in local indices, cut to what the sizes allow: beyond them every
 /// difference is alike, and sums with indices stay in i32.
 std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& mask, const IndexOffsets& offsets) {
@@ -63,9 +70,7 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
   tensor.head = shape.heads == 1 ? 0 : strides.head;
   tensor.row = shape.sequence == 1 ? 0 : strides.sequence;
   tensor.dim = shape.dim == 1 ? 0 : strides.dim;
-  tensor.aligned = tensor.dim == 1 && shape.dim % kWordHalves == 0 && tensor.batch % kWordHalves == 0 &&
-                   tensor.head % kWordHalves == 0 && tensor.row % kWordHalves == 0 &&
-                   reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  tensor.aligned = has_aligned_rows(tensor, shape.dim);
   const auto& places = addressing.offsets() ? addressing.offsets() : addressing.pages();
   if (!places) return tensor;
   tensor.count = static_cast<int>(addressing.offsets() ? shape.sequence : shape.batch);
@@ -91,8 +96,8 @@ device::TensorArgument copied_argument(const AttentionProblem& problem, std::uin
   tensor.batch = along[static_cast<std::size_t>(Axis::kBatch)];
   tensor.head = along[static_cast<std::size_t>(Axis::kHead)];
   tensor.row = along[static_cast<std::size_t>(Axis::kQuery)];
-  tensor.dim = 1;
-  tensor.aligned = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  tensor.dim = along[static_cast<std::size_t>(Axis::kKey)];
+  tensor.aligned = has_aligned_rows(tensor, problem.seq_kv);
   return tensor;
 }
 

@@ -57,7 +57,7 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
                                        std::span<const void* const> operands = {});
 
 /// An operand that varies along queries and keys, as a tensor whose rows are its queries and whose dims its keys.
-/// Strides are 0 where batches or heads share it.
+/// Strides are 0 where batches or heads share it; `data` may be null where only the layout matters.
 device::TensorArgument copied_argument(const AttentionProblem& problem, std::uint32_t operand, const void* data);
 
 /// What of a problem decides which branches of a text run: beside the text, what a structural key consists of.

@@ -80,7 +80,7 @@ std::string text_of_settings(const compiler::CompiledProblem& compiled, const Ti
                                              {"box_rows", kHopperBoxRows},
                                              {"persistent", flag(shape.persistent_blocks > 0)},
                                              {"query_stages", query_stages},
-                                             {"copies_operand", flag(shape.copied_operand >= 0)},
+                                             {"copies_operand", flag(shape.copied_operand.has_value())},
                                              {"split_keys", flag(shape.split_keys)},
                                              {"fused", flag(shape.fused)},
                                              {"dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]},

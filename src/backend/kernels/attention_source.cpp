@@ -44,12 +44,12 @@ DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction d
 
 /// `copied` is the number of the operand whose tiles are copied, if any.
 std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables,
-                             int copied) {
+                             std::optional<std::uint32_t> copied) {
   ProgramSource source(problem, program, OperandSizes::kArguments);
   read_tables(source, tables);
   for (NodeId id = 0; id < program.nodes().size(); ++id) {
     const Node& node = program.nodes()[id];
-    if (node.op == Op::kOperand && static_cast<int>(node.payload) == copied) source.offer(id, "kCopied", "copied");
+    if (node.op == Op::kOperand && node.payload == copied) source.offer(id, "kCopied", "copied");
   }
   const std::string statements = source.statements(forward_nodes(program));
   return fill(part(embedded::kAttentionProgram, "forward"), {{"linkage", linkage(program)},
@@ -167,7 +167,8 @@ void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled
   const bool hopper = is_hopper(shape.family);
   out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
   out.boolean(hopper)
-      .integer(shape.copied_operand)
+      .boolean(shape.copied_operand.has_value())
+      .integer(shape.copied_operand.value_or(0))
       .text(text_of_settings(compiled, shape, mask_knowledge(compiled, direction), operands));
   const std::vector<std::int64_t> columns =
       hopper ? hopper_product_columns(compiled.problem, direction, shape) : std::vector<std::int64_t>{};

@@ -138,7 +138,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double pairs = rows * static_cast<double>(tiles_of(p.seq_kv, shape.keys) * shape.keys);
   double products = direct.tiles * mask.run * pairs / kMeasuredPairs + direct.rows * rows / kMeasuredRows;
   products *= direct.dimless + (1 - direct.dimless) * static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const bool variant = shape.persistent_blocks > 0 || shape.fused || shape.ordered || shape.copied_operand >= 0;
+  const bool variant = shape.persistent_blocks > 0 || shape.fused || shape.ordered || shape.copied_operand;
   const bool small = hopper ? !variant && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
   if (p.dtype == DType::kF32) products *= kFloatProducts;
@@ -155,7 +155,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
   double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
   if (shape.ordered) part *= ordered_time_part(mask);
-  if (shape.copied_operand >= 0) part *= kOfCopied;
+  if (shape.copied_operand) part *= kOfCopied;
   return {part * milliseconds, std::move(source)};
 }
 

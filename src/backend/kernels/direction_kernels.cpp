@@ -253,10 +253,7 @@ ArgumentBytes DirectionKernels::arguments(const ForwardTensors& tensors, const C
   call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
   call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
   call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
-  if (shape_.copied_operand >= 0) {
-    const auto operand = static_cast<std::uint32_t>(shape_.copied_operand);
-    call.d_o = copied_argument(p, operand, tensors.operands[operand]);
-  }
+  if (const auto operand = shape_.copied_operand) call.d_o = copied_argument(p, *operand, tensors.operands[*operand]);
   call.lse = tensors.lse;
   call.max_logit = tensors.max_logit;
   return bytes;

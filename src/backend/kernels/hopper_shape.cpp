@@ -31,8 +31,6 @@ constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
 /// other masks took 1 to 1.01.
 constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
 constexpr int kOrderedTogether = 16;
-/// Copies of boxes have rows that begin at multiples of 16 bytes.
-constexpr std::int64_t kWordHalves = 8;
 /// Keys of the widest tile, and of a trial's.
 constexpr std::int64_t kHopperCopiedKeys = 128;
 /// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
@@ -48,18 +46,24 @@ std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
 
 /// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
 /// time to compile than wider products save.
-bool is_long(const Program& program, int copied_operand = -1) {
+bool is_long(const Program& program, std::optional<std::uint32_t> copied_operand = {}) {
   return node_costs(program, false, copied_operand).value >= kLongMilliseconds;
 }
 
-/// Of a forward: the one that was fastest on an H200, and the smaller one.
-std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
-  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+/// Two groups of threads and a tile of 128 by 128.
+TileShape square_shape() {
   TileShape shape;
   shape.family = Family::kHopper;
   shape.warps = 8;
   shape.queries = shape.keys = 128;
   shape.blocks = 1;
+  return shape;
+}
+
+/// Of a forward: the one that was fastest on an H200, and the smaller one.
+std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  TileShape shape = square_shape();
   if (widest <= 64) {
     shape.warps = 12;
     shape.queries = 192;
@@ -80,28 +84,27 @@ std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int6
   const auto stages = static_cast<std::size_t>(shape.stages);
   const std::size_t tiles = query_stages * tile_bytes(shape.queries, dim_qk) +
                             stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v));
-  if (shape.copied_operand >= 0) {
-    return kAlignment + tiles + stages * tile_bytes(shape.queries, shape.keys) +
-           (query_stages + 6 * stages) * kBarrierBytes;
-  }
-  if (shape.persistent_blocks == 0) return kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
+  std::size_t bytes = kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
+  if (shape.copied_operand) bytes += stages * (tile_bytes(shape.queries, shape.keys) + 2 * kBarrierBytes);
+  if (shape.persistent_blocks == 0) return bytes;
   // GivenItem and ItemNote of hopper_forward_tiles.cuh, and a number.
   constexpr std::size_t kGivenBytes = 20, kNoteBytes = 16, kNumberBytes = 4;
-  return kAlignment + tiles + (2 * query_stages + 4 * stages) * kBarrierBytes + query_stages * kGivenBytes +
-         (query_stages + 1) * kNoteBytes + kNumberBytes;
+  return bytes + query_stages * (kBarrierBytes + kGivenBytes) + (query_stages + 1) * kNoteBytes + kNumberBytes;
 }
 
 /// Whether an operand has a number for each query and key, in rows that copies of boxes take.
-bool is_copied(const AttentionProblem& problem, const OperandDecl& decl, const OperandSpec& spec) {
+bool is_copied(const AttentionProblem& problem, std::uint32_t operand) {
+  const OperandDecl& decl = problem.program.operands()[operand];
+  const OperandSpec& spec = problem::spec_of(problem, operand);
   const auto varies = [&](Axis axis) { return decl.axes[static_cast<std::size_t>(axis)]; };
   if (decl.is_table() || !varies(Axis::kQuery) || !varies(Axis::kKey) || spec.dtype != problem.dtype) return false;
-  const auto strides = problem::strides_of(spec);
   const std::size_t keys = spec.shape.size() - 1;
-  if (spec.shape[keys - 1] != problem.seq_q || spec.shape[keys] != problem.seq_kv || strides[keys] != 1) return false;
+  if (spec.shape[keys - 1] != problem.seq_q || spec.shape[keys] != problem.seq_kv) return false;
+  const auto strides = problem::strides_of(spec);
   for (std::size_t i = 0; i < keys; ++i) {
-    if (spec.shape[i] > 1 && (strides[i] <= 0 || strides[i] % kWordHalves != 0)) return false;
+    if (spec.shape[i] > 1 && strides[i] <= 0) return false;
   }
-  return true;
+  return copied_argument(problem, operand, nullptr).aligned != 0;
 }
 
 }  // namespace
@@ -115,11 +118,7 @@ std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction 
     return {larger, smaller};
   }
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  TileShape shape;
-  shape.family = Family::kHopper;
-  shape.warps = 8;
-  shape.queries = shape.keys = 128;
-  shape.blocks = 1;
+  TileShape shape = square_shape();
   const bool wide = widest > 128;
   const Program& program = problem.program;
   const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
@@ -172,21 +171,18 @@ std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& pr
 
 double ordered_time_part(const MaskWork& mask) { return mask.few_longest ? kOfFewLongest : kOfOtherRows; }
 
-std::optional<int> copied_operand(const AttentionProblem& problem) {
+std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem) {
   const bool dense = !problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.index_offsets;
   if (!dense || problem.seq_kv % kHopperCopiedKeys != 0) return std::nullopt;
-  const std::vector<OperandDecl>& decls = problem.program.operands();
-  for (std::size_t i = 0; i < decls.size(); ++i) {
-    const auto number = static_cast<std::uint32_t>(i);
-    if (is_copied(problem, decls[i], problem::spec_of(problem, number)) &&
-        hopper_forward_shared_bytes(copying_hopper_shape(problem, static_cast<int>(i)), problem.dim_qk,
-                                    problem.dim_v) <= kSharedBytes)
-      return static_cast<int>(i);
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
+    if (is_copied(problem, i) &&
+        hopper_forward_shared_bytes(copying_hopper_shape(problem, i), problem.dim_qk, problem.dim_v) <= kSharedBytes)
+      return i;
   }
   return std::nullopt;
 }
 
-TileShape copying_hopper_shape(const AttentionProblem& problem, int operand) {
+TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand) {
   auto [shape, smaller] = forward_shapes(problem);
   if (is_long(problem.program, operand)) shape = smaller;
   shape.copied_operand = operand;

@@ -40,9 +40,9 @@ double ordered_time_part(const MaskWork& mask);
 /// The operand whose tiles a forward of hopper_shapes() can copy ahead: one that has a number of its own for each query
 /// and key, in q's dtype. Rows must begin at multiples of 16 bytes, and keys be whole tiles, in which case rows of a
 /// trial do so, too. Nothing where there is none, or where shared memory has no room for two tiles of it.
-std::optional<int> copied_operand(const AttentionProblem& problem);
+std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem);
 /// That of a forward that copies it.
-TileShape copying_hopper_shape(const AttentionProblem& problem, int operand);
+TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand);
 
 /// That of a backward whose kernel of dk and dv makes dq too.
 TileShape hopper_fused_shape(const AttentionProblem& problem);

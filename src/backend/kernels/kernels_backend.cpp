@@ -123,15 +123,18 @@ class KernelsBackend final : public Backend {
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (against.empty()) {
       std::vector<TileShape> shapes = kernels::hopper_shapes(problem.problem, task.direction);
-      if (task.direction == Direction::kForward && target.device.multiprocessors > 0 &&
-          kernels::has_persistent_hopper_shape(problem.problem))
-        shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
-      add(shapes);
-      if (task.direction == Direction::kForward) add(kernels::ordered_hopper_shapes(problem, shapes));
-      if (const auto operand = kernels::copied_operand(problem.problem);
-          operand && task.direction == Direction::kForward)
-        add({kernels::copying_hopper_shape(problem.problem, *operand)});
-      if (task.direction == Direction::kBackward) add_fused(problem, task, target, candidates, reasons);
+      if (task.direction == Direction::kBackward) {
+        add(shapes);
+        add_fused(problem, task, target, candidates, reasons);
+      } else {
+        if (target.device.multiprocessors > 0 && kernels::has_persistent_hopper_shape(problem.problem))
+          shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
+        const std::vector<TileShape> ordered = kernels::ordered_hopper_shapes(problem, shapes);
+        if (const auto operand = kernels::copied_operand(problem.problem))
+          shapes.push_back(kernels::copying_hopper_shape(problem.problem, *operand));
+        add(shapes);
+        add(ordered);
+      }
     }
     if (have_no_sums(targets)) add(kernels::tile_shapes(problem.problem, task.direction));
     if (task.direction == Direction::kForward) add_few_queries(problem, task, target, candidates, reasons);
@@ -237,10 +240,7 @@ class KernelsBackend final : public Backend {
         task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk, " by ",
         to_string(shape.family), " kernels with tiles of ", shape.queries, "x", shape.keys,
         shape.persistent_blocks > 0 ? " by persistent blocks" : "", shape.ordered ? ", the longest rows first" : "",
-        shape.copied_operand >= 0
-            ? concat(", tiles of ", p.program.operands()[static_cast<std::size_t>(shape.copied_operand)].name,
-                     " copied")
-            : "",
+        shape.copied_operand ? concat(", tiles of ", p.program.operands()[*shape.copied_operand].name, " copied") : "",
         shape.fused ? ", dq added up beside dk and dv" : "", targets.empty() ? "" : ", with operands' gradients");
     candidate.notes = {candidate.label};
     candidate.workspace_bytes = cuda::with_room_to_align(made.workspace_bytes());

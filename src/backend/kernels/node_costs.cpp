@@ -75,7 +75,7 @@ double node_cost(const Node& node, const Program& program) {
   }
 }
 
-NodeCosts node_costs(const Program& program, bool evaluates_all, int copied_operand) {
+NodeCosts node_costs(const Program& program, bool evaluates_all, std::optional<std::uint32_t> copied_operand) {
   const std::vector<bool> of_keep = analysis::keep_nodes(program);
   const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
   std::vector<bool> of_value(program.nodes().size());
@@ -96,7 +96,7 @@ NodeCosts node_costs(const Program& program, bool evaluates_all, int copied_oper
     const analysis::Dependence& on = dependences[id];
     const int axes = on.on(Axis::kQuery) + on.on(Axis::kKey);
     const double evaluations = on.score || axes == 2 ? 1 : axes == 1 ? kAlongOneAxis : 0;
-    const bool copied = node.op == Op::kOperand && static_cast<int>(node.payload) == copied_operand;
+    const bool copied = node.op == Op::kOperand && node.payload == copied_operand;
     const double cost = evaluations * (copied ? kReadCopied : node_cost(node, program));
     if (of_value[id])
       costs.value += cost;

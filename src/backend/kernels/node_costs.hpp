@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "scoremod/program.hpp"
 
 namespace scoremod::backend::kernels {
@@ -17,6 +20,7 @@ double node_cost(const Node& node, const Program& program);
 /// Of the program that a direction's kernels evaluate, which read what they can from difference_tables() unless
 /// `evaluates_all`, and operand number `copied_operand`, if any, from tiles that are copied ahead. Nodes that vary
 /// along queries or keys alone are evaluated once for several scores, and those that vary along neither cost nothing.
-NodeCosts node_costs(const Program& program, bool evaluates_all = false, int copied_operand = -1);
+NodeCosts node_costs(const Program& program, bool evaluates_all = false,
+                     std::optional<std::uint32_t> copied_operand = {});
 
 }  // namespace scoremod::backend::kernels

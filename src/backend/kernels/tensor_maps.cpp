@@ -51,7 +51,7 @@ std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProbl
                                                             device::AttentionArguments& call) {
   const auto sized = [&](TensorRole role) { return problem::memory_shape_of(problem, role); };
   MappedTensor last{&call.d_o, sized(TensorRole::kDO)};
-  if (shape.copied_operand >= 0) {
+  if (shape.copied_operand) {
     last.shape = {call.d_o.batch == 0 ? 1 : problem.batch, call.d_o.head == 0 ? 1 : problem.heads_q, problem.seq_q,
                   problem.seq_kv};
   }

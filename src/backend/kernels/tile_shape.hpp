@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "scoremod/problem.hpp"
@@ -62,8 +63,8 @@ struct TileShape {
   int persistent_blocks = 0;
 
   /// Of a forward of kHopper: the number of an operand whose tiles are copied ahead as those of k and v are, one that
-  /// varies along queries and keys (copied_operand()); -1 where none is.
-  int copied_operand = -1;
+  /// varies along queries and keys (copied_operand()), if one is.
+  std::optional<std::uint32_t> copied_operand = std::nullopt;
 
   /// Rows of tiles are taken in the order of the time that their states ask for, the longest first (of a fused
   /// backward, columns); without it as a causal mask has them. Of no text, but a launch.

@@ -62,7 +62,7 @@ TEST(CopiedOperandOf, GivesTheBitsOfReads) {
     return test::emulated_forward_bits(by_batch, inputs, shape, static_cast<unsigned>(test::test_seed()));
   };
   TileShape reading = copying(problem);
-  reading.copied_operand = -1;
+  reading.copied_operand.reset();
   EXPECT_EQ(bits_of(copying(problem)), bits_of(reading));
 }
 
@@ -89,8 +89,8 @@ TEST(CopiedOperandFaultsDeathTest, AreSeen) {
 }
 
 TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
-  EXPECT_EQ(copied_operand(by_head.problem), 0);
-  EXPECT_EQ(copied_operand(of_all.problem), 1);
+  EXPECT_EQ(copied_operand(by_head.problem), 0U);
+  EXPECT_EQ(copied_operand(of_all.problem), 1U);
   const auto copied = [](const auto& change) {
     checking::CheckCase test = by_head;
     change(test.problem);
