@@ -11,6 +11,7 @@
 #include "scoremod/error.hpp"
 
 #include "base/canonical_bytes.hpp"
+#include "base/timeline.hpp"
 #include "plans/plan_cache.hpp"
 #include "plans/plan_store.hpp"
 #include "plans/plan_work.hpp"
@@ -87,6 +88,7 @@ plans::PlanOrRefusal<Artifact> kept(std::shared_ptr<const Artifact> artifact) {
 plans::PlanOrRefusal<Artifact> load_or_build(const backend::Backend& engine, const backend::Candidate& candidate,
                                              const backend::Target& target) {
   const std::shared_ptr<plans::PlanStore> store = plans::plan_store();
+  const TimedStep step("load or build", candidate.label);
   plans::CountedWork load(plans::WorkKind::kLoad);
   if (const auto stored = store->load(plans::RecordKind::kPlan, candidate.plan_key)) {
     try {
@@ -120,6 +122,7 @@ backend::BuildResult build_artifact(const backend::Backend& engine, const backen
   if (candidate.plan_key.empty()) return candidate.recipe->build(target);
   if (std::optional<std::string> words = known_refusal(engine, candidate)) return {nullptr, std::move(*words)};
   const plans::CountedWork build(plans::WorkKind::kBuild);
+  const TimedStep step("build", candidate.label);
   backend::BuildResult built = candidate.recipe->build(target);
   if (!built.artifact) {
     refusals().add(engine.name(), candidate.plan_key, built.refusal);

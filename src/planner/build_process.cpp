@@ -13,6 +13,7 @@
 #include "base/companion_file.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 #include "base/warning.hpp"
 #include "compiler/pipeline.hpp"
 #include "planner/artifacts.hpp"
@@ -91,6 +92,7 @@ BuildRequest build_request(const CompiledProblem& problem, const Task& task, con
 /// Why it failed; empty where it did not. It needs no device, and makes no context on one. Its store is this process's,
 /// whose folder a request could not name: JSON has no bytes that are not UTF-8, and the name of a folder may have any.
 std::string serve(const std::string& request, const Backend& engine) {
+  const TimedStep step("process beside", engine.name());
   const auto store = plans::plan_store();
   return run_child({program(),
                     {{"LD_LIBRARY_PATH", folders_of(engine)},

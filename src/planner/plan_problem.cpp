@@ -10,6 +10,7 @@
 #include "backend/unsupported.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -39,8 +40,12 @@ Request request_for(const CompileOptions& options, Level level, const Selection&
 std::optional<backend::Target> target_here(const backend::MemorySpace& memory, UnsupportedReason& reason) {
   try {
     backend::Target target;
-    target.ordinal = memory.current_device();
-    target.device = memory.describe();
+    {
+      const TimedStep step("describe the device");
+      target.ordinal = memory.current_device();
+      target.device = memory.describe();
+    }
+    const TimedStep step("make the context");
     target.context = memory.context();
     return target;
   } catch (const Error& error) {

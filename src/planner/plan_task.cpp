@@ -7,6 +7,7 @@
 
 #include "backend/unsupported.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 #include "planner/artifacts.hpp"
 #include "planner/autotune.hpp"
 #include "plans/plan_work.hpp"
@@ -60,6 +61,7 @@ class TaskPlanner {
 
  private:
   void gather() {
+    const TimedStep step("choose", direction());
     for (const Backend* engine : request_.backends) {
       if (!engine->offers(task_)) continue;
       EngineReasons reasons{engine, engine->objections(problem_, task_, request_.target)};
@@ -164,7 +166,10 @@ class TaskPlanner {
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
     considered.artifact = built.artifact;
-    plan = candidate.recipe->plan(std::move(built.artifact), request_.options);
+    {
+      const TimedStep step("load onto the device", candidate.label);
+      plan = candidate.recipe->plan(std::move(built.artifact), request_.options);
+    }
     considered.workspace_bytes = plan.workspace_bytes();
     if (!fits(considered, plan.workspace_bytes())) return false;
     return !is_verified(candidate) || is_right(considered);
@@ -199,6 +204,7 @@ class TaskPlanner {
   }
 
   verification::Verdict run_trial(const Considered& considered) {
+    const TimedStep step("trial", considered.candidate.label);
     const std::optional<Candidate> same = trial_candidate(considered, task_, *request_.target, trial_);
     if (!same) throw NoTrial{"the small problem to be verified has no candidate of the same structure"};
     backend::BuildResult built = obtain_artifact(*considered.engine, *same, *request_.target);
@@ -223,16 +229,16 @@ class TaskPlanner {
   }
 
   const backend::MemorySpace& memory() const { return request_.backends.front()->memory(); }
+  const char* direction() const { return task_.direction == backend::Direction::kForward ? "forward" : "backward"; }
 
   void name_direction() {
-    const char* direction = task_.direction == backend::Direction::kForward ? "forward" : "backward";
     for (EngineReasons& engine : answer_.reasons) {
       for (UnsupportedReason& reason : engine.reasons) {
-        if (reason.direction.empty()) reason.direction = direction;
+        if (reason.direction.empty()) reason.direction = direction();
       }
     }
     for (Considered& considered : answer_.considered) {
-      if (considered.refusal) considered.refusal->direction = direction;
+      if (considered.refusal) considered.refusal->direction = direction();
     }
   }
 

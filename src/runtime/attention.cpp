@@ -6,6 +6,7 @@
 #include "backend/backend.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
 #include "problem/implied_operands.hpp"
@@ -19,6 +20,7 @@ namespace {
 using backend::Backend;
 
 compiler::CompiledProblem compile_problem(const AttentionProblem& problem, const CompileOptions& options) {
+  const TimedStep step("compile the program");
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
   compiler::PipelineOptions pipeline;
   pipeline.disabled = options.disabled_passes;
@@ -141,6 +143,7 @@ std::vector<Support> support(const AttentionProblem& problem, const CompileOptio
 
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
   return with_memory("compile", [&] {
+    const TimedStep step("attention");
     const compiler::CompiledProblem compiled = compile_problem(problem, options);
     std::optional<planner::PlannedProblem> planned;
     if (serves_new_sizes(options)) planned = plan_at_hand(compiled, options);

@@ -5,6 +5,7 @@
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/fast_oracle.hpp"
 #include "base/element.hpp"
+#include "base/timeline.hpp"
 #include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
 #include "verification/trial_inputs.hpp"
@@ -60,7 +61,10 @@ void Trial::begin(backend::Direction direction) {
 }
 
 const compiler::CompiledProblem& Trial::problem() {
-  return problem_.get([&] { return trial_problem(subject_); });
+  return problem_.get([&] {
+    const TimedStep step("trial's host", "problem");
+    return trial_problem(subject_);
+  });
 }
 
 backend::CallParameters Trial::parameters() {
@@ -76,21 +80,29 @@ backend::CallParameters Trial::parameters() {
 }
 
 const ProblemInputs& Trial::inputs() {
-  return inputs_.get([&] { return trial_inputs(problem().problem, parameters()); });
+  return inputs_.get([&] {
+    const TimedStep step("trial's host", "inputs");
+    return trial_inputs(problem().problem, parameters());
+  });
 }
 
 const reference::ForwardResult<double>& Trial::forward_truth() {
-  return forward_truth_.get(
-      [&] { return reference::fast_forward(problem(), HostTensors(inputs()).tensors(), parameters()); });
+  return forward_truth_.get([&] {
+    const TimedStep step("trial's host", "oracle's forward");
+    return reference::fast_forward(problem(), HostTensors(inputs()).tensors(), parameters());
+  });
 }
 
 const reference::ForwardResult<float>& Trial::plain_forward() {
-  return plain_forward_.get(
-      [&] { return reference::forward<float>(problem(), HostTensors(inputs()).tensors(), parameters()); });
+  return plain_forward_.get([&] {
+    const TimedStep step("trial's host", "plain forward");
+    return reference::forward<float>(problem(), HostTensors(inputs()).tensors(), parameters());
+  });
 }
 
 const reference::BackwardResult<double>& Trial::backward_truth() {
   return backward_truth_.get([&] {
+    const TimedStep step("trial's host", "oracle's backward");
     HostTensors tensors(inputs());
     // What o has lost in memory is then no error of the backward's; the vectorized oracle takes its own o.
     if (problem().problem.given_deltas && tensors.give(problem().problem, forward_truth()))
@@ -101,6 +113,7 @@ const reference::BackwardResult<double>& Trial::backward_truth() {
 
 const reference::BackwardResult<float>& Trial::plain_backward() {
   return plain_backward_.get([&] {
+    const TimedStep step("trial's host", "plain backward");
     HostTensors tensors(inputs());
     if (problem().problem.given_deltas) tensors.give(problem().problem, forward_truth());
     return reference::backward<float>(problem(), tensors.tensors(), parameters());

@@ -3,12 +3,16 @@ process with an empty plan store; and how long a static answer takes, which buil
 planner chooses, and again on cudnn alone.
 
 usage: first_use.py REPORT.json [--machine TEXT] [--commit TEXT]
+       first_use.py --steps REPORT.json [MODIFIER...]
 
 A process that is not reported goes first: it reads the libraries from a disk that may be cold, and its time is `cold_s`.
 
 SCOREMOD_LIBRARY names libscoremod.so. The problem is batch 4, heads 16, 4096 x 4096, head dim 128, bf16. The report has for each modifier the process of the
 median first use, of --repeats (3) with stores of their own, and all their seconds; the second process, which finds a filled store; and the microseconds
 of a static answer (median of 50). The rounds go over all modifiers in turn, so that what else the machine does is not one modifier's.
+
+"steps" of a process is what it did when, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/environment.md), with a number for each thread of
+it and of the processes beside. `first_use.py --steps REPORT.json [MODIFIER...]` shows those of first uses.
 """
 
 import argparse
@@ -50,7 +54,7 @@ def compile_once(program, selection):
     attention = scoremod.Attention({**SIZES, "program": program}, **SELECTIONS[selection])
     seconds = time.perf_counter() - start
     work = scoremod.cache.statistics()
-    print(json.dumps({"seconds": seconds, "backend": attention.backend, "backward_backend": attention.backward_backend, **{k: work[k] for k in ("builds", "loads", "trials")}}))
+    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, "backend": attention.backend, "backward_backend": attention.backward_backend, **{k: work[k] for k in ("builds", "loads", "trials")}}))
 
 
 def static_microseconds(program):
@@ -67,11 +71,31 @@ def static_microseconds(program):
 
 def in_process(program, selection, store):
     # CUDA's own cache on the disk would make the second of two first uses fast.
-    environment = {**os.environ, "SCOREMOD_CACHE_DIR": store, "CUDA_CACHE_PATH": f"{store}/cuda"}
+    timeline = Path(store, "timeline.jsonl")
+    environment = {**os.environ, "SCOREMOD_CACHE_DIR": store, "CUDA_CACHE_PATH": f"{store}/cuda", "SCOREMOD_TIMELINE": str(timeline)}
+    timeline.unlink(missing_ok=True)
     done = subprocess.run([sys.executable, __file__, "--compile", program, "--selection", selection], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         return {"error": done.stderr.strip().splitlines()[-1]}
-    return json.loads(done.stdout)
+    answer = json.loads(done.stdout)
+    return {**answer, "steps": steps_of(timeline, answer.pop("start_ms"))}
+
+
+def steps_of(timeline, start_ms):
+    """In the order in which they began. Python's clock is the library's, CLOCK_MONOTONIC."""
+    steps = sorted(map(json.loads, timeline.read_text().splitlines()), key=lambda step: (step["begin_ms"], -step["end_ms"]))
+    threads = {}
+    return [{"step": step["step"], "what": step["what"], "begin_ms": round(step["begin_ms"] - start_ms, 1), "end_ms": round(step["end_ms"] - start_ms, 1),
+             "thread": threads.setdefault((step["process"], step["thread"]), len(threads))} for step in steps]
+
+
+def show_steps(report, modifiers):
+    for row in json.loads(Path(report).read_text())["results"]:
+        for selection in SELECTIONS.keys() & row.keys() if not modifiers or row["modifier"] in modifiers else []:
+            first = row[selection]["first"]
+            print(f"{row['modifier']}, {selection}: {first['seconds']:.2f} s")
+            for step in first["steps"]:
+                print(f"  {step['begin_ms']:7.1f} to {step['end_ms']:7.1f} ms, thread {step['thread']:2}: {step['step']} {step['what']}")
 
 
 def main():
@@ -82,10 +106,13 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--selections", nargs="+", choices=SELECTIONS, default=["chosen"])
     parser.add_argument("--compile")
+    parser.add_argument("--steps", nargs="+", metavar=("REPORT.json", "MODIFIER"))
     parser.add_argument("--selection", choices=SELECTIONS)
     arguments = parser.parse_args()
     if arguments.compile:
         return compile_once(arguments.compile, arguments.selection)
+    if arguments.steps:
+        return show_steps(arguments.steps[0], arguments.steps[1:])
     with tempfile.TemporaryDirectory() as store:
         cold = in_process("value = score * 2.0", "chosen", store)
     report = {"machine": arguments.machine, "commit": arguments.commit, "cores": os.cpu_count(), "cold_s": cold.get("seconds")}

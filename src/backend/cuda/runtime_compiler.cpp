@@ -6,6 +6,7 @@
 
 #include "backend/cuda/library.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -130,6 +131,17 @@ class Compilation {
   Program program_ = nullptr;
 };
 
+/// The names of the kernels that ptxas reports on.
+std::string kernels_of(const std::string& report) {
+  constexpr std::string_view kBefore = "Compiling entry function '";
+  std::string names;
+  for (std::size_t at = report.find(kBefore); at != std::string::npos; at = report.find(kBefore, at + 1)) {
+    const std::size_t begin = at + kBefore.size();
+    names += concat(names.empty() ? "" : ", ", report.substr(begin, report.find('\'', begin) - begin));
+  }
+  return names;
+}
+
 }  // namespace
 
 int compiler_version() {
@@ -140,6 +152,7 @@ int compiler_version() {
 
 std::string compile_kernels(const std::string& source, int compute_capability, std::string* report,
                             Instructions instructions) {
+  TimedStep step("NVRTC", concat(source.size(), " bytes of source"));
   const int arch = architecture(compute_capability);
   Compilation compilation(source);
   // A cubin runs on its own major version only; PTX is finished by the driver.
@@ -151,6 +164,7 @@ std::string compile_kernels(const std::string& source, int compute_capability, s
   compilation.compile(concat("--gpu-architecture=", binary ? "sm_" : "compute_", arch, own ? "a" : ""),
                       report != nullptr);
   if (report != nullptr) *report = compilation.log();
+  if (report != nullptr && step.is_written()) step.name(kernels_of(*report));
   return binary ? compilation.cubin() : compilation.ptx();
 }
 

@@ -9,7 +9,9 @@
 #include "backend/cudnn/graph/frontend_graph.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
+#include "backend/cudnn/graph/plan_key.hpp"
 #include "backend/cudnn/graph/refusal.hpp"
+#include "base/timeline.hpp"
 
 // The frontend finds cuDNN's functions through this handle.
 namespace cudnn_frontend {
@@ -151,6 +153,7 @@ BuildOutcome build(const AttentionGraph& spec, cudnnHandle_t handle, const Devic
 
 BuildOutcome build_in_turn(const AttentionGraph& spec, cudnnHandle_t handle, const DeviceProperties& device) {
   const std::lock_guard lock(construction_turns());
+  const TimedStep step("cuDNN's build", plan_label(spec));
   return outcome_of_build([&] { return build(spec, handle, device); });
 }
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/runtime_call.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 
 namespace scoremod::backend::cudnn {
 namespace {
@@ -39,6 +40,7 @@ void* handle_in(HandlesByContext& handles) {
   // It may be a thread's first call that is being captured.
   const cuda::RelaxedCapture relaxed;
   const std::lock_guard lock(construction_turns());
+  const TimedStep step("cudnnCreate");
   const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
   if (status == CUDNN_STATUS_SUCCESS) return handle;
   fail_environment("cudnnCreate: ", cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
