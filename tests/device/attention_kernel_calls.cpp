@@ -5,6 +5,7 @@
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -50,7 +51,8 @@ constexpr Timed kTimed[] = {
     {"t5 buckets", kBuckets},
     {"quotient", "value = score / (1.0 + abs(score))"},
     {"floor division", "value = score + f32((q_idx + kv_idx) // 7)"},
-    {"exponential", "value = score * exp(score)"},
+    // Of nothing that may overflow: rows that are not finite are done again, one by one.
+    {"exponential", "value = score * exp(-abs(score))"},
     {"logarithm", "value = log(1.5 + abs(score))"},
     {"sigmoid", "value = sigmoid(score)"},
     {"sine", "value = sin(score)"},
@@ -216,6 +218,14 @@ void record_time(const Timed& timed, const char* direction, const TileShape& sha
 std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction) {
   if (direction == Direction::kForward) return {};
   return operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+}
+
+TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets) {
+  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
+  if (has_differences(targets)) {
+    std::erase_if(shapes, [](const TileShape& shape) { return shape.key_step > kMaxDiagonalStep; });
+  }
+  return shapes.at(0);
 }
 
 std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,

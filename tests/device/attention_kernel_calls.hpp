@@ -73,6 +73,8 @@ const Call& call_of(const Timed& timed, const AttentionProblem& problem);
 
 /// The operands whose gradients a backward writes beside dq, dk and dv.
 std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction);
+/// The first of the backward's hopper_shapes() that has room for the targets' sums.
+TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets);
 /// Compiled, or from the store.
 std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
                                     const TileShape& shape);

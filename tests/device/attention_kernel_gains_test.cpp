@@ -16,7 +16,7 @@
 #include "backend/kernels/operand_source.hpp"
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
-#include "device/device_fixture.hpp"
+#include "device/attention_kernel_calls.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
@@ -175,9 +175,7 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
   ASSERT_FALSE(targets.empty());
-  std::vector<TileShape> shapes = hopper_shapes(compiled.problem, Direction::kBackward);
-  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
-  expect_right(test, compiled, targets, shapes.front());
+  expect_right(test, compiled, targets, hopper_backward_shape(compiled.problem, targets));
 }
 
 TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTimeWhereDqIsAddedUp) {

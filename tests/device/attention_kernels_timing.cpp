@@ -47,8 +47,12 @@ std::vector<TimedShape> timed_shapes() {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       if (!timed.learned) all.push_back({&timed, direction, tile_shape(problem, direction)});
       if (timed.learned && direction == Direction::kForward) continue;
-      if (hopper_objections(problem, direction, kHopper).empty())
-        all.push_back({&timed, direction, hopper_shapes(problem, direction).front()});
+      if (hopper_objections(problem, direction, kHopper).empty()) {
+        const bool forward = direction == Direction::kForward;
+        all.push_back({&timed, direction,
+                       forward ? hopper_shapes(problem, direction).front()
+                               : hopper_backward_shape(problem, targets_of(compiler::compile(problem), direction))});
+      }
       const bool fused = direction == Direction::kBackward && !timed.learned &&
                          hopper_objections(problem, direction, kHopper).empty() &&
                          hopper_fused_objections(problem).empty();

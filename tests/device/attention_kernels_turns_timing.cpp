@@ -112,9 +112,7 @@ TEST_P(LearnedAttentionKernelTimes, OfACase) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   if (cuda::current_compute_capability() != kHopper) GTEST_SKIP() << "no device of compute capability 9.0";
   const std::vector<OperandTarget> targets = targets_of(compiled, Direction::kBackward);
-  std::vector<TileShape> shapes = hopper_shapes(problem, Direction::kBackward);
-  if (has_differences(targets) && shapes.front().key_step > kMaxDiagonalStep) shapes.erase(shapes.begin());
-  shapes.resize(1);
+  std::vector<TileShape> shapes{hopper_backward_shape(problem, targets)};
   ASSERT_TRUE(hopper_fused_objections(problem, targets).empty());
   shapes.push_back(hopper_fused_shape(problem));
   if (shapes.back().dq_order != DqOrder::kFenceAtOnce) {

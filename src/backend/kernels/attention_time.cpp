@@ -31,9 +31,6 @@ constexpr Direct kHopperFused{2.1, 0.19, 0.22, 1, 1, 0.016, 1};
 constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
-/// Of a forward that copies tiles of an operand ahead, not measured yet: behind the one that reads each number, of
-/// whose time it is predicted to take 0.55.
-constexpr double kOfCopied = 1.02;
 /// Of the kernel that finds the states of tiles, for all scores: by intervals, and where they leave a tile undecided by
 /// its elements, beside the mask's own statements.
 constexpr double kStates = 0.05, kStatesOfElements = 0.9, kStatesLaunch = 0.016;
@@ -131,7 +128,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const AttentionProblem& p = problem.problem;
   const bool hopper = shape.family == Family::kHopper;
   const Direct& direct = direct_of(direction, shape);
-  const NodeCosts costs = node_costs(program_of(problem, direction));
+  const NodeCosts costs = node_costs(program_of(problem, direction), false, shape.copied_operand);
   const MaskKnowledge knowledge = mask_knowledge(problem, direction);
   // Whole tiles are run, whatever part of them there is.
   const double rows = static_cast<double>(p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries) * shape.queries);
@@ -155,7 +152,6 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const double milliseconds = launches + std::max(compute, memory_time(p, direction, rates));
   double part = shape.persistent_blocks > 0 ? persistent_time_part(problem, mask) : 1;
   if (shape.ordered) part *= ordered_time_part(mask);
-  if (shape.copied_operand) part *= kOfCopied;
   return {part * milliseconds, std::move(source)};
 }
 
