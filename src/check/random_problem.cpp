@@ -3,6 +3,8 @@
 #include <array>
 
 #include "check/random_program.hpp"
+#include "check/row_sample.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::checking {
@@ -31,6 +33,8 @@ void choose_sizes(Chooser& choose, const RandomProblemOptions& options, Attentio
   do {
     problem.seq_q = choose.chance(options.one_query_probability) ? 1 : choose.one_of(options.lengths);
     problem.seq_kv = choose.chance(0.3) ? problem.seq_q : choose.one_of(options.lengths);
+    // One key weighs 1 whatever its score: fewer of these than of others.
+    if (problem.seq_kv == 1 && choose.chance(0.6)) problem.seq_kv = choose.one_of(options.lengths);
     problem.batch = choose.between(1, 3);
     problem.heads_kv = choose.between(1, 3);
     problem.heads_q = problem.heads_kv * choose.between(1, 3);
@@ -100,7 +104,6 @@ void choose_operands(Chooser& choose, const RandomProgramOptions& options, Check
   }
 }
 
-/// Last, so that a seed draws the rest as it did before there were these.
 void choose_fields(Chooser& choose, const RandomProblemOptions& options, CheckCase& random) {
   AttentionProblem& problem = random.problem;
   if (choose.chance(options.lengths_probability)) {
@@ -180,49 +183,108 @@ void choose_float8_fields(Chooser& choose, AttentionProblem& problem) {
   if (choose.chance(0.5)) problem.dtype_gradients = choose.one_of(std::array{DType::kF32, DType::kF16, DType::kBF16});
 }
 
+void choose_offsets(Chooser& choose, CheckCase& random) {
+  IndexOffsets& offsets = random.call.offsets;
+  for (auto* offset : {&offsets.batch, &offsets.head, &offsets.query, &offsets.key})
+    *offset = static_cast<std::int32_t>(choose.between(0, kRandomIndexLimit - 1000));
+  random.problem.index_offsets = true;
+}
+
+/// Of a problem with its sizes.
+std::array<IndexRange, kAxisCount> index_ranges(const CheckCase& random) {
+  const AttentionProblem& problem = random.problem;
+  const IndexOffsets& offsets = random.call.offsets;
+  const auto range = [](std::int32_t first, std::int64_t count) {
+    return IndexRange{first, first + static_cast<std::int32_t>(count) - 1};
+  };
+  return {range(offsets.batch, problem.batch), range(offsets.head, problem.heads_q),
+          range(offsets.query, problem.seq_q), range(offsets.key, problem.seq_kv)};
+}
+
+void fill_row_class(RowClass rows, CheckCase& random) {
+  if (rows == RowClass::kOneKey) {
+    const double first = random.call.offsets.key;
+    const auto last = first + static_cast<double>(random.problem.seq_kv - 1);
+    random.fills.push_back({kRowKey, {FillKind::kUniform, first, last}});
+  } else if (rows == RowClass::kEmptyByTable) {
+    random.fills.push_back({kRowWeight, {FillKind::kUniform, 0, 2}});
+  }
+}
+
+/// Around the queries and keys of the problem: lengths are of whole sequences, of which offsets leave it a part.
+void fill_lengths(CheckCase& random) {
+  const AttentionProblem& problem = random.problem;
+  const auto fill = [&](const char* lengths, std::int32_t first, std::int64_t count) {
+    random.fills.push_back(
+        {lengths, {FillKind::kUniform, double(first), static_cast<double>(first) + static_cast<double>(count)}});
+  };
+  if (problem.lengths.q) fill(problem::kLengthsOfQueries, random.call.offsets.query, problem.seq_q);
+  if (problem.lengths.kv) fill(problem::kLengthsOfKeys, random.call.offsets.key, problem.seq_kv);
+}
+
+void choose_program(Chooser& choose, std::mt19937_64& random, const RandomProblemOptions& options, RowClass rows,
+                    CheckCase& out) {
+  RandomProgramOptions program;
+  program.max_nodes = static_cast<int>(choose.between(8, 40));
+  program.mask_probability = 0.55;
+  program.infinity_mask_probability = 0.2;
+  program.key_mask_probability = 0.7;
+  program.indices = index_ranges(out);
+  program.rows = rows;
+  if (choose.chance(options.shifted_value_probability))
+    program.value_shift = static_cast<float>(choose.between(-250, 300));
+  out.problem.program = random_program(random, program);
+  out.problem.operands.clear();
+  out.fills.clear();
+  choose_operands(choose, program, out);
+  fill_row_class(rows, out);
+  fill_lengths(out);
+}
+
+/// How often a program stays whose rows are all empty, one whose weights do not follow the scores, and one that keeps
+/// every key: what most programs do, and of which few are enough.
+constexpr double kEmptyShare = 0.03, kUntoldShare = 0.05, kWholeShare = 0.2;
+/// For problems whose sizes or fields allow nothing better.
+constexpr int kMostDraws = 12;
+
+/// The probability that the program stays.
+double share_kept(const CheckCase& random, RowClass rows) {
+  const RowSample sample = sample_rows(random);
+  if (sample.empty == sample.rows) return kEmptyShare;
+  // One key, which weighs 1 whatever its score, was meant.
+  if (rows == RowClass::kOneKey || random.problem.seq_kv == 1) return 1;
+  if (4 * sample.told_by_score < sample.rows) return kUntoldShare;
+  return 4 * sample.partly_kept < sample.rows ? kWholeShare : 1;
+}
+
 }  // namespace
 
-CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options) {
+CheckCase random_problem(std::uint64_t seed, const RandomProblemOptions& options) {
+  std::mt19937_64 random(seed);
   Chooser choose(random);
   CheckCase out;
+  out.seed = seed;
   AttentionProblem& problem = out.problem;
-  RandomProgramOptions program_options;
-  program_options.max_nodes = static_cast<int>(choose.between(8, 40));
-  program_options.infinity_mask_probability = 0.2;
-  if (choose.chance(options.shifted_value_probability)) {
-    program_options.value_shift = static_cast<float>(choose.between(-250, 300));
-  }
-  if (choose.chance(options.row_class_probability)) {
-    constexpr std::array kClasses{RowClass::kEmptyByBool, RowClass::kEmptyByTable, RowClass::kOneKey};
-    program_options.rows = choose.one_of(kClasses);
-  }
-  problem.program = random_program(random, program_options);
+  RowClass rows = RowClass::kAny;
+  if (choose.chance(options.row_class_probability))
+    rows = choose.one_of(std::array{RowClass::kEmptyByBool, RowClass::kEmptyByTable, RowClass::kOneKey});
   problem.dtype = choose.one_of(options.dtypes);
   problem.backward = choose.chance(options.backward_probability);
   problem.stats = problem.backward || choose.chance(0.5);
   choose_sizes(choose, options, problem);
   choose_layouts(choose, options.row_alignment, problem);
-  choose_operands(choose, program_options, out);
   if (choose.chance(0.3)) problem.scale = choose.one_of(std::array{0.01F, 0.5F, 1.0F, -0.3F});
-  if (choose.chance(0.3)) {
-    for (auto* offset :
-         {&out.call.offsets.batch, &out.call.offsets.head, &out.call.offsets.query, &out.call.offsets.key}) {
-      *offset = static_cast<std::int32_t>(choose.between(0, kRandomIndexLimit - 1000));
-    }
-    problem.index_offsets = true;
-  }
-  if (program_options.rows == RowClass::kOneKey) {
-    const double first = out.call.offsets.key;
-    out.fills.push_back({kRowKey, {FillKind::kUniform, first, first + static_cast<double>(problem.seq_kv - 1)}});
-  } else if (program_options.rows == RowClass::kEmptyByTable) {
-    out.fills.push_back({kRowWeight, {FillKind::kUniform, 0, 2}});
-  }
+  if (choose.chance(0.3)) choose_offsets(choose, out);
   // Where rows are of a class, engines without these fields are to run them, and a sink would hide how low they are.
-  if (program_options.rows == RowClass::kAny) {
+  if (rows == RowClass::kAny) {
     choose_fields(choose, options, out);
     choose_places(choose, options, problem);
     choose_float8_fields(choose, problem);
   }
+  int draws = 0;
+  do {
+    choose_program(choose, random, options, rows, out);
+  } while (++draws < kMostDraws && !choose.chance(share_kept(out, rows)));
   return out;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <random>
+#include <cstdint>
 #include <vector>
 
 #include "check/check_case.hpp"
@@ -35,7 +35,12 @@ struct RandomProblemOptions {
 };
 
 /// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,
-/// padded and permuted strides, operands of every kind, offsets, scales of both signs. Without a name and a seed.
-CheckCase random_problem(std::mt19937_64& random, const RandomProblemOptions& options = {});
+/// padded and permuted strides, operands of every kind, offsets, scales of both signs. Without a name; the inputs have
+/// the problem's seed.
+///
+/// Sizes, layouts and fields are drawn once, then programs for them, until one is kept. Of those that leave every row
+/// empty, whose weights do not follow the scores, or that keep every key, a share is (random_problem.cpp), so that most
+/// problems can show a fault.
+CheckCase random_problem(std::uint64_t seed, const RandomProblemOptions& options = {});
 
 }  // namespace scoremod::checking

@@ -66,8 +66,10 @@ class Generator {
   void make_leaves() {
     const double limit = options_.score_limit;
     score_ = keep({builder_.leaf(Op::kScore), Type::kF32, {-limit, limit, false, false}, true});
-    for (const Op op : {Op::kBatchIdx, Op::kHeadIdx, Op::kQueryIdx, Op::kKeyIdx}) {
-      keep({builder_.leaf(op), Type::kI32, {0, kRandomIndexLimit - 1, true, true}});
+    constexpr std::array kIndices{Op::kBatchIdx, Op::kHeadIdx, Op::kQueryIdx, Op::kKeyIdx};
+    for (std::size_t axis = 0; axis < kIndices.size(); ++axis) {
+      const auto [low, high] = options_.indices[axis];
+      key_ = keep({builder_.leaf(kIndices[axis]), Type::kI32, {double(low), double(high), true, true}});
     }
     if (options_.adjoint_roots) keep({builder_.leaf(Op::kUpstream), Type::kF32, {-1, 1, false, false}});
     const std::size_t operands = below(static_cast<std::size_t>(std::max(options_.max_operands, 0)) + 1);
@@ -290,8 +292,39 @@ class Generator {
     return score_;
   }
 
-  /// A bool that jumps only where the options allow it; index comparisons are made when there is none.
   NodeId condition() {
+    if (!(options_.key_mask_probability > 0) || !chance(options_.key_mask_probability)) return any_condition();
+    const NodeId of_key = key_condition();
+    if (!chance(0.3)) return of_key;
+    constexpr std::array kJoining{Op::kAnd, Op::kOr, Op::kXor};
+    const Op op = kJoining[below(kJoining.size())];
+    return allowed(op) ? builder_.make(op, {of_key, chance(0.5) ? key_condition() : any_condition()}) : of_key;
+  }
+
+  /// Whether something of the key's index is below, above or at a number that it may be on both sides of.
+  NodeId key_condition() {
+    constexpr std::array kOps{Op::kSub, Op::kSub, Op::kSub, Op::kAdd,      Op::kMul, Op::kMin,
+                              Op::kMax, Op::kMod, Op::kMod, Op::kFloorDiv, Op::kAbs};
+    Value of_key = key_;
+    for (std::size_t more = below(4); more > 0; --more) {
+      const Op op = kOps[below(kOps.size())];
+      std::vector<Value> args{of_key};
+      if (op != Op::kAbs) args.push_back(any(Type::kI32, op == Op::kMod || op == Op::kFloorDiv ? 0.9 : 0.2));
+      if (args.size() == 2 && op == Op::kSub && chance(0.5)) std::swap(args[0], args[1]);
+      if (!allowed(op) || !try_make(op, args)) continue;
+      const Value made = pool(Type::kI32).back();
+      if (made.range.low < made.range.high) of_key = made;
+    }
+    constexpr std::array kComparisons{Op::kGe, Op::kLt, Op::kLe, Op::kGt, Op::kGe,
+                                      Op::kLt, Op::kLe, Op::kGt, Op::kNe, Op::kEq};
+    const Op op = kComparisons[below(kComparisons.size())];
+    if (!allowed(op)) return any_condition();
+    const auto border = static_cast<std::int32_t>(std::floor(between(of_key.range.low, of_key.range.high + 1)));
+    return builder_.make(op, {of_key.node, builder_.constant(border)});
+  }
+
+  /// A bool that jumps only where the options allow it; index comparisons are made when there is none.
+  NodeId any_condition() {
     std::vector<Value>& made = pool(Type::kBool);
     if (!made.empty() && chance(0.7)) return made[made.size() - 1 - below(std::min<std::size_t>(made.size(), 4))].node;
     for (const Op op : {Op::kGe, Op::kLt, Op::kNe, Op::kLe, Op::kGt, Op::kEq}) {
@@ -324,6 +357,7 @@ class Generator {
   std::array<std::vector<Value>, 3> pools_;
   std::vector<std::uint32_t> tables_;
   Value score_;
+  Value key_;  // the last index
 };
 
 }  // namespace

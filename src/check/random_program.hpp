@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -34,11 +35,20 @@ inline constexpr const char *kRowKept = "row_kept", *kRowWeight = "row_weight", 
 /// Every i32 index leaf is taken to be in [0, kRandomIndexLimit), so a test's sizes plus offsets must stay below.
 inline constexpr std::int32_t kRandomIndexLimit = 4096;
 
+struct IndexRange {
+  std::int32_t low = 0, high = kRandomIndexLimit - 1;  ///< both included
+};
+
 struct RandomProgramOptions {
   /// The program has at most this many nodes, plus up to 12 for the roots.
   int max_nodes = 40;
   /// Whether there is a mask: the probability of a keep root.
   double mask_probability = 0.5;
+  /// The probability that a mask compares something of the key's index with a number within its range, so that it keeps
+  /// some of the keys where `indices` are those of a problem.
+  double key_mask_probability = 0;
+  /// By axis: where the global indices are.
+  std::array<IndexRange, kAxisCount> indices;
   /// The probability that the value is select(condition, value, -inf): a mask in the score_mod.
   double infinity_mask_probability = 0;
   /// Operands declared, at most; each is a broadcast operand over any subset of the axes, of any type, or a table.
@@ -50,7 +60,7 @@ struct RandomProgramOptions {
   std::vector<Op> ops;
   Continuity continuity = Continuity::kContinuous;
   /// Tame: with scores within score_limit, f32 operands within float_limit, i32 operands within [int_low, int_high] and
-  /// indices below kRandomIndexLimit no intermediate value is infinite, NaN or ill-conditioned, no i32 wraps, and the
+  /// indices within `indices` no intermediate value is infinite, NaN or ill-conditioned, no i32 wraps, and the
   /// value is within value_limit. Otherwise anything goes, inf, NaN and INT_MIN constants included.
   bool tame = true;
   double score_limit = 40;

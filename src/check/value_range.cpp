@@ -96,6 +96,14 @@ std::optional<ValueRange> number_binary(Op op, const ValueRange& x, const ValueR
   }
 }
 
+/// Both round down, and a remainder has the divisor's sign.
+std::optional<ValueRange> int_quotient(Op op, const ValueRange& x, const ValueRange& y) {
+  if (y.low < 1) return number_binary(op, x, y);
+  if (op == Op::kMod) return hull({0, x.low < 0 ? y.high - 1 : std::min(x.high, y.high - 1)});
+  return hull(
+      {std::floor(x.low / y.low), std::floor(x.low / y.high), std::floor(x.high / y.low), std::floor(x.high / y.high)});
+}
+
 std::optional<ValueRange> int_unary(Op op, const ValueRange& x) {
   switch (op) {
     case Op::kNeg: return hull({-x.high, -x.low});
@@ -122,6 +130,8 @@ std::optional<ValueRange> bounds(Op op, Type result_type, std::span<const Type> 
     case ir::Signature::kIntBinary:
       // An f32 modulo something small has few right digits.
       if (op == Op::kMod && result_type == Type::kF32 && args[1].low < 0.1 && args[1].high > -0.1) return std::nullopt;
+      if (result_type == Type::kI32 && (op == Op::kMod || op == Op::kFloorDiv))
+        return int_quotient(op, args[0], args[1]);
       return number_binary(op, args[0], args[1]);
     case ir::Signature::kSelect:
       return hull({std::min(args[1].low, args[2].low), std::max(args[1].high, args[2].high)});

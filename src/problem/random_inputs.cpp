@@ -9,6 +9,7 @@
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"
+#include "problem/random_operands.hpp"
 #include "problem/strided_tensor.hpp"
 
 namespace scoremod {
@@ -219,6 +220,37 @@ std::vector<std::byte> fill_tensor(const StridedTensor& tensor, const Fill& fill
   return bytes;
 }
 
+/// Fills tensors of a problem that has its implied operands, as the options say.
+class Filler {
+ public:
+  Filler(const AttentionProblem& problem, const RandomInputOptions& options) : problem_(problem), options_(options) {
+    for (const FillOverride& entry : options.overrides) default_fill(problem, entry.tensor);
+  }
+
+  std::vector<std::byte> operator()(const StridedTensor& tensor) const {
+    Fill fill = default_fill(problem_, tensor.name);
+    for (const FillOverride& entry : options_.overrides) {
+      if (entry.tensor != tensor.name) continue;
+      check_override(tensor, entry.fill);
+      fill = entry.fill;
+    }
+    return fill_tensor(tensor, fill, options_.seed);
+  }
+
+  std::vector<OwnedOperand> operands() const {
+    std::vector<OwnedOperand> made;
+    for (std::uint32_t i = 0; i < problem_.program.operands().size(); ++i) {
+      const OperandSpec& spec = problem::spec_of(problem_, i);
+      made.push_back({spec.name, (*this)(problem::tensor_of(spec.name, spec))});
+    }
+    return made;
+  }
+
+ private:
+  const AttentionProblem& problem_;
+  const RandomInputOptions& options_;
+};
+
 }  // namespace
 
 std::vector<OperandBuffer> ProblemInputs::operand_buffers() const {
@@ -247,27 +279,19 @@ Fill default_fill(const AttentionProblem& given, const std::string& tensor) {
 ProblemInputs random_inputs(const AttentionProblem& given, const RandomInputOptions& options) {
   validate(given);
   const AttentionProblem problem = problem::with_implied_operands(given);
-  for (const FillOverride& entry : options.overrides) default_fill(problem, entry.tensor);
-  const auto make = [&](const StridedTensor& tensor) {
-    Fill fill = default_fill(problem, tensor.name);
-    for (const FillOverride& entry : options.overrides) {
-      if (entry.tensor != tensor.name) continue;
-      check_override(tensor, entry.fill);
-      fill = entry.fill;
-    }
-    return fill_tensor(tensor, fill, options.seed);
-  };
+  const Filler fill(problem, options);
   using problem::TensorRole;
   ProblemInputs inputs;
-  inputs.q = make(problem::tensor_of("q", problem, TensorRole::kQ));
-  inputs.k = make(problem::tensor_of("k", problem, TensorRole::kK));
-  inputs.v = make(problem::tensor_of("v", problem, TensorRole::kV));
-  inputs.d_o = make(problem::tensor_of("d_o", problem, TensorRole::kDO));
-  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    const OperandSpec& spec = problem::spec_of(problem, i);
-    inputs.operands.push_back({spec.name, make(problem::tensor_of(spec.name, spec))});
-  }
+  inputs.q = fill(problem::tensor_of("q", problem, TensorRole::kQ));
+  inputs.k = fill(problem::tensor_of("k", problem, TensorRole::kK));
+  inputs.v = fill(problem::tensor_of("v", problem, TensorRole::kV));
+  inputs.d_o = fill(problem::tensor_of("d_o", problem, TensorRole::kDO));
+  inputs.operands = fill.operands();
   return inputs;
+}
+
+std::vector<OwnedOperand> problem::random_operands(const AttentionProblem& problem, const RandomInputOptions& options) {
+  return Filler(problem, options).operands();
 }
 
 }  // namespace scoremod

@@ -2,7 +2,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <random>
 
 #include "scoremod/inputs.hpp"
 #include "scoremod/zoo.hpp"
@@ -340,14 +339,12 @@ class RandomAttentionKernels : public test::OnDevice, public ::testing::WithPara
 
 TEST_P(RandomAttentionKernels, AreRight) {
   const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(GetParam());
-  std::mt19937_64 random(seed);
   checking::RandomProblemOptions options;
   options.dtypes = {kDTypes.begin(), kDTypes.end()};
   options.max_scores = 40000;
   options.ragged_probability = options.paged_probability = options.output_dtype_probability = 0.2;
   options.gradient_layout_probability = 0.3;
-  checking::CheckCase test = checking::random_problem(random, options);
-  test.seed = seed;
+  checking::CheckCase test = checking::random_problem(seed, options);
   test.name = concat("seed ", seed);
   for (const Kernels kernels : kAllKernels) expect_right(kernels, test);
 }

@@ -193,6 +193,31 @@ TEST(RandomProgram, FollowsItsOptions) {
   EXPECT_GT(largest, 50u);
 }
 
+TEST(RandomProgram, MasksOfTheKeyMostlyKeepSomeKeys) {
+  RandomProgramOptions options;
+  options.mask_probability = options.key_mask_probability = 1;
+  options.indices[2] = {100, 139};
+  options.indices[3] = {1000, 1059};
+  const auto partly_kept = [&] {
+    int found = 0;
+    for (std::uint64_t seed = 0; seed < 500; ++seed) {
+      std::mt19937_64 random(seed);
+      const Program program = random_program(random, options);
+      int kept = 0;
+      Element<float> element = element_of<float>(program, seed, options);
+      element.q = 100 + static_cast<std::int32_t>(seed % 40);
+      for (element.kv = 1000; element.kv < 1060; ++element.kv) kept += interpret(program, element)[program.keep()].b;
+      found += kept > 0 && kept < 60 ? 1 : 0;
+    }
+    return found;
+  };
+  const int of_key = partly_kept();
+  options.key_mask_probability = 0;
+  const int of_anything = partly_kept();
+  EXPECT_GT(of_key, 200);
+  EXPECT_LT(of_anything, 100);
+}
+
 TEST(RandomProgram, IsAFunctionOfTheSeed) {
   std::set<std::string> texts;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
