@@ -13,18 +13,6 @@ namespace {
 namespace reference = backend::reference;
 using problem::TensorRole;
 
-/// A sum in float32: its value, and the square of what its roundings may move it by. Each product and each partial sum
-/// is rounded.
-struct RoundedSum {
-  double value = 0, magnitude = 0, square_move = 0;
-
-  void add(double term) {
-    value += term;
-    magnitude += std::abs(term);
-    square_move += square(kFloatRoundoff * term) + square(kFloatRoundoff * value);
-  }
-};
-
 std::vector<double> given_o(const AttentionProblem& problem, const reference::InputTensors& inputs) {
   if (inputs.o == nullptr || !problem.given_deltas) return {};
   return reference::load_dense<double>(problem, TensorRole::kO, inputs.o, inputs.operands);
@@ -83,7 +71,8 @@ void GradientBand::add_row(std::int64_t b, std::int64_t h, std::int64_t i) {
   double delta_square = 0;
   for (std::size_t d = 0; d < rows_.o().size(); ++d) {
     delta.add(d_o[d] * (given != nullptr ? given[d] : rows_.o()[d]));
-    if (given == nullptr) delta_square += square(store_o_ * d_o[d] * rows_.o()[d]);
+    if (given != nullptr) continue;
+    delta_square += square(store_o_ * d_o[d] * rows_.o()[d]) + square(d_o[d]) * rows_.o_sums()[d].square_move;
   }
   for (std::int64_t j = 0; j < rows_.problem.seq_kv; ++j) {
     Key& key = rows_.keys()[static_cast<std::size_t>(j)];

@@ -27,9 +27,10 @@ namespace scoremod::checking {
 ///   sum of P times the part of e(v) that they make, not the root of squares; and the LSE has f (1 + max(1, LSE - the
 ///   row's largest value)) for its own exponentials and logarithm
 /// - the largest value: the furthest that a key's delta takes it, and 4 u (1 + |it|) as the LSE
-/// - o: the weights' moves times |V|; epsilon |o|; w |o| for its store; of eight bits, all that times 'scale_o'. Its
-///   largest magnitude: the largest of these moves, without the store
-/// - dP: u (dP). D: the weights' moves times |dP|; epsilon |D|; w |dO_d o_d| for each stored o_d; u (D)
+/// - o: the weights' moves times |V|; u (o); epsilon |o|; w |o| for its store; of eight bits, all that times
+///   'scale_o'. Its largest magnitude: the largest of these moves, without the store
+/// - dP: u (dP). D: the weights' moves times |dP|; epsilon |D|; w |dO_d o_d| for each stored o_d, and |dO_d| u (o_d);
+///   u (D)
 /// - g = P (dP - D): for the key alone, P times the root of ((delta + 4 u) (dP - D))^2 plus dP's move squared; for the
 ///   row as a whole, P times D's move, and |g| times the LSE's
 /// - d_score(s, g), and an operand's adjoint in the same way: e(d_score) + |d_score(s, move of g)|

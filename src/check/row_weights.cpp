@@ -36,7 +36,8 @@ RowWeights::RowWeights(const compiler::CompiledProblem& compiled, const referenc
       program_error_(problem.program),
       function_program_error_(problem.program, function_error_),
       keys_(static_cast<std::size_t>(problem.seq_kv)),
-      o_(static_cast<std::size_t>(problem.dim_v)),
+      o_sums_(static_cast<std::size_t>(problem.dim_v)),
+      o_(o_sums_.size()),
       o_move_(o_.size()),
       o_magnitude_(o_.size()) {}
 
@@ -141,9 +142,9 @@ double RowWeights::move_of_largest(double maximum) const {
 }
 
 void RowWeights::output_row(std::int64_t b, std::int64_t h) {
-  std::fill(o_.begin(), o_.end(), 0);
-  std::fill(o_move_.begin(), o_move_.end(), 0);
-  std::fill(o_magnitude_.begin(), o_magnitude_.end(), 0);
+  std::ranges::fill(o_sums_, RoundedSum());
+  std::ranges::fill(o_move_, 0);
+  std::ranges::fill(o_magnitude_, 0);
   for (std::int64_t j = 0; j < problem.seq_kv; ++j) {
     const Key& key = keys_[static_cast<std::size_t>(j)];
     if (!key.possible) continue;
@@ -151,14 +152,15 @@ void RowWeights::output_row(std::int64_t b, std::int64_t h) {
     const double move = key.share * weight_move(key);
     if (key.share == 0) continue;
     for (std::size_t d = 0; d < o_.size(); ++d) {
-      if (key.kept) o_[d] += key.share * key.weight * v_row[d];
+      if (key.kept) o_sums_[d].add(key.share * key.weight * v_row[d]);
       o_move_[d] += square(move * v_row[d]);
       o_magnitude_[d] += key.share * key.weight * std::abs(v_row[d]);
     }
   }
   // Weights may be divided by their sum only in the end.
   for (std::size_t d = 0; d < o_.size(); ++d) {
-    const double move = std::sqrt(o_move_[d]) + moves_.weight * std::abs(o_[d]);
+    o_[d] = o_sums_[d].value;
+    const double move = std::sqrt(o_move_[d] + o_sums_[d].square_move) + moves_.weight * std::abs(o_[d]);
     o_move_[d] = unless_overflow(o_magnitude_[d] * std::exp(log_sum_), move);
   }
 }

@@ -7,25 +7,17 @@
 
 #include "backend/reference/interpreter.hpp"
 #include "backend/reference/naive_attention.hpp"
+#include "check/rounded_sum.hpp"
 #include "check/rounding_band.hpp"
 #include "check/running_error.hpp"
 #include "problem/call_dropout.hpp"
 
 namespace scoremod::checking {
 
-inline constexpr double kFloatRoundoff = 0x1p-24;
 /// Of the operations around a program's value or adjoint: a difference and a change of base, or two products.
 inline constexpr double kOperations = 2 * kFloatRoundoff;
 /// Of a weight: its exponential, its sum and its quotient.
 inline constexpr double kWeight = 4 * kFloatRoundoff;
-
-inline double square(double x) { return x * x; }
-
-/// The move of a float32 sum whose terms have this magnitude: without bound where the sum may overflow on the way,
-/// which depends on the order.
-inline double unless_overflow(double magnitude, double move) {
-  return magnitude > std::numeric_limits<float>::max() ? std::numeric_limits<double>::infinity() : move;
-}
 
 /// One key of a row: its softmax weight, or for a key that rounding may bring in the weight it would have, and its
 /// moves.
@@ -70,6 +62,8 @@ class RowWeights {
   double sink_distance() const { return sink_distance_; }
   const std::vector<double>& o() const { return o_; }
   const std::vector<double>& o_moves() const { return o_move_; }
+  /// The sums that o is, whose roundings are a part of its moves.
+  const std::vector<RoundedSum>& o_sums() const { return o_sums_; }
   /// A weight's, with that of its store.
   double weight_move(const Key& key) const { return key.weight * (key.value_move + kWeight + store) + smallest_weight; }
 
@@ -111,6 +105,7 @@ class RowWeights {
   bool is_empty_ = false;
   double lse_move_ = 0, max_logit_move_ = 0, sink_weight_ = 0, sink_distance_ = 0;
   double log_sum_ = 0;  ///< the LSE less the maximum
+  std::vector<RoundedSum> o_sums_;
   std::vector<double> o_, o_move_, o_magnitude_;
 };
 

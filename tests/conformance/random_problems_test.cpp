@@ -36,6 +36,32 @@ TEST_P(RandomProblems, ConformToTheOracle) {
   }
 }
 
+/// An output of 0.17 that is the sum of 200 values near 1: what float32 rounds that sum to on the way was more than the
+/// band, and the plain evaluation's happened to cancel. (Problem 36 of seed 5016000.)
+TEST(FoundProblems, AnOutputThatCancelsConforms) {
+  checking::CheckCase made;
+  AttentionProblem& problem = made.problem;
+  problem.batch = 2;
+  problem.heads_q = 9;
+  problem.heads_kv = 3;
+  problem.seq_q = problem.dim_qk = problem.dim_v = 1;
+  problem.seq_kv = 200;
+  problem.dtype = DType::kF32;
+  problem.k = problem.v = problem.o = {Layout::kSBHD, {}};
+  problem.scale = 1;
+  problem.stats = problem.index_offsets = true;
+  problem.program = Program::parse(
+      "table x0: f32 rank 1\n"
+      "let %0 = min(gelu_tanh(sigmoid(score)) * 0.98288286, x0[15])\n"
+      "let %1 = gelu(%0)\n"
+      "value = select(q_idx >= b, %1 * softplus(%0) * %0 + %1, -inf)");
+  problem.operands = {{"x0", DType::kF16, {12}, {}}};
+  made.fills = {{"x0", {FillKind::kUniform, -2, 2}}};
+  made.call.offsets = {2017, 555, 2471, 659};
+  made.seed = 5016036;
+  for (const std::string& backend : test::tested_backends()) test::expect_conforms(backend, made);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shards, RandomProblems, ::testing::Range(0, kShards));
 
 }  // namespace

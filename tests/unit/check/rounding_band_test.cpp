@@ -76,6 +76,29 @@ TEST(RoundingBand, LeavesOutTheRoundingOfAnLseThatIsNotRead) {
   EXPECT_LT(dv_band(false), 1e-5);
 }
 
+/// Keys of equal weights whose values cancel in the end: what the sum is rounded to on the way is larger than all else.
+TEST(RoundingBand, HoldsTheRoundingsOfTheOutputsOwnSum) {
+  const compiler::CompiledProblem compiled = one_row("0.0");
+  ProblemInputs given = random_inputs(compiled.problem);
+  const std::int64_t half = kKeys / 2 * compiled.problem.dim_v;
+  auto* v = reinterpret_cast<float*>(given.v.data());
+  for (std::int64_t i = 0; i < half; ++i) v[i] = 1 + 0.1F * v[i];
+  for (std::int64_t i = half; i < 2 * half; ++i) v[i] = -1 + 0.1F * v[i];
+  CheckMemory memory(compiled.problem, given, 0);
+  const reference::InputTensors inputs = memory.reference_inputs();
+  const auto exact = reference::forward<double>(compiled, inputs, {0.25F}).o;
+  const auto plain = reference::forward<float>(compiled, inputs, {0.25F}).o;
+  const auto band = rounding_band(compiled, inputs, {0.25F}).forward.o;
+  double error = 0, allowed = 0;
+  for (std::size_t d = 0; d < exact.size(); ++d) {
+    error += std::pow(plain[d] - exact[d], 2);
+    allowed += std::pow(band[d], 2);
+  }
+  // In quadrature, of roundings that are uniform within the unit roundoff.
+  EXPECT_LT(error, allowed);
+  EXPECT_GT(error, 0.01 * allowed);
+}
+
 /// With nothing but its sink, a row's gradient of it is -D, which follows from the o that is given.
 TEST(RoundingBand, HoldsTheSinksGradientOfRowsWithoutAKey) {
   AttentionProblem problem = one_row("score\nkeep = kv_idx < 0", true).problem;
