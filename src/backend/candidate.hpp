@@ -12,6 +12,7 @@
 #include "backend/device_properties.hpp"
 #include "backend/memory_space.hpp"
 #include "backend/plan.hpp"
+#include "backend/target_context.hpp"
 #include "base/bytes.hpp"
 
 namespace scoremod::backend {
@@ -28,9 +29,9 @@ struct Task {
 /// Where plans are to run.
 struct Target {
   DeviceProperties device;
-  int ordinal = 0;            ///< of the device, where it is here
-  std::uint64_t context = 0;  ///< MemorySpace::context(), where it is here
-  bool present = true;        ///< false: the device is elsewhere; plans for it can be built and not run
+  int ordinal = 0;        ///< of the device, where it is here
+  TargetContext context;  ///< where it is here
+  bool present = true;    ///< false: the device is elsewhere; plans for it can be built and not run
 };
 
 /// How long a candidate will take, and where that is known from.
@@ -75,6 +76,9 @@ class Recipe {
   virtual std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const = 0;
   /// Ready to run on the target, which is here.
   virtual ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const = 0;
+  /// Whether build() and load() need the target's context where it is here, to which what they give then belongs. Else
+  /// an artifact serves all devices of the target's kind, and is built while the context is being made.
+  virtual bool needs_context() const { return true; }
 };
 
 /// A piece of a candidate, and what attention with it alone was measured to take.

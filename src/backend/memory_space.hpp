@@ -9,6 +9,7 @@
 #include "scoremod/attention.hpp"
 
 #include "backend/device_properties.hpp"
+#include "backend/target_context.hpp"
 
 namespace scoremod::backend {
 
@@ -51,6 +52,8 @@ class MemorySpace {
   virtual int current_device() const = 0;
   /// The id of what a loaded plan belongs to beside its device: the calling thread's CUDA context; 0 on the host.
   virtual std::uint64_t context() const { return 0; }
+  /// The same, where the calling thread has one; else that of its device, whose making is begun on another thread.
+  virtual TargetContext begin_context() const { return context(); }
   /// The properties of the current device.
   virtual DeviceProperties describe() const = 0;
   /// Lets the calling thread, for the scope's life, build, load and try plans while other threads capture theirs. Null

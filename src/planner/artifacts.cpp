@@ -72,11 +72,12 @@ std::optional<std::string> known_refusal(const backend::Backend& engine, const b
   return words;
 }
 
-/// What was loaded stays on its device and in its context.
+/// What needs a context stays on its device and in it.
 Bytes loaded_key(const backend::Candidate& candidate, const backend::Target& target) {
   CanonicalWriter out;
   out.bytes(candidate.plan_key.bytes());
-  out.integer(target.ordinal).integer(static_cast<std::int64_t>(target.context));
+  if (candidate.recipe->needs_context())
+    out.integer(target.ordinal).integer(static_cast<std::int64_t>(target.context.id()));
   return out.written();
 }
 

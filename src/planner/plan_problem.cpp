@@ -40,19 +40,27 @@ Request request_for(const CompileOptions& options, Level level, const Selection&
 std::optional<backend::Target> target_here(const backend::MemorySpace& memory, UnsupportedReason& reason) {
   try {
     backend::Target target;
-    {
-      const TimedStep step("describe the device");
-      target.ordinal = memory.current_device();
-      target.device = memory.describe();
-    }
-    const TimedStep step("make the context");
-    target.context = memory.context();
+    const TimedStep step("describe the device");
+    target.ordinal = memory.current_device();
+    target.device = memory.describe();
+    target.context = memory.begin_context();
     return target;
   } catch (const Error& error) {
     // No driver, no runtime or no device.
     if (error.code() != ErrorCode::kEnvironment) throw;
     reason = backend::unsupported(backend::Rule::kNoDevice, error.what());
     return std::nullopt;
+  }
+}
+
+/// Whether the target's context could not be made; says why not.
+bool has_no_context(const backend::Target& target, UnsupportedReason& reason) {
+  try {
+    target.context.id();
+    return false;
+  } catch (const Error& error) {
+    reason = backend::unsupported(backend::Rule::kNoDevice, error.what());
+    return error.code() == ErrorCode::kEnvironment;
   }
 }
 
@@ -92,10 +100,19 @@ PlannedProblem plan_problem(const CompiledProblem& problem, const CompileOptions
     if (error.code() != ErrorCode::kEnvironment) throw;
     no_device = backend::unsupported(backend::Rule::kNoDevice, error.what());
   }
-  if (!planned.target) request.level = Level::kStatic;
-  request.target = planned.target ? &*planned.target : nullptr;
+  if (planned.target) {
+    request.target = &*planned.target;
+    try {
+      planned.prepared = prepare(problem, request);
+      return planned;
+    } catch (const Error&) {
+      if (!has_no_context(*planned.target, no_device)) throw;
+      planned.target.reset();
+    }
+  }
+  request.level = Level::kStatic;
+  request.target = nullptr;
   planned.prepared = prepare(problem, request);
-  if (planned.target) return planned;
   add_first(planned.prepared.forward, no_device);
   if (planned.prepared.backward) add_first(*planned.prepared.backward, no_device);
   return planned;

@@ -143,7 +143,6 @@ class TaskPlanner {
   }
 
   void build_here() {
-    const auto planning = memory().enter_planning();
     Autotune autotune(problem_, task_, request_);
     for (Considered& considered : answer_.considered) {
       backend::ExecutablePlan plan;
@@ -163,9 +162,11 @@ class TaskPlanner {
     // The host's part of a trial takes about as long as a build, and needs none.
     if (is_verified(candidate) && verification::needs_trial(subject_of(considered, *request_.target)))
       trial_.begin(task_.direction);
+    if (candidate.recipe->needs_context()) enter_planning();
     backend::BuildResult built = obtain_artifact(*considered.engine, candidate, *request_.target);
     if (!built.artifact) return refuse(considered, built.refusal);
     considered.artifact = built.artifact;
+    enter_planning();
     {
       const TimedStep step("load onto the device", candidate.label);
       plan = candidate.recipe->plan(std::move(built.artifact), request_.options);
@@ -173,6 +174,11 @@ class TaskPlanner {
     considered.workspace_bytes = plan.workspace_bytes();
     if (!fits(considered, plan.workspace_bytes())) return false;
     return !is_verified(candidate) || is_right(considered);
+  }
+
+  /// Until the task is planned. Not before the device is wanted, whose context may still be in the making.
+  void enter_planning() {
+    if (!planning_) planning_ = memory().enter_planning();
   }
 
   /// Whether it can run without a build and a trial; says so where it can't.
@@ -247,6 +253,7 @@ class TaskPlanner {
   const Request& request_;
   verification::Trial& trial_;
   TaskAnswer answer_;
+  std::unique_ptr<backend::PlanningScope> planning_;
 };
 
 }  // namespace

@@ -79,7 +79,7 @@ void LaterPlans::plan(const compiler::CompiledProblem& problem, const CompileOpt
     const planner::Prepared& prepared = planned.prepared;
     if (!prepared.runs_forward() || (problem.backward && !prepared.runs_backward())) {
       reason = refusals_of(prepared);
-    } else if (planned.target->context != target.context) {
+    } else if (planned.target->context.id() != target.context.id()) {
       reason = "calls are made in another CUDA context than the device's own, where plans are built beside";
     } else {
       plans_ = running_plans(planned);

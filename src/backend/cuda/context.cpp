@@ -27,21 +27,29 @@ std::uint64_t driver_id(void* context) {
   return id;
 }
 
+const ContextCalls& driver_calls() {
+  if (!library().available) fail_environment(library().reason);
+  static constexpr ContextCalls kCalls{driver_context, make_primary_current, driver_id};
+  return kCalls;
+}
+
 }  // namespace
 
-std::uint64_t current_context(const ContextCalls& calls) {
-  void* context = calls.current();
-  if (context == nullptr) {
-    calls.make_primary_current();
-    context = calls.current();
-  }
-  if (context == nullptr) fail_environment("the calling thread has no CUDA context, and its device gave it none");
+std::optional<std::uint64_t> context_of_thread(const ContextCalls& calls) {
+  void* const context = calls.current();
+  if (context == nullptr) return std::nullopt;
   return calls.id(context);
 }
 
-std::uint64_t current_context() {
-  if (!library().available) fail_environment(library().reason);
-  return current_context({driver_context, make_primary_current, driver_id});
+std::uint64_t current_context(const ContextCalls& calls) {
+  if (const auto own = context_of_thread(calls)) return *own;
+  calls.make_primary_current();
+  const auto made = context_of_thread(calls);
+  if (!made) fail_environment("the calling thread has no CUDA context, and its device gave it none");
+  return *made;
 }
+
+std::uint64_t current_context() { return current_context(driver_calls()); }
+std::optional<std::uint64_t> context_of_thread() { return context_of_thread(driver_calls()); }
 
 }  // namespace scoremod::backend::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace scoremod::backend::cuda {
 
@@ -16,5 +17,9 @@ struct ContextCalls {
 /// address of a destroyed one, or a device that was reset, is told apart from what was before.
 std::uint64_t current_context(const ContextCalls& calls);
 std::uint64_t current_context();
+
+/// The calling thread's; nothing where it has none.
+std::optional<std::uint64_t> context_of_thread(const ContextCalls& calls);
+std::optional<std::uint64_t> context_of_thread();
 
 }  // namespace scoremod::backend::cuda

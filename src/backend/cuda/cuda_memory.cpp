@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <future>
 
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/device.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
+#include "base/timeline.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -98,6 +100,15 @@ class CudaMemory final : public MemorySpace {
 
   int current_device() const override { return current_device_ordinal(); }
   std::uint64_t context() const override { return current_context(); }
+  TargetContext begin_context() const override {
+    if (const auto own = context_of_thread()) return *own;
+    const auto make = [this, device = current_device()] {
+      const TimedStep step("make the context");
+      make_current(device);
+      return context();
+    };
+    return TargetContext(std::async(std::launch::async, make).share());
+  }
   DeviceProperties describe() const override { return describe_current_device(); }
   std::unique_ptr<PlanningScope> enter_planning() const override { return std::make_unique<CudaPlanning>(); }
 

@@ -178,6 +178,7 @@ class Float8Recipe final : public Recipe {
     plan.note += concat(", of tensors converted from ", to_string(given_.dtype), " to bf16");
     return plan;
   }
+  bool needs_context() const override { return engine_->needs_context(); }
 
  private:
   const AttentionProblem given_, stored_;

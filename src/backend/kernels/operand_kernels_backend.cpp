@@ -46,6 +46,7 @@ class OperandKernelsRecipe final : public Recipe {
     plan.note = "by kernels, from tiles of scores";
     return plan;
   }
+  bool needs_context() const override { return false; }
 
   Bytes plan_key(int compute_capability) const {
     CanonicalWriter image;

@@ -42,6 +42,7 @@ class KernelsRecipe final : public Recipe {
   BuildResult build(const Target& target) const override;
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const override;
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
+  bool needs_context() const override { return false; }
 
   /// What build()'s refusals follow from beside the kernels' text and the architecture. Loads NVRTC.
   void write_refusal_terms(CanonicalWriter& to) const;

@@ -1,6 +1,7 @@
 #include "planner/plan_task.hpp"
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <new>
 #include <span>
@@ -62,6 +63,7 @@ struct Behaviour {
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
   bool kept_by_key = false;
+  bool needs_context = true;
   std::string refusal_key = {};  ///< under which its refusals are stored
   int out_of_memory = 0;         ///< so many builds find none, and are kept by key when they succeed
 };
@@ -85,6 +87,7 @@ class FakeRecipe final : public backend::Recipe {
     plan.forward = std::make_shared<SpoiledForward>(problem_, behaviour_.right);
     return plan;
   }
+  bool needs_context() const override { return behaviour_.needs_context; }
 
  private:
   const CompiledProblem problem_;
@@ -242,6 +245,26 @@ TEST(PlanTask, TakesTheSameForEachDeviceOfAKindWhateverIsRefusedNow) {
       answer_of(problem, {&fast, &slow}, Level::kBuilt, [&](Request& request) { request.target = &other; });
   EXPECT_EQ(second.chosen, "never refuses");
   EXPECT_NE(second.answer.considered.front().refusal.value().text.find("not today"), std::string::npos);
+}
+
+/// How often a plan's context was asked for, whose making would have been waited for.
+int waits_for_context(const FakeEngine& engine, const CompiledProblem& problem) {
+  int waits = 0;
+  const auto make = [&waits]() -> std::uint64_t { return static_cast<std::uint64_t>(++waits); };
+  const Target target{backend::host_memory().describe(), 0,
+                      backend::TargetContext(std::async(std::launch::deferred, make).share()), true};
+  answer_of(problem, {&engine}, Level::kBuilt, [&](Request& request) { request.target = &target; });
+  return waits;
+}
+
+TEST(PlanTask, BuildsWhileTheContextIsMadeWhatNeedsNone) {
+  const FakeEngine without("needs no context", {.kept_by_key = true, .needs_context = false}),
+      with("needs a context", {.kept_by_key = true});
+  const CompiledProblem problem = problem_of("value = score * 13.5");
+  EXPECT_EQ(waits_for_context(without, problem), 0);
+  EXPECT_EQ(waits_for_context(with, problem), 1);
+  waits_for_context(without, problem);
+  EXPECT_EQ(without.builds, 1) << "what needs no context serves all of them";
 }
 
 TEST(PlanTask, LearnsFromTheStoreWhatWasRefusedInAnotherProcess) {

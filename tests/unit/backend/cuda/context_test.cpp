@@ -32,6 +32,15 @@ TEST(CurrentContext, IsTheThreadsOwnOrElseThePrimaryOne) {
   EXPECT_EQ(driver.primaries_made, 1);
 }
 
+TEST(CurrentContext, OfAThreadWithoutOneIsNotMade) {
+  int primary = 1;
+  driver = {nullptr, &primary, 0};
+  EXPECT_FALSE(context_of_thread(kCalls));
+  EXPECT_EQ(driver.primaries_made, 0);
+  driver.current = &primary;
+  EXPECT_EQ(context_of_thread(kCalls), 1u);
+}
+
 TEST(CurrentContext, AtTheAddressOfADestroyedOneIsAnother) {
   int memory = 7;
   driver = {&memory, &memory, 0};
