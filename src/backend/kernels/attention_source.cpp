@@ -256,13 +256,20 @@ std::string attention_source(const compiler::CompiledProblem& compiled, Directio
 
 std::vector<std::string> attention_modules(const compiler::CompiledProblem& compiled, Direction direction,
                                            const TileShape& shape, std::span<const OperandTarget> targets) {
-  if (direction == Direction::kForward) return {attention_source(compiled, direction, shape)};
+  if (is_few_queries(shape.family)) return {attention_source(compiled, direction, shape)};
   const OperandText operands(compiled, targets);
+  const std::string small =
+      concat(text_of_tile_states(compiled, direction), text_of_differences(compiled, direction, shape.family));
+  if (direction == Direction::kForward) {
+    const std::string before = text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside);
+    const std::string kernels = concat(before, text_of_kernels(direction, shape));
+    if (small.empty()) return {kernels};
+    return {concat(before, small), kernels};
+  }
   const std::string before =
       concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside), text_of_rows(shape));
   // The keys' take longest to compile: small kernels are with those of queries.
-  return {concat(before, text_of_row_kernel(), text_of_queries(shape), text_of_tile_states(compiled, direction),
-                 text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals()),
+  return {concat(before, text_of_row_kernel(), text_of_queries(shape), small, targets.empty() ? "" : operands.totals()),
           concat(before, text_of_keys(shape))};
 }
 

@@ -21,7 +21,8 @@ std::string attention_source(const compiler::CompiledProblem& problem, Direction
                              std::optional<std::string_view> primitives = {},
                              std::span<const OperandTarget> targets = {});
 
-/// The same kernels as texts that can be compiled side by side: a backward's kernels take ptxas some seconds each.
+/// The same kernels as texts that can be compiled side by side: the large ones take NVRTC a second or two each, and
+/// the small ones, of tiles' states and tables of differences, some tenths.
 std::vector<std::string> attention_modules(const compiler::CompiledProblem& problem, Direction direction,
                                            const TileShape& shape, std::span<const OperandTarget> targets = {});
 
