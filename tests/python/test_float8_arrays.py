@@ -16,14 +16,14 @@ def factors(**given):
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_every_code_is_read_and_rounded_as_ml_dtypes_does(dtype, backend):
+def test_every_code_is_read_and_rounded_as_ml_dtypes_does(fresh_rng, dtype, backend):
     """With a single key, o is v: each number of the format, times factors that leave it between two others."""
     codes = np.arange(256, dtype=np.uint8).view(FORMATS[dtype])
     v = codes[np.isfinite(codes.astype(np.float32))].reshape(1, 1, 1, -1)
     q = np.zeros((1, 1, 1, 8), FORMATS[dtype])
     problem = {"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 8, "dim_v": v.size, "dtype": dtype, "amax_o": True}
     attention = scoremod.Attention(problem, backend=backend)
-    for scale in np.random.default_rng().uniform(0.1, 30, 50).astype(np.float32):
+    for scale in fresh_rng.uniform(0.1, 30, 50).astype(np.float32):
         operands = factors(descale_q=1, descale_k=1, descale_v=0.5, scale_o=scale)
         o, amax = attention.forward(q, q, v, operands, return_amax_o=True)
         assert o.dtype == FORMATS[dtype]
@@ -33,8 +33,8 @@ def test_every_code_is_read_and_rounded_as_ml_dtypes_does(dtype, backend):
         assert amax == np.abs(real).max()
 
 
-def test_gradients_are_those_of_the_numbers():
-    rng = np.random.default_rng()
+def test_gradients_are_those_of_the_numbers(fresh_rng):
+    rng = fresh_rng
     shapes = {"q": (2, 5, 2, 8), "k": (2, 7, 2, 8), "v": (2, 7, 2, 8), "d_o": (2, 5, 2, 8)}
     stored = {name: rng.normal(0, 20, shape).astype(FORMATS["e4m3"]) for name, shape in shapes.items()}
     descales = factors(descale_q=0.05, descale_k=0.07, descale_v=0.02, descale_d_o=0.03)
@@ -53,10 +53,10 @@ def test_gradients_are_those_of_the_numbers():
     assert not found.d_operands
 
 
-def test_codes_may_come_as_bytes():
+def test_codes_may_come_as_bytes(fresh_rng):
     problem = {"batch": 1, "heads_q": 1, "seq_q": 3, "dim_qk": 8, "dtype": "e5m2", "backward": True}
     attention = scoremod.Attention(problem)
-    q = np.random.default_rng().normal(0, 2, (1, 3, 1, 8)).astype(FORMATS["e5m2"])
+    q = fresh_rng.normal(0, 2, (1, 3, 1, 8)).astype(FORMATS["e5m2"])
     operands = factors(descale_q=1, descale_k=1, descale_v=1, scale_o=4, descale_d_o=1)
     by_bits = attention.forward(*[q.view(np.uint8)] * 3, operands, return_lse=True)
     by_dtype = attention.forward(q, q, q, operands, return_lse=True)

@@ -55,7 +55,7 @@ ATTENTION = f"""
 import json, numpy as np, scoremod
 problem = {PROBLEM!r}
 a = scoremod.Attention(problem)
-rng = np.random.default_rng()
+rng = np.random.default_rng(1)
 q, k, v = (rng.standard_normal((1, 40, 2, 16)).astype(np.float32) for _ in range(3))
 slope = np.array([0.5, 2.0], np.float32)
 o = a.forward(q, k, v, operands={{"slope": slope}})
@@ -147,7 +147,7 @@ JAX = f"""
 import json
 import jax, jax.numpy as jnp, numpy as np, scoremod
 from scoremod.jax import explain, flex_attention, support
-rng = np.random.default_rng()
+rng = np.random.default_rng(1)
 arrays = [rng.standard_normal((1, 40, 2, 16)).astype(np.float32) for _ in range(3)] + [np.array([0.5, 2.0], np.float32)]
 modifiers = lambda slope: (lambda score, b, h, i, j: score * slope[h], lambda b, h, i, j: j <= i)
 
@@ -166,7 +166,8 @@ gradients = oracle.backward(*arrays[:3], o, lse, o, {{"slope": arrays[3]}})
 wants = [o, gradients.dq, gradients.dk, gradients.dv, gradients.d_operands["slope"]]
 for x, xla, want in zip(got, results(backend="xla"), wants, strict=True):
     band = 4 * np.finfo(np.float32).eps * np.linalg.norm(want)
-    # Of few numbers, such as the slopes' gradients, another evaluation's error is too small a sample, and so is the largest one of many.
+    # Of few numbers, such as the slopes' gradients, another evaluation's error is too small a sample, and so is the largest one of many. Of new seeds one
+    # in three thousand would be beyond this: what is tested is who computes, on one.
     times = 8 if want.size < 16 else 2
     np.testing.assert_array_less(np.linalg.norm(x - want), times * np.linalg.norm(xla - want) + band)
 results(backends="-third")

@@ -81,8 +81,8 @@ TEST(TextMutation, EditedTextIsAProgramOrARefusalThatNamesThePlace) {
       ++refused;
     }
   }
-  // Both ways must have been tried in earnest.
-  EXPECT_GT(accepted, 100);
+  // Both ways must have been tried in earnest. 132 are accepted on average: 40 are 8 standard deviations less.
+  EXPECT_GT(accepted, 40);
   EXPECT_GT(refused, 1000);
 }
 

@@ -220,7 +220,8 @@ TEST(TileStates, AreThoseOfRandomMasks) {
   constexpr int kMasks = 8;
   int compared = 0;
   std::ptrdiff_t told = 0;
-  for (std::uint64_t i = 0; compared < kMasks; ++i) {
+  // Of one mask in four intervals tell nothing, of eight of them once in 70,000 runs: then more are tried.
+  for (std::uint64_t i = 0; compared < kMasks || (told == 0 && compared < 3 * kMasks); ++i) {
     std::mt19937_64 random(test::test_seed() + i);
     const AttentionProblem p = problem_of(test::random_mask(random, 1 + static_cast<int>(i % 4)));
     const Contents contents(p, random, i % 2 == 0 ? 60 : 3);
@@ -258,8 +259,8 @@ TEST_P(TileStatesOf, AreRight) {
   std::mt19937_64 random(test::test_seed());
   const AttentionProblem p = problem_of(Program::parse(GetParam().program));
   std::ptrdiff_t told = 0;
-  // Of few numbers that are NaN intervals tell nothing.
-  for (int i = 0; i < 4; ++i) {
+  // Of few numbers that are NaN intervals tell nothing, as one in 16 is: of FloatBounds four times once in 65,000 runs.
+  for (int i = 0; i < 4 || (told == 0 && i < 8); ++i) {
     const Contents contents(p, random, 70);
     told += expect_right(found_of(p, contents), expected_of(p, p.program, contents));
   }
