@@ -2,7 +2,7 @@
 process with an empty plan store; and how long a static answer takes, which builds nothing. Each modifier is compiled on the engines that the
 planner chooses, and again on cudnn alone.
 
-usage: first_use.py REPORT.json [--machine TEXT] [--commit TEXT]
+usage: first_use.py REPORT.json [--machine TEXT] [--commit TEXT] [--running]
        first_use.py --steps REPORT.json [MODIFIER...]
 
 A process that is not reported goes first: it reads the libraries from a disk that may be cold, and its time is `cold_s`.
@@ -10,6 +10,8 @@ A process that is not reported goes first: it reads the libraries from a disk th
 SCOREMOD_LIBRARY names libscoremod.so. The problem is batch 4, heads 16, 4096 x 4096, head dim 128, bf16. The report has for each modifier the process of the
 median first use, of --repeats (3) with stores of their own, and all their seconds; the second process, which finds a filled store; and the microseconds
 of a static answer (median of 50). The rounds go over all modifiers in turn, so that what else the machine does is not one modifier's.
+
+With --running, "running" is a first use in a process whose CUDA is up, as a framework's is: one that has compiled plain attention before.
 
 "steps" of a process is what it did when, in milliseconds since the call: SCOREMOD_TIMELINE's lines (docs/environment.md), with a number for each thread of
 it and of the processes beside. `first_use.py --steps REPORT.json [MODIFIER...]` shows those of first uses.
@@ -46,15 +48,22 @@ MODIFIERS = {
 SELECTIONS = {"chosen": {"memory": "cuda"}, "cudnn": {"backend": "cudnn"}}
 
 
-def compile_once(program, selection):
+def compile_once(program, selection, running):
     """Run in a process of its own."""
     import scoremod
 
+    if running:
+        scoremod.Attention({**SIZES, "backward": False, "program": "value = score"}, **SELECTIONS[selection])
+    before = scoremod.cache.statistics()
     start = time.perf_counter()
     attention = scoremod.Attention({**SIZES, "program": program}, **SELECTIONS[selection])
     seconds = time.perf_counter() - start
     work = scoremod.cache.statistics()
-    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, "backend": attention.backend, "backward_backend": attention.backward_backend, **{k: work[k] for k in ("builds", "loads", "trials")}}))
+    print(json.dumps({"start_ms": 1e3 * start, "seconds": seconds, "backend": attention.backend, "backward_backend": attention.backward_backend, **{k: _since(before[k], work[k]) for k in ("builds", "loads", "trials")}}))
+
+
+def _since(before, now):
+    return {name: now[name] - before[name] for name in now}
 
 
 def static_microseconds(program):
@@ -69,12 +78,12 @@ def static_microseconds(program):
     return statistics.median(times)
 
 
-def in_process(program, selection, store):
+def in_process(program, selection, store, *options):
     # CUDA's own cache on the disk would make the second of two first uses fast.
     timeline = Path(store, "timeline.jsonl")
     environment = {**os.environ, "SCOREMOD_CACHE_DIR": store, "CUDA_CACHE_PATH": f"{store}/cuda", "SCOREMOD_TIMELINE": str(timeline)}
     timeline.unlink(missing_ok=True)
-    done = subprocess.run([sys.executable, __file__, "--compile", program, "--selection", selection], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, __file__, "--compile", program, "--selection", selection, *options], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         return {"error": done.stderr.strip().splitlines()[-1]}
     answer = json.loads(done.stdout)
@@ -83,7 +92,7 @@ def in_process(program, selection, store):
 
 def steps_of(timeline, start_ms):
     """In the order in which they began. Python's clock is the library's, CLOCK_MONOTONIC."""
-    steps = sorted(map(json.loads, timeline.read_text().splitlines()), key=lambda step: (step["begin_ms"], -step["end_ms"]))
+    steps = sorted((step for step in map(json.loads, timeline.read_text().splitlines()) if step["end_ms"] >= start_ms), key=lambda step: (step["begin_ms"], -step["end_ms"]))
     threads = {}
     return [{"step": step["step"], "what": step["what"], "begin_ms": round(step["begin_ms"] - start_ms, 1), "end_ms": round(step["end_ms"] - start_ms, 1),
              "thread": threads.setdefault((step["process"], step["thread"]), len(threads))} for step in steps]
@@ -105,18 +114,19 @@ def main():
     parser.add_argument("--commit", default=os.environ.get("SCOREMOD_COMMIT", "unknown"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--selections", nargs="+", choices=SELECTIONS, default=["chosen"])
+    parser.add_argument("--running", action="store_true")
     parser.add_argument("--compile")
     parser.add_argument("--steps", nargs="+", metavar=("REPORT.json", "MODIFIER"))
     parser.add_argument("--selection", choices=SELECTIONS)
     arguments = parser.parse_args()
     if arguments.compile:
-        return compile_once(arguments.compile, arguments.selection)
+        return compile_once(arguments.compile, arguments.selection, arguments.running)
     if arguments.steps:
         return show_steps(arguments.steps[0], arguments.steps[1:])
     with tempfile.TemporaryDirectory() as store:
         cold = in_process("value = score * 2.0", "chosen", store)
     report = {"machine": arguments.machine, "commit": arguments.commit, "cores": os.cpu_count(), "cold_s": cold.get("seconds")}
-    rounds = [{name: measured(name, program, arguments.selections) for name, program in MODIFIERS.items()} for _ in range(arguments.repeats)]
+    rounds = [{name: measured(name, program, arguments.selections, arguments.running) for name, program in MODIFIERS.items()} for _ in range(arguments.repeats)]
     report["results"] = [row_of(name, program, [each[name] for each in rounds]) for name, program in MODIFIERS.items()]
     report["summary"] = {selection: summary_of(report["results"], selection) for selection in arguments.selections}
     report["summary"]["median_static_us"] = statistics.median(row["static_us"] for row in report["results"])
@@ -124,11 +134,14 @@ def main():
     Path(arguments.report).write_text(json.dumps(report, indent=1) + "\n")
 
 
-def measured(name, program, selections):
+def measured(name, program, selections, running):
     row = {}
     for selection in selections:
         with tempfile.TemporaryDirectory() as store:
             row[selection] = {"first": in_process(program, selection, store), "again": in_process(program, selection, store)}
+        if running:
+            with tempfile.TemporaryDirectory() as store:
+                row[selection]["running"] = in_process(program, selection, store, "--running")
     print(name, {s: row[s]["first"].get("seconds", row[s]["first"]) for s in selections}, flush=True)
     return row
 
@@ -138,6 +151,8 @@ def row_of(name, program, rounds):
     for selection in rounds[0]:
         processes = sorted((each[selection] for each in rounds), key=lambda process: process["first"].get("seconds", float("inf")))
         row[selection] = {**processes[len(processes) // 2], "first_seconds": [process["first"].get("seconds") for process in processes]}
+        if "running" in row[selection]:
+            row[selection]["running_seconds"] = sorted(process["running"].get("seconds", float("inf")) for process in processes)
     row["static_us"] = static_microseconds(program)
     return row
 
@@ -146,7 +161,11 @@ def summary_of(results, selection):
     """Of the modifiers' medians; one that failed fails the summary."""
     firsts = [row[selection]["first"]["seconds"] for row in results]
     again = [row[selection]["again"]["seconds"] for row in results]
-    return {"median_s": statistics.median(firsts), "worst_s": max(firsts), "median_again_s": statistics.median(again)}
+    summary = {"median_s": statistics.median(firsts), "worst_s": max(firsts), "median_again_s": statistics.median(again)}
+    if "running_seconds" in results[0][selection]:
+        running = [statistics.median_low(row[selection]["running_seconds"]) for row in results]
+        summary |= {"median_running_s": statistics.median(running), "worst_running_s": max(running)}
+    return summary
 
 
 if __name__ == "__main__":
