@@ -269,8 +269,10 @@ std::vector<std::string> attention_modules(const compiler::CompiledProblem& comp
   const std::string before =
       concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside), text_of_rows(shape));
   // The keys' take longest to compile: small kernels are with those of queries.
-  return {concat(before, text_of_row_kernel(), text_of_queries(shape), small, targets.empty() ? "" : operands.totals()),
-          concat(before, text_of_keys(shape))};
+  std::vector<std::string> modules{
+      concat(before, text_of_row_kernel(), text_of_queries(shape), small, targets.empty() ? "" : operands.totals())};
+  for (const std::string& keys : texts_of_keys(shape)) modules.push_back(concat(before, keys));
+  return modules;
 }
 
 Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,

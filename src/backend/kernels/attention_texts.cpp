@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 
+#include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "base/bytes.hpp"
 #include "base/concat.hpp"
@@ -37,6 +38,17 @@ std::string text_of_forward(const TileShape& shape) {
   fail_bug("unknown family of kernels ", static_cast<int>(shape.family));
 }
 
+/// With the kernel of dk, or of both, and with that of dv, which does nothing where the other one makes both.
+std::string text_of_keys(const TileShape& shape, bool keys, bool values) {
+  const bool hopper = shape.family == Family::kHopper;
+  const std::string_view before = hopper ? embedded::kHopperKeyGroups : "";
+  if (shape.fused) return concat(embedded::kAttentionKeyGradients, before, embedded::kHopperBackwardFused);
+  const std::string_view text = hopper ? embedded::kHopperBackwardKeys : embedded::kAttentionBackwardKeys;
+  return concat(embedded::kAttentionKeyGradients, before,
+                cuda::fill(text, {{"keys", keys ? cuda::part(text, "keys") : ""},
+                                  {"values", values ? cuda::part(text, "values") : ""}}));
+}
+
 }  // namespace
 
 std::string text_of_queries(const TileShape& shape) {
@@ -45,12 +57,10 @@ std::string text_of_queries(const TileShape& shape) {
                                                     : hopper    ? embedded::kHopperBackwardQueries
                                                                 : embedded::kAttentionBackwardQueries);
 }
-std::string text_of_keys(const TileShape& shape) {
-  const bool hopper = shape.family == Family::kHopper;
-  return concat(embedded::kAttentionKeyGradients, hopper ? embedded::kHopperKeyGroups : "",
-                shape.fused ? embedded::kHopperBackwardFused
-                : hopper    ? embedded::kHopperBackwardKeys
-                            : embedded::kAttentionBackwardKeys);
+std::string text_of_keys(const TileShape& shape) { return text_of_keys(shape, true, true); }
+std::vector<std::string> texts_of_keys(const TileShape& shape) {
+  if (shape.split_keys) return {text_of_keys(shape, true, false), text_of_keys(shape, false, true)};
+  return {text_of_keys(shape)};
 }
 std::string text_of_rows(const TileShape& shape) {
   return concat(embedded::kAttentionRowTerms, embedded::kAttentionDiagonals,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
@@ -14,6 +15,8 @@ namespace scoremod::backend::kernels {
 /// Of the backward's kernels those of queries, and those of keys.
 std::string text_of_queries(const TileShape& shape);
 std::string text_of_keys(const TileShape& shape);
+/// The same as texts that can be compiled side by side, each with what its kernel calls.
+std::vector<std::string> texts_of_keys(const TileShape& shape);
 /// What both read: rows' terms. And the kernel that makes them.
 std::string text_of_rows(const TileShape& shape);
 std::string_view text_of_row_kernel();

@@ -85,7 +85,11 @@ SCOREMOD_FUNCTION void write_keys(const Arguments& p) {
   mend_keys<kDk, kDv>(p, dk, dv, (float*)shared, b, head_kv, key_tile);
 }
 
+/*{keys}*/
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_keys(SCOREMOD_ARGUMENT p) { write_keys<true, !kSplitKeys>(p); }
+/*{}*/
+/*{values}*/
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_values(SCOREMOD_ARGUMENT p) {
   if (kSplitKeys) write_keys<false, kSplitKeys>(p);
 }
+/*{}*/

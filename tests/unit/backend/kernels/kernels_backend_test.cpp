@@ -265,20 +265,30 @@ TEST(KernelsBackend, RefusesWithEveryReason) {
   EXPECT_EQ(ids(nullptr, forward), std::vector<std::string>{});
 }
 
-/// The small kernels beside a forward's in a module of their own, where there are some.
+/// A module for each large kernel; the small kernels beside a forward's have one of their own, where there are some.
 std::size_t expected_modules(Direction direction, const kernels::TileShape& shape, bool has_states) {
-  return direction == Direction::kBackward || (has_states && !kernels::is_few_queries(shape.family)) ? 2 : 1;
+  if (direction == Direction::kBackward) return shape.split_keys ? 3 : 2;
+  return has_states && !kernels::is_few_queries(shape.family) ? 2 : 1;
 }
 
-class KernelsBackendModules : public testing::TestWithParam<const char*> {};
+struct ModulesCase {
+  const char* program;
+  std::int64_t dim;
+};
+
+class KernelsBackendModules : public testing::TestWithParam<ModulesCase> {};
 
 TEST_P(KernelsBackendModules, HaveEveryKernelOfACallInOneOfThem) {
-  const AttentionProblem problem = problem_of(GetParam());
+  AttentionProblem problem = problem_of(GetParam().program);
+  problem.dim_qk = problem.dim_v = GetParam().dim;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     std::vector shapes{kernels::tile_shape(problem, direction), kernels::hopper_shapes(problem, direction).front()};
-    shapes.push_back(direction == Direction::kForward ? kernels::few_query_shapes(problem, h200().device).front()
-                                                      : kernels::hopper_fused_shape(problem));
+    if (direction == Direction::kForward) {
+      shapes.push_back(kernels::few_query_shapes(problem, h200().device).front());
+    } else if (problem.dim_qk <= 128) {
+      shapes.push_back(kernels::hopper_fused_shape(problem));
+    }
     for (const kernels::TileShape& shape : shapes) {
       const std::vector<std::string> modules = kernels::attention_modules(compiled, direction, shape);
       const kernels::DirectionKernels made(compiled, direction, shape);
@@ -295,9 +305,11 @@ TEST_P(KernelsBackendModules, HaveEveryKernelOfACallInOneOfThem) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Programs, KernelsBackendModules,
-                         testing::Values("value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512",
-                                         "value = score * 2.0"));
+INSTANTIATE_TEST_SUITE_P(
+    Programs, KernelsBackendModules,
+    testing::Values(ModulesCase{"value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512", 128},
+                    ModulesCase{"value = score * 2.0", 128},
+                    ModulesCase{"value = score\nkeep = kv_idx < 64 | abs(q_idx - kv_idx) <= 512", 256}));
 
 TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
   AttentionProblem problem = problem_of("operand x: f32 [h]\noperand y: f32 [kv_idx]\nvalue = score * x + y");
