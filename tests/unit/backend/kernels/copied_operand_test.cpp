@@ -126,8 +126,8 @@ TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
 
 bool copies(const Candidate& candidate) { return candidate.label.find("tiles of x copied") != std::string::npos; }
 
-/// Not measured yet: autotuning may choose it, and what vouches for it is a trial of the same structure.
-TEST(CopiedOperandOf, IsOfferedBehindReads) {
+/// As an H200 took it: half the time. What vouches for it is a trial of the same structure.
+TEST(CopiedOperandOf, IsOfferedBeforeReads) {
   AttentionProblem problem = problem_of("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x");
   problem.operands[0].dtype = problem.dtype;
   const auto of = [](const AttentionProblem& p, const Target& target) {
@@ -144,7 +144,7 @@ TEST(CopiedOperandOf, IsOfferedBehindReads) {
     EXPECT_NE(other.structural_key, copying.structural_key);
     EXPECT_NE(other.plan_key, copying.plan_key);
   }
-  EXPECT_GT(copying.predicted.milliseconds, candidates.front().predicted.milliseconds);
+  EXPECT_LT(copying.predicted.milliseconds, candidates.front().predicted.milliseconds);
   EXPECT_FALSE(copies(of(problem, a100()).back()));
   const compiler::CompiledProblem trial = verification::trial_problem(compiler::compile(problem));
   EXPECT_LT(trial.problem.seq_kv, problem.seq_kv);
