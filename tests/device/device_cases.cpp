@@ -101,6 +101,40 @@ checking::CheckCase long_problem(int number) {
   return test;
 }
 
+checking::CheckCase few_rows_problem(int number) {
+  struct Few {
+    const char* program;
+    std::int64_t seq_q, seq_kv;
+    std::vector<std::int64_t> shape;
+  };
+  static const std::array<Few, kFewRowsProblems> kProblems{
+      {{"table x: f32 rank 2\nvalue = score * 8.0 + x[h, q_idx - kv_idx + 20]\nkeep = kv_idx < 11 | q_idx >= kv_idx",
+        1,
+        300,
+        {4, 21}},
+       {"table x: f32 rank 2\nvalue = score * 8.0 + x[h, (q_idx + kv_idx) % 97]", 2, 4613, {4, 97}},
+       {"operand x: f32 [h]\nvalue = (score + x * f32(kv_idx - q_idx)) * 6.0\nkeep = kv_idx <= q_idx + 40",
+        64,
+        200,
+        {4}},
+       {"operand x: f32 [h, q_idx, kv_idx]\nvalue = (score + x) * 6.0", 333, 17, {4, 333, 17}}}};
+  const Few& few = kProblems[static_cast<std::size_t>(number)];
+  checking::CheckCase test;
+  AttentionProblem& p = test.problem;
+  p.batch = 2;
+  p.heads_q = 4;
+  p.heads_kv = 2;
+  p.seq_q = few.seq_q;
+  p.seq_kv = few.seq_kv;
+  p.dim_qk = p.dim_v = 128;
+  p.dtype = DType::kBF16;
+  p.backward = p.stats = true;
+  p.program = Program::parse(few.program);
+  p.operands = {{"x", DType::kF32, few.shape, {}}};
+  test.name = "few rows " + std::to_string(number);
+  return test;
+}
+
 std::vector<checking::CheckCase> timed_problems() {
   struct Timed {
     const char* name;

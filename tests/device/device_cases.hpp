@@ -26,6 +26,11 @@ inline constexpr int kAxesProblems = 1 << kAxisCount;
 checking::CheckCase long_problem(int number);
 inline constexpr int kLongProblems = 4;
 
+/// Problems with few queries or keys and rows of which one weight is nearly all: their gradients are small beside what
+/// o's rounding would make of them. One has keys beyond a block.
+checking::CheckCase few_rows_problem(int number);
+inline constexpr int kFewRowsProblems = 4;
+
 /// Problems at the size at which the pass is timed: batch 4, heads 16, sequence 4096, head dim 128, bf16.
 std::vector<checking::CheckCase> timed_problems();
 

@@ -211,6 +211,16 @@ class LongGradients : public OperandGradientsOnDevice {};
 TEST_P(LongGradients, AreRight) { expect_right(test::long_problem(GetParam()), "long", Way::kDirect); }
 INSTANTIATE_TEST_SUITE_P(Programs, LongGradients, ::testing::Range(0, test::kLongProblems));
 
+class FewRowsGradients : public OperandGradientsOnDevice {};
+
+TEST_P(FewRowsGradients, AreRight) {
+  checking::CheckCase test = test::few_rows_problem(GetParam());
+  for (test.seed = 0; test.seed < 8; ++test.seed) expect_right(test, "few rows", Way::kDirect);
+  test.problem.deterministic = true;
+  expect_right(test, "deterministic few rows", Way::kGraph);
+}
+INSTANTIATE_TEST_SUITE_P(Problems, FewRowsGradients, ::testing::Range(0, test::kFewRowsProblems));
+
 class GradientCalls : public test::OnDevice {};
 
 /// Several threads share a pass; each has its own stream, cuBLAS handle, workspace and outputs.

@@ -46,9 +46,11 @@ from pathlib import Path
 
 work, machine, commit, jax, output = Path(sys.argv[1]), *sys.argv[2:]
 suite = json.loads((work / "suite.json").read_text())
-initialized = set()
+initialized, asked = set(), set()
 for log in (work / "loader").iterdir():
     for line in log.read_text(errors="replace").splitlines():
+        if found := re.search(r"file=(\S*libcudnn[^/\s]*) \[\d+\];\s+(?:dynamically loaded|needed) by (\S+)", line):
+            asked.add(f"{Path(found[2]).name} for {found[1]}")
         if found := re.search(r"calling init: (\S*/)?(lib(?:cuda|cudnn|nvrtc)[^/\s]*)", line):
             initialized.add(found[2])
 verdicts = Counter(f"{result['direction']}: {result['verdict']}" for result in suite["results"])
@@ -57,6 +59,7 @@ record = {
     "commit": commit,
     "cudnn_loaded": any(name.startswith("libcudnn") for name in initialized),
     "libraries": sorted(initialized),
+    "asked_for_cudnn": sorted(asked),
     "suite": dict(sorted(verdicts.items())),
     "refused_by_reason": suite["summary"].get("refused_by_reason", []),
     "jax": jax,

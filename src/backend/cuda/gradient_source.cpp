@@ -1,5 +1,7 @@
 #include "backend/cuda/gradient_source.hpp"
 
+#include <algorithm>
+
 #include "backend/cuda/exact_sum.hpp"
 #include "backend/cuda/gradient_text.hpp"
 #include "backend/cuda/gradients_kernel.hpp"
@@ -14,6 +16,9 @@ extern const std::string_view kRowDeltas, kStoreGradient;
 
 namespace scoremod::backend::cuda {
 namespace {
+
+/// As kernels of attention have it.
+constexpr std::int64_t kFewRows = 64;
 
 std::string wide(std::int64_t value) { return concat(value, "LL"); }
 
@@ -66,10 +71,14 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
 
 }  // namespace
 
+bool has_weighted_deltas(const AttentionProblem& problem) {
+  return std::min(problem.seq_q, problem.seq_kv) <= kFewRows && problem.sink == Sink::kNone && !problem.given_deltas;
+}
+
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {
   GradientSource source = gradients_kernel(problem, targets);
   std::string text = concat(embedded::kProgramPrelude, embedded::kExactSum, embedded::kGradientPrelude,
-                            delta_kernel(problem.problem), source.text);
+                            has_weighted_deltas(problem.problem) ? "" : delta_kernel(problem.problem), source.text);
   for (std::size_t i = 0; i < targets.size(); ++i) text += store_kernel(problem.problem, targets[i], i);
   source.text = std::move(text);
   return source;

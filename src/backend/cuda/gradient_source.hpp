@@ -18,6 +18,10 @@ inline constexpr std::int64_t kTileColumns = 128;
 ///
 /// row_deltas(o, d_o, deltas): deltas[row] = sum over d of o d_o, one warp for each row, rows as in lse.
 ///
+/// weighted_deltas(offset_b, offset_h, offset_q, offset_kv, scores, products, lse, deltas, weights, b, h0, q0, rows,
+/// first_key, columns, block_rows, block_columns, operands...): in its place where has_weighted_deltas(): the mean of
+/// what "gradients" calls products by the row's weights, called for each block of keys, `weights` being their sums.
+///
 /// gradients(offset_b, offset_h, offset_q, offset_kv, scores, products, lse, deltas, b, h0, q0, rows, k0,
 /// first_key, columns, block_rows, block_columns, operands..., outputs...): the contributions of query heads h0, h0 +
 /// 1, ... of one batch, from `scores` (scale Q K^T) and `products` (dO V^T), f32 [heads, block_rows, block_columns],
@@ -29,9 +33,13 @@ inline constexpr std::int64_t kTileColumns = 128;
 /// sums, or 0 where `sums` is null; of a target with queries and keys those of one block, of others all.
 struct GradientSource {
   std::string text;
-  std::vector<std::uint32_t> operands;  ///< that "gradients" reads
+  std::vector<std::uint32_t> operands;  ///< that "gradients" and "weighted_deltas" read
   std::vector<std::size_t> outputs;     ///< the targets that it has an output for
 };
+
+/// Whether so few rows or keys are summed over that o's rounding would be much of the error. A sink is one of a row's
+/// weights, which the program does not know; and where the deltas' terms are given, o has them.
+bool has_weighted_deltas(const AttentionProblem& problem);
 
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets);
 

@@ -8,7 +8,7 @@
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kGradientSums;
+extern const std::string_view kGradientSums, kWeightedDeltas;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::cuda {
@@ -56,6 +56,7 @@ class GradientKernel {
   GradientSource write() {
     GradientSource out;
     out.text = text();
+    if (has_weighted_deltas(problem_)) out.text += weighted_deltas();
     out.operands.assign(source_.operands().begin(), source_.operands().end());
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       if (targets_[i].sum != GradientSum::kZero) out.outputs.push_back(i);
@@ -64,17 +65,24 @@ class GradientKernel {
   }
 
  private:
+  /// What a kernel knows of a score before its derivative.
+  std::vector<NodeId> forward_nodes() const {
+    std::vector<NodeId> nodes{derivative_.value()};
+    if (derivative_.keep() != kNoNode) nodes.push_back(derivative_.keep());
+    return nodes;
+  }
+  std::string keep() const {
+    return derivative_.keep() == kNoNode ? "true" : ProgramSource::variable(derivative_.keep());
+  }
+
   std::string text() {
-    const NodeId value = derivative_.value(), keep = derivative_.keep();
-    std::vector<NodeId> nodes{value};
-    if (keep != kNoNode) nodes.push_back(keep);
-    const std::string forward = source_.statements(nodes);
+    const std::string forward = source_.statements(forward_nodes());
     const std::string adjoints = source_.statements(adjoint_nodes());
     return fill(embedded::kGradientSums,
                 {{"threads", kGradientThreads},
                  {"tile_rows", kTileRows},
                  {"tile_columns", kTileColumns},
-                 {"parameters", parameters()},
+                 {"parameters", operand_parameters() + output_parameters()},
                  {"open_tables", open_tables()},
                  {"open_sums", open_sums()},
                  {"heads", concat(problem_.heads_q, "LL")},
@@ -82,8 +90,8 @@ class GradientKernel {
                  {"open_rows", of_rows("open_row")},
                  {"unrolled", derivative_.nodes().size() > kMaxUnrolledNodes ? 1 : kColumnsOfLane},
                  {"forward", forward},
-                 {"keep", keep == kNoNode ? "true" : ProgramSource::variable(keep)},
-                 {"value", ProgramSource::variable(value)},
+                 {"keep", keep()},
+                 {"value", ProgramSource::variable(derivative_.value())},
                  {"adjoints", adjoints},
                  {"contributions", contributions()},
                  {"close_rows", of_rows("close_row")},
@@ -91,10 +99,26 @@ class GradientKernel {
                  {"close_tables", close_tables()}});
   }
 
-  std::string parameters() const {
+  /// With all operands that "gradients" reads, so that both kernels are given the same.
+  std::string weighted_deltas() const {
+    ProgramSource source(problem_, derivative_);
+    return fill(embedded::kWeightedDeltas, {{"parameters", operand_parameters()},
+                                            {"rows_of_block", kGradientThreads / 32},
+                                            {"heads", concat(problem_.heads_q, "LL")},
+                                            {"seq_q", problem_.seq_q},
+                                            {"forward", source.statements(forward_nodes())},
+                                            {"keep", keep()},
+                                            {"value", ProgramSource::variable(derivative_.value())}});
+  }
+
+  std::string operand_parameters() const {
     std::string text;
     for (const std::uint32_t operand : source_.operands())
       text += concat(", const void* ", ProgramSource::operand_name(operand));
+    return text;
+  }
+  std::string output_parameters() const {
+    std::string text;
     for (const GradientTarget& target : targets_) {
       if (target.sum == GradientSum::kZero) continue;
       text += concat(", ", target.sum == GradientSum::kStored ? "void" : sum_type(target), "* ", output_name(target));

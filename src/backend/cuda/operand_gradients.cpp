@@ -40,15 +40,20 @@ struct Rows {
   }
 };
 
+/// What kernels count in. Blocks are smaller than that, and so are their first queries and keys.
+std::int32_t i32(std::int64_t x) { return static_cast<std::int32_t>(x); }
+
 /// Where the parts of a workspace begin, in bytes from its first aligned address.
 struct WorkspaceLayout {
-  std::size_t deltas = 0, scores = 0, products = 0;
+  std::size_t deltas = 0, weights = 0, scores = 0, products = 0;
   std::vector<std::size_t> sums;            ///< one for each target
   std::size_t bytes = kBlasWorkspaceBytes;  ///< cuBLAS's part comes first
 
   WorkspaceLayout(const AttentionProblem& problem, std::span<const GradientTarget> targets,
                   const GradientBlocks& blocks) {
-    deltas = take(problem.batch * problem.heads_q * problem.seq_q, sizeof(float));
+    const std::int64_t rows = problem.batch * problem.heads_q * problem.seq_q;
+    deltas = take(rows, sizeof(float));
+    weights = take(has_weighted_deltas(problem) ? rows : 0, sizeof(float));
     scores = take(blocks.scores(), sizeof(float));
     products = take(blocks.scores(), sizeof(float));
     for (const GradientTarget& target : targets) sums.push_back(take(blocks.sums(target), target.sum_bytes()));
@@ -120,7 +125,8 @@ class GeneratedOperandGradients final : public OperandGradients {
         one_head_at_a_time_(problem_.deterministic && std::ranges::any_of(targets_, sums_over_heads)),
         layout_(problem_, targets_, blocks_),
         module_(cached_kernels(source_.text)),
-        row_deltas_(module_.kernel("row_deltas")),
+        weighs_(has_weighted_deltas(problem_)),
+        deltas_(module_.kernel(weighs_ ? "weighted_deltas" : "row_deltas")),
         gradients_(module_.kernel("gradients")) {
     source_.text.clear();
     for (std::size_t i = 0; i < targets_.size(); ++i) stores_.push_back(module_.kernel(concat("store_", i).c_str()));
@@ -138,9 +144,16 @@ class GeneratedOperandGradients final : public OperandGradients {
     const BlasStream blas(parameters.stream, call.workspace, kBlasWorkspaceBytes);
     begin(call);
     if (source_.outputs.empty()) return;
+    if (weighs_ && !has_all_keys()) {
+      for_each_block(compiled_, blocks_, parameters.offsets, [&](KeyRange queries, KeyRange, KeyRange needed) {
+        for_each_part(call, blas, queries, needed, [&](std::int64_t b, std::int64_t h, std::int64_t end) {
+          weigh(call, b, h, end, queries, needed);
+        });
+      });
+    }
     for_each_block(compiled_, blocks_, parameters.offsets, [&](KeyRange queries, KeyRange keys, KeyRange needed) {
       clear_sums(call, GradientSum::kBlock);
-      if (!needed.empty()) add_block(call, blas, queries, keys, needed);
+      add_block(call, blas, queries, keys, needed);
       store(call, GradientSum::kBlock, queries, keys);
     });
     const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
@@ -149,13 +162,11 @@ class GeneratedOperandGradients final : public OperandGradients {
   }
 
  private:
+  /// Whether a row's keys are in one block.
+  bool has_all_keys() const { return problem_.seq_kv <= blocks_.columns; }
+
   void begin(const Call& call) const {
-    const BackwardTensors& t = call.tensors;
-    KernelArguments arguments;
-    arguments.add(t.o).add(t.d_o).add(call.floats(layout_.deltas));
-    const std::int64_t rows = problem_.batch * problem_.heads_q * problem_.seq_q;
-    KernelModule::launch(row_deltas_, {blocks_of(rows, kGradientThreads / 32), 1, 1}, kGradientThreads, arguments,
-                         call.parameters.stream);
+    begin_deltas(call);
     clear_sums(call, GradientSum::kReduced);
     clear_sums(call, GradientSum::kTable);
     const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
@@ -165,25 +176,49 @@ class GeneratedOperandGradients final : public OperandGradients {
     if (!all) store(call, GradientSum::kStored, queries, keys);
   }
 
+  void begin_deltas(const Call& call) const {
+    const std::int64_t rows = problem_.batch * problem_.heads_q * problem_.seq_q;
+    if (weighs_) {
+      call.clear(layout_.deltas, rows * static_cast<std::int64_t>(sizeof(float)));
+      call.clear(layout_.weights, rows * static_cast<std::int64_t>(sizeof(float)));
+      return;
+    }
+    KernelArguments arguments;
+    arguments.add(call.tensors.o).add(call.tensors.d_o).add(call.floats(layout_.deltas));
+    KernelModule::launch(deltas_, {blocks_of(rows, kGradientThreads / 32), 1, 1}, kGradientThreads, arguments,
+                         call.parameters.stream);
+  }
+
   void clear_sums(const Call& call, GradientSum kind) const {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       if (targets_[i].sum == kind) call.clear(layout_.sums[i], blocks_.sums(targets_[i]) * targets_[i].sum_bytes());
     }
   }
 
-  /// All contributions of a block of queries and keys.
-  void add_block(const Call& call, const BlasStream& blas, KeyRange queries, KeyRange keys, KeyRange needed) const {
+  /// Calls body(b, first head, end head) for the parts of a block whose scores and products the workspace then has.
+  template <class Body>
+  void for_each_part(const Call& call, const BlasStream& blas, KeyRange queries, KeyRange needed,
+                     const Body& body) const {
+    if (needed.empty()) return;
     for (std::int64_t b = 0; b < problem_.batch; ++b) {
       for (std::int64_t h = 0; h < problem_.heads_q; h += blocks_.heads) {
         const std::int64_t end = std::min(h + blocks_.heads, problem_.heads_q);
         multiply(call, blas, b, h, end, queries, needed);
-        // Heads that add to the same sums go one after the other where their order must be fixed.
-        const std::int64_t step = one_head_at_a_time_ ? 1 : end - h;
-        for (std::int64_t first = h; first < end; first += step) {
-          add_contributions(call, b, first, first + step, h, queries, keys, needed);
-        }
+        body(b, h, end);
       }
     }
+  }
+
+  /// All contributions of a block of queries and keys.
+  void add_block(const Call& call, const BlasStream& blas, KeyRange queries, KeyRange keys, KeyRange needed) const {
+    for_each_part(call, blas, queries, needed, [&](std::int64_t b, std::int64_t h, std::int64_t end) {
+      if (weighs_ && has_all_keys()) weigh(call, b, h, end, queries, needed);
+      // Heads that add to the same sums go one after the other where their order must be fixed.
+      const std::int64_t step = one_head_at_a_time_ ? 1 : end - h;
+      for (std::int64_t first = h; first < end; first += step) {
+        add_contributions(call, b, first, first + step, h, queries, keys, needed);
+      }
+    });
   }
 
   /// scale Q K^T and dO V^T of some heads.
@@ -218,11 +253,27 @@ class GeneratedOperandGradients final : public OperandGradients {
     });
   }
 
+  /// Adds the heads' weights in the block to their rows' deltas.
+  void weigh(const Call& call, std::int64_t b, std::int64_t first_head, std::int64_t end_head, KeyRange queries,
+             KeyRange needed) const {
+    const IndexOffsets& offsets = call.parameters.offsets;
+    const std::int64_t rows = queries.end - queries.first;
+    KernelArguments arguments;
+    arguments.add(offsets.batch).add(offsets.head).add(offsets.query).add(offsets.key);
+    arguments.add(call.floats(layout_.scores)).add(call.floats(layout_.products)).add(call.tensors.lse);
+    arguments.add(call.floats(layout_.deltas)).add(call.floats(layout_.weights));
+    arguments.add(i32(b)).add(i32(first_head)).add(i32(queries.first)).add(i32(rows));
+    arguments.add(i32(needed.first)).add(i32(needed.end - needed.first));
+    arguments.add(i32(blocks_.rows)).add(i32(blocks_.columns));
+    for (const std::uint32_t operand : source_.operands) arguments.add(call.tensors.operands[operand]);
+    const Grid grid{blocks_of(rows, kGradientThreads / 32), 1, end_head - first_head};
+    KernelModule::launch(deltas_, grid, kGradientThreads, arguments, call.parameters.stream);
+  }
+
   /// Of the heads [first_head, end_head); the scores in the workspace begin with those of `scores_head`.
   void add_contributions(const Call& call, std::int64_t b, std::int64_t first_head, std::int64_t end_head,
                          std::int64_t scores_head, KeyRange queries, KeyRange keys, KeyRange needed) const {
     const IndexOffsets& offsets = call.parameters.offsets;
-    const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
     const std::int64_t rows = queries.end - queries.first, columns = needed.end - needed.first;
     KernelArguments arguments;
     arguments.add(offsets.batch).add(offsets.head).add(offsets.query).add(offsets.key);
@@ -245,7 +296,6 @@ class GeneratedOperandGradients final : public OperandGradients {
 
   /// Writes the gradients of this kind, from their sums or, where there are none, zeros.
   void store(const Call& call, GradientSum kind, KeyRange queries, KeyRange keys) const {
-    const auto i32 = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       void* gradient = call.tensors.d_operands[targets_[i].operand];
       if (targets_[i].sum != kind || gradient == nullptr) continue;
@@ -271,7 +321,8 @@ class GeneratedOperandGradients final : public OperandGradients {
   const bool one_head_at_a_time_;
   const WorkspaceLayout layout_;
   const KernelModule module_;
-  const KernelModule::Kernel row_deltas_, gradients_;
+  const bool weighs_;  ///< the rows' deltas are means by their weights
+  const KernelModule::Kernel deltas_, gradients_;
   std::vector<KernelModule::Kernel> stores_;
 };
 

@@ -17,8 +17,9 @@ namespace {
 /// Of what varies along one of queries and keys, the part that is left where the compiler evaluates it once for a
 /// thread's scores of one row or column.
 constexpr double kAlongOneAxis = 0.15;
-/// A read of a difference's entry, which neighbouring scores of a thread share.
-constexpr double kReadDifference = 0.1;
+/// A read of a difference's entry, which neighbouring scores of a thread share; of a table for each head too, which the
+/// first level of the cache does not keep from block to block. From bench/results/h200-peers.json.
+constexpr double kReadDifference = 0.16, kReadDifferenceOfHead = 0.25;
 
 /// A read of a tile that was copied ahead: half an access to shared memory, and a conversion. From the case "bias" of
 /// bench/results/hopper_kernels.json.
@@ -83,12 +84,12 @@ NodeCosts node_costs(const Program& program, bool evaluates_all, std::optional<s
   for (const Root& root : program.roots()) {
     if (root.kind == RootKind::kValue || root.kind == RootKind::kScoreAdjoint) of_value[root.node] = true;
   }
-  const std::vector<NodeId> tables = evaluates_all ? std::vector<NodeId>{} : difference_tables(program).nodes;
+  const DifferenceTables tables = evaluates_all ? DifferenceTables{} : difference_tables(program);
   NodeCosts costs;
   for (NodeId id = static_cast<NodeId>(program.nodes().size()); id-- > 0;) {
     const Node& node = program.nodes()[id];
-    if (of_value[id] && std::ranges::find(tables, id) != tables.end()) {
-      costs.value += kReadDifference;
+    if (of_value[id] && std::ranges::find(tables.nodes, id) != tables.nodes.end()) {
+      costs.value += tables.by_head ? kReadDifferenceOfHead : kReadDifference;
       continue;
     }
     if (of_value[id]) {
