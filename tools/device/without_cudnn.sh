@@ -17,7 +17,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 mkdir "$work/hidden" "$work/loader"
-for name in '' _graph _ops _cnn _adv _engines_runtime_compiled _engines_precompiled _heuristic; do : >"$work/hidden/libcudnn$name.so.9"; done
+# By both names: XLA asks for the one without a version next, which the developer's package of a system has.
+for name in '' _graph _ops _cnn _adv _engines_runtime_compiled _engines_precompiled _heuristic; do
+  : >"$work/hidden/libcudnn$name.so.9" >"$work/hidden/libcudnn$name.so"
+done
 export SCOREMOD_CUDNN=$work/hidden SCOREMOD_CACHE_DIR=$work/cache
 [[ -n ${SCOREMOD_COMMIT:-} || ! -s $folder/commit ]] || export SCOREMOD_COMMIT=$(<"$folder/commit")
 source tools/device/environment.sh
