@@ -34,8 +34,11 @@ constexpr std::int64_t kCycle = 8;
 /// Beyond the LSEs that are told apart (100), with room for what a row's keys add.
 constexpr double kFarValue = 120;
 constexpr std::array kFarScores{-8.0, 8.0, -16.0, 16.0, -32.0, 32.0, -64.0, 64.0, -125.0, 125.0, -250.0, 250.0};
-/// A change after which rounding the score moves values by more than this, and by more than before, is not taken.
+/// A change after which rounding the score moves values by more than this, and by more than before, is not taken; nor
+/// is one after which a row's largest value is rounded by more in float32, as its LSE then is: weights that are made
+/// from such an LSE are wrong by as much, whoever makes them.
 constexpr double kExactEnough = 1e-3;
+constexpr double kFarthestValue = kExactEnough * 0x1p24;
 /// Of a row's query and of all keys along one dimension, so that their product moves the row's scores.
 constexpr double kKeyDeviations = 4;
 constexpr std::int64_t kSampledRows = 20;
@@ -50,7 +53,8 @@ bool belongs(Goal goal, std::int64_t place) { return place == kCycle - static_ca
 struct Census {
   int rows = 0;
   int empty = 0, single = 0, low = 0, high = 0;
-  double move = 0;  ///< the most that rounding the score moves a value; infinite where one is NaN or infinite
+  double move = 0;      ///< the most that rounding the score moves a value; infinite where one is NaN or infinite
+  double farthest = 0;  ///< the largest magnitude of a row's largest value
 
   int count(Goal goal) const {
     switch (goal) {
@@ -114,6 +118,7 @@ class Sample {
     census.single += kept == 1 ? 1 : 0;
     census.low += kept > 0 && most < -kFarValue ? 1 : 0;
     census.high += most > kFarValue ? 1 : 0;
+    if (std::isfinite(most)) census.farthest = std::max(census.farthest, std::abs(most));
   }
 
   const AttentionProblem& problem_;
@@ -123,7 +128,8 @@ class Sample {
 /// Whether a change has made rows for a goal, and left the most as they were.
 bool reaches(Goal goal, const Census& before, const Census& after) {
   const int made = after.count(goal) - before.count(goal);
-  return after.move <= std::max(before.move, kExactEnough) && made > 0 && made <= after.rows / 2;
+  return after.move <= std::max(before.move, kExactEnough) &&
+         after.farthest <= std::max(before.farthest, kFarthestValue) && made > 0 && made <= after.rows / 2;
 }
 
 /// Changes to inputs that may reach a goal, each tried on the sample and kept if it does.
@@ -213,10 +219,11 @@ class Search {
     static constexpr std::array kIntegers{0.0, 1.0, -1.0, 1e9, -1e9};
     static constexpr std::array kMasking{-kInfinity};
     static constexpr std::array kFar{-250.0, 250.0};
+    static constexpr std::array kFarIntegers{0.0, 1.0, -1.0, 250.0, -250.0, 1000.0, -1000.0};
+    const bool far = goal == Goal::kLow || goal == Goal::kHigh;
     if (dtype == DType::kBool) return kBools;
-    if (dtype == DType::kI32) return kIntegers;
-    if (goal == Goal::kLow || goal == Goal::kHigh) return kFar;
-    return kMasking;
+    if (dtype == DType::kI32) return far ? std::span<const double>(kFarIntegers) : kIntegers;
+    return far ? std::span<const double>(kFar) : kMasking;
   }
 
   bool change_operand(Goal goal, std::uint32_t operand) {

@@ -84,6 +84,16 @@ TEST(TrialInputs, HaveFarLsesByAnOperandWhereScoresAreBounded) {
   expect_some(shares.high, "high");
 }
 
+/// Whoever makes weights from such an LSE makes wrong ones: a trial with 10^9 for an integer refused right kernels.
+TEST(TrialInputs, HaveNoLseThatFloat32RoundsByMuch) {
+  const std::vector<double> lse =
+      lse_of(problem_with("operand x: i32 [h, q_idx]\nvalue = (f32(x) - score + f32(x)) * 0.23", DType::kBF16));
+  EXPECT_LT(lse.front(), -100);
+  EXPECT_GT(lse.back(), 100);
+  EXPECT_GT(lse.front(), -2e4);
+  EXPECT_LT(lse.back(), 2e4);
+}
+
 TEST(TrialInputs, HaveRowsThatTheDataEmpties) {
   for (const char* program :
        {"operand kept: bool [b, q_idx]\nvalue = score\nkeep = kept",
