@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+
+#include "scoremod/call.hpp"
 
 #include "backend/cuda/gradient_target.hpp"
 
@@ -14,6 +17,8 @@ struct GradientBlocks {
   std::int64_t heads = 0;    ///< query heads whose scores are there at once, all of one batch
 
   std::int64_t scores() const { return heads * rows * columns; }
+  /// Whether a row's keys are in one block.
+  bool have_all_keys(const AttentionProblem& problem) const { return problem.seq_kv <= columns; }
   /// The sums of a target that has any, in floats.
   std::int64_t sums(const GradientTarget& target) const;
 };
@@ -36,5 +41,30 @@ struct KeyRange {
 /// offsets: a range that holds all keys that the mask keeps, from a multiple of 32 after `first`.
 KeyRange needed_keys(const compiler::CompiledProblem& problem, std::int64_t query_offset, std::int64_t key_offset,
                      KeyRange queries, KeyRange keys);
+
+/// The products of one matrix that cuBLAS is called for: the heads [first, end) that share one head of keys lie as one
+/// stack of planes, and so do all heads where none is shared.
+template <class Body>
+void for_each_stack(std::int64_t group, std::int64_t first, std::int64_t end, const Body& body) {
+  if (group == 1) return body(first, end);
+  while (first < end) {
+    const std::int64_t last = std::min(end, (first / group + 1) * group);
+    body(first, last);
+    first = last;
+  }
+}
+
+/// Calls body(queries, keys, needed keys) for every block.
+template <class Body>
+void for_each_block(const compiler::CompiledProblem& compiled, const GradientBlocks& blocks,
+                    const IndexOffsets& offsets, const Body& body) {
+  const AttentionProblem& p = compiled.problem;
+  for (std::int64_t q = 0; q < p.seq_q; q += blocks.rows) {
+    for (std::int64_t k = 0; k < p.seq_kv; k += blocks.columns) {
+      const KeyRange queries{q, std::min(q + blocks.rows, p.seq_q)}, keys{k, std::min(k + blocks.columns, p.seq_kv)};
+      body(queries, keys, needed_keys(compiled, offsets.query, offsets.key, queries, keys));
+    }
+  }
+}
 
 }  // namespace scoremod::backend::cuda

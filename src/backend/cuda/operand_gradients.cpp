@@ -4,12 +4,12 @@
 
 #include "backend/cuda/gradient_blocks.hpp"
 #include "backend/cuda/gradient_source.hpp"
+#include "backend/cuda/gradient_workspace.hpp"
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/matrix_products.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "backend/cuda/runtime_call.hpp"
-#include "base/byte_count.hpp"
 #include "base/fail.hpp"
 #include "problem/row_addressing.hpp"
 
@@ -18,7 +18,6 @@ namespace {
 
 using problem::TensorRole;
 
-constexpr std::size_t kAlignment = 256;
 constexpr std::int64_t kMaxStoreBlocks = 4096;
 
 std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
@@ -42,57 +41,6 @@ struct Rows {
 
 /// What kernels count in. Blocks are smaller than that, and so are their first queries and keys.
 std::int32_t i32(std::int64_t x) { return static_cast<std::int32_t>(x); }
-
-/// Where the parts of a workspace begin, in bytes from its first aligned address.
-struct WorkspaceLayout {
-  std::size_t deltas = 0, weights = 0, scores = 0, products = 0;
-  std::vector<std::size_t> sums;            ///< one for each target
-  std::size_t bytes = kBlasWorkspaceBytes;  ///< cuBLAS's part comes first
-
-  WorkspaceLayout(const AttentionProblem& problem, std::span<const GradientTarget> targets,
-                  const GradientBlocks& blocks) {
-    const std::int64_t rows = problem.batch * problem.heads_q * problem.seq_q;
-    deltas = take(rows, sizeof(float));
-    weights = take(has_weighted_deltas(problem) ? rows : 0, sizeof(float));
-    scores = take(blocks.scores(), sizeof(float));
-    products = take(blocks.scores(), sizeof(float));
-    for (const GradientTarget& target : targets) sums.push_back(take(blocks.sums(target), target.sum_bytes()));
-    bytes = add_bytes(bytes, kAlignment);  // callers align to less
-  }
-
- private:
-  std::size_t take(std::int64_t count, std::int64_t size) {
-    const std::size_t first = bytes;
-    const std::size_t part = multiply_bytes(static_cast<std::size_t>(count), static_cast<std::size_t>(size));
-    bytes = add_bytes(bytes, align_bytes(part, kAlignment));
-    return first;
-  }
-};
-
-/// The products of one matrix that cuBLAS is called for: the heads [first, end) that share one head of keys lie as one
-/// stack of planes, and so do all heads where none is shared.
-template <class Body>
-void for_each_stack(std::int64_t group, std::int64_t first, std::int64_t end, const Body& body) {
-  if (group == 1) return body(first, end);
-  while (first < end) {
-    const std::int64_t last = std::min(end, (first / group + 1) * group);
-    body(first, last);
-    first = last;
-  }
-}
-
-/// Calls body(queries, keys, needed keys) for every block.
-template <class Body>
-void for_each_block(const compiler::CompiledProblem& compiled, const GradientBlocks& blocks,
-                    const IndexOffsets& offsets, const Body& body) {
-  const AttentionProblem& p = compiled.problem;
-  for (std::int64_t q = 0; q < p.seq_q; q += blocks.rows) {
-    for (std::int64_t k = 0; k < p.seq_kv; k += blocks.columns) {
-      const KeyRange queries{q, std::min(q + blocks.rows, p.seq_q)}, keys{k, std::min(k + blocks.columns, p.seq_kv)};
-      body(queries, keys, needed_keys(compiled, offsets.query, offsets.key, queries, keys));
-    }
-  }
-}
 
 /// Whether heads of one batch add to the same sums of a block.
 bool sums_over_heads(const GradientTarget& target) {
@@ -140,11 +88,13 @@ class GeneratedOperandGradients final : public OperandGradients {
       fail_bug("expected a workspace of ", layout_.bytes, " bytes, found ", workspace.size());
     }
     const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
-    const Call call{tensors, parameters, workspace.data() + (kAlignment - address % kAlignment) % kAlignment};
+    const Call call{tensors, parameters,
+                    workspace.data() + (GradientWorkspace::kAlignment - address % GradientWorkspace::kAlignment) %
+                                           GradientWorkspace::kAlignment};
     const BlasStream blas(parameters.stream, call.workspace, kBlasWorkspaceBytes);
     begin(call);
     if (source_.outputs.empty()) return;
-    if (weighs_ && !has_all_keys()) {
+    if (weighs_ && !blocks_.have_all_keys(problem_)) {
       for_each_block(compiled_, blocks_, parameters.offsets, [&](KeyRange queries, KeyRange, KeyRange needed) {
         for_each_part(call, blas, queries, needed, [&](std::int64_t b, std::int64_t h, std::int64_t end) {
           weigh(call, b, h, end, queries, needed);
@@ -162,9 +112,6 @@ class GeneratedOperandGradients final : public OperandGradients {
   }
 
  private:
-  /// Whether a row's keys are in one block.
-  bool has_all_keys() const { return problem_.seq_kv <= blocks_.columns; }
-
   void begin(const Call& call) const {
     begin_deltas(call);
     clear_sums(call, GradientSum::kReduced);
@@ -212,7 +159,7 @@ class GeneratedOperandGradients final : public OperandGradients {
   /// All contributions of a block of queries and keys.
   void add_block(const Call& call, const BlasStream& blas, KeyRange queries, KeyRange keys, KeyRange needed) const {
     for_each_part(call, blas, queries, needed, [&](std::int64_t b, std::int64_t h, std::int64_t end) {
-      if (weighs_ && has_all_keys()) weigh(call, b, h, end, queries, needed);
+      if (weighs_ && blocks_.have_all_keys(problem_)) weigh(call, b, h, end, queries, needed);
       // Heads that add to the same sums go one after the other where their order must be fixed.
       const std::int64_t step = one_head_at_a_time_ ? 1 : end - h;
       for (std::int64_t first = h; first < end; first += step) {
@@ -319,7 +266,7 @@ class GeneratedOperandGradients final : public OperandGradients {
   GradientSource source_;
   const GradientBlocks blocks_;
   const bool one_head_at_a_time_;
-  const WorkspaceLayout layout_;
+  const GradientWorkspace layout_;
   const KernelModule module_;
   const bool weighs_;  ///< the rows' deltas are means by their weights
   const KernelModule::Kernel deltas_, gradients_;
@@ -328,39 +275,11 @@ class GeneratedOperandGradients final : public OperandGradients {
 
 }  // namespace
 
-OperandGradientCost OperandGradients::cost(const compiler::CompiledProblem& problem,
-                                           std::span<const std::uint32_t> operands) {
-  const AttentionProblem& p = problem.problem;
-  const std::vector<GradientTarget> targets = gradient_targets(problem, operands);
-  const GradientBlocks blocks = gradient_blocks(p, targets);
-  OperandGradientCost cost;
-  cost.workspace_bytes = WorkspaceLayout(p, targets, blocks).bytes;
-  std::int64_t stacks = 0;
-  for (std::int64_t h = 0; h < p.heads_q; h += blocks.heads) {
-    for_each_stack(p.heads_q / p.heads_kv, h, std::min(h + blocks.heads, p.heads_q),
-                   [&](std::int64_t, std::int64_t) { ++stacks; });
-  }
-  for_each_block(problem, blocks, {}, [&](KeyRange, KeyRange, KeyRange needed) { cost.blocks += !needed.empty(); });
-  cost.products = 2 * cost.blocks * p.batch * stacks;
-  return cost;
-}
-
 std::unique_ptr<const OperandGradients> OperandGradients::build(const compiler::CompiledProblem& problem,
                                                                 std::span<const std::uint32_t> operands) {
   const std::vector<UnsupportedReason> reasons = unsupported_reasons(problem);
   if (!reasons.empty()) fail_unsupported(to_string(reasons.front()));
   return std::make_unique<GeneratedOperandGradients>(problem, operands);
-}
-
-std::string describe(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands) {
-  const OperandGradientCost cost = OperandGradients::cost(problem, operands);
-  std::string names;
-  for (const std::uint32_t operand : operands) {
-    names += concat(names.empty() ? "'" : ", '", problem.problem.program.operands()[operand].name, "'");
-  }
-  return concat(operands.size() == 1 ? "gradient of " : "gradients of ", names,
-                " by a pass of its own: ", cost.products, " products by cuBLAS over ", cost.blocks,
-                " blocks, workspace ", (cost.workspace_bytes + (1 << 20) - 1) >> 20, " MiB");
 }
 
 }  // namespace scoremod::backend::cuda
