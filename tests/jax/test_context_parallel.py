@@ -79,6 +79,40 @@ def test_as_on_one_device(options, striped, check_vma):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
 
 
+@pytest.mark.parametrize(
+    "options, striped, check_vma",
+    [({}, False, True), ({}, 4, False), ({"strategy": "all_gather"}, False, True), ({"backend": "xla"}, 4, False)],
+)
+def test_lengths_and_a_sink_are_those_of_one_device(options, striped, check_vma):
+    """A batch without a key: its output is 0 and its LSE the sink."""
+    q, k, v = (dense.random_array(i, (B, S, heads, D)) for i, heads in enumerate((H, 2, 2)))
+    lengths, sink, slopes = jnp.asarray([0, 21]), dense.random_array(8, (H,)), ARRAYS[0]
+
+    def attend(attention, order, back):
+        def attended(q, k, v, slopes, sink):
+            score_mod = lambda score, b, h, q_idx, kv_idx: score + slopes[h] * (q_idx - kv_idx)  # noqa: E731
+            return attention(q, k, v, score_mod, causal, lengths=lengths, sink=sink, return_lse=True)
+
+        if attention is not flex_attention:
+            specs = {"in_specs": (*[P(None, "seq")] * 3, P(), P()), "out_specs": (P(None, "seq"), P(None, None, "seq"))}
+            attended = jax.shard_map(attended, mesh=MESH, check_vma=check_vma, **specs)
+
+        def loss(q, k, v, *arrays):
+            o, lse = attended(order(q, axis=1), order(k, axis=1), order(v, axis=1), *arrays)
+            o, lse = back(o, axis=1), back(lse, axis=2)
+            return (o**2).sum() + (lse**2).sum(), (o, lse)
+
+        return jax.jit(jax.value_and_grad(loss, argnums=range(5), has_aux=True))(q, k, v, slopes, sink)
+
+    as_it_lies = lambda x, axis: x  # noqa: E731
+    order, back = (functools.partial(f, shards=SHARDS, tokens=striped) if striped else as_it_lies for f in (stripe, unstripe))
+    sharded = functools.partial(context_parallel_attention, axis_name="seq", striped=striped, **options)
+    got, want = attend(sharded, order, back), attend(flex_attention, as_it_lies, as_it_lies)
+    np.testing.assert_allclose(got[0][1][1][0], np.broadcast_to(sink[:, None], (H, S)), rtol=1e-6)
+    for found, expected in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        np.testing.assert_allclose(found, expected, atol=3e-5 * max(1, np.abs(expected).max()))
+
+
 def sharded_over(shards, **options):
     """context_parallel_attention of whole sequences, on a mesh of so many devices."""
     mesh = jax.make_mesh((shards,), ("seq",), devices=jax.devices()[:shards], axis_types=(AxisType.Auto,))

@@ -22,6 +22,7 @@ from scoremod.jax.call import Call, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import PLACED_WORDS, WHOLE, Places, at_places, call_keys, checked_rate
 from scoremod.jax.kept_programs import warn_of_kept_programs
+from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
@@ -50,6 +51,8 @@ def context_parallel_attention(
     dropout_rate=0.0,
     dropout_key=None,
     return_lse=False,
+    lengths=None,
+    sink=None,
     backend=None,
     backends=None,
     fallback=None,
@@ -62,6 +65,7 @@ def context_parallel_attention(
     striped: which positions a shard has: the next block of them without it. A number of tokens deals them out in stripes of so many, in turn; True
         is 1. With a causal mask every shard then has as much to do. stripe() and unstripe() reorder a sequence.
     dropout_key: one for all shards. What is dropped is what flex_attention of the whole sequence drops.
+    lengths: of the whole sequences, on every shard.
     The rest is flex_attention's.
     """
     if strategy not in STRATEGIES:
@@ -70,6 +74,11 @@ def context_parallel_attention(
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     query, key, value = tensors(query, key, value)
     sizes = sizes_of(layout, query, key, value)
+    if lengths is not None:
+        mask_mod = bounded(mask_mod, lengths, sizes.batch)
+    if sink is not None:
+        sink = checked_sink(sink, sizes.heads_q)
+    with_lse = bool(return_lse) or sink is not None
     deal = _Deal.of(lax.axis_size(axis_name), sizes, striped)
     shard = lax.axis_index(axis_name).astype(jnp.int32)
     gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
@@ -96,11 +105,15 @@ def context_parallel_attention(
             else:
                 warn_of_kept_programs(platform, 2)
                 operands += dropout
-            query, key, value, *operands = vary_alike([query, key, value, *operands, shard])[:-1]
-            if part.ring is None:
-                return attend(part.call, query, key, value, tuple(operands), with_lse=bool(return_lse))
-            query, key, value, *operands = reverse_mode_only("context_parallel_attention", query, key, value, *operands)
-            return ring_attention(part.ring, query, key, value, tuple(operands), with_lse=bool(return_lse))
+            sinks = [] if sink is None else [sink]
+            query, key, value, *operands = vary_alike([query, key, value, *operands, *sinks, shard])[:-1]
+            if part.ring is not None:
+                query, key, value, *operands = reverse_mode_only("context_parallel_attention", query, key, value, *operands)
+            sink = operands.pop() if sinks else None
+            if part.ring is not None:
+                return ring_attention(part.ring, query, key, value, tuple(operands), sink, with_lse=bool(return_lse))
+            results = attend(part.call, query, key, value, tuple(operands), with_lse=with_lse)
+            return _with_sink(*(results if with_lse else (results, None)), sink, layout, return_lse)
     dtype_of(query, key, value, on_xla=True)
     functions = (deal.at_positions(score_mod, shard, 3), deal.at_positions(mask_mod, shard, 2))
     if dropout:
@@ -109,6 +122,13 @@ def context_parallel_attention(
         dropout = [jnp.zeros_like(queries), deal.position(_OfArrays, deal.queries, shard, queries), of_keys, *dropout]
     query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
     o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout, dropout=(rate, dropout))
+    return _with_sink(o, lse, sink, layout, return_lse)
+
+
+def _with_sink(o, lse, sink, layout, return_lse):
+    """What is returned of (o, lse) over all keys, whose sums have no sink yet."""
+    if sink is not None:
+        o, lse = with_sink(o, lse, sink, layout)
     return (o, lse) if return_lse else o
 
 

@@ -87,22 +87,22 @@ class Ring(NamedTuple):
         return state if numbers.size == 0 else lax.scan(lambda state, number: (step(state, number), None), state, numbers)[0]
 
 
-def ring_attention(ring, q, k, v, operands, *, with_lse):
-    """The output, or (output, lse) if with_lse, all differentiable in reverse mode; the ring is of several shards."""
-    return _JITTED[_with_lse if with_lse else _without_lse](ring, q, k, v, operands)
+def ring_attention(ring, q, k, v, operands, sink, *, with_lse):
+    """The output, or (output, lse) if with_lse, all differentiable in reverse mode; the ring is of several shards. sink: [heads], or None."""
+    return _JITTED[_with_lse if with_lse else _without_lse](ring, q, k, v, operands, sink)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _without_lse(ring, q, k, v, operands):
-    return _forward(ring, q, k, v, operands, None)[0]
+def _without_lse(ring, q, k, v, operands, sink):
+    return _forward(ring, q, k, v, operands, sink, None)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _with_lse(ring, q, k, v, operands):
-    return _forward(ring, q, k, v, operands, None)
+def _with_lse(ring, q, k, v, operands, sink):
+    return _forward(ring, q, k, v, operands, sink, None)
 
 
-def _forward(ring, q, k, v, operands, wanted):
+def _forward(ring, q, k, v, operands, sink, wanted):
     """(o, lse) over the keys of all shards. Keys and values are passed on while attention to them is computed."""
     sizes = sizes_of(ring.call.layout, q, k, v)
     nothing = [jnp.zeros((*q.shape[:-1], sizes.dim_v), q.dtype), jnp.full((sizes.batch, sizes.heads_q, sizes.seq_q), -jnp.inf, jnp.float32)]
@@ -125,6 +125,8 @@ def _forward(ring, q, k, v, operands, wanted):
     o, lse = part_of(0, k, v)
     o, lse, k, v = ring.between(1, step, (o.astype(jnp.float32), lse, *following))
     o, lse = _merged(ring, o, lse, *part_of(ring.shards.count - 1, k, v))
+    if sink is not None:  # as a key whose value is 0, before the output is rounded
+        o, lse = _merged(ring, o, lse, jnp.zeros((), o.dtype), jnp.broadcast_to(sink.astype(lse.dtype)[:, None], lse.shape))
     return o.astype(q.dtype), lse
 
 
@@ -136,16 +138,17 @@ def _merged(ring, o, lse, part, part_lse):
     return o * weight + part.astype(jnp.float32) * part_weight, new_lse
 
 
-def _run_forward(ring, q, k, v, operands):
+def _run_forward(ring, q, k, v, operands, sink):
     """(o, lse) and what the backward pass keeps, of arguments that say which of them are differentiated."""
     wanted = wanted_operands(operands)
     q, k, v, operands = q.value, k.value, v.value, tuple(x.value for x in operands)
-    o, lse = named_results(*_forward(ring, q, k, v, operands, wanted))
-    return (o, lse), (q, k, v, operands, o, lse, Wanted(wanted))
+    sink = None if sink is None else sink.value
+    o, lse = named_results(*_forward(ring, q, k, v, operands, sink, wanted))
+    return (o, lse), (q, k, v, operands, sink, o, lse, Wanted(wanted))
 
 
-def _forward_rule(ring, q, k, v, operands):
-    results, kept = _run_forward(ring, q, k, v, operands)
+def _forward_rule(ring, q, k, v, operands, sink):
+    results, kept = _run_forward(ring, q, k, v, operands, sink)
     return results[0], kept
 
 
@@ -167,8 +170,9 @@ def _backward(ring, kept, d_o, d_lse):
     """The probabilities of each part follow from the whole row's lse, so each step is one plain backward call. Gradients of k and v go around with
     them, a step behind, so that they are on their way while the next part is computed. The own part comes last: its gradients stay here, and those
     that the other shards have added up come home meanwhile."""
-    q, k, v, operands, o, lse, wanted = kept
+    q, k, v, operands, sink, o, lse, wanted = kept
     count = ring.shards.count
+    d_sink = None if sink is None else _sink_gradient(ring, sink, o, lse, d_o, d_lse)
     part_of = functools.partial(_part_gradients, ring, (q, o, d_o, d_lse), operands, wanted.numbers)
 
     def step(state, number):
@@ -195,7 +199,14 @@ def _backward(ring, kept, d_o, d_lse):
     gradients = [None] * len(operands)
     for i, total in zip(wanted.numbers, of_operands):
         gradients[i] = total.astype(operands[i].dtype)
-    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), tuple(gradients)
+    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), tuple(gradients), d_sink
+
+
+def _sink_gradient(ring, sink, o, lse, d_o, d_lse):
+    """That of the sink of each head, of which each row's sum has a term."""
+    weights = jnp.exp(sink.astype(lse.dtype)[:, None] - jnp.where(jnp.isneginf(lse), jnp.inf, lse))
+    of_rows = -jnp.moveaxis((d_o.astype(lse.dtype) * o.astype(lse.dtype)).sum(axis=-1), [ring.call.axis(letter) for letter in "BHS"], range(3))
+    return (weights * (of_rows if d_lse is None else of_rows + d_lse)).sum(axis=(0, 2)).astype(sink.dtype)
 
 
 def _part_gradients(ring, rows, operands, wanted, number, lse, k, v):
