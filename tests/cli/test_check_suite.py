@@ -51,7 +51,7 @@ def test_the_cpu_is_right(scoremod, text, count):
     summary = report["summary"]["plain_attention"]
     # How many there are is up to the seed: what is zero everywhere, as behind a mask that keeps nothing, has no ratio.
     assert 0 < len(ratios) == summary["outputs"]
-    assert summary["median_ratio"] == pytest.approx(statistics.median(ratios), rel=1e-3)
+    assert statistics.median_low(ratios) <= summary["median_ratio"] <= statistics.median_high(ratios)
     # Of the outputs of 20 random problems the median is beyond 2 once in 100,000 runs.
     assert 0.1 < summary["median_ratio"] < 10
 
