@@ -17,7 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 mkdir "$work/hidden" "$work/loader"
-# By both names: XLA asks for the one without a version next, which the developer's package of a system has.
+# By both names: with the first alone hidden, JAX's process had a system's cuDNN loaded, whose developer's package has the second.
 for name in '' _graph _ops _cnn _adv _engines_runtime_compiled _engines_precompiled _heuristic; do
   : >"$work/hidden/libcudnn$name.so.9" >"$work/hidden/libcudnn$name.so"
 done
