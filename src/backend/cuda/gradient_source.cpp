@@ -1,12 +1,11 @@
 #include "backend/cuda/gradient_source.hpp"
 
-#include <algorithm>
-
 #include "backend/cuda/exact_sum.hpp"
 #include "backend/cuda/gradient_text.hpp"
 #include "backend/cuda/gradients_kernel.hpp"
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
+#include "backend/few_rows.hpp"
 #include "base/fail.hpp"
 #include "problem/row_addressing.hpp"
 
@@ -16,9 +15,6 @@ extern const std::string_view kRowDeltas, kStoreGradient;
 
 namespace scoremod::backend::cuda {
 namespace {
-
-/// As kernels of attention have it.
-constexpr std::int64_t kFewRows = 64;
 
 std::string wide(std::int64_t value) { return concat(value, "LL"); }
 
@@ -72,7 +68,7 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
 }  // namespace
 
 bool has_weighted_deltas(const AttentionProblem& problem) {
-  return std::min(problem.seq_q, problem.seq_kv) <= kFewRows && problem.sink == Sink::kNone && !problem.given_deltas;
+  return has_few_rows(problem) && problem.sink == Sink::kNone && !problem.given_deltas;
 }
 
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {

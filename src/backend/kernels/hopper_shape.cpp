@@ -4,6 +4,7 @@
 #include <array>
 
 #include "analysis/keep_nodes.hpp"
+#include "backend/few_rows.hpp"
 #include "backend/kernels/arguments.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "backend/unsupported.hpp"
@@ -21,8 +22,6 @@ constexpr std::int64_t kFusedWidest = 128;
 constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
 constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
-/// The backward makes rows' deltas from o: with few rows or keys, o's rounding would be much of the error.
-constexpr std::int64_t kFewRows = 64;
 constexpr std::size_t kSharedBytes = kHopperSharedBytes;
 /// Of an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more 1.01 to
 /// 1.06.
@@ -254,7 +253,8 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
     reasons.push_back(unsupported(Rule::kDtype, "hopper kernels: expected q, k and v in f16 or bf16, found f32"));
   }
   const bool backward = direction == Direction::kBackward;
-  if (backward && std::min(problem.seq_q, problem.seq_kv) <= kFewRows) {
+  // It makes rows' deltas from o.
+  if (backward && has_few_rows(problem)) {
     reasons.push_back(unsupported(Rule::kEngineRefused, concat("hopper kernels: expected more than ", kFewRows,
                                                                " queries and keys in a backward, found ", problem.seq_q,
                                                                " and ", problem.seq_kv)));

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "backend/few_rows.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-/// Of these a trial has as many as the problem.
-constexpr std::int64_t kFewRows = 64;
 constexpr std::int64_t kWordBytes = 16;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
@@ -52,7 +51,7 @@ TileShape backward_shape(const AttentionProblem& problem) {
   if (floats) {
     shape.step = shape.part = shape.key_step = widest > 64 ? 16 : 32;
   }
-  shape.own_deltas = !problem.given_deltas && std::min(problem.seq_q, problem.seq_kv) <= kFewRows;
+  shape.own_deltas = !problem.given_deltas && has_few_rows(problem);
   shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
   return shape;
 }
