@@ -66,7 +66,7 @@ tests=("$python" -m pytest -v -rs -p no:cacheprovider)
 devices=$("$python" -c 'import jax; print(jax.devices()); print(jax.device_count())' 2>&1) || true
 echo "$devices"
 
-step jax_gpu_tests 300 "${tests[@]}" tests/device/jax
+step jax_gpu_tests 450 "${tests[@]}" tests/device/jax
 step jax_bench 300 "$python" bench/jax/flex_attention.py "$output/jax_h200.json" "${bench[@]}"
 step char_model 200 "$python" examples/jax/char_model.py --out "$output/char_model" "${text[@]}"
 [[ ${devices##*$'\n'} =~ ^([0-9]+)$ ]] && ((BASH_REMATCH[1] > 1)) &&
