@@ -12,8 +12,9 @@ namespace reference = backend::reference;
 /// Of float32: of a product, and of a function, which gives one of the two floats around its value.
 constexpr double kProduct = 0x1p-24, kFunction = 2 * kProduct;
 
-reference::Moves moves_of(const OperationErrors& errors, double side) {
-  return {side * std::max(kProduct, errors.product), side * std::max(kFunction, errors.function)};
+reference::Moves moves_of(const OperationErrors& errors, double side, double difference = 0) {
+  const double product = std::max(kProduct, errors.product);
+  return {side * product, side * std::max(kFunction, errors.function), side * std::max(product, difference)};
 }
 
 /// Of each element the one that is farther from the truth. One that is not finite says nothing.
@@ -39,11 +40,11 @@ reference::ForwardResult<float> farthest_forward(Trial& trial, const OperationEr
   return farthest;
 }
 
-reference::BackwardResult<float> farthest_backward(Trial& trial, const OperationErrors& errors) {
+reference::BackwardResult<float> farthest_backward(Trial& trial, const OperationErrors& errors, double difference) {
   const reference::BackwardResult<double>& truth = trial.backward_truth();
   reference::BackwardResult<float> farthest = trial.plain_backward();
-  auto up = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, 1)); });
-  auto down = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, -1)); });
+  auto up = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, 1, difference)); });
+  auto down = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, -1, difference)); });
   const auto as_given = trial.moved_backward({});
   for (const auto& other : {as_given, up.get(), down.get()}) {
     take_farther(farthest.dq, other.dq, truth.dq);

@@ -18,7 +18,9 @@ struct OperationErrors {
 /// what a plan's own functions and products cost; and where a program is not continuous (a floor, an i32() of an f32, a
 /// comparison of scores), what it jumps by, of the elements that rounding may put on either side of a jump.
 backend::reference::ForwardResult<float> farthest_forward(Trial& trial, const OperationErrors& errors);
-/// The same of a backward from the oracle's o and LSE.
-backend::reference::BackwardResult<float> farthest_backward(Trial& trial, const OperationErrors& errors);
+/// The same of a backward from the oracle's o and LSE. The gradients of weights and the deltas that they are less are
+/// off by a product's error, away from each other, or by `difference` where that is more.
+backend::reference::BackwardResult<float> farthest_backward(Trial& trial, const OperationErrors& errors,
+                                                            double difference = 0);
 
 }  // namespace scoremod::verification

@@ -65,10 +65,25 @@ OutputError worst_of(const problem::StridedTensor& tensor, const Elements& eleme
   const double size = bound.scale > 0 ? bound.scale : 1;
   const double tolerance = (times * bound.plain_error + bound.band) / size;
   if (check.wrong_kind > 0) return {tensor.name, std::numeric_limits<double>::quiet_NaN(), tolerance, rows};
-  // Terms that cancel, such as the gradient of what is added to whole rows: nothing is left but rounding, in the oracle
-  // too, unless its terms cancel to 0. What is 0 because it has no terms is so in the plain evaluation.
-  const bool is_rounding = check.l2.plain_error > 0 && check.l2.plain_error >= check.l2.scale;
-  return {tensor.name, is_rounding ? 0 : bound.error / size, tolerance, rows};
+  // Of rows without a key both are 0, as of what cancels to 0: a second judgement tells these apart.
+  const bool cancels = check.l2.plain_error >= check.l2.scale;
+  return {tensor.name, bound.error / size, tolerance, rows, cancels};
+}
+
+/// How many rows make up the plain evaluation's error, as if they had like parts of it: the square of the sum of their
+/// squares over the sum of the squares of these.
+double rows_in_error(const Elements& elements, std::size_t width) {
+  double sum = 0, squares = 0;
+  for (std::size_t begin = 0; begin < elements.oracle.size(); begin += width) {
+    double row = 0;
+    for (std::size_t i = begin; i < begin + width; ++i) {
+      const double error = static_cast<double>(elements.plain[i]) - elements.oracle[i];
+      row += std::isfinite(error) ? error * error : 0;
+    }
+    sum += row;
+    squares += row * row;
+  }
+  return squares > 0 ? sum * sum / squares : static_cast<double>(elements.oracle.size() / width);
 }
 
 /// NaN is worst.
@@ -87,7 +102,9 @@ OutputError worst(const problem::StridedTensor& tensor, const Elements& all, std
     const Elements elements{rows_of(all.found, part.rows, width), rows_of(all.oracle, part.rows, width),
                             rows_of(all.plain, part.rows, width)};
     if (part.rows.size() < fewest_rows && has_size(elements.oracle)) continue;
-    const OutputError error = worst_of(tensor, elements, band(elements.oracle, part), times, part.name);
+    const bool few = rows_in_error(elements, width) < kMinRows;
+    const OutputError error = worst_of(tensor, elements, band(elements.oracle, part),
+                                       few ? std::max(times, kTimesPlainOfFew) : times, part.name);
     if (badness(error) >= badness(result)) result = error;
   }
   return result;

@@ -17,6 +17,9 @@ struct OutputError {
   /// of the dtype.
   double tolerance = 0;
   std::string rows;  ///< which rows, such as "rows without a key"; empty for all elements together
+  /// The plain evaluation has not one digit right, as of a gradient whose terms cancel: the tolerance says what it has
+  /// left of them, which of what is rounded otherwise may be another multiple.
+  bool cancels = false;
 
   bool right() const { return error <= tolerance; }
 };
@@ -43,8 +46,8 @@ std::vector<RowClass> row_classes(const std::vector<double>& oracle_lse, const s
 /// class, or of all where the class's are zero), whichever is more.
 ///
 /// `classes` is what row_classes() says for outputs with a vector for each query row (o and dq), and its first for
-/// others. A class of fewer than 16 rows counts by itself only where the oracle's rows are zero. An output of which the
-/// plain evaluation has not one digit right, such as a gradient whose terms cancel, is only held to being finite.
+/// others. A class of fewer than 16 rows counts by itself only where the oracle's rows are zero; one of which fewer
+/// make up most of the plain evaluation's error is held to the tolerance of few numbers.
 OutputError output_error(const problem::StridedTensor& tensor, const std::vector<double>& found,
                          const std::vector<double>& oracle, const std::vector<float>& plain,
                          std::span<const RowClass> classes);

@@ -47,8 +47,14 @@ class TrialRun {
                                     bool attention) {
     run(plan, gradients);
     std::vector<OutputError> errors = judge_backward(trial_.plain_backward(), gradients, attention);
-    if (may_be_right(errors))
-      replace_wrong(errors, judge_backward(farthest_backward(trial_, operations_), gradients, attention));
+    if (!may_be_right(errors)) return errors;
+    replace_wrong(errors, judge_backward(farthest_backward(trial_, operations_), gradients, attention));
+    // Where terms cancel an engine that adds them up in the dtype of its products leaves so much of them.
+    if (!std::ranges::any_of(errors, may_cancel)) return errors;
+    const double rounded = unit_roundoff(problem::product_dtype(problem_));
+    const auto second = judge_backward(farthest_backward(trial_, operations_, rounded), gradients, attention);
+    for (std::size_t i = 0; i < errors.size(); ++i)
+      if (may_cancel(errors[i])) errors[i] = second[i];
     return errors;
   }
 
@@ -58,6 +64,8 @@ class TrialRun {
     return !std::ranges::all_of(errors, &OutputError::right) &&
            std::ranges::none_of(errors, [](const OutputError& error) { return std::isnan(error.error); });
   }
+
+  static bool may_cancel(const OutputError& error) { return !error.right() && error.cancels; }
 
   /// Of what was wrong the second judgement counts.
   static void replace_wrong(std::vector<OutputError>& errors, const std::vector<OutputError>& second) {

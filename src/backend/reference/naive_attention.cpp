@@ -20,6 +20,7 @@ class Backward {
   Backward(const compiler::CompiledProblem& compiled, const InputTensors& inputs, const CallParameters& parameters,
            const Moves& moves)
       : softmax_(compiled, inputs, parameters, moves),
+        difference_(moves.difference),
         problem_(softmax_.problem),
         d_o_(multiplied_d_o(inputs)),
         o_(static_cast<std::size_t>(problem_.dim_v)),
@@ -47,7 +48,7 @@ class Backward {
       softmax_.normalize_by(h, given_.lse[static_cast<std::size_t>(query_row)]);
       o = given_.o.data() + query_row * problem_.dim_v;
     }
-    const Real delta = dot_backwards(d_o, o, problem_.dim_v);
+    const Real delta = dot_backwards(d_o, o, problem_.dim_v) - move_of(d_o, o);
     if (const auto sink = problem::sink_operand(problem_))
       result_.d_operands[*sink][static_cast<std::size_t>(h)] -= row.sink_weight * delta;
     for (std::int64_t j = 0; j < problem_.seq_kv; ++j) {
@@ -58,7 +59,8 @@ class Backward {
       if (row.share[at] != 0) {
         add_scaled(result_.dv.data() + key_row * problem_.dim_v,
                    as_stored(row.weight[at] * row.share[at], problem::product_dtype(problem_)), d_o, problem_.dim_v);
-        d_weight = row.share[at] * dot(d_o, softmax_.v_row(b, h, j), problem_.dim_v);
+        const Real* v = softmax_.v_row(b, h, j);
+        d_weight = row.share[at] * (dot(d_o, v, problem_.dim_v) + move_of(d_o, v));
       }
       derivative_.evaluate({b, h, i, j}, row.score[at], row.weight[at] * (d_weight - delta));
       // Scaled before it is rounded, as cuDNN's graph does it: a small scale may bring an f16 below its normal numbers.
@@ -104,6 +106,12 @@ class Backward {
     return compiled.backward->program;
   }
 
+  /// Of a sum of products along the head dim of v, by Moves::difference.
+  Real move_of(const Real* d_o, const Real* other) const {
+    if (difference_ == 0) return 0;
+    return static_cast<Real>(difference_ * magnitudes(d_o, other, problem_.dim_v));
+  }
+
   /// Adds the operands' contributions at the evaluated element; returns the score's.
   Real adjoints() {
     Real d_score = 0;
@@ -117,6 +125,7 @@ class Backward {
   }
 
   SoftmaxRows<Real> softmax_;
+  const double difference_;
   const AttentionProblem& problem_;
   const std::vector<Real> d_o_;
   std::vector<Real> o_;

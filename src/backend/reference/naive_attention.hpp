@@ -65,6 +65,9 @@ struct BackwardResult {
 struct Moves {
   double score = 0;     ///< each score, relative to the magnitudes of its products
   double function = 0;  ///< as Interpreter::move_functions(); and the LSE, by its own exponentials and logarithm
+  /// The gradient of each weight, in the same way, and the delta that it is less in its row, the other way: where one
+  /// key has all the weight, all that is left is by how much each of these equal sums is off.
+  double difference = 0;
 };
 
 /// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.

@@ -62,6 +62,14 @@ Real dot_backwards(const Real* x, const Real* y, std::int64_t size) {
   return sum;
 }
 
+/// Of what dot(x, y) adds up; in double, as it is a size and not a result.
+template <class Real>
+double magnitudes(const Real* x, const Real* y, std::int64_t size) {
+  double sum = 0;
+  for (std::int64_t d = 0; d < size; ++d) sum += std::abs(static_cast<double>(x[d]) * static_cast<double>(y[d]));
+  return sum;
+}
+
 template <class Real>
 void add_scaled(Real* sum, Real factor, const Real* x, std::int64_t size) {
   for (std::int64_t d = 0; d < size; ++d) sum[d] += factor * x[d];
@@ -222,10 +230,8 @@ class SoftmaxRows {
 
   /// What Moves::score is of.
   Real score_move(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
-    double magnitudes = 0;
-    for (std::int64_t d = 0; d < problem.dim_qk; ++d)
-      magnitudes += std::abs(static_cast<double>(q_row(b, h, i)[d]) * static_cast<double>(k_row(b, h, j)[d]));
-    return static_cast<Real>(moves_.score * std::abs(static_cast<double>(scale)) * magnitudes);
+    const double terms = magnitudes(q_row(b, h, i), k_row(b, h, j), problem.dim_qk);
+    return static_cast<Real>(moves_.score * std::abs(static_cast<double>(scale)) * terms);
   }
 
   void draw_shares(std::int64_t b, std::int64_t h, std::int64_t i) {

@@ -150,13 +150,17 @@ TEST(VerifyPlan, TakesWhatRoundingLeavesOfTheGradientsOfOneKey) {
   TrialOf trial(compiler::compile(one_key));
   ASSERT_EQ(trial.problem.seq_kv, 1);
   const std::int64_t rows = rows_of(trial.problem), width = trial.problem.dim_qk;
-  const auto rounding = [&](const BackwardTensors& t) {
-    for_rows(t.lse, rows, -1e3, 1e3,
-             [&](std::int64_t r) { fill(t.dq, r * width, width, r % 2 == 0 ? 2e-6f : -1e-6f); });
+  // Where the trial has not made d_o smaller.
+  const auto left = [&](float much) {
+    return [&, much](const BackwardTensors& t) {
+      for_rows(t.lse, rows, -100, 100,
+               [&](std::int64_t r) { fill(t.dq, r * width, width, r % 2 == 0 ? much : -much / 2); });
+    };
   };
   EXPECT_EQ(wrong_forward(trial, {}), "");
   EXPECT_EQ(wrong_backward(trial, {}, {0}), "");
-  EXPECT_EQ(wrong_backward(trial, rounding), "");
+  EXPECT_EQ(wrong_backward(trial, left(2e-6F)), "");
+  EXPECT_NE(wrong_backward(trial, left(2e-2F)), "") << "much more than their rounding";
   int empty = 0;
   const auto in_empty_rows = [&](const BackwardTensors& t) {
     empty = for_rows(t.lse, rows, -kInfinity, -kInfinity, [&](std::int64_t r) { fill(t.dq, r * width, width, 2e-6f); });
