@@ -48,20 +48,26 @@ TileShape shape_of(const AttentionProblem& problem, Direction direction, Kernels
       !hopper_objections(problem, direction, cuda::current_compute_capability()).empty())
     return tile_shape(problem, direction);
   const bool fused = kernels == Kernels::kFused && direction == Direction::kBackward;
-  return fused && hopper_fused_objections(problem).empty() ? hopper_fused_shape(problem)
-                                                           : hopper_shapes(problem, direction).front();
+  return fused && hopper_fused_objections(problem, hopper_fused_shape(problem)).empty()
+             ? hopper_fused_shape(problem)
+             : hopper_shapes(problem, direction).front();
 }
 
 /// Plans of both directions as something that check_subject() runs.
 class Plans {
  public:
-  explicit Plans(const compiler::CompiledProblem& compiled, Kernels kernels) : problem_(compiled.problem) {
-    const auto shape_of = [&](Direction direction) { return kernels::shape_of(problem_, direction, kernels); };
-    const TileShape forward = shape_of(Direction::kForward), backward = shape_of(Direction::kBackward);
+  Plans(const compiler::CompiledProblem& compiled, Kernels kernels)
+      : Plans(compiled, {shape_of(compiled.problem, Direction::kForward, kernels),
+                         shape_of(compiled.problem, Direction::kBackward, kernels)}) {}
+  /// Of the forward, and of the backward.
+  Plans(const compiler::CompiledProblem& compiled, const std::array<TileShape, 2>& shapes)
+      : problem_(compiled.problem) {
+    const auto& [forward, backward] = shapes;
     forward_ = forward_plan(compiled, forward, image(compiled, Direction::kForward, forward));
     if (compiled.backward)
       backward_ = backward_plan(compiled, backward, image(compiled, Direction::kBackward, backward));
-    families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family));
+    families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
+                       backward.copied_operand ? " with a copied operand" : "");
   }
   /// Of a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
@@ -106,7 +112,7 @@ class Plans {
   std::string families_;
 };
 
-/// Gradients of operands are other kernels'. `cut` is a Kernels, or the shape of a forward.
+/// Gradients of operands are other kernels'. `cut` is a Kernels, shapes of both directions, or that of a forward.
 template <class Cut>
 void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<ProblemInputs>& given = {}) {
   SCOPED_TRACE(test.name + "\n" + test.problem.program.to_string());
@@ -266,7 +272,7 @@ class CopyingAttentionKernels : public test::OnDevice, public ::testing::WithPar
  protected:
   static checking::CheckCase test_case() { return test::copied_operand_cases()[GetParam()]; }
   static TileShape shape(const AttentionProblem& problem) {
-    return copying_hopper_shape(problem, copied_operand(problem).value());
+    return copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
   }
 };
 
@@ -284,6 +290,21 @@ TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernels,
                          ::testing::Range(std::size_t{0}, test::copied_operand_cases().size()));
+
+/// Fused backwards that do.
+class CopyingBackwardAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {};
+
+TEST_P(CopyingBackwardAttentionKernels, AreRight) {
+  const checking::CheckCase test = test::copied_operand_backward_cases()[GetParam()];
+  if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
+  const AttentionProblem problem = compiler::compile(test.problem).problem;
+  const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
+                          copying_fused_shape(problem, copied_operand(problem, Direction::kBackward).value())};
+  expect_right(shapes, test);
+  expect_right(shapes, test, test::poisoned_inputs(test.problem, test.seed));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, CopyingBackwardAttentionKernels,
+                         ::testing::Range(std::size_t{0}, test::copied_operand_backward_cases().size()));
 
 /// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
 /// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.

@@ -257,8 +257,21 @@ TEST_F(AttentionKernelsText, OfCopiedOperandsKeepTheirRegistersAndRunProductsBes
                            test::copied_operand_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
                            test::copied_operand_case(bias, 64), test::copied_operand_case(bias, 256)}) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
-    const TileShape shape = copying_hopper_shape(test.problem, copied_operand(test.problem).value());
+    const TileShape shape =
+        copying_hopper_shape(test.problem, copied_operand(test.problem, Direction::kForward).value());
     const std::string report = report_of(test.problem, Direction::kForward, 90, shape);
+    EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
+    EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+    EXPECT_FALSE(serializes_products(report)) << report;
+  }
+}
+
+TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersAndRunProductsBesideOtherWork) {
+  for (const checking::CheckCase& test : test::copied_operand_backward_cases()) {
+    SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
+    const TileShape shape =
+        copying_fused_shape(test.problem, copied_operand(test.problem, Direction::kBackward).value());
+    const std::string report = report_of(test.problem, Direction::kBackward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
     EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
     EXPECT_FALSE(serializes_products(report)) << report;
@@ -294,7 +307,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
                            Case{"soft_cap", 128}, Case{"dilated_window", 128}}) {
     SCOPED_TRACE(concat(test.entry, ", dim ", test.dim));
     const AttentionProblem problem = hopper_problem(test.entry, test.dim);
-    ASSERT_TRUE(hopper_fused_objections(problem).empty());
+    ASSERT_TRUE(hopper_fused_objections(problem, hopper_fused_shape(problem)).empty());
     const TileShape shape = hopper_fused_shape(problem);
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const DirectionKernels made(compiled, Direction::kBackward, shape);
@@ -342,7 +355,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
     ASSERT_EQ(targets.size(), 1U);
-    ASSERT_TRUE(hopper_fused_objections(problem, targets).empty());
+    ASSERT_TRUE(hopper_fused_objections(problem, hopper_fused_shape(problem), targets).empty());
     expect_registers_suffice(compiled, targets, hopper_fused_shape(problem));
   }
 }

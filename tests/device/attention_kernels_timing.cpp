@@ -55,7 +55,7 @@ std::vector<TimedShape> timed_shapes() {
       }
       const bool fused = direction == Direction::kBackward && !timed.learned &&
                          hopper_objections(problem, direction, kHopper).empty() &&
-                         hopper_fused_objections(problem).empty();
+                         hopper_fused_objections(problem, hopper_fused_shape(problem)).empty();
       if (fused) all.push_back({&timed, direction, hopper_fused_shape(problem)});
     }
     if (timed.name == std::string("full f32")) {

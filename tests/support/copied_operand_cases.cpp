@@ -24,15 +24,36 @@ checking::CheckCase copied_operand_case(const std::string& program, std::int64_t
   return test;
 }
 
+namespace {
+
+constexpr const char* kByHead = "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x";
+constexpr const char* kByBatch = "operand x: f32 [b, q_idx, kv_idx]\nvalue = score * x\nkeep = kv_idx <= q_idx";
+constexpr const char* kByBoth =
+    "operand s: f32 [h]\noperand x: f32 [b, h, q_idx, kv_idx]\n"
+    "value = s * score + tanh(x) * x\nkeep = kv_idx % 3 != 1 | q_idx >= 100";
+constexpr const char* kOfAll =
+    "operand d: i32 [b, kv_idx]\noperand x: f32 [q_idx, kv_idx]\nvalue = score + x\nkeep = d >= 0";
+
+}  // namespace
+
 std::vector<checking::CheckCase> copied_operand_cases() {
-  return {copied_operand_case("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"),
-          copied_operand_case("operand x: f32 [b, q_idx, kv_idx]\nvalue = score * x\nkeep = kv_idx <= q_idx"),
-          copied_operand_case("operand s: f32 [h]\noperand x: f32 [b, h, q_idx, kv_idx]\n"
-                              "value = s * score + tanh(x) * x\nkeep = kv_idx % 3 != 1 | q_idx >= 100"),
-          copied_operand_case("operand d: i32 [b, kv_idx]\noperand x: f32 [q_idx, kv_idx]\nvalue = score + x\n"
-                              "keep = d >= 0"),
-          copied_operand_case("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x", 128, DType::kBF16),
+  return {copied_operand_case(kByHead),
+          copied_operand_case(kByBatch),
+          copied_operand_case(kByBoth),
+          copied_operand_case(kOfAll),
+          copied_operand_case(kByHead, 128, DType::kBF16),
           copied_operand_case("operand x: f32 [b, q_idx, kv_idx]\nvalue = x - score\nkeep = x < 0.5", 256)};
+}
+
+std::vector<checking::CheckCase> copied_operand_backward_cases() {
+  std::vector cases{copied_operand_case(kByHead, 72), copied_operand_case(kByBatch, 72, DType::kBF16),
+                    copied_operand_case(kByBoth, 80), copied_operand_case(kOfAll, 72),
+                    copied_operand_case(kByHead, 128, DType::kBF16)};
+  for (checking::CheckCase& test : cases) {
+    test.problem.backward = true;
+    for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
+  }
+  return cases;
 }
 
 }  // namespace scoremod::test

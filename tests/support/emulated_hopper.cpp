@@ -25,7 +25,7 @@ static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
 
 void write_emulated_maps(const AttentionProblem& problem, const TileShape& shape, ArgumentBytes& arguments) {
   std::size_t number = 0;
-  for (const auto& [tensor, sizes] : mapped_tensors(problem, shape, arguments.call())) {
+  for (const auto& [tensor, sizes] : backend::kernels::mapped_tensors(problem, arguments.call())) {
     const EmulatedMap map{static_cast<const std::byte*>(tensor->data),
                           {sizes.dim, sizes.sequence, sizes.heads, sizes.batch},
                           {tensor->dim, tensor->row, tensor->head, tensor->batch}};

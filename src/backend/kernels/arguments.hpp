@@ -15,15 +15,15 @@ namespace device {
 #include "backend/kernels/device/attention_arguments.cuh"
 }  // namespace device
 
-/// What Hopper kernels are given before the rest: q, k, v and d_o as copies of boxes see them (hopper_tiles.cuh), as
-/// the driver writes them.
+/// What Hopper kernels are given before the rest: q, k, v, d_o and a copied operand as copies of boxes see them
+/// (hopper_tiles.cuh), as the driver writes them.
 struct TensorMaps {
-  static constexpr std::size_t kBytes = 128, kCount = 4;
+  static constexpr std::size_t kBytes = 128, kCount = 5;
   std::byte bytes[kCount][kBytes];
 };
 
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
-inline constexpr std::size_t kMaxOperands = 36;
+inline constexpr std::size_t kMaxOperands = 35;
 
 /// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
 /// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none). There

@@ -42,15 +42,19 @@ DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction d
   return difference_tables(program_of(problem, direction));
 }
 
-/// `copied` is the number of the operand whose tiles are copied, if any.
-std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables,
-                             std::optional<std::uint32_t> copied) {
-  ProgramSource source(problem, program, OperandSizes::kArguments);
-  read_tables(source, tables);
+/// Reads of the operand whose tiles are copied, if any.
+void read_copied(ProgramSource& source, const Program& program, std::optional<std::uint32_t> copied) {
   for (NodeId id = 0; id < program.nodes().size(); ++id) {
     const Node& node = program.nodes()[id];
     if (node.op == Op::kOperand && node.payload == copied) source.offer(id, "kCopied", "copied");
   }
+}
+
+std::string forward_function(const AttentionProblem& problem, const Program& program, const DifferenceTables& tables,
+                             std::optional<std::uint32_t> copied) {
+  ProgramSource source(problem, program, OperandSizes::kArguments);
+  read_tables(source, tables);
+  read_copied(source, program, copied);
   const std::string statements = source.statements(forward_nodes(program));
   return fill(part(embedded::kAttentionProgram, "forward"), {{"linkage", linkage(program)},
                                                              {"statements", with_operands(source, statements)},
@@ -66,9 +70,10 @@ std::string gains_of(ProgramSource source, const Program& derivative, const Oper
 }
 
 std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
-                              const DifferenceTables& tables, Gains where) {
+                              const DifferenceTables& tables, std::optional<std::uint32_t> copied, Gains where) {
   ProgramSource source(problem, derivative, OperandSizes::kArguments);
   read_tables(source, tables);
+  read_copied(source, derivative, copied);
   const auto root = std::ranges::find(derivative.roots(), RootKind::kScoreAdjoint, &Root::kind);
   if (root == derivative.roots().end()) fail_bug("a derivative without an adjoint of the score");
   std::string forward = source.statements(forward_nodes(derivative));
@@ -93,7 +98,8 @@ std::string function_of(const compiler::CompiledProblem& compiled, Direction dir
                         const OperandText& operands, const DifferenceTables& tables, Gains gains) {
   return direction == Direction::kForward
              ? forward_function(compiled.problem, compiled.forward.program, tables, shape.copied_operand)
-             : backward_function(compiled.problem, compiled.backward->program, operands, tables, gains);
+             : backward_function(compiled.problem, compiled.backward->program, operands, tables, shape.copied_operand,
+                                 gains);
 }
 
 std::string sink_function(const AttentionProblem& problem) {

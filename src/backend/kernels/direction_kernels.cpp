@@ -240,6 +240,8 @@ ArgumentBytes DirectionKernels::common_arguments(const CallParameters& parameter
   call.differences = reinterpret_cast<float*>(workspace + differences_at());
   call.query_sums = reinterpret_cast<float*>(workspace + query_sums_at());
   call.states = states_launches_.empty() ? reinterpret_cast<unsigned char*>(workspace + rows_bytes_) : states_;
+  if (const auto operand = shape_.copied_operand; operand && !operands.empty())
+    call.copied = copied_argument(problem_, *operand, operands[*operand]);
   if (order_at_ > 0) call.order = reinterpret_cast<int*>(call.states + order_at_);
   return bytes;
 }
@@ -253,7 +255,6 @@ ArgumentBytes DirectionKernels::arguments(const ForwardTensors& tensors, const C
   call.k = tensor_argument(p, TensorRole::kK, tensors.k, tensors.operands);
   call.v = tensor_argument(p, TensorRole::kV, tensors.v, tensors.operands);
   call.o = tensor_argument(p, TensorRole::kO, tensors.o, tensors.operands);
-  if (const auto operand = shape_.copied_operand) call.d_o = copied_argument(p, *operand, tensors.operands[*operand]);
   call.lse = tensors.lse;
   call.max_logit = tensors.max_logit;
   return bytes;

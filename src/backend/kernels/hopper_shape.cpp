@@ -18,6 +18,7 @@ constexpr int kCapability = 90;
 /// two groups', and the widest head whose sums fit into the registers.
 constexpr int kFusedProduct = 128;
 constexpr std::int64_t kFusedWidest = 128;
+constexpr std::size_t kFusedGroups = 2;
 /// As in hopper_tiles.cuh.
 constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
@@ -78,6 +79,26 @@ std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
   return {shape, smaller};
 }
 
+/// Of a backward, likewise; wide heads have one.
+std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  TileShape shape = square_shape();
+  const bool wide = widest > 128;
+  const Program& program = problem.program;
+  const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
+  shape.key_step = widest <= 64 ? 128 : wide ? 32 : 64;
+  shape.step = shape.part = widest <= 64 && !score_is_value ? 64 : shape.key_step;
+  shape.stages = wide ? 2 : 3;
+  shape.key_stages = widest <= 64 ? 3 : wide ? 2 : 4;
+  // The sums of both would not fit into the registers.
+  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  if (wide) return {shape, shape};
+  TileShape smaller = shape;
+  smaller.key_step /= 2;
+  smaller.step = smaller.part = shape.step / 2;
+  return {shape, smaller};
+}
+
 /// Shared memory of a block of the forward with room for so many tiles of queries.
 std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::size_t query_stages) {
   const auto stages = static_cast<std::size_t>(shape.stages);
@@ -111,28 +132,10 @@ bool is_copied(const AttentionProblem& problem, std::uint32_t operand) {
 std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim) { return rows * blocks_of(dim) * 128; }
 
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
-  if (direction == Direction::kForward) {
-    const auto [larger, smaller] = forward_shapes(problem);
-    if (is_long(problem.program)) return {smaller};
-    return {larger, smaller};
-  }
-  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  TileShape shape = square_shape();
-  const bool wide = widest > 128;
-  const Program& program = problem.program;
-  const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
-  shape.key_step = widest <= 64 ? 128 : wide ? 32 : 64;
-  shape.step = shape.part = widest <= 64 && !score_is_value ? 64 : shape.key_step;
-  shape.stages = wide ? 2 : 3;
-  shape.key_stages = widest <= 64 ? 3 : wide ? 2 : 4;
-  // The sums of both would not fit into the registers.
-  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
-  if (wide) return {shape};
-  TileShape smaller = shape;
-  smaller.key_step /= 2;
-  smaller.step = smaller.part = shape.step / 2;
+  const auto [larger, smaller] = direction == Direction::kForward ? forward_shapes(problem) : backward_shapes(problem);
+  if (larger == smaller) return {larger};
   if (is_long(problem.program)) return {smaller};
-  return {shape, smaller};
+  return {larger, smaller};
 }
 
 bool has_persistent_hopper_shape(const AttentionProblem& problem) {
@@ -170,13 +173,18 @@ std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& pr
 
 double ordered_time_part(const MaskWork& mask) { return mask.few_longest ? kOfFewLongest : kOfOtherRows; }
 
-std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem) {
+std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Direction direction) {
+  const auto fits = [&](std::uint32_t operand) {
+    const std::size_t bytes =
+        direction == Direction::kForward
+            ? hopper_forward_shared_bytes(copying_hopper_shape(problem, operand), problem.dim_qk, problem.dim_v)
+            : hopper_backward_keys_shared_bytes(copying_fused_shape(problem, operand), problem.dim_qk, problem.dim_v);
+    return bytes <= kSharedBytes;
+  };
   const bool dense = !problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.index_offsets;
   if (!dense || problem.seq_kv % kHopperCopiedKeys != 0) return std::nullopt;
   for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
-    if (is_copied(problem, i) &&
-        hopper_forward_shared_bytes(copying_hopper_shape(problem, i), problem.dim_qk, problem.dim_v) <= kSharedBytes)
-      return i;
+    if (is_copied(problem, i) && fits(i)) return i;
   }
   return std::nullopt;
 }
@@ -189,7 +197,7 @@ TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t op
 }
 
 TileShape hopper_fused_shape(const AttentionProblem& problem) {
-  TileShape shape = hopper_shapes(problem, Direction::kBackward).front();
+  TileShape shape = backward_shapes(problem).front();
   shape.fused = true;
   shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
   // Beside the gradients of so many scores shared memory has no room for more.
@@ -200,7 +208,13 @@ TileShape hopper_fused_shape(const AttentionProblem& problem) {
   return shape;
 }
 
-std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem,
+TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand) {
+  TileShape shape = hopper_fused_shape(problem);
+  shape.copied_operand = operand;
+  return shape;
+}
+
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem, const TileShape& shape,
                                                        std::span<const OperandTarget> targets) {
   std::vector<UnsupportedReason> reasons;
   if (problem.deterministic) {
@@ -223,7 +237,6 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
                                   "hopper kernels that add dq up beside dk and dv: expected gradients of operands that "
                                   "don't vary along queries alone, found one that does"));
   }
-  const TileShape shape = hopper_fused_shape(problem);
   const std::size_t diagonals = has(OperandSum::kDifference) ? hopper_diagonals_shared_bytes(shape) : 0;
   if (const std::size_t shared = hopper_backward_keys_shared_bytes(shape, problem.dim_qk, problem.dim_v) + diagonals;
       shared > kSharedBytes) {
@@ -233,7 +246,7 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
                                kSharedBytes, " bytes of shared memory, found ", problem.dim_qk, " of q and k and ",
                                problem.dim_v, " of v, which take ", shared)));
   }
-  if (is_long(problem.program)) {
+  if (is_long(problem.program, shape.copied_operand)) {
     reasons.push_back(unsupported(Rule::kEngineRefused,
                                   "hopper kernels that add dq up beside dk and dv: expected a program that takes less "
                                   "time than the products of matrices, found a longer one"));
@@ -311,7 +324,9 @@ std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64
   const auto stages = static_cast<std::size_t>(shape.stages);
   const std::size_t terms = 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
   const std::size_t gradients = shape.fused ? kGradientTiles * tile_bytes(shape.keys, shape.step) : 0;
-  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) + gradients +
+  const std::size_t copied =
+      shape.copied_operand ? tile_bytes(shape.step, shape.keys) + kFusedGroups * 2 * kBarrierBytes : 0;
+  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) + gradients + copied +
          stages * (tile_bytes(shape.step, dim_qk) + tile_bytes(shape.step, dim_v) + terms) +
          (1 + 2 * stages) * kBarrierBytes;
 }

@@ -37,18 +37,20 @@ std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& pr
 /// What part of the time of rows as they are those in order are expected to take.
 double ordered_time_part(const MaskWork& mask);
 
-/// The operand whose tiles a forward of hopper_shapes() can copy ahead: one that has a number of its own for each query
-/// and key, in q's dtype. Rows must begin at multiples of 16 bytes, and keys be whole tiles, in which case rows of a
-/// trial do so, too. Nothing where there is none, or where shared memory has no room for two tiles of it.
-std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem);
+/// The operand whose tiles a forward of hopper_shapes(), or a fused backward, can copy ahead: one that has a number of
+/// its own for each query and key, in q's dtype. Rows must begin at multiples of 16 bytes, and keys be whole tiles, in
+/// which case rows of a trial do so, too. Nothing where there is none, or where shared memory has no room for its
+/// tiles: two of a forward, one of a backward, whose groups read each its half at another time.
+std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Direction direction);
 /// That of a forward that copies it.
 TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand);
 
-/// That of a backward whose kernel of dk and dv makes dq too.
+/// That of a backward whose kernel of dk and dv makes dq too, and of one that copies the tiles of copied_operand().
 TileShape hopper_fused_shape(const AttentionProblem& problem);
-/// Why there are no such kernels, with the gradients of these operands beside, where there are Hopper kernels; empty
-/// where there are.
-std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem,
+TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand);
+/// Why there are no kernels of such a shape, with the gradients of these operands beside, where there are Hopper
+/// kernels; empty where there are.
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem, const TileShape& shape,
                                                        std::span<const OperandTarget> targets = {});
 
 /// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty

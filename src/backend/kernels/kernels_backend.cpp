@@ -130,7 +130,7 @@ class KernelsBackend final : public Backend {
         if (target.device.multiprocessors > 0 && kernels::has_persistent_hopper_shape(problem.problem))
           shapes.push_back(kernels::persistent_hopper_shape(problem.problem, target.device.multiprocessors));
         const std::vector<TileShape> ordered = kernels::ordered_hopper_shapes(problem, shapes);
-        if (const auto operand = kernels::copied_operand(problem.problem))
+        if (const auto operand = kernels::copied_operand(problem.problem, task.direction))
           shapes.push_back(kernels::copying_hopper_shape(problem.problem, *operand));
         add(shapes);
         add(ordered);
@@ -157,15 +157,20 @@ class KernelsBackend final : public Backend {
   }
 
  private:
-  /// The kernel that adds dq up in no fixed order. Whatever the sizes it is there, for a trial at others. `candidates`
-  /// are the other Hopper kernels.
+  /// The kernels that add dq up in no fixed order, the one that copies an operand's tiles before the other. Whatever
+  /// the sizes they are there, for a trial at others. `candidates` are the other Hopper kernels.
   static void add_fused(const CompiledProblem& problem, const Task& task, const Target& target,
                         std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
+    add_fused(problem, task, target, kernels::hopper_fused_shape(problem.problem), candidates, reasons);
+    if (const auto operand = kernels::copied_operand(problem.problem, task.direction))
+      add_fused(problem, task, target, kernels::copying_fused_shape(problem.problem, *operand), candidates, reasons);
+  }
+  static void add_fused(const CompiledProblem& problem, const Task& task, const Target& target, const TileShape& shape,
+                        std::vector<Candidate>& candidates, std::vector<UnsupportedReason>& reasons) {
     const std::vector<OperandTarget> targets = targets_of(problem, task);
-    const std::vector<UnsupportedReason> against = kernels::hopper_fused_objections(problem.problem, targets);
+    const std::vector<UnsupportedReason> against = kernels::hopper_fused_objections(problem.problem, shape, targets);
     reasons.insert(reasons.end(), against.begin(), against.end());
     if (!against.empty()) return;
-    const TileShape shape = kernels::hopper_fused_shape(problem.problem);
     const kernels::DirectionKernels made(problem, task.direction, shape);
     if (!kernels::memory_objections(made.launches(), target.device).empty()) return;
     const kernels::MaskWork mask = kernels::mask_work(problem, task.direction, shape);

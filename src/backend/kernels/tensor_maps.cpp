@@ -47,24 +47,22 @@ CacheLines cache_lines(Family family) {
   return family == Family::kHopperFewQueries ? CacheLines::k128Bytes : CacheLines::k256Bytes;
 }
 
-std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem, const TileShape& shape,
+std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call) {
   const auto sized = [&](TensorRole role) { return problem::memory_shape_of(problem, role); };
-  MappedTensor last{&call.d_o, sized(TensorRole::kDO)};
-  if (shape.copied_operand) {
-    last.shape = {call.d_o.batch == 0 ? 1 : problem.batch, call.d_o.head == 0 ? 1 : problem.heads_q, problem.seq_q,
-                  problem.seq_kv};
-  }
+  const problem::TensorShape copied{call.copied.batch == 0 ? 1 : problem.batch,
+                                    call.copied.head == 0 ? 1 : problem.heads_q, problem.seq_q, problem.seq_kv};
   return {MappedTensor{&call.q, sized(TensorRole::kQ)},
           {&call.k, sized(TensorRole::kK)},
           {&call.v, sized(TensorRole::kV)},
-          last};
+          {&call.d_o, sized(TensorRole::kDO)},
+          {&call.copied, copied}};
 }
 
 void write_tensor_maps(const AttentionProblem& problem, const TileShape& shape, ArgumentBytes& arguments) {
   const CacheLines lines = cache_lines(shape.family);
   std::size_t number = 0;
-  for (const MappedTensor& mapped : mapped_tensors(problem, shape, arguments.call())) {
+  for (const MappedTensor& mapped : mapped_tensors(problem, arguments.call())) {
     auto& map = arguments.maps().bytes[number++];
     device::TensorArgument& tensor = *mapped.tensor;
     if (tensor.data == nullptr || tensor.aligned == 0) continue;

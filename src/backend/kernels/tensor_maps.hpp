@@ -22,9 +22,9 @@ struct MappedTensor {
   device::TensorArgument* tensor = nullptr;
   problem::TensorShape shape;
 };
-/// Those of TensorMaps, in its order. In a forward the last one is the operand whose tiles are copied, if any, with its
-/// keys as dims; of batches or heads that share it there is one.
-std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem, const TileShape& shape,
+/// Those of TensorMaps, in its order. The last one is the operand whose tiles are copied, if any, with its keys as
+/// dims; of batches or heads that share it there is one.
+std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call);
 
 /// Writes the maps of the tensors that the arguments have. A tensor that no map can be made of (copies of boxes take

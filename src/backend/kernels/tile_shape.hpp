@@ -62,8 +62,8 @@ struct TileShape {
   /// multiprocessors; 0 where there is one block for each tile. An argument of the kernels, but for whether there are.
   int persistent_blocks = 0;
 
-  /// Of a forward of kHopper: the number of an operand whose tiles are copied ahead as those of k and v are, one that
-  /// varies along queries and keys (copied_operand()), if one is.
+  /// Of kHopper's forward and fused backward: the number of an operand whose tiles are copied ahead as those of k and
+  /// v, or of q and d_o, are, one that varies along queries and keys (copied_operand()), if one is.
   std::optional<std::uint32_t> copied_operand = std::nullopt;
 
   /// Rows of tiles are taken in the order of the time that their states ask for, the longest first (of a fused

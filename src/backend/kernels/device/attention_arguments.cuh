@@ -23,10 +23,13 @@ struct OperandArgument {
   float* sums;     ///< of the gradient, see attention_operand_gradients.cuh
 };
 
-struct AttentionArguments {
-  /// Of a forward that kCopiesOperand, d_o is that operand: rows are its queries, dims its keys; strides of 0 where
-  /// batches or heads share them.
+/// Of a size that is a multiple of 16: where operands begin elsewhere, ptxas 13.0 leaves the fused backward of
+/// documents too few registers.
+struct alignas(16) AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
+  /// Where kCopiesOperand, that operand: rows are its queries, dims its keys; strides of 0 where batches or heads share
+  /// them.
+  TensorArgument copied;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_row_terms.cuh

@@ -126,12 +126,18 @@ SCOREMOD_FUNCTION void move_gains_to(Gains& gains, const Arguments& p, int b, in
   }
 }
 
+// Of an operand whose tiles are copied, the numbers of a thread's scores; here those of none.
+struct NoCopiedKeys {
+  static constexpr bool kThere = false;
+  SCOREMOD_MEMBER float at(int, int) const { return 0.0f; }
+};
+
 // Turns transposed products of q and k, and of d_o and v, into weights and gradients of the scores times
 // gradient_factor().
-template <bool kMasked, class Gains>
+template <bool kMasked, class Gains, class Copied = NoCopiedKeys>
 SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& scores, Sums<1, kPart>& products,
                                           const float* terms, Gains& gains, int b, int h, int first_query,
-                                          int first_key) {
+                                          int first_key, const Copied& copied = Copied{}) {
   const int lane = threadIdx.x % 32;
   const ColumnsStay<kPart> stay(p.call, b, h, first_query, first_key);
 #pragma unroll
@@ -148,8 +154,9 @@ SCOREMOD_FUNCTION void differentiate_part(const Arguments& p, Sums<1, kPart>& sc
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int q = first_query + n * 8 + lane % 4 * 2 + e % 2, kv = first_key + e / 2 * 8 + lane / 4;
-      const Differentiated element = differentiate<kMasked>(p, scores.at[0][n][e], products.at[0][n][e], stay.at(n, e),
-                                                            of_two[e % 2 * 2], of_two[e % 2 * 2 + 1], b, h, q, kv);
+      const Differentiated element = differentiate<kMasked, Copied::kThere>(
+          p, scores.at[0][n][e], products.at[0][n][e], stay.at(n, e), of_two[e % 2 * 2], of_two[e % 2 * 2 + 1], b, h, q,
+          kv, copied.at(n, e));
       scores.at[0][n][e] = dropped(p.call, element.weight, stay.at(n, e));
       products.at[0][n][e] = element.gradient;
       gains.add(p, element, n, e, b, q, kv);

@@ -53,11 +53,12 @@ struct Differentiated {
 
 // From the products of q and k, and of d_o and v, whether dropout leaves the weight, and the row's terms
 // (row_terms()). Unless kMasked, and where the score is the value, an element that is not kept for its value alone has
-// what that gives: nothing, or a NaN, for which its row or key is summed again.
-template <bool kMasked>
+// what that gives: nothing, or a NaN, for which its row or key is summed again. Where kCopied, `copied` is as of
+// value_of().
+template <bool kMasked, bool kCopied = false>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
                                                                     bool stays, float exponent, float delta, int b,
-                                                                    int h, int any_q, int any_kv) {
+                                                                    int h, int any_q, int any_kv, float copied = 0.0f) {
   product = dropped(p.call, product, stays);
   const float score = q_k * p.call.scale;
   const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;

@@ -77,7 +77,7 @@ struct ForwardTiles {
 
 // One thread asks for all copies of boxes; the others of its group have nothing to do then.
 SCOREMOD_FUNCTION bool one_thread_copies(const AttentionArguments& call) {
-  return call.q.aligned && call.k.aligned && call.v.aligned && (!kCopiesOperand || call.d_o.aligned);
+  return call.q.aligned && call.k.aligned && call.v.aligned && (!kCopiesOperand || call.copied.aligned);
 }
 
 // The operand's numbers for a tile of scores.
@@ -85,9 +85,9 @@ SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const ForwardT
                                       int b, int h, int query_tile, int first_key) {
   const AttentionArguments& call = all.rest.call;
   wait_for(tiles.copied_empty + ring.stage, ring.phase ^ 1);
-  fill_tile<kQueries, kKeys>(tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2), call.d_o, all.d_o,
-                             tiles.copied_full + ring.stage, call.d_o.batch == 0 ? 0 : b, call.d_o.head == 0 ? 0 : h,
-                             query_tile * kQueries, call.seq_q, first_key, call.seq_kv);
+  fill_tile<kQueries, kKeys>(tiles.copied + ring.stage * (ForwardTiles::kCopiedBytes / 2), call.copied, all.copied,
+                             tiles.copied_full + ring.stage, call.copied.batch == 0 ? 0 : b,
+                             call.copied.head == 0 ? 0 : h, query_tile * kQueries, call.seq_q, first_key, call.seq_kv);
 }
 
 // The tiles of keys from the walk's on.

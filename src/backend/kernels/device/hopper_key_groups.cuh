@@ -9,17 +9,22 @@
 struct KeyTiles {
   Half *k, *v, *q, *d_o;
   Half* gradients;  // FusedGroup's
+  Half* copied;     // where kCopiesOperand: each group's numbers of a step
   float* terms;
   Barrier *own_full, *full, *empty;
-  float* diagonals;  // FusedGains'
+  Barrier *copied_full, *copied_empty;  // of each group
+  float* diagonals;                     // FusedGains'
 
   static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kQBytes = tile_bytes(kStep, kDimQk),
                        kDoBytes = tile_bytes(kStep, kDimV), kTermBytes = kStep * 2 * (int)sizeof(float);
   static constexpr int kSteps = kKBytes + tile_bytes(kKeys, kDimV);
   static constexpr int kGradients = kSteps + kStages * (kQBytes + kDoBytes);
-  static constexpr int kTerms = kGradients + (kFused ? kGradientTiles * tile_bytes(kKeys, kStep) : 0);
+  static constexpr int kCopied = kGradients + (kFused ? kGradientTiles * tile_bytes(kKeys, kStep) : 0);
+  static constexpr int kCopiedBytes = kCopiesOperand ? tile_bytes(kStep, 64) : 0;  // a group's
+  static constexpr int kTerms = kCopied + kGroups * kCopiedBytes;
   static constexpr int kBarriers = kTerms + kStages * kTermBytes;
-  static constexpr int kDiagonals = kBarriers + (1 + 2 * kStages) * (int)sizeof(Barrier);
+  static constexpr int kDiagonals =
+      kBarriers + (1 + 2 * kStages + (kCopiesOperand ? 2 * kGroups : 0)) * (int)sizeof(Barrier);
 
   SCOREMOD_MEMBER explicit KeyTiles(unsigned char* shared) {
     k = (Half*)shared;
@@ -27,10 +32,13 @@ struct KeyTiles {
     q = (Half*)(shared + kSteps);
     d_o = (Half*)(shared + kSteps + kStages * kQBytes);
     gradients = (Half*)(shared + kGradients);
+    copied = (Half*)(shared + kCopied);
     terms = (float*)(shared + kTerms);
     own_full = (Barrier*)(shared + kBarriers);
     full = own_full + 1;
     empty = full + kStages;
+    copied_full = empty + kStages;
+    copied_empty = copied_full + kGroups;
     diagonals = (float*)(shared + kDiagonals);
   }
   SCOREMOD_MEMBER void begin() const {
@@ -39,15 +47,49 @@ struct KeyTiles {
       begin_barrier(full + i, 3);
       begin_barrier(empty + i, kWarps);
     }
+    for (int i = 0; kCopiesOperand && i < kGroups; ++i) {
+      begin_barrier(copied_full + i, 1);
+      begin_barrier(copied_empty + i, kWarps / kGroups);
+    }
     publish_barriers();
   }
 };
 
+// A step's rows of q and d_o, and what belongs to them.
+SCOREMOD_FUNCTION void produce_step(const MappedArguments& all, const KeyTiles& tiles, const Ring<kStages>& ring, int b,
+                                    int h, int first, int queries) {
+  const AttentionArguments& call = all.rest.call;
+  Barrier* const full = tiles.full + ring.stage;
+  wait_for(tiles.empty + ring.stage, ring.phase ^ 1);
+  if (threadIdx.x == kThreads) {
+    const int left = rows_pitch(call) - first, bytes = (left < kStep ? left : kStep) * 2 * (int)sizeof(float);
+    arrive_and_expect(full, bytes);
+    copy_bytes(tiles.terms + ring.stage * kStep * 2, row_terms(call, b, h, first), bytes, full);
+  }
+  fill_tile<kStep, kDimQk>(tiles.q + ring.stage * (KeyTiles::kQBytes / 2), call.q, all.q, full, b, h, first, queries);
+  fill_tile<kStep, kDimV>(tiles.d_o + ring.stage * (KeyTiles::kDoBytes / 2), call.d_o, all.d_o, full, b, h, first,
+                          queries);
+}
+
+// By a warp of producers, the operand's numbers for a step and a group's keys. There is room for those of one step,
+// which is free as soon as the group has read them: the copy runs beside the group's products.
+SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const KeyTiles& tiles, const Ring<1>& ring, int group,
+                                      int b, int h, int first_query, int key_tile) {
+  const TensorArgument& copied = all.rest.call.copied;
+  wait_for(tiles.copied_empty + group, ring.phase ^ 1);
+  fill_tile<kStep, 64, 32>(tiles.copied + group * (KeyTiles::kCopiedBytes / 2), copied, all.copied,
+                           tiles.copied_full + group, copied.batch == 0 ? 0 : b, copied.head == 0 ? 0 : h, first_query,
+                           all.rest.call.seq_q, key_tile * kKeys + group * 64, all.rest.call.seq_kv);
+}
+
 SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTiles& tiles, int b, int head_kv,
                                        int key_tile) {
   const AttentionArguments& call = all.rest.call;
-  // One thread asks for all copies of boxes.
-  if (call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned && threadIdx.x >= kThreads + 32) return;
+  // One thread asks for all copies of boxes but the operand's, which a warp for each group does.
+  const bool boxes = call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned;
+  const int warp = (threadIdx.x - kThreads) / 32, group = warp - 1;
+  const bool copies = kCopiesOperand && warp > 0 && group < kGroups, copies_alone = copies && boxes;
+  if (boxes && warp > 0 && !copies) return;
   QuerySteps steps;
   steps.begin(call, b, head_kv, key_tile);
   if (!steps.next(call, b)) return;
@@ -55,22 +97,30 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
   fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
   fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
   Ring<kStages> ring;
+  Ring<1> copied_ring;
   do {
     const int first = steps.first_query();
-    Barrier* const full = tiles.full + ring.stage;
-    wait_for(tiles.empty + ring.stage, ring.phase ^ 1);
-    if (threadIdx.x == kThreads) {
-      const int left = rows_pitch(call) - first, bytes = (left < kStep ? left : kStep) * 2 * (int)sizeof(float);
-      arrive_and_expect(full, bytes);
-      copy_bytes(tiles.terms + ring.stage * kStep * 2, row_terms(call, b, steps.h, first), bytes, full);
-    }
-    fill_tile<kStep, kDimQk>(tiles.q + ring.stage * (KeyTiles::kQBytes / 2), call.q, all.q, full, b, steps.h, first,
-                             queries);
-    fill_tile<kStep, kDimV>(tiles.d_o + ring.stage * (KeyTiles::kDoBytes / 2), call.d_o, all.d_o, full, b, steps.h,
-                            first, queries);
+    if (!copies_alone) produce_step(all, tiles, ring, b, steps.h, first, queries);
+    if (copies) produce_copied(all, tiles, copied_ring, group, b, steps.h, first, key_tile);
     ring.advance();
+    copied_ring.advance();
   } while (steps.next(call, b));
 }
+
+// A group's numbers of the copied operand for a step, whose rows are queries, as a thread reads those of its scores.
+// One access each: with matrices of 8 by 8 at once, a quarter of the accesses, ptxas serializes the products.
+struct CopiedKeys {
+  static constexpr bool kThere = true;
+  Half* own;
+
+  SCOREMOD_MEMBER explicit CopiedKeys(const KeyTiles& tiles)
+      : own(tiles.copied + own_group() * (KeyTiles::kCopiedBytes / 2)) {}
+  SCOREMOD_MEMBER float at(int n, int e) const {
+    const int lane = threadIdx.x % 32, query = n * 8 + lane % 4 * 2 + e % 2,
+              keys = threadIdx.x % kGroup / 32 * 16 + e / 2 * 8;
+    return float_of(word_of_tile<kStep>(own, query, keys)[lane / 4]);
+  }
+};
 
 // A group's 64 keys: their sums, and what is made of the step that the ring is at.
 template <bool kDk, bool kDv, class Gains = KeyGains>
@@ -193,14 +243,30 @@ struct KeyGroup {
   SCOREMOD_MEMBER void differentiate_step() {
     pin(scores.at[0]);
     if (kDk) pin(products.at[0]);
+    if (kCopiesOperand) wait_for(tiles.copied_full + own_group(), step_phase());
     // Fewer registers meet after both ways where these are halves already.
     if (partial()) {
-      differentiate_part<true>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
+      differentiate_own<true>();
       round();
     } else {
-      differentiate_part<false>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
+      differentiate_own<false>();
       round();
     }
+  }
+  template <bool kMasked>
+  SCOREMOD_MEMBER void differentiate_own() {
+    if constexpr (kCopiesOperand) {
+      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key,
+                                  CopiedKeys(tiles));
+      leave(tiles.copied_empty + own_group());
+    } else {
+      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
+    }
+  }
+  // Whether the number of steps before this one is odd, where that of stages is.
+  SCOREMOD_MEMBER int step_phase() const {
+    static_assert(!kCopiesOperand || kStages % 2 == 1, "a step's phase follows from its stage");
+    return (ring.phase ^ ring.stage) & 1;
   }
 };
 

@@ -5,9 +5,9 @@
 #include "backend/kernels/device/attention_tiles.cuh"
 #include "backend/kernels/device/hopper_primitives.cuh"
 
-// The argument of a Hopper kernel; the others have the part from `rest` on. `d_o` of a forward is call.d_o there.
+// The argument of a Hopper kernel; the others have the part from `rest` on.
 struct MappedArguments {
-  TensorMap q, k, v, d_o;
+  TensorMap q, k, v, d_o, copied;
   Arguments rest;
 };
 

@@ -1,5 +1,5 @@
-// Hopper's forward with tiles of an operand copied ahead, on a host, thread by thread: right by the float64 oracle, and
-// the same bits as reads of each number give.
+// Hopper's forward and fused backward with tiles of an operand copied ahead, on a host, thread by thread: right by the
+// float64 oracle, and in a forward the same bits as reads of each number give.
 
 #include <algorithm>
 #include <functional>
@@ -31,7 +31,7 @@ const std::vector<checking::CheckCase>& cases() {
 const checking::CheckCase &by_head = cases()[0], &by_batch = cases()[1], &by_both = cases()[2], &of_all = cases()[3];
 
 TileShape copying(const AttentionProblem& problem) {
-  return copying_hopper_shape(problem, copied_operand(problem).value());
+  return copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
 }
 
 CheckReport check_of(const checking::CheckCase& test, const test::EmulatedFaults& faults = {}) {
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, CopiedOperand, ::testing::Range(std::size_t{0}, 
 
 /// Where a call's pointers are none that copies of boxes take.
 TEST(CopiedOperandOf, IsRightWhereThreadsCopyIt) {
-  const Fault one_thread{"(!kCopiesOperand || call.d_o.aligned)", "false"},
+  const Fault one_thread{"(!kCopiesOperand || call.copied.aligned)", "false"},
       boxes{"if (tensor.aligned) {", "if (false) {"};
   test::expect_right(check_of(by_both, {.forward = one_thread, .of_both = boxes}));
 }
@@ -71,8 +71,8 @@ TEST(CopiedOperandFaults, AreSeen) {
   const auto passes = [](const checking::CheckCase& test, const char* text, const char* instead) {
     return check_of(test, {.forward = {text, instead}}).passed();
   };
-  EXPECT_FALSE(passes(by_batch, "call.d_o.batch == 0 ? 0 : b", "0")) << "another batch's";
-  EXPECT_FALSE(passes(by_head, "call.d_o.head == 0 ? 0 : h", "0")) << "another head's";
+  EXPECT_FALSE(passes(by_batch, "call.copied.batch == 0 ? 0 : b", "0")) << "another batch's";
+  EXPECT_FALSE(passes(by_head, "call.copied.head == 0 ? 0 : h", "0")) << "another head's";
   EXPECT_FALSE(passes(by_head, "first_key, call.seq_kv);\n}", "0, call.seq_kv);\n}")) << "other keys'";
   EXPECT_FALSE(passes(by_head, "query_tile * kQueries, call.seq_q, first_key", "0, call.seq_q, first_key"))
       << "other queries'";
@@ -88,13 +88,75 @@ TEST(CopiedOperandFaultsDeathTest, AreSeen) {
                "more arrivals than a barrier has");
 }
 
+const std::vector<checking::CheckCase>& backward_cases() {
+  static const std::vector<checking::CheckCase> all = test::copied_operand_backward_cases();
+  return all;
+}
+
+CheckReport backward_check_of(const checking::CheckCase& test, const test::EmulatedFaults& faults = {}) {
+  const auto shape_of = [](const AttentionProblem& problem, Direction direction) {
+    return direction == Direction::kForward
+               ? copying(problem)
+               : copying_fused_shape(problem, copied_operand(problem, Direction::kBackward).value());
+  };
+  return test::check_emulated(test, random_inputs(test.problem), shape_of, faults);
+}
+
+class CopiedOperandBackward : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(CopiedOperandBackward, IsRight) {
+  SCOPED_TRACE(backward_cases()[GetParam()].name);
+  test::expect_right(backward_check_of(backward_cases()[GetParam()]));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, CopiedOperandBackward, ::testing::Range(std::size_t{0}, backward_cases().size()));
+
+TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyIt) {
+  const char* const fill = "fill_tile<kStep, 64, 32>(tiles.copied + group * (KeyTiles::kCopiedBytes / 2), copied,";
+  const std::string by_threads =
+      std::string("TensorArgument unaligned = copied;\n  unaligned.aligned = 0;\n  ") +
+      "fill_tile<kStep, 64, 32>(tiles.copied + group * (KeyTiles::kCopiedBytes / 2), unaligned,";
+  test::expect_right(backward_check_of(backward_cases()[1], {.backward = {fill, by_threads}}));
+}
+
+/// Those of q and d_o by threads, too: a group's warp copies its numbers between them.
+TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyEverything) {
+  const test::EmulatedFaults by_threads{
+      .forward = {"(!kCopiesOperand || call.copied.aligned)", "false"},
+      .backward = {"const bool boxes = call.q.aligned", "const bool boxes = false && call.q.aligned"},
+      .of_both = {"if (tensor.aligned) {", "if (false) {"}};
+  test::expect_right(backward_check_of(backward_cases()[1], by_threads));
+}
+
+TEST(CopiedOperandBackwardFaults, AreSeen) {
+  const auto passes = [](std::size_t number, const char* text, const char* instead) {
+    return backward_check_of(backward_cases()[number], {.backward = {text, instead}}).passed();
+  };
+  EXPECT_FALSE(passes(1, "copied.batch == 0 ? 0 : b", "0")) << "another batch's";
+  EXPECT_FALSE(passes(0, "copied.head == 0 ? 0 : h", "0")) << "another head's";
+  EXPECT_FALSE(passes(0, "key_tile * kKeys + group * 64, all.rest.call.seq_kv", "group * 64, all.rest.call.seq_kv"))
+      << "other keys'";
+  EXPECT_FALSE(passes(0, "h, first_query,\n                           all.rest.call.seq_q",
+                      "h, 0,\n                           all.rest.call.seq_q"))
+      << "other queries'";
+  EXPECT_FALSE(passes(0, "threadIdx.x % kGroup / 32 * 16 + e / 2 * 8", "threadIdx.x % kGroup / 32 * 16"))
+      << "another key's";
+}
+
+TEST(CopiedOperandBackwardFaultsDeathTest, AreSeen) {
+  EXPECT_DEATH(backward_check_of(backward_cases()[0], {.backward = {"leave(tiles.copied_empty + own_group());", ""}}),
+               "threads wait for each other forever");
+  EXPECT_DEATH(backward_check_of(backward_cases()[0],
+                                 {.backward = {"  wait_for(tiles.copied_empty + group, ring.phase ^ 1);\n", ""}}),
+               "more arrivals than a barrier has");
+}
+
 TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
-  EXPECT_EQ(copied_operand(by_head.problem), 0U);
-  EXPECT_EQ(copied_operand(of_all.problem), 1U);
+  EXPECT_EQ(copied_operand(by_head.problem, Direction::kForward), 0U);
+  EXPECT_EQ(copied_operand(of_all.problem, Direction::kForward), 1U);
   const auto copied = [](const auto& change) {
     checking::CheckCase test = by_head;
     change(test.problem);
-    return copied_operand(test.problem).has_value();
+    return copied_operand(test.problem, Direction::kForward).has_value();
   };
   const auto resized = [](AttentionProblem& problem) {
     problem.operands[0].shape = problem::default_spec(problem, problem.program.operands()[0]).shape;
@@ -111,9 +173,11 @@ TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
   EXPECT_TRUE(copied(with_strides({200 * 392, 392, 1}))) << "gaps";
   EXPECT_FALSE(copied(with_strides({200 * 390, 390, 1}))) << "rows at other multiples";
   EXPECT_FALSE(copied(with_strides({200 * 384, 1, 200}))) << "keys apart";
-  EXPECT_FALSE(copied_operand(test::copied_operand_case("operand x: f32 [q_idx]\nvalue = score + x").problem))
+  EXPECT_FALSE(copied_operand(test::copied_operand_case("operand x: f32 [q_idx]\nvalue = score + x").problem,
+                              Direction::kForward))
       << "queries alone";
-  EXPECT_FALSE(copied_operand(test::copied_operand_case("value = score").problem)) << "no operand";
+  EXPECT_FALSE(copied_operand(test::copied_operand_case("value = score").problem, Direction::kForward)) << "no operand";
+  EXPECT_FALSE(copied_operand(by_head.problem, Direction::kBackward)) << "shared memory";
 }
 
 TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
@@ -122,36 +186,49 @@ TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
     const DirectionKernels made(compiled, Direction::kForward, copying(compiled.problem));
     EXPECT_LE(made.launches().back().shared_bytes, static_cast<std::size_t>(kHopperSharedBytes)) << dim;
   }
+  for (const std::int64_t dim : {72, 96, 128}) {
+    AttentionProblem problem = test::copied_operand_case(by_head.name, dim).problem;
+    problem.backward = true;
+    EXPECT_EQ(copied_operand(problem, Direction::kBackward), 0U) << dim;
+  }
 }
 
 bool copies(const Candidate& candidate) { return candidate.label.find("tiles of x copied") != std::string::npos; }
 
+/// The candidates, of which the one that copies is the last.
+std::vector<Candidate> offered(const AttentionProblem& problem, Direction direction, const Target& target) {
+  std::vector<Candidate> candidates = candidates_of(problem, direction, target);
+  const auto copied = std::ranges::stable_partition(candidates, std::not_fn(copies));
+  EXPECT_LE(copied.size(), 1U);
+  return candidates;
+}
+
+class CopiedOperandIn : public ::testing::TestWithParam<Direction> {};
+
 /// As an H200 took it: half the time. What vouches for it is a trial of the same structure.
-TEST(CopiedOperandOf, IsOfferedBeforeReads) {
+TEST_P(CopiedOperandIn, IsOfferedBeforeReads) {
   AttentionProblem problem = problem_of("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x");
   problem.operands[0].dtype = problem.dtype;
-  const auto of = [](const AttentionProblem& p, const Target& target) {
-    std::vector<Candidate> candidates = candidates_of(p, Direction::kForward, target);
-    const auto copied = std::ranges::stable_partition(candidates, std::not_fn(copies));
-    EXPECT_LE(copied.size(), 1U);
-    return candidates;
-  };
-  const std::vector<Candidate> candidates = of(problem, h200());
+  problem.operands[0].gradient = false;
+  problem.dim_qk = problem.dim_v = 128;
+  problem.backward = GetParam() == Direction::kBackward;
+  const std::vector<Candidate> candidates = offered(problem, GetParam(), h200());
   const Candidate& copying = candidates.back();
   ASSERT_TRUE(copies(copying));
   for (const Candidate& other : candidates) {
     if (&other == &copying) continue;
     EXPECT_NE(other.structural_key, copying.structural_key);
     EXPECT_NE(other.plan_key, copying.plan_key);
+    EXPECT_LT(copying.predicted.milliseconds, other.predicted.milliseconds) << other.label;
   }
-  EXPECT_LT(copying.predicted.milliseconds, candidates.front().predicted.milliseconds);
-  EXPECT_FALSE(copies(of(problem, a100()).back()));
+  EXPECT_FALSE(copies(offered(problem, GetParam(), a100()).back()));
   const compiler::CompiledProblem trial = verification::trial_problem(compiler::compile(problem));
   EXPECT_LT(trial.problem.seq_kv, problem.seq_kv);
-  EXPECT_EQ(of(trial.problem, h200()).back().structural_key, copying.structural_key);
+  EXPECT_EQ(offered(trial.problem, GetParam(), h200()).back().structural_key, copying.structural_key);
   problem.operands[0].dtype = DType::kF32;
-  EXPECT_FALSE(copies(of(problem, h200()).back()));
+  EXPECT_FALSE(copies(offered(problem, GetParam(), h200()).back()));
 }
+INSTANTIATE_TEST_SUITE_P(Directions, CopiedOperandIn, ::testing::Values(Direction::kForward, Direction::kBackward));
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

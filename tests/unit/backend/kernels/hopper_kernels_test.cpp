@@ -58,7 +58,7 @@ class FusedHopperKernels : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FusedHopperKernels, AreRight) {
   const checking::CheckCase test = case_of(GetParam());
-  ASSERT_TRUE(hopper_fused_objections(test.problem).empty());
+  ASSERT_TRUE(hopper_fused_objections(test.problem, hopper_fused_shape(test.problem)).empty());
   test::expect_right(check_of(test, {}, {}, fused_shape));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, FusedHopperKernels,
@@ -124,7 +124,7 @@ TEST(HopperKernelRings, AreRightInWhateverOrderDqIsAddedUp) {
 TEST(HopperKernelFaults, AreSeen) {
   checking::CheckCase plain = many_tiles("plain");
   const auto backward = [&](const char* text, const char* instead) { return check_of(plain, {}, {text, instead}); };
-  EXPECT_FALSE(backward("row_terms(call, b, steps.h, first)", "row_terms(call, b, steps.h, 0)").passed())
+  EXPECT_FALSE(backward("row_terms(call, b, h, first)", "row_terms(call, b, h, 0)").passed())
       << "terms of another step";
   const auto fused = [&](const char* text, const char* instead) {
     return check_of(plain, {}, {text, instead}, fused_shape);

@@ -107,6 +107,10 @@ void ragged(AttentionProblem& p) {
 void with_given_deltas(AttentionProblem& p) { p.given_deltas = true; }
 /// Of two blocks of 64 dims.
 void of_wider_heads(AttentionProblem& p) { p.dim_qk = 72; }
+void that_are_copied(AttentionProblem& p) {
+  of_wider_heads(p);
+  p.index_offsets = false;
+}
 void in_floats(AttentionProblem& p) { p.dtype = DType::kF32; }
 
 AttentionProblem problem_of(const Case& from) {
@@ -215,6 +219,17 @@ const Case kHopperCases[] = {
      1,
      300,
      290},
+    {"CopiedElements",
+     "operand half: f32 [b, h, q_idx, kv_idx]\nvalue = tanh(score * half) + half\nkeep = kv_idx // 150 == q_idx // 150",
+     Sink::kNone,
+     0.0F,
+     {},
+     1,
+     2,
+     1,
+     300,
+     256,
+     that_are_copied},
     {"TableRagged",
      "table x: f32 rank 2\nvalue = score * (1.0 + x[(kv_idx - q_idx) // 9 + 20, h])",
      Sink::kNone,
@@ -252,6 +267,15 @@ TEST(OperandKernelsRun, OfManyTilesIsRightBesideTheBackwardOfHopper) {
     SCOPED_TRACE(test.name);
     test::expect_right(check_of(test, {}, Gains::kBeside, hopper));
   }
+}
+
+/// Gradients of elements whose numbers are copied ahead.
+TEST(OperandKernelsRun, OfACopiedOperandIsRight) {
+  const auto shape_of = [](const AttentionProblem& problem) {
+    return copying_fused_shape(problem, copied_operand(problem, Direction::kBackward).value());
+  };
+  TileShape (*const copying)(const AttentionProblem&) = shape_of;
+  test::expect_right(check_of(case_named("CopiedElements"), {}, Gains::kBeside, *copying));
 }
 
 /// Where dq is added up beside dk and dv.
