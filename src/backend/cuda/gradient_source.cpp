@@ -6,11 +6,14 @@
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "backend/few_rows.hpp"
+#include "backend/program_structure.hpp"
+#include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 #include "problem/row_addressing.hpp"
+#include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kRowDeltas, kStoreGradient;
+extern const std::string_view kRowDeltas, kWeightedDeltas, kGradientSums, kStoreGradient;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::cuda {
@@ -65,6 +68,27 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
                {"sum", block ? block_entry(target, "c") : "i"}});
 }
 
+/// What the pass itself goes by, beside a program.
+void write_branches(CanonicalWriter& out, const AttentionProblem& p) {
+  using problem::TensorRole;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO})
+    out.integer(static_cast<std::int64_t>(problem::dtype_of(p, role)));
+  out.boolean(p.heads_q != p.heads_kv).boolean(p.index_offsets).boolean(p.given_deltas).boolean(p.deterministic);
+  out.boolean(p.sink != Sink::kNone).boolean(has_weighted_deltas(p));
+  for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(p, i);
+    out.integer(static_cast<std::int64_t>(spec.dtype)).list(spec.shape.size());
+    // What repeats in memory is read, and written, otherwise than what does not.
+    for (std::size_t d = 0; d < spec.shape.size(); ++d) out.boolean(!spec.strides.empty() && spec.strides[d] == 0);
+  }
+}
+
+void write_target(CanonicalWriter& out, const GradientTarget& target, bool in_shared_memory) {
+  out.integer(target.operand).integer(static_cast<std::int64_t>(target.sum));
+  out.boolean(target.exact).boolean(in_shared_memory).boolean(target.scattered);
+  for (const bool axis : target.axes) out.boolean(axis);
+}
+
 }  // namespace
 
 bool has_weighted_deltas(const AttentionProblem& problem) {
@@ -78,6 +102,21 @@ GradientSource gradient_source(const compiler::CompiledProblem& problem, std::sp
   for (std::size_t i = 0; i < targets.size(); ++i) text += store_kernel(problem.problem, targets[i], i);
   source.text = std::move(text);
   return source;
+}
+
+Bytes structure_of_gradients(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {
+  CanonicalWriter out;
+  for (const std::string_view text :
+       {embedded::kProgramPrelude, embedded::kExactSum, embedded::kGradientPrelude, embedded::kRowDeltas,
+        embedded::kWeightedDeltas, embedded::kGradientSums, embedded::kStoreGradient})
+    out.text(text);
+  write_structure(out, problem.backward->program);
+  write_structure(out, problem.backward->mask);
+  write_branches(out, problem.problem);
+  const std::vector<bool> shared = shared_tables(targets);
+  out.list(targets.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) write_target(out, targets[i], shared[i]);
+  return out.written();
 }
 
 }  // namespace scoremod::backend::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/gradient_target.hpp"
+#include "base/bytes.hpp"
 
 namespace scoremod::backend::cuda {
 
@@ -42,5 +43,10 @@ struct GradientSource {
 bool has_weighted_deltas(const AttentionProblem& problem);
 
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets);
+
+/// What decides what the text does, but for sizes, strides and the values of i32 constants: the same bytes for two
+/// problems exactly when a trial of one says of the pass what a trial of the other would. How many blocks a problem's
+/// scores come in is not in it: that is a matter of sizes, as it is how many tiles attention has.
+Bytes structure_of_gradients(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets);
 
 }  // namespace scoremod::backend::cuda

@@ -43,15 +43,7 @@ class GradientKernel {
         derivative_(problem.backward->program),
         targets_(targets),
         source_(problem_, derivative_),
-        shared_tables_(targets.size()) {
-    std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-      if (targets[i].sum != GradientSum::kTable || targets[i].entries() > kMaxSharedTable) continue;
-      const std::int64_t own = targets[i].entries() * targets[i].sum_bytes();
-      shared_tables_[i] = bytes + own <= kMaxSharedBytes;
-      if (shared_tables_[i]) bytes += own;
-    }
-  }
+        shared_tables_(shared_tables(targets)) {}
 
   GradientSource write() {
     GradientSource out;
@@ -280,10 +272,22 @@ class GradientKernel {
   const Program& derivative_;
   std::span<const GradientTarget> targets_;
   ProgramSource source_;
-  std::vector<bool> shared_tables_;
+  const std::vector<bool> shared_tables_;
 };
 
 }  // namespace
+
+std::vector<bool> shared_tables(std::span<const GradientTarget> targets) {
+  std::vector<bool> shared(targets.size());
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i].sum != GradientSum::kTable || targets[i].entries() > kMaxSharedTable) continue;
+    const std::int64_t own = targets[i].entries() * targets[i].sum_bytes();
+    shared[i] = bytes + own <= kMaxSharedBytes;
+    if (shared[i]) bytes += own;
+  }
+  return shared;
+}
 
 GradientSource gradients_kernel(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {
   return GradientKernel(problem, targets).write();

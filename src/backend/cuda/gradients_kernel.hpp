@@ -1,10 +1,14 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "backend/cuda/gradient_source.hpp"
 
 namespace scoremod::backend::cuda {
+
+/// Which targets are tables whose sums blocks of threads make in shared memory first.
+std::vector<bool> shared_tables(std::span<const GradientTarget> targets);
 
 /// The kernel "gradients" of a GradientSource, without what comes before it.
 GradientSource gradients_kernel(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets);

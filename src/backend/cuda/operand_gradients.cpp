@@ -282,4 +282,8 @@ std::unique_ptr<const OperandGradients> OperandGradients::build(const compiler::
   return std::make_unique<GeneratedOperandGradients>(problem, operands);
 }
 
+Bytes OperandGradients::structure(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands) {
+  return structure_of_gradients(problem, gradient_targets(problem, operands));
+}
+
 }  // namespace scoremod::backend::cuda

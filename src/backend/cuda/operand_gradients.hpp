@@ -38,6 +38,9 @@ class OperandGradients {
   static std::unique_ptr<const OperandGradients> build(const compiler::CompiledProblem& problem,
                                                        std::span<const std::uint32_t> operands);
 
+  /// What a trial on a device vouches for: structure_of_gradients() of these operands. Needs no device.
+  static Bytes structure(const compiler::CompiledProblem& problem, std::span<const std::uint32_t> operands);
+
   virtual ~OperandGradients() = default;
 
   /// As of cost().

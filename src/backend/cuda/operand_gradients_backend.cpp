@@ -9,6 +9,7 @@
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/direct_recipe.hpp"
 #include "backend/unsupported.hpp"
+#include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"
 
@@ -16,6 +17,16 @@ namespace scoremod::backend {
 namespace {
 
 using compiler::CompiledProblem;
+
+/// To be raised when the pass does something else with the same kernels, or a trial says something else of it.
+constexpr int kRevision = 1;
+
+Bytes structural_key(const CompiledProblem& problem, std::span<const std::uint32_t> operands, int compute_capability) {
+  CanonicalWriter structure;
+  structure.text("operand gradients").integer(kRevision).integer(compute_capability);
+  structure.bytes(cuda::OperandGradients::structure(problem, operands));
+  return structure.written();
+}
 
 class OperandGradientsPlan final : public BackwardPlan {
  public:
@@ -36,6 +47,8 @@ class OperandGradientsBackend final : public Backend {
  public:
   const char* name() const override { return "operand_gradients"; }
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+  /// The program's functions are those of the attention kernels; cuBLAS's products of float32 are float32's.
+  double function_error() const override { return 0x1p-20; }
   bool is_companion() const override { return true; }
 
   std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
@@ -51,6 +64,10 @@ class OperandGradientsBackend final : public Backend {
                                     std::vector<UnsupportedReason>&) const override {
     Candidate candidate;
     candidate.task = task;
+    candidate.structural_key = [problem, operands = task.operand_gradients,
+                                compute_capability = target.device.compute_capability] {
+      return structural_key(problem, operands, compute_capability);
+    };
     candidate.label = cuda::describe(problem, task.operand_gradients);
     candidate.notes = {candidate.label};
     candidate.predicted = {cuda::operand_gradients_time(problem, task.operand_gradients, target.device.rates),
