@@ -217,7 +217,7 @@ void record_time(const Timed& timed, const char* direction, const TileShape& sha
 
 std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled, Direction direction) {
   if (direction == Direction::kForward) return {};
-  return operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  return operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
 }
 
 TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets) {

@@ -173,7 +173,7 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   const Case& test = kCases[GetParam()];
   SCOPED_TRACE(test.name);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
-  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   ASSERT_FALSE(targets.empty());
   expect_right(test, compiled, targets, hopper_backward_shape(compiled.problem, targets));
 }
@@ -182,7 +182,7 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTimeWhereDqIsAddedUp) 
   const Case& test = kCases[GetParam()];
   SCOPED_TRACE(test.name);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
-  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   ASSERT_FALSE(targets.empty());
   if (!hopper_fused_objections(compiled.problem, hopper_fused_shape(compiled.problem), targets).empty())
     GTEST_SKIP() << "no such kernel";

@@ -75,11 +75,36 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
     report_of(problem, direction, 90, hopper_shapes(problem, direction).front());
   }
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
   ASSERT_EQ(targets.size(), 2U);
   std::string report;
   cuda::compile_kernels(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)), 90, &report);
   EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
+}
+
+/// Of tables, and of what batches or heads share along queries and keys, on all architectures.
+TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
+  AttentionProblem problem = test::zoo_problem("causal", 0, DType::kBF16).problem;
+  problem.batch = 2;
+  problem.seq_q = problem.seq_kv = 4096;
+  for (const std::int64_t dim : {64, 128}) {
+    problem.dim_qk = problem.dim_v = dim;
+    for (const char* text : {"table x: f32 rank 1\nvalue = score + x[kv_idx % 40]\nkeep = kv_idx <= q_idx",
+                             "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx <= q_idx"}) {
+      problem.program = Program::parse(text);
+      problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
+      if (problem.program.operands().front().is_table()) problem.operands.front().shape = {40};
+      const compiler::CompiledProblem compiled = compiler::compile(problem);
+      const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
+      ASSERT_EQ(targets.size(), 1U);
+      for (const int architecture : kArchitectures) {
+        std::string report;
+        const std::string source = operand_source(compiled, targets, tile_shape(problem, Direction::kBackward));
+        cuda::compile_kernels(source, architecture, &report);
+        EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << architecture << ", " << text << ": " << report;
+      }
+    }
+  }
 }
 
 /// What is written along queries and keys from the loop of dq, on all architectures.
@@ -91,7 +116,7 @@ TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
   problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
   problem.given_deltas = true;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+  const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   ASSERT_EQ(targets.size(), 1U);
   const auto expect_no_spills = [&](int architecture, const TileShape& shape) {
     for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
@@ -335,7 +360,7 @@ TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
     SCOPED_TRACE(entry);
     const AttentionProblem problem = hopper_problem(entry, 128);
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
     ASSERT_EQ(targets.size(), 1U);
     expect_registers_suffice(compiled, targets, hopper_shapes(problem, Direction::kBackward).front());
   }
@@ -353,7 +378,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
     AttentionProblem problem = hopper_problem(entry, dim);
     problem.dtype = DType::kBF16;
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
     ASSERT_EQ(targets.size(), 1U);
     ASSERT_TRUE(hopper_fused_objections(problem, hopper_fused_shape(problem), targets).empty());
     expect_registers_suffice(compiled, targets, hopper_fused_shape(problem));
@@ -378,7 +403,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
     problem.operands = {problem::default_spec(problem, problem.program.operands().front())};
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     std::vector<OperandTarget> targets;
-    if (sums) targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+    if (sums) targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
     expect_registers_suffice(compiled, targets, hopper_fused_shape(problem));
   }
 }

@@ -99,6 +99,8 @@ std::string text_of_settings(const compiler::CompiledProblem& compiled, const Ti
                                              {"row_targets", operands.row_targets()},
                                              {"key_targets", operands.key_targets()},
                                              {"difference_targets", operands.difference_targets()},
+                                             {"table_reads", operands.table_reads()},
+                                             {"shared_targets", operands.shared_targets()},
                                              {"targets", operands.targets()},
                                              {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
                                              {"has_states", flag(mask.has_states())},

@@ -18,7 +18,7 @@ extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArgument
     kHopperForwardTiles, kHopperForward, kHopperPersistentForward, kHopperBackwardQueries, kHopperKeyGroups,
     kHopperBackwardKeys, kHopperQuerySums, kHopperBackwardFused, kHopperWriteQueries, kAttentionPackedRows,
     kAttentionParts, kAttentionFewQueries, kHopperFewQueries, kAttentionDifferences, kAttentionDiagonals,
-    kAttentionDifferenceTotals, kExactSum;
+    kAttentionDifferenceTotals, kAttentionExactTotals, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -75,21 +75,21 @@ std::string text_of_kernels(Direction direction, const TileShape& shape) {
 
 std::uint64_t revision_of_texts() {
   static const std::uint64_t revision = [] {
-    const std::string all =
-        concat(embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask,
-               embedded::kAttentionArguments, embedded::kAttentionSettings, embedded::kAttentionPrimitives,
-               embedded::kAttentionElements, embedded::kAttentionTiles, embedded::kAttentionProducts,
-               embedded::kAttentionDropout, embedded::kAttentionProgram, embedded::kAttentionMaskRanges,
-               embedded::kAttentionTileStates, embedded::kAttentionSoftmax, embedded::kAttentionForward,
-               embedded::kAttentionRowTerms, embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients,
-               embedded::kAttentionBackwardQueries, embedded::kAttentionKeyGradients, embedded::kAttentionBackwardKeys,
-               embedded::kAttentionOperandTargets, embedded::kAttentionOperandTotals, embedded::kHopperPrimitives,
-               embedded::kHopperTiles, embedded::kHopperForwardTiles, embedded::kHopperForward,
-               embedded::kHopperPersistentForward, embedded::kHopperBackwardQueries, embedded::kHopperKeyGroups,
-               embedded::kHopperBackwardKeys, embedded::kHopperQuerySums, embedded::kHopperBackwardFused,
-               embedded::kHopperWriteQueries, embedded::kAttentionPackedRows, embedded::kAttentionParts,
-               embedded::kAttentionFewQueries, embedded::kHopperFewQueries, embedded::kAttentionDifferences,
-               embedded::kAttentionDiagonals, embedded::kAttentionDifferenceTotals, embedded::kExactSum);
+    const std::string all = concat(
+        embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
+        embedded::kAttentionSettings, embedded::kAttentionPrimitives, embedded::kAttentionElements,
+        embedded::kAttentionTiles, embedded::kAttentionProducts, embedded::kAttentionDropout,
+        embedded::kAttentionProgram, embedded::kAttentionMaskRanges, embedded::kAttentionTileStates,
+        embedded::kAttentionSoftmax, embedded::kAttentionForward, embedded::kAttentionRowTerms,
+        embedded::kAttentionBackwardRows, embedded::kAttentionQueryGradients, embedded::kAttentionBackwardQueries,
+        embedded::kAttentionKeyGradients, embedded::kAttentionBackwardKeys, embedded::kAttentionOperandTargets,
+        embedded::kAttentionOperandTotals, embedded::kHopperPrimitives, embedded::kHopperTiles,
+        embedded::kHopperForwardTiles, embedded::kHopperForward, embedded::kHopperPersistentForward,
+        embedded::kHopperBackwardQueries, embedded::kHopperKeyGroups, embedded::kHopperBackwardKeys,
+        embedded::kHopperQuerySums, embedded::kHopperBackwardFused, embedded::kHopperWriteQueries,
+        embedded::kAttentionPackedRows, embedded::kAttentionParts, embedded::kAttentionFewQueries,
+        embedded::kHopperFewQueries, embedded::kAttentionDifferences, embedded::kAttentionDiagonals,
+        embedded::kAttentionDifferenceTotals, embedded::kAttentionExactTotals, embedded::kExactSum);
     return fnv1a(std::as_bytes(std::span(all)));
   }();
   return revision;

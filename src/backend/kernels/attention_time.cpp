@@ -76,9 +76,26 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const M
 
 /// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
+/// Of a walk for an operand that batches or heads share, in place of kOperandWalk: each tile copies all four tensors.
+/// And of each read of a table: what threads keep to themselves, and in large tables what they add to exact sums. Both
+/// are estimates from what is copied and from atomic additions; nothing was measured.
+constexpr double kSharedWalk = 4.5, kTableRead = 1.2, kLargeTableRead = 9;
+constexpr std::int64_t kSmallTableOfHead = 64;
 /// What sums beside dq, dk and dv add to a walk: for all targets, for each, and for one along diagonals, which goes
 /// through shared memory.
 constexpr double kGainsElement = 0.2, kGain = 0.15, kDiagonals = 0.6, kGainsLaunches = 0.01;
+
+/// Of each element of a walk over queries, for all tables that are summed in it.
+double table_reads_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets) {
+  double time = 0;
+  for (const OperandTarget& target : targets) {
+    if (target.sum != OperandSum::kTable) continue;
+    const compiler::OperandReduction& table = reduction_of(problem.backward->reductions, target.operand);
+    const bool small = table.entries() <= kSmallTableOfHead * problem.problem.heads_q;
+    time += static_cast<double>(table.roots.size()) * (small ? kTableRead : kLargeTableRead);
+  }
+  return time;
+}
 
 }  // namespace
 
@@ -86,17 +103,22 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
                         const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
   bool queries = false, keys = false;
+  double shared = 0;  // walks
   for (const OperandTarget& target : targets) {
     queries = queries || target.sum == OperandSum::kTotal || target.sum == OperandSum::kQueries ||
-              target.sum == OperandSum::kElement;
+              target.sum == OperandSum::kElement || target.sum == OperandSum::kTable;
     keys = keys || target.sum == OperandSum::kKeys;
+    shared += target.sum == OperandSum::kShared;
   }
   const NodeCosts costs = node_costs(problem.backward->program, true);
   const double pairs = pairs_of(p) / kMeasuredPairs, dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
   const double of_floats = p.dtype == DType::kF32 ? kFloatProducts : 1;
-  const double walk =
-      mask.run * (kOperandWalk * of_floats * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
-  double compute = pairs * walk * (queries + keys) * idle_parts(p, Direction::kBackward, shape, rates);
+  const auto walk = [&](double products) {
+    return mask.run * (products * of_floats * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
+  };
+  double compute = walk(kOperandWalk) * (queries + keys) + walk(kSharedWalk) * shared;
+  compute += mask.run * table_reads_time(problem, targets);
+  compute *= pairs * idle_parts(p, Direction::kBackward, shape, rates);
   compute += states_time(p, mask_knowledge(problem, Direction::kBackward), mask, costs);
   compute += kOperandRows * static_cast<double>(p.batch * p.heads_q * p.seq_q) / kMeasuredRows;
   compute *= kMeasuredOn.multiprocessors * kMeasuredOn.clock_khz / (rates.multiprocessors * rates.clock_khz);

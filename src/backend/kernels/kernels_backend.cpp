@@ -260,7 +260,8 @@ class KernelsBackend final : public Backend {
     if (task.operand_gradients.empty() || p.paged) return {};
     if (!problem.backward || !std::ranges::includes(problem::operands_with_gradient(p), task.operand_gradients))
       return {};
-    std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
+    std::vector<OperandTarget> targets =
+        kernels::operand_targets(problem, task.operand_gradients, kernels::Gains::kBeside);
     const auto count = [&](OperandSum sum) { return std::ranges::count(targets, sum, &OperandTarget::sum); };
     if (targets.size() > kernels::kMaxTargets) return {};
     const bool fits = count(OperandSum::kDifference) == 0 || diagonal_bytes(p) <= tensor_bytes(p);

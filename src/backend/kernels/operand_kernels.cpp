@@ -37,10 +37,17 @@ std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target
     case OperandSum::kQueries: return p.seq_q;
     case OperandSum::kKeys: return p.seq_kv;
     case OperandSum::kDifference: return diagonals_of(p, shape);
+    case OperandSum::kTable:
+    case OperandSum::kShared:
     case OperandSum::kElement:
-    case OperandSum::kSink: return 0;
+    case OperandSum::kSink:
+    case OperandSum::kNothing: return 0;
   }
   return 0;
+}
+
+bool has_exact_sums(const OperandTarget& target) {
+  return target.sum == OperandSum::kDifference || target.sum == OperandSum::kTable;
 }
 
 std::int64_t entries_of(const AttentionProblem& p, std::uint32_t operand) {
@@ -59,26 +66,31 @@ OperandKernels::OperandKernels(const compiler::CompiledProblem& problem, std::ve
                                const TileShape& shape, Gains gains)
     : backward_(problem, Direction::kBackward, shape), targets_(std::move(targets)) {
   const AttentionProblem& p = problem.problem;
-  workspace_bytes_ = aligned(backward_.workspace_bytes());
+  workspace_bytes_ = backward_.workspace_bytes();
   names_.reserve(targets_.size());  // launches point into them
+  bool after_table = false;
   for (const OperandTarget& target : targets_) {
+    // Tables' entries are numbered over all of them.
+    if (!after_table) workspace_bytes_ = aligned(workspace_bytes_);
+    after_table = target.sum == OperandSum::kTable;
     sums_.push_back(workspace_bytes_);
     const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape);
     workspace_bytes_ += static_cast<std::size_t>(sums) * sizeof(float);
-    if (target.sum == OperandSum::kDifference)
+    if (has_exact_sums(target))
       workspace_bytes_ += static_cast<std::size_t>(entries_of(p, target.operand)) * cuda::kExactSumBytes;
-    workspace_bytes_ = aligned(workspace_bytes_);
     names_.push_back({total_kernel(target), clear_kernel(target), diagonals_kernel(target)});
   }
+  workspace_bytes_ = aligned(workspace_bytes_);
   if (gains == Gains::kBeside)
     add_launches_beside(shape);
   else
     add_launches_apart(p, shape);
-  add_totals(p);
+  add_totals(p, shape);
 }
 
 void OperandKernels::add_launches_beside(const TileShape& shape) {
   launches_ = backward_.launches();
+  add_clears(problem());
   if (!has_differences(targets_)) return;
   for (KernelLaunch& launch : launches_) {
     if (launch.kernel == std::string_view(shape.fused ? "hopper_backward_fused" : "hopper_backward_queries"))
@@ -92,9 +104,13 @@ void OperandKernels::add_launches_apart(const AttentionProblem& p, const TileSha
     if (name == "attention_tile_states" || name == "attention_backward_rows") launches_.push_back(launch);
   }
   const std::int64_t heads = p.batch * p.heads_q;
-  if (has(targets_, OperandSum::kTotal) || has(targets_, OperandSum::kQueries) || has(targets_, OperandSum::kElement)) {
-    launches_.push_back({"attention_operand_queries", blocks_of(p.seq_q, shape.queries) * heads, shape.threads(),
-                         operand_queries_shared_bytes(shape, p.dim_qk, p.dim_v)});
+  add_clears(p);
+  const bool tables = has(targets_, OperandSum::kTable);
+  if (tables || has(targets_, OperandSum::kTotal) || has(targets_, OperandSum::kQueries) ||
+      has(targets_, OperandSum::kElement)) {
+    launches_.push_back(
+        {"attention_operand_queries", blocks_of(p.seq_q, shape.queries) * heads, shape.threads(),
+         operand_queries_shared_bytes(shape, p.dim_qk, p.dim_v) + (tables ? table_sums_shared_bytes(shape) : 0)});
   }
   if (has(targets_, OperandSum::kKeys)) {
     launches_.push_back({"attention_operand_keys", blocks_of(p.seq_kv, shape.keys) * heads, shape.threads(),
@@ -102,7 +118,24 @@ void OperandKernels::add_launches_apart(const AttentionProblem& p, const TileSha
   }
 }
 
-void OperandKernels::add_totals(const AttentionProblem& p) {
+void OperandKernels::add_clears(const AttentionProblem& p) {
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (!has_exact_sums(targets_[i])) continue;
+    const std::int64_t words = entries_of(p, targets_[i].operand) * static_cast<std::int64_t>(cuda::kExactSumWords);
+    launches_.push_back({names_[i].clear.c_str(), blocks_of(words, kTotalThreads), kTotalThreads, 0});
+  }
+}
+
+/// What is summed over batches or heads along queries and keys.
+void OperandKernels::add_shared(std::size_t target, const TileShape& shape) {
+  const AttentionProblem& p = problem();
+  const std::int64_t tiles = blocks_of(p.seq_q, shape.queries) * blocks_of(p.seq_kv, shape.key_step);
+  const std::int64_t owners = entries_of(p, targets_[target].operand) / (p.seq_q * p.seq_kv);
+  launches_.push_back({names_[target].total.c_str(), owners * tiles, shape.threads(),
+                       shared_elements_shared_bytes(shape, p.dim_qk, p.dim_v)});
+}
+
+void OperandKernels::add_totals(const AttentionProblem& p, const TileShape& shape) {
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const std::int64_t entries = entries_of(p, targets_[i].operand);
     switch (targets_[i].sum) {
@@ -111,17 +144,19 @@ void OperandKernels::add_totals(const AttentionProblem& p) {
         break;
       case OperandSum::kQueries:
       case OperandSum::kKeys:
+      case OperandSum::kTable:
+      case OperandSum::kNothing:
         launches_.push_back({names_[i].total.c_str(), blocks_of(entries, kTotalThreads), kTotalThreads, 0});
         break;
       case OperandSum::kDifference: {
-        constexpr std::int64_t kWords = cuda::kExactSumWords, kLanes = 32;
+        constexpr std::int64_t kLanes = 32;
         const std::int64_t differences = blocks_of(p.seq_q + p.seq_kv - 1, kLanes) * kLanes;
-        launches_.push_back({names_[i].clear.c_str(), blocks_of(entries * kWords, kTotalThreads), kTotalThreads, 0});
         launches_.push_back(
             {names_[i].diagonals.c_str(), blocks_of(p.heads_q * differences, kTotalThreads), kTotalThreads, 0});
         launches_.push_back({names_[i].total.c_str(), blocks_of(entries, kTotalThreads), kTotalThreads, 0});
         break;
       }
+      case OperandSum::kShared: add_shared(i, shape); break;
       case OperandSum::kElement: break;
       case OperandSum::kSink:
         launches_.push_back({"attention_sink_gradient", p.heads_q, kTotalThreads, kTotalWarps * sizeof(float)});

@@ -42,7 +42,9 @@ class OperandKernels {
 
   void add_launches_beside(const TileShape& shape);
   void add_launches_apart(const AttentionProblem& problem, const TileShape& shape);
-  void add_totals(const AttentionProblem& problem);
+  void add_clears(const AttentionProblem& problem);
+  void add_shared(std::size_t target, const TileShape& shape);
+  void add_totals(const AttentionProblem& problem, const TileShape& shape);
 
   DirectionKernels backward_;
   std::vector<OperandTarget> targets_;

@@ -25,7 +25,7 @@ using kernels::OperandTarget;
 using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
-constexpr int kRevision = 2;
+constexpr int kRevision = 3;
 
 class OperandKernelsRecipe final : public Recipe {
  public:
@@ -83,12 +83,11 @@ class OperandKernelsBackend final : public Backend {
     if (is_float8(problem.problem.dtype))
       return objections(cuda::without_float8(problem, task.direction), task, target);
     std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
-    const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
-    if (targets.empty() || kernels::has_differences(targets) || targets.size() > kernels::kMaxTargets) {
-      reasons.push_back(unsupported(
-          Rule::kNoOperandGradient,
-          concat("gradients from tiles of scores: expected at most ", kernels::kMaxTargets,
-                 " operands, none of them a table, or one along queries and keys that batches or heads share")));
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
+    if (const std::int64_t entries = kernels::table_entries(problem, targets); entries > kernels::kMaxTableEntries) {
+      reasons.push_back(unsupported(Rule::kOperandGradientSize,
+                                    concat("gradients from tiles of scores: expected tables of at most ",
+                                           kernels::kMaxTableEntries, " entries together, found ", entries)));
     }
     if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
@@ -103,7 +102,7 @@ class OperandKernelsBackend final : public Backend {
   std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
                                     std::vector<UnsupportedReason>& reasons) const override {
     if (is_float8(problem.problem.dtype)) return cuda::float8_candidates(*this, problem, task, target, reasons);
-    const std::vector<OperandTarget> targets = kernels::operand_targets(problem, task.operand_gradients);
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
     const TileShape shape = shape_of(problem);
     const auto recipe = std::make_shared<OperandKernelsRecipe>(problem, targets, shape);
     const int compute_capability = target.device.compute_capability;
@@ -124,6 +123,9 @@ class OperandKernelsBackend final : public Backend {
   }
 
  private:
+  static std::vector<OperandTarget> targets_of(const CompiledProblem& problem, const Task& task) {
+    return kernels::operand_targets(problem, task.operand_gradients, kernels::Gains::kApart);
+  }
   static TileShape shape_of(const CompiledProblem& problem) {
     return kernels::tile_shape(problem.problem, Direction::kBackward);
   }

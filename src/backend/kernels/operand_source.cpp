@@ -13,7 +13,8 @@
 
 namespace scoremod::embedded {
 extern const std::string_view kAttentionRowTerms, kAttentionBackwardRows, kAttentionDiagonals, kAttentionQueryGradients,
-    kAttentionKeyGradients, kAttentionOperandProgram, kAttentionOperandTotals, kAttentionOperandGradients;
+    kAttentionKeyGradients, kAttentionOperandProgram, kAttentionOperandTotals, kAttentionOperandGradients,
+    kAttentionTableSums, kAttentionExactTotals, kAttentionSharedElements, kExactSum;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -27,35 +28,54 @@ bool follows_from_differences(const Program& derivative, const compiler::Operand
                              [&](NodeId index) { return index == kNoNode || of_differences[index]; });
 }
 
-std::optional<OperandSum> sum_of(const AttentionProblem& problem, const Program& derivative,
-                                 const compiler::OperandReduction& reduction) {
-  if (reduction.roots.empty()) return std::nullopt;
-  if (reduction.scattered)
-    return follows_from_differences(derivative, reduction) ? std::optional(OperandSum::kDifference) : std::nullopt;
+/// By kernels that do nothing else.
+OperandSum sum_of(const AttentionProblem& problem, const compiler::OperandReduction& reduction) {
+  if (reduction.roots.empty()) return OperandSum::kNothing;
+  if (reduction.scattered) return OperandSum::kTable;
   const auto varies = [&](Axis axis) {
     return reduction.has(axis) && reduction.extents[static_cast<std::size_t>(axis)] > 1;
   };
   if (!varies(Axis::kQuery)) return varies(Axis::kKey) ? OperandSum::kKeys : OperandSum::kTotal;
   if (!varies(Axis::kKey)) return OperandSum::kQueries;
   const bool once = reduction.extents[0] == problem.batch && reduction.extents[1] == problem.heads_q;
-  return once ? std::optional(OperandSum::kElement) : std::nullopt;
+  return once ? OperandSum::kElement : OperandSum::kShared;
+}
+
+/// The same beside dq, dk and dv, where there is a way.
+std::optional<OperandSum> sum_beside(OperandSum apart, const Program& derivative,
+                                     const compiler::OperandReduction& reduction) {
+  if (apart == OperandSum::kShared || apart == OperandSum::kNothing) return std::nullopt;
+  if (apart != OperandSum::kTable) return apart;
+  return follows_from_differences(derivative, reduction) ? std::optional(OperandSum::kDifference) : std::nullopt;
 }
 
 }  // namespace
 
 std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& problem,
-                                           std::span<const std::uint32_t> operands) {
+                                           std::span<const std::uint32_t> operands, Gains gains) {
   const auto sink = problem::sink_operand(problem.problem);
   std::vector<OperandTarget> targets;
   for (const std::uint32_t operand : operands) {
-    const auto sum = operand == sink ? std::optional(OperandSum::kSink)
-                                     : sum_of(problem.problem, problem.backward->program,
-                                              reduction_of(problem.backward->reductions, operand));
+    std::optional<OperandSum> sum = OperandSum::kSink;
+    if (operand != sink) {
+      const compiler::OperandReduction& reduction = reduction_of(problem.backward->reductions, operand);
+      sum = sum_of(problem.problem, reduction);
+      if (gains == Gains::kBeside) sum = sum_beside(*sum, problem.backward->program, reduction);
+    }
     if (!sum) return {};
     targets.push_back({operand, *sum});
   }
   std::ranges::stable_sort(targets, {}, &OperandTarget::sum);
   return targets;
+}
+
+std::int64_t table_entries(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets) {
+  std::int64_t entries = 0;
+  for (const OperandTarget& target : targets) {
+    if (target.sum == OperandSum::kTable)
+      entries += reduction_of(problem.backward->reductions, target.operand).entries();
+  }
+  return entries;
 }
 
 bool has_differences(std::span<const OperandTarget> targets) {
@@ -73,8 +93,8 @@ std::string operand_source(const compiler::CompiledProblem& problem, std::span<c
   const OperandText text(problem, targets);
   return concat(text_before_kernels(problem, Direction::kBackward, shape, primitives, text, Gains::kApart),
                 embedded::kAttentionRowTerms, embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals,
-                embedded::kAttentionQueryGradients, embedded::kAttentionKeyGradients, text.program(),
-                embedded::kAttentionOperandGradients, text.totals(),
+                embedded::kAttentionQueryGradients, embedded::kAttentionKeyGradients, text.program(), text.table_sums(),
+                embedded::kAttentionOperandGradients, text.shared_elements(), text.totals(),
                 text_of_tile_states(problem, Direction::kBackward));
 }
 
@@ -83,7 +103,8 @@ Bytes structure_of_operand_source(const compiler::CompiledProblem& problem, std:
   CanonicalWriter out;
   out.bytes(structure_of_source(problem, Direction::kBackward, shape));
   out.text(embedded::kAttentionOperandProgram).text(embedded::kAttentionOperandGradients);
-  out.text(embedded::kAttentionOperandTotals);
+  out.text(embedded::kAttentionOperandTotals).text(embedded::kAttentionTableSums).text(embedded::kExactSum);
+  out.text(embedded::kAttentionSharedElements).text(embedded::kAttentionExactTotals);
   for (const OperandTarget& target : targets)
     out.integer(target.operand).integer(static_cast<std::int64_t>(target.sum));
   return out.written();

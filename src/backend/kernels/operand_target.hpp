@@ -10,8 +10,11 @@ enum class OperandSum : std::uint8_t {
   kQueries,     ///< along queries
   kKeys,        ///< along keys
   kDifference,  ///< a table whose indices follow from b, h and kv_idx - q_idx: along diagonals
+  kTable,       ///< a table at any indices: each contribution goes to an exact sum of its entry
+  kShared,      ///< along queries and keys, and shared by batches or heads, which are gone through one after the other
   kElement,     ///< along both, and is written once: along batches and heads, too
   kSink,        ///< a learned sink: made of rows' LSEs and deltas alone
+  kNothing,     ///< nothing contributes: zeros
 };
 struct OperandTarget {
   std::uint32_t operand = 0;

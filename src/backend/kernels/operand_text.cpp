@@ -13,8 +13,8 @@
 #include "problem/tensor_view.hpp"
 
 namespace scoremod::embedded {
-extern const std::string_view kExactSum, kAttentionDifferenceTotals, kAttentionOperandProgram, kAttentionOperandTargets,
-    kAttentionOperandTotals;
+extern const std::string_view kExactSum, kAttentionDifferenceTotals, kAttentionExactTotals, kAttentionOperandProgram,
+    kAttentionOperandTargets, kAttentionOperandTotals, kAttentionSharedElements, kAttentionTableSums;
 }  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
@@ -41,8 +41,16 @@ OperandText::OperandText(const compiler::CompiledProblem& compiled, std::span<co
 std::size_t OperandText::row_targets() const { return count(OperandSum::kTotal) + count(OperandSum::kQueries); }
 std::size_t OperandText::key_targets() const { return count(OperandSum::kKeys); }
 std::size_t OperandText::difference_targets() const { return count(OperandSum::kDifference); }
+std::size_t OperandText::shared_targets() const { return count(OperandSum::kShared); }
+std::size_t OperandText::table_reads() const {
+  std::size_t reads = 0;
+  for (const OperandTarget& target : targets_)
+    if (target.sum == OperandSum::kTable) reads += roots_of(target.operand).size();
+  return reads;
+}
 std::size_t OperandText::targets() const {
-  return row_targets() + key_targets() + difference_targets() + count(OperandSum::kElement);
+  return row_targets() + key_targets() + difference_targets() + table_reads() + shared_targets() +
+         count(OperandSum::kElement);
 }
 
 std::string OperandText::places() const {
@@ -58,10 +66,11 @@ std::string OperandText::places() const {
 std::string OperandText::program() const {
   ProgramSource source(problem_, *derivative_, OperandSizes::kArguments);
   std::string forward = source.statements(forward_nodes(*derivative_));
-  const std::string added = statements(source);
+  const std::string read_at = entries(source), added = statements(source);
   forward = with_operands(source, forward);
   return fill(embedded::kAttentionOperandProgram,
               {{"linkage", is_large(kMaxInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
+               {"entries", read_at},
                {"always_masked", is_large(kMaxTwiceNodes) ? "true" : "false"},
                {"forward_statements", forward},
                {"value", ProgramSource::variable(derivative_->value())},
@@ -70,13 +79,18 @@ std::string OperandText::program() const {
                {"contributions", contributions()}});
 }
 
+std::vector<const Root*> OperandText::roots_of(std::uint32_t operand) const {
+  std::vector<const Root*> roots;
+  for (const Root& root : derivative_->roots())
+    if (root.kind == RootKind::kOperandAdjoint && root.operand == operand) roots.push_back(&root);
+  return roots;
+}
+
 std::vector<NodeId> OperandText::adjoints() const {
   std::vector<NodeId> nodes;
   for (const OperandTarget& target : targets_) {
-    for (const Root& root : derivative_->roots()) {
-      if (root.kind == RootKind::kOperandAdjoint && root.operand == target.operand && target.sum != OperandSum::kSink)
-        nodes.push_back(root.node);
-    }
+    if (target.sum == OperandSum::kSink) continue;
+    for (const Root* root : roots_of(target.operand)) nodes.push_back(root->node);
   }
   return nodes;
 }
@@ -85,23 +99,79 @@ std::string OperandText::statements(ProgramSource& source) const { return source
 
 std::string OperandText::contributions() const {
   std::string text;
+  const auto append = [&](const std::string& contribution) { text += concat(text.empty() ? "" : ", ", contribution); };
   for (const OperandTarget& target : targets_) {
-    if (target.sum == OperandSum::kSink) continue;
+    if (target.sum == OperandSum::kSink || target.sum == OperandSum::kNothing) continue;
     std::string sum;
-    for (const Root& root : derivative_->roots()) {
-      if (root.kind == RootKind::kOperandAdjoint && root.operand == target.operand)
-        sum += concat(sum.empty() ? "" : " + ", ProgramSource::variable(root.node));
+    for (const Root* root : roots_of(target.operand)) {
+      const std::string contribution = ProgramSource::variable(root->node);
+      if (target.sum == OperandSum::kTable)
+        append(contribution);
+      else
+        sum += concat(sum.empty() ? "" : " + ", contribution);
     }
-    text += concat(text.empty() ? "" : ", ", sum);
+    if (target.sum != OperandSum::kTable) append(sum);
   }
   return text.empty() ? "0.0f" : text;
 }
 
+std::span<const NodeId> OperandText::indices_of(const Root& root) const {
+  return std::span(root.indices).first(static_cast<std::size_t>(rank_of(root.operand)));
+}
+
+std::string OperandText::entry_of(const Root& root) const {
+  const std::span<const NodeId> indices = indices_of(root);
+  std::string entry;
+  for (std::size_t d = 0; d < indices.size(); ++d) {
+    const std::string extent = concat("p.operands[", root.operand, "].extent[", d, "]");
+    const std::string at = concat("clamp_index(", ProgramSource::variable(indices[d]), ", ", extent, ")");
+    entry = d == 0 ? at : concat("(", entry, ") * ", extent, " + ", at);
+  }
+  return entry;
+}
+
+std::string OperandText::entries(ProgramSource& source) const {
+  std::string text, first;
+  std::size_t number = 0;
+  for (const OperandTarget& target : targets_) {
+    if (target.sum != OperandSum::kTable) continue;
+    for (const Root* root : roots_of(target.operand)) {
+      text += source.statements(indices_of(*root));
+      text += concat("gains.entries[", number++, "] = ", first, entry_of(*root), ";\n");
+    }
+    first += concat("(int)entries_of(p.operands[", target.operand, "], ", rank_of(target.operand), ") + ");
+  }
+  return text;
+}
+
+std::string OperandText::table_sums() const {
+  const auto first = std::ranges::find(targets_, OperandSum::kTable, &OperandTarget::sum);
+  return concat(embedded::kExactSum,
+                fill(embedded::kAttentionTableSums, {{"first_table", first == targets_.end() ? 0 : first->operand}}));
+}
+
+std::string OperandText::shared_elements() const {
+  std::string kernels;
+  std::size_t number = 0;
+  for (const OperandTarget& target : targets_) {
+    if (target.sum != OperandSum::kShared) continue;
+    const OperandDecl& decl = problem_.program.operands()[target.operand];
+    kernels += fill(part(embedded::kAttentionSharedElements, "shared"), {{"name", total_kernel(target)},
+                                                                         {"operand", target.operand},
+                                                                         {"by_batch", varies(decl, Axis::kBatch)},
+                                                                         {"by_head", varies(decl, Axis::kHead)},
+                                                                         {"number", number++},
+                                                                         {"store", store(target)},
+                                                                         {"offset", offset(target)}});
+  }
+  return kernels.empty() ? "" : fill(embedded::kAttentionSharedElements, {{"shared", kernels}});
+}
+
 std::string OperandText::totals() const {
+  constexpr std::array kByRowsOrKeys{OperandSum::kTotal, OperandSum::kQueries, OperandSum::kKeys};
   std::string kernels;
   for (const OperandTarget& target : targets_) {
-    if (target.sum == OperandSum::kElement || target.sum == OperandSum::kSink || target.sum == OperandSum::kDifference)
-      continue;
+    if (std::ranges::find(kByRowsOrKeys, target.sum) == kByRowsOrKeys.end()) continue;
     const OperandDecl& decl = problem_.program.operands()[target.operand];
     kernels += fill(part(embedded::kAttentionOperandTotals, "total"),
                     {{"name", total_kernel(target)},
@@ -114,39 +184,49 @@ std::string OperandText::totals() const {
                      {"offset", offset(target)}});
   }
   kernels = fill(embedded::kAttentionOperandTotals, {{"total", kernels}, {"sink_store", sink_store()}});
-  if (difference_targets() == 0) return kernels;
+  if (difference_targets() == 0) return concat(kernels, exact_totals());
   std::string differences;
   for (const OperandTarget& target : targets_)
     if (target.sum == OperandSum::kDifference) differences += difference_total(target);
-  return concat(kernels, embedded::kExactSum, fill(embedded::kAttentionDifferenceTotals, {{"total", differences}}));
+  return concat(kernels, embedded::kExactSum, fill(embedded::kAttentionDifferenceTotals, {{"total", differences}}),
+                exact_totals());
+}
+
+std::string OperandText::exact_totals() const {
+  std::string clear, total;
+  for (const OperandTarget& target : targets_) {
+    const bool sums = target.sum == OperandSum::kTable || target.sum == OperandSum::kDifference;
+    if (!sums && target.sum != OperandSum::kNothing) continue;
+    const int rank = rank_of(target.operand);
+    if (sums) {
+      clear += fill(part(embedded::kAttentionExactTotals, "clear"),
+                    {{"name", clear_kernel(target)}, {"operand", target.operand}, {"rank", rank}});
+    }
+    total += fill(part(embedded::kAttentionExactTotals, "total"),
+                  {{"name", total_kernel(target)},
+                   {"operand", target.operand},
+                   {"rank", rank},
+                   {"store", store(target)},
+                   {"value", sums ? "sum_at((const long long*)operand.sums, entry)" : "0.0f"}});
+  }
+  return total.empty() ? "" : fill(embedded::kAttentionExactTotals, {{"clear", clear}, {"total", total}});
 }
 
 std::string OperandText::difference_total(const OperandTarget& target) const {
-  const Root& root = *std::ranges::find_if(derivative_->roots(), [&](const Root& each) {
-    return each.kind == RootKind::kOperandAdjoint && each.operand == target.operand;
-  });
-  const auto rank = static_cast<std::size_t>(problem_.program.operands()[target.operand].rank());
-  const std::span<const NodeId> indices = std::span(root.indices).first(rank);
+  const Root& root = *roots_of(target.operand).front();
+  const std::span<const NodeId> indices = indices_of(root);
   ProgramSource source(problem_, *derivative_, OperandSizes::kArguments);
   const std::string statements = source.statements(indices);
-  std::string entry;
-  for (std::size_t d = 0; d < rank; ++d) {
-    const std::string extent = concat("operand.extent[", d, "]");
-    const std::string at = concat("clamp_index(", ProgramSource::variable(indices[d]), ", ", extent, ")");
-    entry = d == 0 ? at : concat("(", entry, ") * ", extent, " + ", at);
-  }
   const std::vector<analysis::Dependence> on = analysis::dependences(*derivative_);
   const bool by_batch = std::ranges::any_of(indices, [&](NodeId index) { return on[index].on(Axis::kBatch); });
-  return fill(part(embedded::kAttentionDifferenceTotals, "total"), {{"clear", clear_kernel(target)},
-                                                                    {"add", diagonals_kernel(target)},
-                                                                    {"name", total_kernel(target)},
+  return fill(part(embedded::kAttentionDifferenceTotals, "total"), {{"add", diagonals_kernel(target)},
                                                                     {"operand", target.operand},
-                                                                    {"rank", rank},
                                                                     {"by_batch", by_batch ? "true" : "false"},
                                                                     {"statements", with_operands(source, statements)},
-                                                                    {"entry", entry},
-                                                                    {"store", store(target)}});
+                                                                    {"entry", entry_of(root)}});
 }
+
+int OperandText::rank_of(std::uint32_t operand) const { return problem_.program.operands()[operand].rank(); }
 
 int OperandText::difference_rank() const {
   const auto target = std::ranges::find(targets_, OperandSum::kDifference, &OperandTarget::sum);

@@ -16,10 +16,14 @@ class OperandText {
  public:
   OperandText(const compiler::CompiledProblem& compiled, std::span<const OperandTarget> targets);
 
-  /// Of rows, of keys, and of all but sinks.
+  /// Of rows, of keys, and of all but sinks and what nothing contributes to.
   std::size_t row_targets() const;
   std::size_t key_targets() const;
   std::size_t difference_targets() const;
+  /// One for each place where a table of OperandSum::kTable is read.
+  std::size_t table_reads() const;
+  std::size_t shared_targets() const;
+  /// With one for each of these reads.
   std::size_t targets() const;
 
   /// attention_operand_targets.cuh.
@@ -32,6 +36,10 @@ class OperandText {
   std::string contributions() const;
   /// The nodes that are contributions.
   std::vector<NodeId> adjoints() const;
+  /// attention_table_sums.cuh and what it calls, of kernels that do nothing else.
+  std::string table_sums() const;
+  /// attention_shared_elements.cuh, with a kernel for each target; empty where there is none.
+  std::string shared_elements() const;
   /// attention_operand_totals.cuh, with a kernel for each target that has sums.
   std::string totals() const;
 
@@ -44,7 +52,16 @@ class OperandText {
   std::string store(const OperandTarget& target) const;
   std::string offset(const OperandTarget& target) const;
   int difference_rank() const;
+  std::string exact_totals() const;
   std::string difference_total(const OperandTarget& target) const;
+  /// The roots that contribute to an operand's gradient.
+  std::vector<const Root*> roots_of(std::uint32_t operand) const;
+  /// The number of a table's entry that a root reads, of statements that have defined its indices; these are the
+  /// second.
+  std::string entry_of(const Root& root) const;
+  std::span<const NodeId> indices_of(const Root& root) const;
+  int rank_of(std::uint32_t operand) const;
+  std::string entries(cuda::ProgramSource& source) const;
   std::string element_stores() const;
   std::string sink_store() const;
 

@@ -105,6 +105,16 @@ std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t di
                                   (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
 }
 
+std::size_t table_sums_shared_bytes(const TileShape& shape) {
+  constexpr std::size_t kSlots = 16, kSlotBytes = 8;
+  return static_cast<std::size_t>(shape.threads()) * kSlots * kSlotBytes;
+}
+
+std::size_t shared_elements_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return static_cast<std::size_t>((shape.queries + shape.key_step) *
+                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
+}
+
 std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
   const std::size_t terms = 2 * 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
   return static_cast<std::size_t>((shape.keys + 2 * shape.step) *

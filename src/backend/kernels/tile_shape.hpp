@@ -96,5 +96,8 @@ std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, st
 std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t shared_elements_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+/// What attention_table_sums.cuh takes beside operand_queries_shared_bytes().
+std::size_t table_sums_shared_bytes(const TileShape& shape);
 
 }  // namespace scoremod::backend::kernels

@@ -1,5 +1,5 @@
 // The gradient of a table whose indices follow from kv_idx - q_idx, from the sums that attention_diagonals.cuh leaves:
-// exact sums of its entries are cleared, those of all diagonals are added to them, and they become the gradient.
+// those of all diagonals are added to exact sums of its entries (attention_exact_totals.cuh).
 #pragma once
 
 #include "backend/cuda/exact_sum.cuh"
@@ -18,12 +18,6 @@ SCOREMOD_FUNCTION void add_of_warp(long long* sums, int entry, float value, bool
 }
 
 /*{total}*/
-SCOREMOD_KERNEL(128, 1) /*{clear}*/ attention_operand_clear_0 /*{}*/ (SCOREMOD_ARGUMENT p) {
-  const OperandArgument& operand = p.operands[/*{operand}*/ 0 /*{}*/];
-  const long long word = (long long)blockIdx.x * 128 + threadIdx.x;
-  if (word < entries_of(operand, /*{rank}*/ 1 /*{}*/) * kSumWords) ((long long*)operand.sums)[word] = 0;
-}
-
 // One thread for each difference of each head, whole warps for each head: what all groups of all batches have of it.
 SCOREMOD_KERNEL(128, 1) /*{add}*/ attention_operand_diagonals_0 /*{}*/ (SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
@@ -49,18 +43,5 @@ SCOREMOD_KERNEL(128, 1) /*{add}*/ attention_operand_diagonals_0 /*{}*/ (SCOREMOD
     add_of_warp((long long*)operand.sums, /*{entry}*/ n1 /*{}*/, sum, at < differences);
     sum = 0.0f;
   }
-}
-
-SCOREMOD_KERNEL(128, 1) /*{name}*/ attention_operand_total_0 /*{}*/ (SCOREMOD_ARGUMENT p) {
-  const OperandArgument& operand = p.operands[/*{operand}*/ 0 /*{}*/];
-  const long long entry = (long long)blockIdx.x * 128 + threadIdx.x;
-  constexpr int kRank = /*{rank}*/ 1 /*{}*/;
-  if (entry >= entries_of(operand, kRank) || operand.gradient == nullptr) return;
-  long long left = entry, offset = 0;
-  for (int d = kRank - 1; d >= 0; --d) {
-    offset += left % operand.extent[d] * operand.stride[d];
-    left /= operand.extent[d];
-  }
-  /*{store}*/ store_f32 /*{}*/ (operand.gradient, offset, sum_at((const long long*)operand.sums, entry));
 }
 /*{}*/

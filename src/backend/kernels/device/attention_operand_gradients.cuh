@@ -3,11 +3,13 @@
 // sums of its own rows, and what varies along queries and keys it writes. attention_operand_keys walks as
 // attention_backward_keys does, and keeps the sums of its own keys. Sums are in `sums` of each operand, one for each
 // batch, query head, and query, key or tile of queries; attention_operand_total_I adds those of one entry in ascending
-// order.
+// order. What tables gain goes to exact sums along the walk over keys (attention_table_sums.cuh), and what batches or
+// heads share along queries and keys is a kernel of its own (attention_shared_elements.cuh).
 #pragma once
 
 #include "backend/kernels/device/attention_operand_program.cuh"
 #include "backend/kernels/device/attention_products.cuh"
+#include "backend/kernels/device/attention_table_sums.cuh"
 
 // What an element's targets gain that vary along queries and keys.
 SCOREMOD_FUNCTION ElementGains element_gains(const Gains& gains) {
@@ -35,9 +37,9 @@ struct RowSums {
 };
 
 template <bool kMasked>
-SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, const Sums<kRowTiles, kKeyStep>& scores,
-                                 const Sums<kRowTiles, kKeyStep>& products, const float (&terms)[kRowTiles][2][2],
-                                 int b, int h, int first_query, int first_key) {
+SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, TableSums& tables,
+                                 const Sums<kRowTiles, kKeyStep>& scores, const Sums<kRowTiles, kKeyStep>& products,
+                                 const float (&terms)[kRowTiles][2][2], int b, int h, int first_query, int first_key) {
   const AttentionArguments& call = p.call;
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -54,6 +56,7 @@ SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, const Sums<k
                                               terms[m][half][1], b, h, q, kv);
         if (kElementTargets > 0) store_element_gains(p, element_gains(gains), b, h, q, kv);
         if (!gains.kept) continue;
+        tables.add(p, gains);
         sums.weights[m][half] += gains.weight;
         sums.products[m][half] = multiply_add(gains.weight, product, sums.products[m][half]);
 #pragma unroll
@@ -132,6 +135,8 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
 
   RowSums sums;
   sums.clear();
+  TableSums tables;
+  if (kTableReads > 0) tables.begin(step_tiles + 2 * kStepElements);
   float terms[kRowTiles][2][2];
   read_row_terms(terms, call, b, h, first_query);
   KeySteps steps;
@@ -162,10 +167,11 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
     add_product_of_rows<kDimV>(products, d_o_tile + warp_row * row_length(kDimV),
                                k_tile + kKeyStep * row_length(kDimQk));
     if (kAlwaysMasked || partial)
-      add_gains<true>(p, sums, scores, products, terms, b, h, first_query, first_key);
+      add_gains<true>(p, sums, tables, scores, products, terms, b, h, first_query, first_key);
     else
-      add_gains<false>(p, sums, scores, products, terms, b, h, first_query, first_key);
+      add_gains<false>(p, sums, tables, scores, products, terms, b, h, first_query, first_key);
   }
+  if (kTableReads > 0) tables.finish(p);
   block_barrier();  // shared memory is free
   if (kRowTargets > 0) write_row_sums(p, sums, terms, b, h, query_tile, (float*)shared);
 }

@@ -8,6 +8,7 @@
 constexpr bool kAlwaysMasked = /*{always_masked}*/ false /*{}*/;
 // No array has no elements.
 constexpr int kMaxElementTargets = kTargets > kRowTargets ? kTargets - kRowTargets : 1;
+constexpr int kMaxTableReads = kTableReads > 0 ? kTableReads : 1;
 
 // At one element: its weight before dropout; and what the targets gain, which is proportional to the gradient of the
 // element's value. Those of rows gain of the weight's gradient what is left when the row's delta is known.
@@ -16,6 +17,7 @@ struct Gains {
   float weight;
   float of_weight[kMaxRowTargets], of_product[kMaxRowTargets];
   float of_element[kMaxElementTargets];
+  int entries[kMaxTableReads];  // that tables are read at, of all tables together
 };
 
 // From the score, the gradient of the weight (the product of d_o and v, after dropout), and the row's terms.
@@ -34,9 +36,10 @@ template <bool kMasked>
   const float weight = weight_of(/*{value}*/ value /*{}*/, 1.0f, exponent);
   const auto contributions = [&](float upstream) {
     /*{statements}*/ const float n1 = upstream * score; /*{}*/
-    return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};
+    return Contributions{{/*{contributions}*/ n1, n1, n1, n1, n1 /*{}*/}};
   };
   gains.weight = weight;
+  /*{entries}*/ gains.entries[0] = kv; /*{}*/
   const Contributions of_weight = contributions(weight);
 #pragma unroll
   for (int t = 0; t < kRowTargets; ++t) {

@@ -8,9 +8,11 @@
 // No array has no elements.
 constexpr int kMaxRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMaxKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
 constexpr int kMaxTargets = kTargets > 0 ? kTargets : 1;
-// Those that vary along queries and keys come last, and have no sums.
-constexpr int kElementTargets = kTargets - kRowTargets - kKeyTargets - kDifferenceTargets;
-constexpr int kFirstElementTarget = kTargets - kElementTargets;
+// Those that are written once come last, and have no sums.
+constexpr int kFirstTableRead = kRowTargets + kKeyTargets + kDifferenceTargets;
+constexpr int kFirstSharedTarget = kFirstTableRead + kTableReads;
+constexpr int kFirstElementTarget = kFirstSharedTarget + kSharedTargets;
+constexpr int kElementTargets = kTargets - kFirstElementTarget;
 
 struct Contributions {
   float of[kMaxTargets];
@@ -33,12 +35,12 @@ SCOREMOD_FUNCTION float* key_target_sums(const Arguments& p, int target) {
   return p.operands[kNumbers[target]].sums;
 }
 
-// What a table of differences has behind the exact sums of its entries.
 SCOREMOD_FUNCTION long long entries_of(const OperandArgument& operand, int rank) {
   long long entries = 1;
   for (int d = 0; d < rank; ++d) entries *= operand.extent[d];
   return entries;
 }
+// What a table of differences has behind the exact sums of its entries.
 SCOREMOD_FUNCTION float* difference_target_sums(const Arguments& p) {
   const OperandArgument& operand = p.operands[/*{difference_operand}*/ 0 /*{}*/];
   constexpr int kExactSumFloats = 26;  // 13 words

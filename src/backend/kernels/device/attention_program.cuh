@@ -81,7 +81,7 @@ template <bool kMasked, bool kCopied = false>
   const bool counts = kMasked ? kept : /*{value}*/ value /*{}*/ != -infinity() && exponent != infinity();
   const auto contributions = [&](float upstream) {
     /*{gains_statements}*/ const float n1 = upstream * score; /*{}*/
-    return Contributions{{/*{contributions}*/ n1, n1, n1 /*{}*/}};
+    return Contributions{{/*{contributions}*/ n1, n1, n1, n1, n1 /*{}*/}};
   };
   const Contributions of_weight = contributions(weight), of_upstream = contributions(upstream);
   element.counted = weight;

@@ -45,11 +45,13 @@ constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
 // What o and d_o are: halves are those of q, k and v, unless these are floats.
 enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
 constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
-// Operands whose gradients are summed here: those that do not vary along keys, those that do, tables whose indices
-// follow from kv_idx - q_idx, and all, in this order.
+// What operands gain whose gradients are summed here: those that do not vary along keys, those that do, tables whose
+// indices follow from kv_idx - q_idx, each read of other tables, those along both that batches or heads share, and all,
+// in this order.
 constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
 constexpr int kDifferenceTargets = /*{difference_targets}*/ 0 /*{}*/;
-constexpr int kTargets = /*{targets}*/ 3 /*{}*/;
+constexpr int kTableReads = /*{table_reads}*/ 1 /*{}*/, kSharedTargets = /*{shared_targets}*/ 1 /*{}*/;
+constexpr int kTargets = /*{targets}*/ 5 /*{}*/;
 // What is known of the mask: that it is a band, or that it reads the score, without which no tile is known to be full,
 // or neither; and whether a kernel finds the state of each tile, as it does where the mask, or a part of it, reads no
 // score.

@@ -124,5 +124,24 @@ TEST(AttentionTime, IsScaledToTheDevice) {
   EXPECT_NEAR(attention_time(compiled, Direction::kForward, shape, {}, half).milliseconds, 2 * time_of(problem), 0.02);
 }
 
+TEST(OperandTime, CountsReadsOfTablesAndWalksForWhatBatchesShare) {
+  const auto time = [](const char* program, std::int64_t entries = 300) {
+    AttentionProblem problem = problem_of(program);
+    for (OperandSpec& operand : problem.operands) {
+      operand.gradient = true;
+      if (problem.program.operands().front().is_table()) operand.shape = {entries};
+    }
+    const compiler::CompiledProblem compiled = compiler::compile(problem);
+    const auto targets = operand_targets(compiled, std::vector<std::uint32_t>{0}, Gains::kApart);
+    const TileShape shape = tile_shape(problem, Direction::kBackward);
+    return operand_time(compiled, targets, shape, mask_work(compiled, Direction::kBackward, shape), {}).milliseconds;
+  };
+  const double once = time("operand x: f32 [b, h, q_idx, kv_idx]\nvalue = score + x");
+  EXPECT_GT(time("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x"), once);
+  const char* const table = "table x: f32 rank 1\nvalue = score + x[kv_idx]";
+  EXPECT_GT(time(table, 100000), 2 * time(table)) << "threads keep few of its sums to themselves";
+  EXPECT_GT(time("table x: f32 rank 1\nvalue = score + x[kv_idx] * x[q_idx]"), time(table) + 0.5);
+}
+
 }  // namespace
 }  // namespace scoremod::backend::kernels

@@ -96,7 +96,7 @@ AttentionProblem problem_of(const Case& test) {
 std::vector<float> gradient_of(const Case& test, const test::EmulatedLaunches::Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const std::vector<OperandTarget> targets =
-      operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+      operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   TileShape shape;
   shape.key_step = test.key_step;
   const OperandKernels kernels(compiled, targets, shape, Gains::kBeside);
@@ -158,7 +158,7 @@ TEST(OperandTargets, AreDiagonalsOfOneTableAtDifferences) {
   const auto sums_of = [](const char* program) {
     AttentionProblem p = problem_of({"", program, {41}, 64, nullptr});
     const compiler::CompiledProblem compiled = compiler::compile(p);
-    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem));
+    const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
     return targets.empty() ? std::optional<OperandSum>() : targets.front().sum;
   };
   EXPECT_EQ(sums_of("table x: f32 rank 1\nvalue = score * x[abs(kv_idx - q_idx) // 8]"), OperandSum::kDifference);

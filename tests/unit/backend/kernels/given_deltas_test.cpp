@@ -82,8 +82,9 @@ class LseGradient {
   /// After on_the_host(), which makes o and the LSE.
   float by_the_kernel(const AttentionProblem& p) {
     const auto compiled = compiler::compile(p);
-    const test::EmulatedOperandKernels kernels(compiled, operand_targets(compiled, problem::operands_with_gradient(p)),
-                                               tile_shape(p, Direction::kBackward));
+    const test::EmulatedOperandKernels kernels(
+        compiled, operand_targets(compiled, problem::operands_with_gradient(p), Gains::kApart),
+        tile_shape(p, Direction::kBackward));
     std::vector<std::byte> dq = q_, dk = k_, dv = v_, scratch(kernels.kernels().workspace_bytes() + 256);
     std::array<float, 1> gradient{};
     const std::vector<const void*> operands{slope_.data()};

@@ -337,7 +337,7 @@ TEST(KernelsBackend, SumsOperandsGradientsBesideTheBackwardOnHopper) {
   EXPECT_NE(fused[0].plan_key, plain[0].plan_key);
   EXPECT_NE(fused[0].structural_key, plain[0].structural_key);
 
-  const auto targets = kernels::operand_targets(compiled, std::vector<std::uint32_t>{0, 1});
+  const auto targets = kernels::operand_targets(compiled, std::vector<std::uint32_t>{0, 1}, kernels::Gains::kBeside);
   const kernels::TileShape shape = kernels::hopper_shapes(problem, Direction::kBackward).front();
   const std::vector<std::string> modules = kernels::attention_modules(compiled, Direction::kBackward, shape, targets);
   const kernels::OperandKernels made(compiled, targets, shape, kernels::Gains::kBeside);

@@ -1,0 +1,252 @@
+// Gradients of tables, and of operands along queries and keys that batches or heads share, from tiles of scores on a
+// device, against the float64 oracle. Where SCOREMOD_DEVICE_TIMES is set, how long they take beside the pass of cuBLAS.
+
+#include <algorithm>
+#include <cstdio>
+
+#include <gtest/gtest.h>
+
+#include "scoremod/inputs.hpp"
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/kernel_cache.hpp"
+#include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/attention_plans.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/operand_kernels_backend.hpp"
+#include "backend/kernels/operand_source.hpp"
+#include "base/fail.hpp"
+#include "check/check_subject.hpp"
+#include "compiler/pipeline.hpp"
+#include "device/attention_kernel_calls.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/tensor_view.hpp"
+#include "runtime/call_tensors.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* program;
+  Sizes sizes = {2, 4, 2, 333, 290, 64};
+  DType dtype = DType::kBF16;
+  Sink sink = Sink::kNone;
+  float dropout = 0;
+  bool ragged = false;
+};
+
+const Case kCases[] = {
+    {"a table of keys", "table x: f32 rank 2\nvalue = score + x[kv_idx // 9, h]"},
+    {"one entry", "table x: f32 rank 2\nvalue = score * x[0, 0]\nkeep = kv_idx <= q_idx"},
+    {"a table of differences",
+     "table x: f32 rank 2\nvalue = score + x[kv_idx - q_idx + 20, h]",
+     {2, 4, 2, 333, 290, 128},
+     DType::kF16},
+    {"a table by ids of keys, a sink and dropout",
+     "table x: f32 rank 2\noperand id: i32 [b, kv_idx]\nvalue = score + x[id, h]",
+     {2, 4, 2, 333, 290, 64},
+     DType::kBF16,
+     Sink::kLearned,
+     0.3F},
+    {"two tables, ragged",
+     "table x: f32 rank 2\ntable y: f32 rank 2\nvalue = score * (1.0 + x[(q_idx + kv_idx) // 9, h] * y[q_idx % 32, b])",
+     {3, 4, 2, 240, 200, 64},
+     DType::kBF16,
+     Sink::kNone,
+     0.2F,
+     true},
+    {"a table in floats",
+     "table x: f32 rank 2\nvalue = score + x[kv_idx % 41, h]",
+     {2, 2, 2, 100, 130, 128},
+     DType::kF32},
+    {"a table of wide heads", "table x: f32 rank 2\nvalue = score + x[kv_idx % 41, h]", {1, 4, 2, 200, 300, 256}},
+    {"shared by batches",
+     "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx <= q_idx",
+     {4, 4, 2, 333, 320, 128}},
+    {"shared by all, a sink and dropout",
+     "operand x: f32 [q_idx, kv_idx]\nvalue = score * x",
+     {3, 4, 2, 140, 390, 64},
+     DType::kF16,
+     Sink::kLearned,
+     0.3F},
+    {"shared by heads, ragged",
+     "operand x: f32 [b, q_idx, kv_idx]\nvalue = score + tanh(x)",
+     {3, 4, 2, 240, 192, 64},
+     DType::kBF16,
+     Sink::kNone,
+     0.2F,
+     true},
+    {"shared, in floats",
+     "operand x: f32 [h, q_idx, kv_idx]\nvalue = tanh(score) * x",
+     {3, 2, 2, 100, 130, 64},
+     DType::kF32},
+    {"of every kind",
+     "table x: f32 rank 2\noperand s: f32 [q_idx, kv_idx]\noperand t: f32 [h, q_idx, kv_idx]\noperand e: f32 [b, h, "
+     "q_idx, kv_idx]\noperand u: f32 []\noperand r: f32 [b, q_idx]\noperand c: f32 [h, kv_idx]\noperand n: f32 [h, "
+     "q_idx]\nvalue = score * u + x[kv_idx % 7, h] * s + t * c + e + r\nkeep = kv_idx <= q_idx + 30",
+     {2, 4, 2, 200, 190, 64},
+     DType::kBF16,
+     Sink::kLearned,
+     0.2F},
+    {"one query",
+     "table x: f32 rank 2\noperand y: f32 [q_idx, kv_idx]\nvalue = score * y + x[q_idx - 5, h]",
+     {3, 2, 2, 1, 333, 64}},
+};
+
+AttentionProblem problem_of(const Case& test) {
+  AttentionProblem p;
+  p.batch = test.sizes.batch;
+  p.heads_q = test.sizes.heads_q;
+  p.heads_kv = test.sizes.heads_kv;
+  p.seq_q = test.sizes.seq_q;
+  p.seq_kv = test.sizes.seq_kv;
+  p.dim_qk = p.dim_v = test.sizes.dim;
+  p.dtype = test.dtype;
+  p.sink = test.sink;
+  p.dropout = test.dropout;
+  p.backward = p.stats = true;
+  if (test.ragged) {
+    p.tokens_q = p.batch * p.seq_q * 3 / 5;
+    p.tokens_kv = p.batch * p.seq_kv * 3 / 5;
+    p.q = p.o = p.k = p.v = {Layout::kTHD, {}};
+  }
+  p.program = Program::parse(test.program);
+  for (const OperandDecl& decl : p.program.operands()) {
+    p.operands.push_back(problem::default_spec(p, decl));
+    if (decl.is_table()) p.operands.back().shape = {41, p.heads_q};
+  }
+  return problem::with_implied_operands(std::move(p));
+}
+
+std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled) {
+  return operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
+}
+
+std::unique_ptr<BackwardPlan> operand_plan_of(const compiler::CompiledProblem& compiled) {
+  const std::vector<OperandTarget> targets = targets_of(compiled);
+  const TileShape shape = tile_shape(compiled.problem, Direction::kBackward);
+  return operand_plan(compiled, targets, shape, {cuda::cached_kernels(operand_source(compiled, targets, shape))});
+}
+
+std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gradients) {
+  std::vector<std::vector<std::byte>> all;
+  for (const OperandGradient& gradient : gradients) {
+    all.emplace_back(gradient.buffer.bytes);
+    cuda::cuda_memory().copy_out(all.back().data(), gradient.buffer.data, gradient.buffer.bytes);
+  }
+  return all;
+}
+
+class TablesOfAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
+
+TEST_P(TablesOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
+  const Case& test = kCases[GetParam()];
+  SCOPED_TRACE(test.name);
+  const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
+  const AttentionProblem& problem = compiled.problem;
+  const auto modules = [&](Direction direction) {
+    return std::vector<std::string>{
+        cuda::cached_kernels(attention_source(compiled, direction, tile_shape(problem, direction)))};
+  };
+  const auto forward = forward_plan(compiled, tile_shape(problem, Direction::kForward), modules(Direction::kForward));
+  const auto backward =
+      backward_plan(compiled, tile_shape(problem, Direction::kBackward), modules(Direction::kBackward));
+  const auto operands = operand_plan_of(compiled);
+
+  checking::Subject subject;
+  subject.backend = "operand kernels";
+  subject.memory = &cuda::cuda_memory();
+  subject.function_error = operand_kernels_backend().function_error();
+  subject.forward_workspace_bytes = forward->workspace_bytes();
+  subject.backward_workspace_bytes = std::max(backward->workspace_bytes(), operands->workspace_bytes());
+  const auto bytes = [](Buffer workspace) {
+    return std::span(static_cast<std::byte*>(workspace.data), workspace.bytes);
+  };
+  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
+    const auto call = runtime::check_call(problem, args, workspace, forward->workspace_bytes(), cuda::cuda_memory());
+    forward->execute(call.tensors, call.parameters, bytes(workspace));
+    cuda::synchronize();
+  };
+  subject.backward = [&](const BackwardArgs& args, Buffer workspace) {
+    const auto call =
+        runtime::check_call(problem, args, workspace, subject.backward_workspace_bytes, cuda::cuda_memory());
+    backward->execute(call.tensors, call.parameters, bytes(workspace));
+    std::vector<std::vector<std::byte>> first;
+    for (int i = 0; i < 2; ++i) {
+      operands->execute(call.tensors, call.parameters, bytes(workspace));
+      cuda::synchronize();
+      if (i == 0) first = bytes_of(args.d_operands);
+    }
+    EXPECT_EQ(first, bytes_of(args.d_operands));
+  };
+  CheckOptions options;
+  options.call.dropout_seed = 77;
+  test::record(test.name, "operands' gradients from tiles of scores",
+               checking::check_subject(compiled, subject, random_inputs(problem), options), "");
+}
+INSTANTIATE_TEST_SUITE_P(Cases, TablesOfAttentionKernels, ::testing::Range(0, static_cast<int>(std::size(kCases))));
+
+constexpr Timed kTimed[] = {
+    {"a relative table", kRelativeTable, {}, DType::kBF16, true},
+    {"a table of one entry", "table x: f32 rank 1\nvalue = score + x[0]", {}, DType::kBF16, true},
+    {"a table of alternating keys", "table x: f32 rank 1\nvalue = score + x[kv_idx % 2]", {}, DType::kBF16, true},
+    {"a table of keys without neighbours",
+     "table x: f32 rank 1\nvalue = score + x[(q_idx * 31 + kv_idx * 17) % 257]",
+     {},
+     DType::kBF16,
+     true},
+    {"shared by batches", "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x", {}, DType::kBF16, true},
+    {"shared by batches, causal",
+     "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x\nkeep = kv_idx <= q_idx",
+     {},
+     DType::kBF16,
+     true},
+    {"shared by all", "operand x: f32 [q_idx, kv_idx]\nvalue = score + x", {}, DType::kBF16, true},
+};
+
+class TableTimes : public AttentionKernelTimes {};
+
+/// In milliseconds, after one that is not timed.
+template <class Plan>
+double median_of(const Plan& plan, const Call& call, std::size_t workspace_bytes) {
+  constexpr int kRounds = 9;
+  const cuda::DeviceMemory memory(workspace_bytes);
+  const auto workspace = cuda::aligned(std::span(static_cast<std::byte*>(memory.data()), memory.bytes()));
+  std::vector<double> times;
+  for (int i = 0; i <= kRounds; ++i) {
+    cuda::DeviceTimer timer;
+    timer.start();
+    plan.execute(call.backward, call.parameters, workspace);
+    const double ms = timer.stop();
+    if (i > 0) times.push_back(ms);
+  }
+  std::ranges::sort(times);
+  return times[kRounds / 2];
+}
+
+TEST_P(TableTimes, BesideThePassOfCublas) {
+  const Timed& timed = kTimed[GetParam()];
+  const AttentionProblem problem = kernels::problem_of(timed);
+  const compiler::CompiledProblem compiled = compiler::compile(problem);
+  const auto operands = operand_plan_of(compiled);
+  const auto pass = cuda::OperandGradients::build(compiled, std::vector<std::uint32_t>{0});
+  if (builds_alone()) return;
+  const Call& call = call_of(timed, problem);
+  const TileShape shape = tile_shape(problem, Direction::kForward);
+  const auto forward =
+      forward_plan(compiled, shape, {cuda::cached_kernels(attention_source(compiled, Direction::kForward, shape))});
+  const cuda::DeviceMemory memory(forward->workspace_bytes());
+  forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
+  const double own = median_of(*operands, call, cuda::with_room_to_align(operands->workspace_bytes()));
+  const double theirs = median_of(*pass, call, cuda::with_room_to_align(pass->workspace_bytes()));
+  const std::string line = concat(R"({"kind": "time", "case": ")", timed.name, R"(", "direction": "operands", "ms": )",
+                                  own, R"(, "pass_ms": )", theirs, "}");
+  std::printf("%s\n", line.c_str());
+  test::record_line(line);
+}
+INSTANTIATE_TEST_SUITE_P(Cases, TableTimes, ::testing::Range(0, static_cast<int>(std::size(kTimed))));
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
