@@ -337,6 +337,20 @@ const Case kTableCases[] = {
      "q_idx, kv_idx]\noperand t: f32 []\noperand r: f32 [b, q_idx]\noperand c: f32 [h, kv_idx]\noperand n: f32 [h, "
      "q_idx]\nvalue = score * t + x[kv_idx % 7, h] * s + half * c + e + r\nkeep = kv_idx <= q_idx + 30",
      Sink::kLearned, 0.2F},
+    {"MoreThanThereIsRoomForBeside",
+     "operand a: f32 [h]\noperand c: f32 [b]\noperand d: f32 [q_idx]\noperand e: f32 [b, q_idx]\noperand f: f32 "
+     "[]\noperand "
+     "g: f32 [kv_idx]\noperand i: f32 [b, kv_idx]\noperand j: f32 [h, kv_idx]\nvalue = score * a + c * d + e + f * g + "
+     "i * "
+     "j\nkeep = kv_idx <= q_idx + 30",
+     Sink::kNone,
+     0.2F,
+     {},
+     2,
+     2,
+     1,
+     70,
+     66},
     {"OneQuery",
      "table x: f32 rank 2\noperand y: f32 [q_idx, kv_idx]\nvalue = score * y + x[q_idx - 5, h]",
      Sink::kLearned,
