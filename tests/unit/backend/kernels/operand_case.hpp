@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+
+#include "check/check_subject.hpp"
+#include "compiler/compiled_problem.hpp"
+#include "support/emulated_device.hpp"
+
+// Gradients of operands from tiles of scores, on a host, thread by thread, against the float64 oracle.
+
+namespace scoremod::backend::kernels {
+
+/// A problem with operands; of those named "half" numbers are bf16, and tables have 41 entries for each head.
+struct OperandCase {
+  const char* name;
+  const char* program;
+  Sink sink = Sink::kNone;
+  float dropout = 0;
+  IndexOffsets offsets = {};
+  std::int64_t batch = 2, heads_q = 2, heads_kv = 1, seq_q = 140, seq_kv = 90;
+  void (*change)(AttentionProblem&) = nullptr;
+};
+inline void PrintTo(const OperandCase& test, std::ostream* out) { *out << test.name; }
+
+/// Two fifths of the room are empty, so that blocks of queries, and of keys, lie beyond a sequence's end.
+void ragged(AttentionProblem& problem);
+void with_given_deltas(AttentionProblem& problem);
+/// Of two blocks of 64 dims.
+void of_wider_heads(AttentionProblem& problem);
+/// The same, where a backward may copy an operand's tiles ahead.
+void that_are_copied(AttentionProblem& problem);
+void in_floats(AttentionProblem& problem);
+
+AttentionProblem problem_of(const OperandCase& from);
+
+TileShape portable(const AttentionProblem& problem);
+/// The smaller one has room for diagonals at every head dim.
+TileShape hopper(const AttentionProblem& problem);
+
+using Fault = std::pair<std::string, std::string>;
+
+/// The host's attention, with the operands' gradients from the emulated device, which writes over the rest of the
+/// backward too where gains are summed beside it.
+class EmulatedOperands {
+ public:
+  EmulatedOperands(const compiler::CompiledProblem& compiled, const TileShape& shape, const Fault& fault, Gains gains);
+
+  checking::Subject subject();
+  /// Has the backward run in another order too, and compares operands' gradients.
+  void run_twice() { twice_ = true; }
+  bool has_same_bits() const { return same_bits_; }
+
+ private:
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes;
+  };
+
+  const AttentionProblem& problem_;
+  bool twice_ = false, same_bits_ = false;
+  Attention host_;
+  test::EmulatedOperandKernels gradients_;
+  std::vector<Line> workspace_;
+};
+
+CheckReport check_of(const OperandCase& from, const Fault& fault = {}, Gains gains = Gains::kApart,
+                     TileShape (&shape_of)(const AttentionProblem&) = portable);
+
+}  // namespace scoremod::backend::kernels
