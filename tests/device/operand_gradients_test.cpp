@@ -5,8 +5,11 @@
 
 #include "scoremod/zoo.hpp"
 
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/library.hpp"
+#include "backend/cuda/operand_gradients_backend.hpp"
 #include "backend/cuda/runtime_call.hpp"
+#include "base/fail.hpp"
 #include "check/check_subject.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
@@ -15,6 +18,9 @@
 #include "problem/tensor_view.hpp"
 #include "support/faulty_subject.hpp"
 #include "support/test_seed.hpp"
+#include "verification/trial.hpp"
+#include "verification/verdict.hpp"
+#include "verification/verify_plan.hpp"
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -220,6 +226,35 @@ TEST_P(FewRowsGradients, AreRight) {
   expect_right(test, "deterministic few rows", Way::kGraph);
 }
 INSTANTIATE_TEST_SUITE_P(Problems, FewRowsGradients, ::testing::Range(0, test::kFewRowsProblems));
+
+/// Of random problems. Another seed than RandomGradients', which holds them to the check's own band.
+class TrialsOfGradients : public OperandGradientsOnDevice {};
+
+TEST_P(TrialsOfGradients, FindThePassRight) {
+  checking::RandomProblemOptions options;
+  options.backward_probability = 1;
+  options.shifted_value_probability = options.row_class_probability = 0.3;
+  std::uint64_t seed = test::test_seed() + 500 + static_cast<std::uint64_t>(GetParam()) * 1000;
+  for (;; ++seed) {
+    const checking::CheckCase test = checking::random_problem(seed, options);
+    const compiler::CompiledProblem compiled = compiler::compile(test.problem);
+    Task task{Direction::kBackward, false, problem::operands_with_gradient(compiled.problem)};
+    if (!compiled.backward || task.operand_gradients.empty()) continue;
+    if (!operand_gradients_backend().objections(compiled, task, nullptr).empty()) continue;
+    SCOPED_TRACE(concat("seed ", seed, "\n", test.problem.program.to_string()));
+    verification::Trial trial(compiled);
+    std::vector<UnsupportedReason> reasons;
+    const Candidate candidate = operand_gradients_backend().candidates(trial.problem(), task, {}, reasons).front();
+    const ExecutablePlan plan = candidate.recipe->plan(candidate.recipe->build({}).artifact, {});
+    const verification::OperationErrors errors{operand_gradients_backend().function_error(),
+                                               operand_gradients_backend().product_error()};
+    const auto outputs = verification::verify_backward(trial, *plan.backward, cuda_memory(), task.operand_gradients,
+                                                       /*attention=*/false, errors);
+    EXPECT_EQ(verification::verdict_of(outputs, Direction::kBackward).reason, "");
+    return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Problems, TrialsOfGradients, ::testing::Range(0, 120));
 
 class GradientCalls : public test::OnDevice {};
 
