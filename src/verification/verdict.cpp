@@ -16,6 +16,10 @@
 namespace scoremod::verification {
 namespace {
 
+/// Before a stored refusal: which rule made it. To be raised where a trial holds outputs to less than before, since
+/// what was refused by another rule may be right by this one: it is tried once again.
+constexpr std::string_view kRule = "by rule 2: ";
+
 /// What this process knows of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
 struct Remembered {
   std::mutex mutex;
@@ -37,11 +41,13 @@ std::optional<Verdict> known(const Subject& subject) {
   const auto stored = plans::plan_store()->load(plans::RecordKind::kVerification, subject.key);
   if (!stored) return std::nullopt;
   const std::string text(reinterpret_cast<const char*>(stored->data()), stored->size());
-  return text == kRightVerdict ? Verdict{} : Verdict{false, text};
+  if (text == kRightVerdict) return Verdict{};
+  if (!text.starts_with(kRule)) return std::nullopt;
+  return Verdict{false, text.substr(kRule.size())};
 }
 
 void store(const Subject& subject, const Verdict& verdict) {
-  const std::string_view text = verdict.right ? kRightVerdict : std::string_view(verdict.reason);
+  const std::string text = verdict.right ? std::string(kRightVerdict) : concat(kRule, verdict.reason);
   const auto* data = reinterpret_cast<const std::byte*>(text.data());
   plans::plan_store()->save({plans::RecordKind::kVerification, subject.engine, subject.architecture, subject.label,
                              subject.key, Bytes(data, data + text.size())});

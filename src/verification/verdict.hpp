@@ -28,7 +28,8 @@ struct Verdict {
   std::string reason;  ///< why not, with the measured error and the tolerance
 };
 
-/// What a stored or shipped verdict says of a plan that is right; otherwise it is the reason why not.
+/// What a stored or shipped verdict says of a plan that is right; otherwise it is by which rule it is not, and the
+/// reason.
 inline constexpr std::string_view kRightVerdict = "right";
 
 /// Right when every output is; else names the first that isn't.

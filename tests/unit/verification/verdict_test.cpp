@@ -12,6 +12,7 @@
 #include "scoremod/error.hpp"
 
 #include "base/warning.hpp"
+#include "plans/plan_store.hpp"
 #include "support/scratch_folder.hpp"
 
 namespace scoremod::verification {
@@ -61,6 +62,26 @@ TEST_F(Verification, RunsOnceAndStoresTheVerdict) {
   ASSERT_EQ(list_plan_store().size(), 1);
   EXPECT_EQ(list_plan_store()[0].kind, "verification");
   EXPECT_EQ(list_plan_store()[0].label, "RunsOnce");
+}
+
+/// What a process before this one has left in the store, beside a right verdict's word.
+void leave(const Subject& subject, std::string_view text) {
+  const auto* data = reinterpret_cast<const std::byte*>(text.data());
+  plans::plan_store()->save({plans::RecordKind::kVerification, subject.engine, subject.architecture, subject.label,
+                             subject.key, Bytes(data, data + text.size())});
+}
+
+TEST_F(Verification, TriesAgainWhatAnotherRuleRefused) {
+  leave(subject("Refused before rules had numbers"), "dq is off");
+  leave(subject("Refused by rule 1"), "by rule 1: dq is off");
+  leave(subject("Refused by this rule"), "by rule 2: dq is off");
+  leave(subject("Right"), "right");
+  EXPECT_TRUE(verified(subject("Refused before rules had numbers")).right);
+  EXPECT_TRUE(verified(subject("Refused by rule 1")).right);
+  EXPECT_EQ(runs_, 2);
+  EXPECT_EQ(verified(subject("Refused by this rule")).reason, "dq is off");
+  EXPECT_TRUE(verified(subject("Right"), {false, "wrong"}).right);
+  EXPECT_EQ(runs_, 2);
 }
 
 TEST_F(Verification, TakesShippedVerdictsBeforeItRuns) {
