@@ -26,10 +26,6 @@ export SCOREMOD_CUDNN=$work/hidden SCOREMOD_CACHE_DIR=$work/cache
 source tools/device/environment.sh
 export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder/lib
 
-status=0
-LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loader/log \
-  tools/device/check_suite.sh "$folder/bin/scoremod" "$work/suite.json" --memory cuda --random 0 --filter zoo/ || status=1
-
 jax="not installed"
 # JAX's plugin opens cuDNN by its path in Python's packages, before any other: for JAX's process that folder has the empty files, too.
 without_package=()
@@ -38,10 +34,18 @@ if [[ -n $packages && -d $packages/cudnn/lib ]]; then
 fi
 if "${PYTHON:-python3}" -c 'import jax, pytest' 2>/dev/null; then
   jax=right
-  # It asks for cuDNN's version when it starts, unless told otherwise.
+  # It asks for cuDNN's version when it starts, unless told otherwise. Its tests run beside the suite.
   JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 XLA_PYTHON_CLIENT_PREALLOCATE=false SCOREMOD_LIBRARY=$folder/lib/libscoremod.so PYTHONPATH=python \
     LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loader/log timeout "${SCOREMOD_SECONDS:-300}" "${without_package[@]}" "${PYTHON:-python3}" \
-    -m pytest -q -p no:cacheprovider tests/device/jax/test_cuda.py -k test_output_and_gradients >"$work/jax.log" 2>&1 || { jax="not right"; status=1; }
+    -m pytest -q -p no:cacheprovider tests/device/jax/test_cuda.py -k test_output_and_gradients >"$work/jax.log" 2>&1 &
+  jax_process=$!
+fi
+
+status=0
+LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loader/log \
+  tools/device/check_suite.sh "$folder/bin/scoremod" "$work/suite.json" --memory cuda --random 0 --filter zoo/ || status=1
+if [[ $jax == right ]]; then
+  wait "$jax_process" || { jax="not right"; status=1; }
   tail -n 20 "$work/jax.log"
 fi
 

@@ -77,9 +77,9 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const M
 /// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
 /// Of a walk for an operand that batches or heads share, in place of kOperandWalk: each tile copies all four tensors.
-/// And of each read of a table: what threads keep to themselves, and in large tables what they add to exact sums. Both
-/// are estimates from what is copied and from atomic additions; nothing was measured.
-constexpr double kSharedWalk = 4.5, kTableRead = 1.2, kLargeTableRead = 9;
+/// And of each read of a table: what threads keep to themselves, and in large tables what they add to exact sums. As an
+/// H200 took it (docs/performance.md); what it took for 257 entries without neighbours stands for a large table.
+constexpr double kSharedWalk = 5.1, kTableRead = 13, kLargeTableRead = 47;
 constexpr std::int64_t kSmallTableOfHead = 64;
 /// What sums beside dq, dk and dv add to a walk: for all targets, for each, and for one along diagonals, which goes
 /// through shared memory.
