@@ -34,10 +34,12 @@ if [[ -n $packages && -d $packages/cudnn/lib ]]; then
 fi
 if "${PYTHON:-python3}" -c 'import jax, pytest' 2>/dev/null; then
   jax=right
-  # It asks for cuDNN's version when it starts, unless told otherwise. Its tests run beside the suite.
+  # It asks for cuDNN's version when it starts, unless told otherwise. Its tests run beside the suite, in several processes where pytest can.
+  several=()
+  ! "${PYTHON:-python3}" -c 'import xdist' 2>/dev/null || several=(-n 6)
   JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 XLA_PYTHON_CLIENT_PREALLOCATE=false SCOREMOD_LIBRARY=$folder/lib/libscoremod.so PYTHONPATH=python \
     LD_DEBUG=files LD_DEBUG_OUTPUT=$work/loader/log timeout "${SCOREMOD_SECONDS:-300}" "${without_package[@]}" "${PYTHON:-python3}" \
-    -m pytest -q -p no:cacheprovider tests/device/jax/test_cuda.py -k test_output_and_gradients >"$work/jax.log" 2>&1 &
+    -m pytest -q -p no:cacheprovider "${several[@]}" tests/device/jax/test_cuda.py -k test_output_and_gradients >"$work/jax.log" 2>&1 &
   jax_process=$!
 fi
 
