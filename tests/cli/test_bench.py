@@ -68,6 +68,14 @@ def test_only_some_cases(scoremod, tmp_path):
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["slopes", "slopes"]
 
 
+def test_cases_for_which_there_is_no_time_are_named(scoremod, tmp_path):
+    done = scoremod("bench", write(tmp_path, CASES[:1]), "--seconds", "0.000001", "--out", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert "full backward: not run, the time is over" in done.stdout
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert report["results"] == [] and report["not_run"] == ["full forward", "full backward"]
+
+
 def test_a_case_that_no_backend_runs_leaves_the_others(scoremod, tmp_path):
     done = scoremod("bench", write(tmp_path, CASES), "--backend", "cudnn", "--out", "out.json")
     if done.returncode == 0:
@@ -132,6 +140,7 @@ def test_inputs_are_those_that_run_takes(scoremod, tmp_path):
     ((".",), "Is a directory"),
     (("/dev/zero",), "expected JSON"),
     (("cases.json", "--repetitions", "0"), "repetitions"),
+    (("cases.json", "--seconds", "0"), "--seconds"),
     (("cases.json", "--only", "nothing"), "expected names of cases (documents, full, slopes), found 'nothing'"),
     (("cases.json", "--backend", "gpu"), "gpu"),
 ])

@@ -6,7 +6,7 @@
 # FOLDER is what pack.sh made, or a build folder. First every plan of a process with an empty store is compared with that of one with the
 # store that it left; then every case is timed beside the same attention by hand with cudnn-frontend. Prints the table and the performance targets, and
 # writes the report, REPORT.log, and REPORT.png where Python has matplotlib. ARGUMENTS go to the benchmark: --only causal soft_cap,
-# say. REPETITIONS is how often each is timed. The exit code is 0 when every case was measured and computed what its reference computes, and the filled store left nothing to build.
+# say. REPETITIONS is how often each is timed. The exit code is 0 when every case that was run was measured and computed what its reference computes, and the filled store left nothing to build.
 set -euo pipefail
 
 (($# >= 2)) || { sed -n '2,10p' "$0" >&2; exit 2; }

@@ -1,7 +1,9 @@
 #include "benchmark.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -70,6 +72,9 @@ void add_options(CLI::App& command, BenchmarkArguments& arguments) {
   command.add_option("--repetitions", measurement.repetitions, "Times whose median is reported")
       ->capture_default_str()
       ->check(input::integer_range(1, 100000));
+  command
+      .add_option("--seconds", arguments.seconds, "How long all may take: cases that would begin later are left out")
+      ->check(CLI::PositiveNumber);
   command.add_option("--machine", arguments.origin.machine, "What the report says of the machine");
   command.add_option("--commit", arguments.origin.commit,
                      "What the report says was measured; git's answer if left out");
@@ -87,6 +92,9 @@ const Measurement* BenchmarkResult::first_error() const {
 
 BenchmarkResult run_benchmark(const BenchmarkArguments& arguments, const MakeReference& make_reference,
                               const std::function<void(const std::string&)>& print) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const auto is_over = [&] { return std::chrono::duration<double>(Clock::now() - start).count() > arguments.seconds; };
   const std::vector<BenchCase> cases = chosen_cases(arguments);
   BenchmarkResult result;
   const StoreInUse store;
@@ -94,14 +102,20 @@ BenchmarkResult run_benchmark(const BenchmarkArguments& arguments, const MakeRef
   result.plans = plan_times(cases, arguments.measurement.compile, folder.path());
   const TableColumns columns{static_cast<bool>(make_reference), result.plans.on_device};
   print(table_head(columns));
-  result.results = measure_all(cases, arguments.measurement, result.plans, make_reference,
+  result.results = measure_all(cases, arguments.measurement, result.plans, make_reference, is_over,
                                [&](const Measurement& one) { print(table_line(one, columns)); });
+  for (const BenchCase& left : std::span(cases).subspan(result.results.size())) {
+    result.not_run.push_back(left.name + " " + to_string(left.direction));
+    print(result.not_run.back() + ": not run, the time is over\n");
+  }
   print(plans_text(result.plans));
   return result;
 }
 
 nlohmann::ordered_json report_json(const BenchmarkResult& result, const BenchmarkArguments& arguments) {
-  return report_json(result.results, result.plans, arguments.measurement, arguments.origin);
+  nlohmann::ordered_json report = report_json(result.results, result.plans, arguments.measurement, arguments.origin);
+  report["not_run"] = result.not_run;
+  return report;
 }
 
 }  // namespace scoremod::measure

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct BenchmarkArguments {
   std::vector<std::string> files;  ///< as load_cases() takes them
   std::vector<std::string> only;   ///< names of cases; empty for all
   bool forward_only = false;
+  /// How long all may take: cases that would begin later are left out. On the host all begin at once.
+  double seconds = std::numeric_limits<double>::infinity();
   std::string out;  ///< file for the report; empty for none
   MeasurementOptions measurement;
   ReportOrigin origin;
@@ -26,9 +29,10 @@ void add_options(CLI::App& command, BenchmarkArguments& arguments);
 
 struct BenchmarkResult {
   std::vector<Measurement> results;
+  std::vector<std::string> not_run;  ///< cases and directions for which there was no time: "causal backward"
   PlanReport plans;
 
-  /// Whether every case was measured, and computes what its reference computes.
+  /// Whether every case that was run was measured, and computes what its reference computes.
   bool fine() const;
   /// The error of the first case that was not measured; none when fine() is for another reason false.
   const Measurement* first_error() const;

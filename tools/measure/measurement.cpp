@@ -214,11 +214,12 @@ std::vector<Measurement> measure(std::span<const BenchCase> cases, const Measure
 
 std::vector<Measurement> measure_all(std::span<const BenchCase> cases, const MeasurementOptions& options,
                                      const PlanReport& plans, const MakeReference& make_reference,
+                                     const std::function<bool()>& is_over,
                                      const std::function<void(const Measurement&)>& on_result) {
   InputMaker inputs;
   std::vector<Measurement> results;
   const std::size_t at_once = plans.on_device ? 1 : cases.size();
-  for (std::size_t begin = 0; begin < cases.size(); begin += at_once) {
+  for (std::size_t begin = 0; begin < cases.size() && !is_over(); begin += at_once) {
     for (Measurement& result : measure(cases.subspan(begin, at_once), options, inputs, make_reference)) {
       result.plan = plans.times[results.size()];
       on_result(result);

@@ -50,9 +50,10 @@ struct Measurement {
 /// costs the host is measured apart.
 ///
 /// Errors of a case are put into its measurement ("reference: " is before the text of a reference's), and the other
-/// cases are measured. `on_result` is called as results come.
+/// cases are measured, but for those that would begin when `is_over` says so. `on_result` is called as results come.
 std::vector<Measurement> measure_all(std::span<const BenchCase> cases, const MeasurementOptions& options,
                                      const PlanReport& plans, const MakeReference& make_reference,
+                                     const std::function<bool()>& is_over,
                                      const std::function<void(const Measurement&)>& on_result);
 
 }  // namespace scoremod::measure
