@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Says of measure.py's report where the engine that the planner chose was not the fastest one, and what that cost.
 
-usage: choices.py RESULTS.json
+usage: choices.py RESULTS.json [--table]
+
+With --table it prints all cases as docs/performance.md shows them, in place of that.
 """
 
 import json
@@ -47,9 +49,29 @@ def against_peers(report):
     return sorted(found, key=lambda each: each[2])
 
 
+def table(report):
+    """Lines of Markdown: each case's best peer and scoremod, ms, forward and backward. `-` where no peer runs it."""
+    found = times_of(report)
+    engines = {(row["case"], row["direction"]): row["engine"] for row in report["results"] if row["implementation"] == "scoremod" and "ms" in row}
+    lines = ["| case | best peer: forward | backward | scoremod: forward | backward |", "|---|---|---|---|---|"]
+    for case in dict.fromkeys(case for case, _ in found):
+        peers, ours = [], []
+        for at in ((case, "forward"), (case, "backward")):
+            times = found.get(at, {})
+            others = {name: ms for name, ms in times.items() if name != "scoremod" and name not in ENGINES}
+            best = min(others, key=others.get, default=None)
+            peers.append("-" if best is None else f"{others[best]:.3f} {best}")
+            ours.append(f"{times['scoremod']:.3f} {engines[at]}" if "scoremod" in times else "-")
+        lines.append(f"| `{case}` | {' | '.join(peers + ours)} |")
+    return lines
+
+
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         report = json.load(file)
+    if "--table" in sys.argv[2:]:
+        print("\n".join(table(report)))
+        return
     wrong = wrong_choices(report)
     print(f"not the fastest engine chosen: {len(wrong)} of {len(times_of(report))}")
     for case, direction, lost, best in wrong:
