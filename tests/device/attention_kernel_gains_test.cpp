@@ -4,9 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "scoremod/inputs.hpp"
-
-#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/kernels/attention_plans.hpp"
@@ -14,32 +11,17 @@
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/kernels_backend.hpp"
 #include "backend/kernels/operand_source.hpp"
-#include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
-#include "device/attention_kernel_calls.hpp"
-#include "problem/implied_operands.hpp"
+#include "device/operand_gradient_case.hpp"
 #include "problem/tensor_view.hpp"
-#include "runtime/call_tensors.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-struct Sizes {
-  std::int64_t batch = 2, heads_q = 4, heads_kv = 2, seq_q = 333, seq_kv = 290, dim = 128;
-};
-
-struct Case {
-  const char* name;
-  const char* program;
-  Sizes sizes = {};
-  DType dtype = DType::kBF16;
-  Sink sink = Sink::kNone;
-  float dropout = 0;
-  std::vector<std::int64_t> table = {41, 4};
-};
-
-const Case kCases[] = {
-    {"a table by head", "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]"},
+const OperandGradientCase kCases[] = {
+    {"a table by head",
+     "table x: f32 rank 2\nvalue = score + x[max(min(kv_idx - q_idx, 20), -20) + 20, h]",
+     {2, 4, 2, 333, 290, 128}},
     {"a table of all differences",
      "table x: f32 rank 1\nvalue = score + x[kv_idx - q_idx + 700]",
      {2, 2, 2, 700, 500, 64},
@@ -84,26 +66,6 @@ const Case kCases[] = {
      Sink::kLearned},
 };
 
-AttentionProblem problem_of(const Case& test) {
-  AttentionProblem p;
-  p.batch = test.sizes.batch;
-  p.heads_q = test.sizes.heads_q;
-  p.heads_kv = test.sizes.heads_kv;
-  p.seq_q = test.sizes.seq_q;
-  p.seq_kv = test.sizes.seq_kv;
-  p.dim_qk = p.dim_v = test.sizes.dim;
-  p.dtype = test.dtype;
-  p.sink = test.sink;
-  p.dropout = test.dropout;
-  p.backward = p.stats = true;
-  p.program = Program::parse(test.program);
-  for (const OperandDecl& decl : p.program.operands()) {
-    p.operands.push_back(problem::default_spec(p, decl));
-    if (decl.is_table()) p.operands.back().shape = test.table;
-  }
-  return problem::with_implied_operands(std::move(p));
-}
-
 class GainsOfAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   void SetUp() override {
@@ -112,17 +74,8 @@ class GainsOfAttentionKernels : public test::OnDevice, public ::testing::WithPar
   }
 };
 
-std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gradients) {
-  std::vector<std::vector<std::byte>> all;
-  for (const OperandGradient& gradient : gradients) {
-    all.emplace_back(gradient.buffer.bytes);
-    cuda::cuda_memory().copy_out(all.back().data(), gradient.buffer.data, gradient.buffer.bytes);
-  }
-  return all;
-}
-
 /// Of a backward of this shape, whose operands' gradients are the same bits each time.
-void expect_right(const Case& test, const compiler::CompiledProblem& compiled,
+void expect_right(const OperandGradientCase& test, const compiler::CompiledProblem& compiled,
                   const std::vector<OperandTarget>& targets, const TileShape& shape) {
   const TileShape forward_shape = hopper_shapes(compiled.problem, Direction::kForward).front();
   const auto kept = [](const std::string& text, const TileShape& of) {
@@ -135,42 +88,13 @@ void expect_right(const Case& test, const compiler::CompiledProblem& compiled,
     modules.push_back(kept(text, shape));
   const auto backward = backward_plan(compiled, shape, modules, targets);
 
-  checking::Subject subject;
-  subject.backend = "kernels";
-  subject.memory = &cuda::cuda_memory();
-  subject.function_error = kernels_backend().function_error();
-  subject.forward_workspace_bytes = forward->workspace_bytes();
-  subject.backward_workspace_bytes = backward->workspace_bytes();
-  const auto workspace_of = [](Buffer workspace) {
-    return std::span(static_cast<std::byte*>(workspace.data), workspace.bytes);
-  };
-  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
-    const auto call =
-        runtime::check_call(compiled.problem, args, workspace, forward->workspace_bytes(), cuda::cuda_memory());
-    forward->execute(call.tensors, call.parameters, workspace_of(workspace));
-    cuda::synchronize();
-  };
-  subject.backward = [&](const BackwardArgs& args, Buffer workspace) {
-    const auto call =
-        runtime::check_call(compiled.problem, args, workspace, backward->workspace_bytes(), cuda::cuda_memory());
-    std::vector<std::vector<std::byte>> first;
-    for (int i = 0; i < 2; ++i) {
-      backward->execute(call.tensors, call.parameters, workspace_of(workspace));
-      cuda::synchronize();
-      if (i == 0) first = bytes_of(args.d_operands);
-    }
-    EXPECT_EQ(first, bytes_of(args.d_operands));
-  };
-  CheckOptions options;
-  options.call.dropout_seed = 77;
-  test::record(test.name,
-               shape.fused ? "operands' gradients beside the Hopper kernel that adds dq up"
-                           : "operands' gradients beside the Hopper kernels' backward",
-               checking::check_subject(compiled, subject, random_inputs(compiled.problem), options), "");
+  expect_right_and_same_bits(test, compiled, kernels_backend(), *forward, nullptr, *backward,
+                             shape.fused ? "operands' gradients beside the Hopper kernel that adds dq up"
+                                         : "operands' gradients beside the Hopper kernels' backward");
 }
 
 TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
-  const Case& test = kCases[GetParam()];
+  const OperandGradientCase& test = kCases[GetParam()];
   SCOPED_TRACE(test.name);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
@@ -179,7 +103,7 @@ TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
 }
 
 TEST_P(GainsOfAttentionKernels, AreRightAndTheSameBitsEachTimeWhereDqIsAddedUp) {
-  const Case& test = kCases[GetParam()];
+  const OperandGradientCase& test = kCases[GetParam()];
   SCOPED_TRACE(test.name);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);

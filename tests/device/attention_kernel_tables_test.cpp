@@ -6,8 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "scoremod/inputs.hpp"
-
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/operand_gradients.hpp"
@@ -17,27 +15,14 @@
 #include "backend/kernels/operand_kernels_backend.hpp"
 #include "backend/kernels/operand_source.hpp"
 #include "base/fail.hpp"
-#include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
-#include "device/attention_kernel_calls.hpp"
-#include "problem/implied_operands.hpp"
+#include "device/operand_gradient_case.hpp"
 #include "problem/tensor_view.hpp"
-#include "runtime/call_tensors.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
-struct Case {
-  const char* name;
-  const char* program;
-  Sizes sizes = {2, 4, 2, 333, 290, 64};
-  DType dtype = DType::kBF16;
-  Sink sink = Sink::kNone;
-  float dropout = 0;
-  bool ragged = false;
-};
-
-const Case kCases[] = {
+const OperandGradientCase kCases[] = {
     {"a table of keys", "table x: f32 rank 2\nvalue = score + x[kv_idx // 9, h]"},
     {"one entry", "table x: f32 rank 2\nvalue = score * x[0, 0]\nkeep = kv_idx <= q_idx"},
     {"a table of differences",
@@ -56,6 +41,7 @@ const Case kCases[] = {
      DType::kBF16,
      Sink::kNone,
      0.2F,
+     {},
      true},
     {"a table in floats",
      "table x: f32 rank 2\nvalue = score + x[kv_idx % 41, h]",
@@ -77,6 +63,7 @@ const Case kCases[] = {
      DType::kBF16,
      Sink::kNone,
      0.2F,
+     {},
      true},
     {"shared, in floats",
      "operand x: f32 [h, q_idx, kv_idx]\nvalue = tanh(score) * x",
@@ -95,31 +82,6 @@ const Case kCases[] = {
      {3, 2, 2, 1, 333, 64}},
 };
 
-AttentionProblem problem_of(const Case& test) {
-  AttentionProblem p;
-  p.batch = test.sizes.batch;
-  p.heads_q = test.sizes.heads_q;
-  p.heads_kv = test.sizes.heads_kv;
-  p.seq_q = test.sizes.seq_q;
-  p.seq_kv = test.sizes.seq_kv;
-  p.dim_qk = p.dim_v = test.sizes.dim;
-  p.dtype = test.dtype;
-  p.sink = test.sink;
-  p.dropout = test.dropout;
-  p.backward = p.stats = true;
-  if (test.ragged) {
-    p.tokens_q = p.batch * p.seq_q * 3 / 5;
-    p.tokens_kv = p.batch * p.seq_kv * 3 / 5;
-    p.q = p.o = p.k = p.v = {Layout::kTHD, {}};
-  }
-  p.program = Program::parse(test.program);
-  for (const OperandDecl& decl : p.program.operands()) {
-    p.operands.push_back(problem::default_spec(p, decl));
-    if (decl.is_table()) p.operands.back().shape = {41, p.heads_q};
-  }
-  return problem::with_implied_operands(std::move(p));
-}
-
 std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled) {
   return operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
 }
@@ -130,19 +92,10 @@ std::unique_ptr<BackwardPlan> operand_plan_of(const compiler::CompiledProblem& c
   return operand_plan(compiled, targets, shape, {cuda::cached_kernels(operand_source(compiled, targets, shape))});
 }
 
-std::vector<std::vector<std::byte>> bytes_of(std::span<const OperandGradient> gradients) {
-  std::vector<std::vector<std::byte>> all;
-  for (const OperandGradient& gradient : gradients) {
-    all.emplace_back(gradient.buffer.bytes);
-    cuda::cuda_memory().copy_out(all.back().data(), gradient.buffer.data, gradient.buffer.bytes);
-  }
-  return all;
-}
-
 class TablesOfAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 
 TEST_P(TablesOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
-  const Case& test = kCases[GetParam()];
+  const OperandGradientCase& test = kCases[GetParam()];
   SCOPED_TRACE(test.name);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const AttentionProblem& problem = compiled.problem;
@@ -155,36 +108,8 @@ TEST_P(TablesOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
       backward_plan(compiled, tile_shape(problem, Direction::kBackward), modules(Direction::kBackward));
   const auto operands = operand_plan_of(compiled);
 
-  checking::Subject subject;
-  subject.backend = "operand kernels";
-  subject.memory = &cuda::cuda_memory();
-  subject.function_error = operand_kernels_backend().function_error();
-  subject.forward_workspace_bytes = forward->workspace_bytes();
-  subject.backward_workspace_bytes = std::max(backward->workspace_bytes(), operands->workspace_bytes());
-  const auto bytes = [](Buffer workspace) {
-    return std::span(static_cast<std::byte*>(workspace.data), workspace.bytes);
-  };
-  subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
-    const auto call = runtime::check_call(problem, args, workspace, forward->workspace_bytes(), cuda::cuda_memory());
-    forward->execute(call.tensors, call.parameters, bytes(workspace));
-    cuda::synchronize();
-  };
-  subject.backward = [&](const BackwardArgs& args, Buffer workspace) {
-    const auto call =
-        runtime::check_call(problem, args, workspace, subject.backward_workspace_bytes, cuda::cuda_memory());
-    backward->execute(call.tensors, call.parameters, bytes(workspace));
-    std::vector<std::vector<std::byte>> first;
-    for (int i = 0; i < 2; ++i) {
-      operands->execute(call.tensors, call.parameters, bytes(workspace));
-      cuda::synchronize();
-      if (i == 0) first = bytes_of(args.d_operands);
-    }
-    EXPECT_EQ(first, bytes_of(args.d_operands));
-  };
-  CheckOptions options;
-  options.call.dropout_seed = 77;
-  test::record(test.name, "operands' gradients from tiles of scores",
-               checking::check_subject(compiled, subject, random_inputs(problem), options), "");
+  expect_right_and_same_bits(test, compiled, operand_kernels_backend(), *forward, backward.get(), *operands,
+                             "operands' gradients from tiles of scores");
 }
 INSTANTIATE_TEST_SUITE_P(Cases, TablesOfAttentionKernels, ::testing::Range(0, static_cast<int>(std::size(kCases))));
 

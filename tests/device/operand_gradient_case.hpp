@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/backend.hpp"
+#include "backend/plan.hpp"
+#include "compiler/compiled_problem.hpp"
+#include "device/attention_kernel_calls.hpp"
+
+// What tests of operands' gradients by the attention kernels run on a device.
+
+namespace scoremod::backend::kernels {
+
+struct OperandGradientCase {
+  const char* name;
+  const char* program;
+  Sizes sizes = {2, 4, 2, 333, 290, 64};
+  DType dtype = DType::kBF16;
+  Sink sink = Sink::kNone;
+  float dropout = 0;
+  std::vector<std::int64_t> table = {};  ///< the shape of each table; [41, heads_q] where empty
+  bool ragged = false;                   ///< two fifths of the room for tokens are empty
+};
+
+AttentionProblem problem_of(const OperandGradientCase& test);
+
+/// Holds the forward and the backward to the oracle. `gradients` writes operands' gradients, twice in each call, with
+/// the same bits, and all else too where there is no `attention`. Records it as `what`.
+void expect_right_and_same_bits(const OperandGradientCase& test, const compiler::CompiledProblem& compiled,
+                                const Backend& backend, const ForwardPlan& forward, const BackwardPlan* attention,
+                                const BackwardPlan& gradients, const std::string& what);
+
+}  // namespace scoremod::backend::kernels
