@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Says of measure.py's report where the engine that the planner chose was not the fastest one, and what that cost.
 
-usage: choices.py RESULTS.json [--table]
-
-With --table it prints all cases as docs/performance.md shows them, in place of that.
+usage: choices.py RESULTS.json
 """
 
 import json
@@ -50,7 +48,7 @@ def against_peers(report):
 
 
 def table(report):
-    """Lines of Markdown: each case's best peer and scoremod, ms, forward and backward. `-` where no peer runs it."""
+    """docs/performance.md's table, lines of Markdown: each case's best peer and scoremod, ms, forward and backward. `-` where no peer runs it."""
     found = times_of(report)
     engines = {(row["case"], row["direction"]): row["engine"] for row in report["results"] if row["implementation"] == "scoremod" and "ms" in row}
     lines = ["| case | best peer: forward | backward | scoremod: forward | backward |", "|---|---|---|---|---|"]
@@ -66,22 +64,22 @@ def table(report):
     return lines
 
 
+def slower(report):
+    """Lines of Markdown: all cases in one number, the engines that were chosen wrongly, and the cases where a peer is faster, the worst first."""
+    ratios, wrong = against_peers(report), wrong_choices(report)
+    lines = []
+    if ratios:
+        mean = statistics.geometric_mean(ratio for _, _, ratio, _ in ratios)
+        lines.append(f"The best peer of a case takes {mean:.2f} times scoremod's time in the geometric mean of {len(ratios)} cases and directions.")
+    lost_by = [f" `{case}` {direction}: {best} takes {100 * lost / (1 + lost):.0f} % less." for case, direction, lost, best in wrong]
+    lines.append(f"Not the fastest engine chosen: {len(wrong)} of {len(times_of(report))}.{''.join(lost_by)}")
+    lines += ["", "| a peer is faster | | peer | its time by scoremod's |", "|---|---|---|---|"]
+    return lines + [f"| `{case}` | {direction} | {peer} | {ratio:.2f} |" for case, direction, ratio, peer in ratios if round(ratio, 2) < 1]
+
+
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
-        report = json.load(file)
-    if "--table" in sys.argv[2:]:
-        print("\n".join(table(report)))
-        return
-    wrong = wrong_choices(report)
-    print(f"not the fastest engine chosen: {len(wrong)} of {len(times_of(report))}")
-    for case, direction, lost, best in wrong:
-        print(f"  {case} {direction}: {best} takes {100 * lost / (1 + lost):.0f} % less")
-    ratios = against_peers(report)
-    if ratios:
-        print(f"the best peer's time by ours: geometric mean {statistics.geometric_mean(ratio for _, _, ratio, _ in ratios):.2f}, of {len(ratios)}")
-    for case, direction, ratio, peer in ratios:
-        if ratio < 1:
-            print(f"  {case} {direction}: {peer}, {ratio:.2f}")
+        print("\n".join(slower(json.load(file))))
 
 
 if __name__ == "__main__":

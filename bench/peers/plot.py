@@ -32,7 +32,7 @@ def rows_of(report, direction):
     return {case: times for case, times in found.items() if "scoremod" in times}
 
 
-def draw(axes, rows, direction):
+def draw_direction(axes, rows, direction):
     height = 0.8 / len(SHOWN)
     for place, (case, times) in enumerate(rows.items()):
         for number, (name, (_, colour)) in enumerate(SHOWN.items()):
@@ -51,26 +51,31 @@ def draw(axes, rows, direction):
     axes.set_title(direction, fontsize=9)
 
 
-def main():
+def draw(report, picture):
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with open(sys.argv[1], encoding="utf-8") as file:
-        report = json.load(file)
     by_direction = {direction: rows_of(report, direction) for direction in ("forward", "backward")}
     figure, columns = plt.subplots(1, 2, figsize=(11, 0.42 * max(map(len, by_direction.values())) + 1.6))
     for axes, (direction, rows) in zip(columns, by_direction.items()):
-        draw(axes, rows, direction)
+        draw_direction(axes, rows, direction)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for _, colour in SHOWN.values()]
     figure.legend(handles, [label for label, _ in SHOWN.values()], loc="lower center", ncol=len(SHOWN), fontsize=7, frameon=False)
     shape = report["shape"]
     figure.suptitle(f"{report['machine']}, {report['commit']}: batch {shape['batch']}, {shape['heads']} heads, {shape['seq']} long, head dim {shape['dim']}, "
                     f"{shape['dtype']}", fontsize=8)  # fmt: skip
     figure.tight_layout(rect=(0, 0.03, 1, 0.98))
-    figure.savefig(sys.argv[2], dpi=170)
+    figure.savefig(picture, dpi=170)
+
+
+def main(arguments):
+    if len(arguments) != 2:
+        sys.exit(__doc__)
+    with open(arguments[0], encoding="utf-8") as file:
+        draw(json.load(file), arguments[1])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Brings up to date what the pages show of the committed records: draws each picture, and writes parts of pages.
+
+usage: show_records.py [--check] [--root FOLDER]
+
+To be run after a record in bench/results changed. --check writes nothing, names what shows another record than the committed one, and exits with 1 then.
+A picture carries the digest of the record that it was drawn from. Needs matplotlib, which ./dev installs into .venv.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+# Picture -> the record that it shows, and the script that draws it; all below the root.
+PICTURES = {
+    "docs/speed.png": ("bench/results/h200-peers.json", "front_page.py"),
+    "bench/results/h200-peers.png": ("bench/results/h200-peers.json", "peers/plot.py"),
+    "bench/results/h200.png": ("bench/results/h200.json", "plot.py"),
+}
+# Part of a page, between marks that name it -> the record that it shows, and the script and its function that write it.
+PAGE = "docs/performance.md"
+PARTS = {
+    "by hand": ("bench/results/h200.json", "by_hand_table.py", "table"),
+    "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
+    "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
+}
+METADATA = "Record"
+
+
+def script(name):
+    """The module of a script in this folder."""
+    spec = importlib.util.spec_from_file_location(f"show_records_{Path(name).stem}", FOLDER / name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def report_of(record):
+    return json.loads(record.read_text(encoding="utf-8"))
+
+
+def digest(record):
+    """SHA-256 of a record's values: how they are laid out in the file doesn't count."""
+    return hashlib.sha256(json.dumps(report_of(record), sort_keys=True).encode()).hexdigest()
+
+
+def drawn_digest(picture):
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        return image.text.get(METADATA)
+
+
+def draw(picture, record, name):
+    from PIL import Image, PngImagePlugin
+
+    script(name).draw(report_of(record), picture)
+    stamp = PngImagePlugin.PngInfo()
+    stamp.add_text(METADATA, digest(record))
+    with Image.open(picture) as image:
+        image.save(picture, pnginfo=stamp, optimize=True)
+
+
+def with_part(page, name, lines):
+    """The page's text with other lines between the marks of a part."""
+    begin, end = f"<!-- {name}: written by bench/show_records.py -->\n", f"<!-- {name}: end -->\n"
+    found = page.count(begin), page.count(end)
+    if found != (1, 1) or page.index(end) < page.index(begin):
+        sys.exit(f"expected one {begin.strip()} and one {end.strip()} after it in {PAGE}, found {found[0]} and {found[1]}")
+    return page[: page.index(begin)] + begin + "\n" + "\n".join(lines) + "\n\n" + page[page.index(end) :]
+
+
+def outdated(root):
+    """What shows another record than the committed one: [(its path, a function that brings it up to date)]."""
+    found = []
+    for name, (record, drawer) in PICTURES.items():
+        picture, record = root / name, root / record
+        if not picture.is_file() or drawn_digest(picture) != digest(record):
+            found.append((name, lambda picture=picture, record=record, drawer=drawer: draw(picture, record, drawer)))
+    page = root / PAGE
+    before = after = page.read_text(encoding="utf-8")
+    for name, (record, writer, function) in PARTS.items():
+        after = with_part(after, name, getattr(script(writer), function)(report_of(root / record)))
+    if after != before:
+        found.append((PAGE, lambda: page.write_text(after, encoding="utf-8")))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 where something is out of date")
+    parser.add_argument("--root", type=Path, default=FOLDER.parent, help="the folder that has bench/results and docs")
+    options = parser.parse_args()
+    found = outdated(options.root)
+    for name, update in found:
+        if not options.check:
+            update()
+        print(f"{name} {'shows another record than bench/results has' if options.check else 'is up to date now'}")
+    if options.check and found:
+        sys.exit("run .venv/bin/python bench/show_records.py, and commit what it writes")
+
+
+if __name__ == "__main__":
+    main()

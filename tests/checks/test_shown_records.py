@@ -1,0 +1,81 @@
+"""README and docs/performance.md show the records in bench/results as they are committed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+ROOT = Path(__file__).resolve().parents[2]
+PEERS, BENCHMARK = "bench/results/h200-peers.json", "bench/results/h200.json"
+PAGE = "docs/performance.md"
+BEGIN, END = "<!-- peers: written by bench/show_records.py -->", "<!-- peers: end -->"
+
+
+def show_records(*arguments):
+    done = subprocess.run([sys.executable, ROOT / "bench/show_records.py", *map(str, arguments)], capture_output=True, text=True)
+    return done.returncode, [line.split()[0] for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of what is shown and of what shows it."""
+    for name in (PEERS, BENCHMARK, PAGE, "docs/speed.png", "bench/results/h200-peers.png", "bench/results/h200.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def change(record, key):
+    """One measured time is another one."""
+    report = json.loads(record.read_text(encoding="utf-8"))
+    row = next(row for row in report["results"] if row.get("ms") is not None and row.get(key[0]) == key[1])
+    row["ms"] *= 1.01
+    record.write_text(json.dumps(report), encoding="utf-8")
+
+
+def test_what_is_committed_is_up_to_date():
+    assert show_records("--check") == (0, [], "")
+
+
+@pytest.mark.parametrize(
+    "record, key, shown",
+    [
+        (PEERS, ("implementation", "scoremod"), ["docs/speed.png", "bench/results/h200-peers.png", PAGE]),
+        (BENCHMARK, ("direction", "forward"), ["bench/results/h200.png", PAGE]),
+    ],
+)
+def test_another_number_is_noticed_and_shown(tree, record, key, shown):
+    change(tree / record, key)
+    before = {name: (tree / name).read_bytes() for name in shown}
+    code, names, message = show_records("--check", "--root", tree)
+    assert (code, names) == (1, shown) and "bench/show_records.py" in message
+    assert {name: (tree / name).read_bytes() for name in shown} == before
+    assert show_records("--root", tree) == (0, shown, "")
+    assert all((tree / name).read_bytes() != before[name] for name in shown)
+    assert show_records("--check", "--root", tree) == (0, [], "")
+
+
+def test_only_the_part_is_written_anew(tree):
+    page = (tree / PAGE).read_text(encoding="utf-8")
+    row = next(line for line in page.split("\n") if line.startswith("| `full` | no modifier"))
+    (tree / PAGE).write_text(page.replace(row + "\n", ""), encoding="utf-8")
+    assert show_records("--root", tree) == (0, [PAGE], "")
+    assert (tree / PAGE).read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("old, new", [(BEGIN, ""), (BEGIN, BEGIN + "\n" + BEGIN), (END, "")])
+def test_marks_that_are_not_a_pair_are_named(tree, old, new):
+    page = (tree / PAGE).read_text(encoding="utf-8")
+    (tree / PAGE).write_text(page.replace(old, new), encoding="utf-8")
+    code, _, message = show_records("--root", tree)
+    assert code == 1 and f"expected one {BEGIN} and one {END} after it" in message, message
+
+
+def test_a_picture_that_is_missing_is_drawn(tree):
+    (tree / "docs/speed.png").unlink()
+    assert show_records("--root", tree) == (0, ["docs/speed.png"], "")
+    assert (tree / "docs/speed.png").read_bytes().startswith(b"\x89PNG")
