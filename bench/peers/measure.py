@@ -107,10 +107,11 @@ class Measured:
             print(f"{self.case.name}: {name}, backward: {reason}", flush=True)
 
     def engines(self):
-        """direction -> the engine that the planner chose for ours."""
+        """direction -> the engine that the planner chose for ours; "ENGINE and ENGINE" where several compute what a backward writes."""
         grouped = self.q.shape[1] != self.k.shape[1]
         answer = scoremod.torch.explain(self.q, self.k, self.v, self.case.score_mod, mask_mod=self.case.mask_mod, enable_gqa=grouped)
-        return {"forward": answer.backend, "backward": answer.backward_backend}
+        of_gradients = dict.fromkeys(answer.gradient_backends.values()) if self.case.learned else {}
+        return {"forward": answer.backend, "backward": " and ".join(of_gradients) or answer.backward_backend}
 
     def times(self, device):
         engines = self.engines() if ("scoremod", "forward") in self.calls else {}

@@ -37,6 +37,9 @@ class Explanation:
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
         backward = f" (backward: {self.backward_backend})" if self.backward_backend not in (None, self.backend) else ""
         lines.append(f"runs on: {self.backend or 'none of them'}{backward}, chosen among by {self.decided_by}")
+        if set(self.gradient_backends.values()) - {self.backward_backend}:
+            found = ", ".join(f"{gradient} on {backend}" for gradient, backend in self.gradient_backends.items())
+            lines.append(f"with gradients of captured tensors: {found}")
         return "\n".join(lines)
 
     @staticmethod
@@ -54,6 +57,16 @@ class Explanation:
     def backward_backend(self):
         """The same of the backward: of dq, dk and dv."""
         return self._chosen("chosen_backward")
+
+    @property
+    def gradient_backends(self):
+        """Gradient ("dq", "d_x0") -> the backend that computes it where a call asks for those of all captured tensors: another one than backward_backend may
+        then be the fastest for dq, dk and dv too. Empty where there is nothing to choose: on a CPU, without a backward, or where no backend runs it."""
+        found = {}
+        for task in self.compiled["patterns"]:  # a later one computes anew what an earlier one has
+            chosen = next((candidate["backend"] for candidate in task["candidates"] if candidate["chosen"]), None)
+            found.update((gradient, chosen) for gradient in task["gradients"] if chosen is not None)
+        return found
 
     def _chosen(self, field):
         return next((answer["backend"] for answer in self.compiled["backends"] if answer[field]), None)

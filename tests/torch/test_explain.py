@@ -37,7 +37,7 @@ def test_support_gives_reasons():
 def test_what_runs_is_of_the_memory_of_the_tensors():
     q = torch.ones(1, 1, 16, 8)
     explanation = explain(q, q, q)
-    assert explanation.backend == explanation.backward_backend == "cpu"
+    assert explanation.backend == explanation.backward_backend == "cpu" and explanation.gradient_backends == {}
     only_for_gpus = explain(q, q, q, backends=["kernels"])
     assert only_for_gpus.backend is None and only_for_gpus.backward_backend is None
     (cpu,) = (answer for answer in only_for_gpus.compiled["backends"] if answer["backend"] == "cpu")
