@@ -16,6 +16,13 @@ std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
   return padded(dim) * shape.element_bytes + kWordBytes;
 }
 
+/// Whether tiles and products are of floats. A backward's are too where deltas are given that were made from another
+/// d_o than one in q's dtype: products with that would differ from them by as much as rounding it does.
+bool holds_floats(const AttentionProblem& problem, Direction direction) {
+  const bool rounds_d_o = problem.dtype_o.value_or(problem.dtype) != problem.dtype;
+  return problem.dtype == DType::kF32 || (direction == Direction::kBackward && problem.given_deltas && rounds_d_o);
+}
+
 TileShape forward_shape(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   const bool floats = problem.dtype == DType::kF32;
@@ -35,7 +42,7 @@ TileShape forward_shape(const AttentionProblem& problem) {
 
 TileShape backward_shape(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  const bool floats = problem.dtype == DType::kF32;
+  const bool floats = holds_floats(problem, Direction::kBackward);
   TileShape shape;
   shape.step = 64;
   if (widest <= (floats ? 64 : 128) && problem.seq_q > shape.queries) {
@@ -73,13 +80,13 @@ bool is_few_queries(Family family) { return family == Family::kFewQueries || fam
 
 std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
   TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);
-  if (problem.dtype == DType::kF32) best.element_bytes = 4;
+  if (holds_floats(problem, direction)) best.element_bytes = 4;
   TileShape smaller = best;
   if (best.row_tiles > 1) {
     smaller.row_tiles = 1;
     smaller.queries /= 2;
     smaller.step = std::min(smaller.step, smaller.queries);
-  } else if (direction == Direction::kBackward && problem.dtype == DType::kF32) {
+  } else if (direction == Direction::kBackward && best.element_bytes == 4) {
     smaller.step = smaller.part = smaller.key_step = 8;
   }
   if (smaller == best) return {best};

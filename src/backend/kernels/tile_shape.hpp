@@ -43,7 +43,7 @@ struct TileShape {
   int step = 32;          ///< queries that the kernel of dk and dv loads at once
   int part = 32;          ///< of these: queries whose scores it has at once
   int key_step = 32;      ///< keys that the kernel of dq takes at once
-  int element_bytes = 2;  ///< of a number in a tile: 4 where q, k and v are f32
+  int element_bytes = 2;  ///< of a number in a tile: 4 where it is a float: holds_floats() of tile_shape.cpp
   int blocks = 2;         ///< that a multiprocessor should have room for, which limits a thread's registers
   /// dk and dv are written by a kernel each: the sums of both would not fit into the registers.
   bool split_keys = false;

@@ -40,6 +40,6 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
   for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
   if (lane != 0) return;
   const float lse = call.lse[kRaggedQueries ? row_number(call, b, h, q) : row];
-  at[0] = lse == -infinity() ? infinity() : kFloats ? lse : lse * kLog2E;
+  at[0] = lse == -infinity() ? infinity() : kFloatTiles ? lse : lse * kLog2E;
   at[1] = sum;
 }

@@ -8,7 +8,7 @@ struct OtherHalf {
   unsigned short bits;
 };
 
-// Of q, k, v and their gradients, and of their tiles.
+// Of q, k, v and their gradients, and of tiles.
 template <bool kAreFloats>
 struct ElementOf {
   using Type = Half;
@@ -18,7 +18,7 @@ struct ElementOf<true> {
   using Type = float;
 };
 using Element = ElementOf<kFloats>::Type;
-using TileElement = Element;
+using TileElement = ElementOf<kFloatTiles>::Type;
 
 // Of o and d_o.
 template <OutputKind kKind>

@@ -32,13 +32,13 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 // exp(x factor - lse), where `exponent` is what row_terms() have of the LSE: of halves an exponent of 2, so that there
 // is one product less; of floats the LSE, since no rounding but that of the difference is small enough there.
 SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
-  return kFloats ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
-                 : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
+  return kFloatTiles ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
+                     : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
 }
 
 // What gradients of scores are multiplied by as they are made, and what sums of them are: the scale belongs to one of
 // the two. Sums are fewer, but gradients without it might not be within f16's numbers.
-constexpr bool kScaledGradients = !kFloats && !kBf16;
+constexpr bool kScaledGradients = !kFloatTiles && !kBf16;
 SCOREMOD_FUNCTION float gradient_factor(const AttentionArguments& call) { return kScaledGradients ? call.scale : 1.0f; }
 SCOREMOD_FUNCTION float sum_factor(const AttentionArguments& call) { return kScaledGradients ? 1.0f : call.scale; }
 

@@ -3,6 +3,8 @@
 
 constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;       // halves are bf16, else f16
 constexpr bool kFloats = /*{floats}*/ false /*{}*/;  // q, k and v are f32, else halves
+// Tiles are f32, and so are products: where q, k and v are, and where d_o must not be rounded to their dtype.
+constexpr bool kFloatTiles = /*{float_tiles}*/ false /*{}*/;
 constexpr int kDimQk = /*{dim_qk}*/ 64 /*{}*/, kDimV = /*{dim_v}*/ 64 /*{}*/;
 // Whether calls say where in a larger problem their indices begin.
 constexpr bool kIndexOffsets = /*{index_offsets}*/ true /*{}*/;

@@ -74,6 +74,10 @@ void that_are_copied(AttentionProblem& p) {
   p.index_offsets = false;
 }
 void in_floats(AttentionProblem& p) { p.dtype = DType::kF32; }
+void with_given_deltas_of_floats(AttentionProblem& p) {
+  with_given_deltas(p);
+  p.dtype_o = DType::kF32;
+}
 
 AttentionProblem problem_of(const OperandCase& from) {
   AttentionProblem p;

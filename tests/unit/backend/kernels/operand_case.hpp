@@ -39,6 +39,8 @@ void of_wider_heads(AttentionProblem& problem);
 /// The same, where a backward may copy an operand's tiles ahead.
 void that_are_copied(AttentionProblem& problem);
 void in_floats(AttentionProblem& problem);
+/// And o and d_o in float32.
+void with_given_deltas_of_floats(AttentionProblem& problem);
 
 AttentionProblem problem_of(const OperandCase& from);
 

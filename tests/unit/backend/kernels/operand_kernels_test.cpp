@@ -43,6 +43,18 @@ const Case kCases[] = {
     {"OfElementsRagged", kElementsAndSums, Sink::kNone, 0.0F, {}, 3, 2, 1, 240, 150, ragged},
     {"OfElementsWithGivenDeltas", kElementsAndSums, Sink::kOffByOne, 0.2F, {}, 2, 2, 2, 140, 90, with_given_deltas},
     {"OfElementsInFloats", kElementsAndSums, Sink::kNone, 0.0F, {}, 1, 2, 1, 100, 130, in_floats},
+    // Products with d_o in bf16, which the deltas were not made of, were a thousandth off.
+    {"KeysWithGivenDeltasOfFloats",
+     "operand x: f32 [b, kv_idx]\nvalue = (score - x) * 0.76",
+     Sink::kNone,
+     0.0F,
+     {},
+     2,
+     1,
+     1,
+     3,
+     40,
+     with_given_deltas_of_floats},
     {"OfElementsOfATable",
      "operand x: f32 [b, h, q_idx, kv_idx]\noperand half: f32 [b, h, q_idx, kv_idx]\nvalue = tanh(score * x) + half * "
      "half\nkeep = x > -0.5",
@@ -122,6 +134,7 @@ TEST_P(OperandKernelsRun, IsRightBesideTheBackward) { test::expect_right(check_o
 TEST_P(OperandKernelsRun, IsRightBesideTheBackwardOfHopper) {
   const std::string name = GetParam().name;
   if (name == "OneNumber" || name == "SinkAmongFewKeys" || name == "OfElementsInFloats") GTEST_SKIP() << "as others";
+  if (name == "KeysWithGivenDeltasOfFloats") GTEST_SKIP() << "Hopper's backward reads d_o in q's dtype";
   test::expect_right(check_of(GetParam(), {}, Gains::kBeside, hopper));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandKernelsRun, ::testing::ValuesIn(kCases),
