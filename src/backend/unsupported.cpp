@@ -78,7 +78,7 @@ constexpr std::array kRules{
              "as it writes o.",
              "leave the layouts of gradients out, or use the kernels or the cpu backend"},
     RuleInfo{Rule::kOutputDtype, "output_dtype", "The engine writes o, or reads d_o, in the dtype of q, k and v alone.",
-             "leave 'dtype_o' out, or use the kernels with bf16, or the cpu backend"},
+             "leave 'dtype_o' out, or use the kernels or the cpu backend"},
 };
 
 }  // namespace

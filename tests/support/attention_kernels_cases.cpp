@@ -204,6 +204,7 @@ const Case kCases[] = {
     {"paged", kCausal, {3, 4, 2, 100, 130, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, paged},
     {"paged by heads", "value = score", {3, 4, 1, 1, 333, 128, 72}, DType::kF16, {}, {}, {}, {}, {}, paged_by_heads},
     {"lengths", kCausal, {3, 2, 1, 130, 100, 64, 64}, DType::kF16, {}, {}, {}, {}, {}, lengths},
+    {"o in f32, beside f16", kCausal, {2, 4, 2, 100, 130, 72, 64}, DType::kF16, {}, {}, {}, {}, {}, to_float},
     {"o in f32", kCausal, {2, 4, 2, 150, 130, 64, 64}, DType::kBF16, {}, {}, {}, {}, {}, to_float},
     {"o in the other half",
      "value = score",

@@ -54,11 +54,6 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
                                 sink, dropout, dropout_keys, given_deltas, program, operands, backward, stats,
                                 max_logit, amax_o, index_offsets, deterministic] = compiled.problem;
   std::vector<UnsupportedReason> reasons;
-  if (backward && dtype == DType::kF16 && dtype_o && *dtype_o != dtype) {
-    // Gradients that another dtype holds would be lost in the products of halves.
-    reasons.push_back(unsupported(
-        Rule::kOutputDtype, concat("expected o of the dtype of q in a backward in f16, found ", to_string(*dtype_o))));
-  }
   if (is_float8(dtype))
     reasons.push_back(
         unsupported(Rule::kDtype, concat("expected q, k and v in f32, f16 or bf16, found ", to_string(dtype))));

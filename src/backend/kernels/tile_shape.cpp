@@ -16,11 +16,11 @@ std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
   return padded(dim) * shape.element_bytes + kWordBytes;
 }
 
-/// Whether tiles and products are of floats. A backward's are too where deltas are given that were made from another
-/// d_o than one in q's dtype: products with that would differ from them by as much as rounding it does.
+/// Whether tiles and products are of floats. A backward's are too where d_o in q's dtype would be another one: f16 has
+/// few of a float's numbers, and deltas that are given were made from d_o as it is.
 bool holds_floats(const AttentionProblem& problem, Direction direction) {
-  const bool rounds_d_o = problem.dtype_o.value_or(problem.dtype) != problem.dtype;
-  return problem.dtype == DType::kF32 || (direction == Direction::kBackward && problem.given_deltas && rounds_d_o);
+  const bool rounds_d_o = direction == Direction::kBackward && problem.dtype_o.value_or(problem.dtype) != problem.dtype;
+  return problem.dtype == DType::kF32 || (rounds_d_o && (problem.dtype == DType::kF16 || problem.given_deltas));
 }
 
 TileShape forward_shape(const AttentionProblem& problem) {

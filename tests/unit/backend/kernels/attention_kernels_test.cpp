@@ -80,9 +80,20 @@ TEST_P(AttentionKernelPlaces, AreRightWithInfinitiesAndNan) {
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernelPlaces,
                          ::testing::Values("ragged", "ragged queries", "ragged keys with dropout",
                                            "ragged with a mask by the score", "paged", "paged by heads", "lengths",
-                                           "o in f32", "o in the other half", "gradients elsewhere",
-                                           "a learned sink, dropout and the largest score f32", "ragged f32",
-                                           "paged f32", "o in a half"));
+                                           "o in f32", "o in f32, beside f16", "o in the other half",
+                                           "gradients elsewhere", "a learned sink, dropout and the largest score f32",
+                                           "ragged f32", "paged f32", "o in a half"));
+
+/// Of these d_o f16 has no number, or one with few digits.
+TEST(AttentionKernelOutputs, TakeGradientsThatHalvesDoNotHold) {
+  const checking::CheckCase test = case_of("o in f32, beside f16");
+  for (const double largest : {1e5, 1e-6}) {
+    SCOPED_TRACE(largest);
+    RandomInputOptions options;
+    options.overrides = {{"d_o", {FillKind::kUniform, -largest, largest}}};
+    test::expect_right(check_of(test, random_inputs(test.problem, options)));
+  }
+}
 
 /// Bytes with memory before or behind them that may not be touched.
 class GuardedBytes {
