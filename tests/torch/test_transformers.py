@@ -87,12 +87,15 @@ def test_logits_and_gradients_are_those_of_eager(name, padding, seed, random):
     exact = make(name, "eager", seed)
     truth = logits_and_gradients(exact.double(), given, weight)
     assert len(found) == len(plain) == len(truth) > 10
+    found, plain, truth = ([x.double() for x in each] for each in (found, plain, truth))
     largest = max(t.abs().max() for t in truth[1:])
+    # Rounding adds up over layers and tokens, and eager's own distance from float64 tells how far: for each parameter, and, because that is one sample of it
+    # (a fifth of ours for T5's biases once, where neither is the more exact in the median), for all that are no mere rest of rounding. A key's bias is: it
+    # changes nothing, and its gradient is what rounding leaves of terms as large as other gradients.
+    relative = max((p - t).abs().max() / t.abs().max() for p, t in zip(plain, truth) if t.abs().max() > largest / 1000)
     for x, p, t in zip(found, plain, truth):
-        x, p, t = x.double(), p.double(), t.double()
-        # Rounding adds up over layers and tokens: eager's own distance from float64 tells how far, for each parameter and for all. A key's bias
-        # changes nothing: its gradient is what rounding leaves of terms as large as other gradients.
-        allowed = 4 * (p - t).abs().max() + torch.finfo(torch.float32).eps * (64 * t.abs().max() + largest)
+        allowed = 4 * torch.maximum((p - t).abs().max(), relative * t.abs().max())
+        allowed += torch.finfo(torch.float32).eps * (64 * t.abs().max() + largest)
         assert (x - t).abs().max() <= allowed
 
 
