@@ -1,13 +1,7 @@
-#!/usr/bin/env python3
 """Draws README's picture: how many times as fast as PyTorch's FlexAttention each implementation is, of some of the cases that measure.py timed.
 
-usage: front_page.py RESULTS.json OUTPUT.png
-
-show_records.py draws the committed one. Needs matplotlib, which ./dev installs into .venv.
+show_records.py draws the committed one.
 """
-
-import json
-import sys
 
 CASES = {
     "full": "no modifier",
@@ -91,14 +85,3 @@ def draw(record, picture):
     figure.text(0.01, 0.01, source(record), fontsize=6, color="#606060")
     figure.tight_layout(rect=(0, 0.03, 1, 0.93))
     figure.savefig(picture, dpi=130)
-
-
-def main(arguments):
-    if len(arguments) != 2:
-        sys.exit(__doc__)
-    with open(arguments[0], encoding="utf-8") as file:
-        draw(json.load(file), arguments[1])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

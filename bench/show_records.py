@@ -8,6 +8,7 @@ A picture carries the digest of the record that it was drawn from. Needs matplot
 """
 
 import argparse
+import functools
 import hashlib
 import importlib.util
 import json
@@ -31,6 +32,7 @@ PARTS = {
 METADATA = "Record"
 
 
+@functools.cache
 def script(name):
     """The module of a script in this folder."""
     spec = importlib.util.spec_from_file_location(f"show_records_{Path(name).stem}", FOLDER / name)
@@ -39,6 +41,7 @@ def script(name):
     return module
 
 
+@functools.cache
 def report_of(record):
     return json.loads(record.read_text(encoding="utf-8"))
 

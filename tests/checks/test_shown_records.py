@@ -39,6 +39,8 @@ def change(record, key):
 
 def test_what_is_committed_is_up_to_date():
     assert show_records("--check") == (0, [], "")
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert page[page.index(BEGIN) : page.index(END)].count("\n|") > 25
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,20 @@ def test_writes_times_and_reasons(tmp_path):
     assert report["not_run"] == []
 
 
+def test_the_engine_of_a_backward_is_the_one_of_all_gradients_that_it_times(monkeypatch):
+    def explained(*_, **__):
+        return SimpleNamespace(backend="cudnn", backward_backend="kernels", gradient_backends=dict.fromkeys(("dq", "dk", "dv", "d_x0"), "cudnn") | more)
+
+    monkeypatch.setattr(measure.scoremod.torch, "explain", explained)
+    options = SimpleNamespace(**vars(OPTIONS), implementations=["scoremod"])
+    learned, fixed = (measure.Measured(CASES[name], options) for name in ("bias_learned", "bias"))
+    more = {}
+    assert learned.engines() == {"forward": "cudnn", "backward": "cudnn"}
+    more = {"d_x0": "kernels"}
+    assert learned.engines() == {"forward": "cudnn", "backward": "cudnn and kernels"}
+    assert fixed.engines() == {"forward": "cudnn", "backward": "kernels"}
+
+
 def test_names_wrong_choices_and_faster_peers():
     import choices
 

@@ -56,7 +56,7 @@ std::string text_of_settings(const compiler::CompiledProblem& compiled, const Ti
   return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
                                              {"index_offsets", flag(problem.index_offsets)},
                                              {"floats", flag(problem.dtype == DType::kF32)},
-                                             {"float_tiles", flag(shape.element_bytes == 4)},
+                                             {"float_tiles", flag(shape.holds_floats())},
                                              {"dim_qk", problem.dim_qk},
                                              {"dim_v", problem.dim_v},
                                              {"clamps_queries", flag(clamps_along(program, Axis::kQuery))},

@@ -112,7 +112,7 @@ Prediction operand_time(const compiler::CompiledProblem& problem, std::span<cons
   }
   const NodeCosts costs = node_costs(problem.backward->program, true);
   const double pairs = pairs_of(p) / kMeasuredPairs, dims = static_cast<double>(p.dim_qk + p.dim_v) / kMeasuredDims;
-  const double of_floats = shape.element_bytes == 4 ? kFloatProducts : 1;
+  const double of_floats = shape.holds_floats() ? kFloatProducts : 1;
   const auto walk = [&](double products) {
     return mask.run * (products * of_floats * dims + kOperandElement + costs.value) + mask.partial * costs.keep;
   };
@@ -160,7 +160,7 @@ Prediction attention_time(const compiler::CompiledProblem& problem, Direction di
   const bool variant = shape.persistent_blocks > 0 || shape.fused || shape.ordered || shape.copied_operand;
   const bool small = hopper ? !variant && shape != hopper_shapes(p, direction).front() : shape.row_tiles == 1;
   if (small) products *= kSmallTiles;
-  if (shape.element_bytes == 4) products *= kFloatProducts;
+  if (shape.holds_floats()) products *= kFloatProducts;
   if (std::max(p.dim_qk, p.dim_v) > 128) products *= direct.wide_heads;
   const double program =
       direct.evaluations * (costs.value * mask.run + costs.keep * mask.partial) * pairs / kMeasuredPairs;

@@ -18,15 +18,16 @@ std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
 
 /// Whether tiles and products are of floats. A backward's are too where d_o in q's dtype would be another one: f16 has
 /// few of a float's numbers, and deltas that are given were made from d_o as it is.
-bool holds_floats(const AttentionProblem& problem, Direction direction) {
+bool needs_floats(const AttentionProblem& problem, Direction direction) {
   const bool rounds_d_o = direction == Direction::kBackward && problem.dtype_o.value_or(problem.dtype) != problem.dtype;
   return problem.dtype == DType::kF32 || (rounds_d_o && (problem.dtype == DType::kF16 || problem.given_deltas));
 }
 
 TileShape forward_shape(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  const bool floats = problem.dtype == DType::kF32;
+  const bool floats = needs_floats(problem, Direction::kForward);
   TileShape shape;
+  shape.element_bytes = floats ? 4 : 2;
   if (widest > 128) {
     shape.keys = floats ? 16 : 32;
   } else {
@@ -42,8 +43,9 @@ TileShape forward_shape(const AttentionProblem& problem) {
 
 TileShape backward_shape(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
-  const bool floats = holds_floats(problem, Direction::kBackward);
+  const bool floats = needs_floats(problem, Direction::kBackward);
   TileShape shape;
+  shape.element_bytes = floats ? 4 : 2;
   shape.step = 64;
   if (widest <= (floats ? 64 : 128) && problem.seq_q > shape.queries) {
     shape.row_tiles = 2;
@@ -80,13 +82,12 @@ bool is_few_queries(Family family) { return family == Family::kFewQueries || fam
 
 std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
   TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);
-  if (holds_floats(problem, direction)) best.element_bytes = 4;
   TileShape smaller = best;
   if (best.row_tiles > 1) {
     smaller.row_tiles = 1;
     smaller.queries /= 2;
     smaller.step = std::min(smaller.step, smaller.queries);
-  } else if (direction == Direction::kBackward && best.element_bytes == 4) {
+  } else if (direction == Direction::kBackward && best.holds_floats()) {
     smaller.step = smaller.part = smaller.key_step = 8;
   }
   if (smaller == best) return {best};

@@ -43,7 +43,7 @@ struct TileShape {
   int step = 32;          ///< queries that the kernel of dk and dv loads at once
   int part = 32;          ///< of these: queries whose scores it has at once
   int key_step = 32;      ///< keys that the kernel of dq takes at once
-  int element_bytes = 2;  ///< of a number in a tile: 4 where it is a float: holds_floats() of tile_shape.cpp
+  int element_bytes = 2;  ///< of a number in a tile
   int blocks = 2;         ///< that a multiprocessor should have room for, which limits a thread's registers
   /// dk and dv are written by a kernel each: the sums of both would not fit into the registers.
   bool split_keys = false;
@@ -75,6 +75,9 @@ struct TileShape {
 
   int teams = 1;   ///< of few queries' kernels: parts of a block's warps that have the same rows and different keys
   int splits = 1;  ///< likewise: blocks that share the keys of a head; an argument of the kernels
+
+  /// Tiles hold float32, and products are of it: needs_floats() of tile_shape.cpp says where.
+  bool holds_floats() const { return element_bytes == 4; }
 
   /// Hopper's threads that copy for the others.
   int producers() const { return family == Family::kHopper ? 128 : is_hopper(family) ? 32 * teams : 0; }
