@@ -16,11 +16,12 @@
 #include "scoremod/inputs.hpp"
 #include "scoremod/problem_file.hpp"
 
-#include "backend/cudnn/lowerings.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "backend/cudnn/graph/plan_key.hpp"
+#include "backend/cudnn/lowerings.hpp"
 #include "base/element.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
@@ -62,7 +63,8 @@ explorer::PreparedCall prepare(const compiler::CompiledProblem& problem, Directi
   return {problem, std::move(lowerings.found.front().modifier), direction, {}, false};
 }
 
-Bytes stored_bytes(plans::PlanStore& store, const cudnn::AttentionGraph& graph, const backend::DeviceProperties& device) {
+Bytes stored_bytes(plans::PlanStore& store, const cudnn::AttentionGraph& graph,
+                   const backend::DeviceProperties& device) {
   cudnn::PlanKey key;
   key.graph = graph;
   key.device = cudnn::plan_device(device);
@@ -76,7 +78,7 @@ Bytes stored_bytes(plans::PlanStore& store, const cudnn::AttentionGraph& graph, 
 }
 
 double milliseconds(explorer::DeviceCall& call, const cudnn::EnginePlan& plan) {
-  cuda::DeviceTimer timer;
+  cuda::DeviceTimer timer(cuda::own_stream());
   timer.start();
   call.execute(plan);
   return timer.stop();
@@ -100,7 +102,7 @@ std::vector<std::vector<std::byte>> outputs(explorer::DeviceCall& call, const At
     call.output(cudnn::kUidDV, problem::bytes_of(problem, TensorRole::kV));
   }
   call.execute(plan);
-  cuda::synchronize();
+  cuda::wait_for_own_stream();
   std::vector<std::vector<std::byte>> found;
   for (const cudnn::Uid uid : outputs_of(direction)) found.push_back(call.download(uid));
   return found;

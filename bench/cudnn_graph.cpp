@@ -293,6 +293,12 @@ class BuiltGraph final : public CudnnGraph {
 
   const std::vector<std::string>& tensors() const override { return names_; }
 
+  void use_stream(void* stream) const override {
+    if (fe::detail::set_stream(handle_, static_cast<cudaStream_t>(stream)) != CUDNN_STATUS_SUCCESS) {
+      fail(ErrorCode::kEnvironment, "cuDNN does not take the stream");
+    }
+  }
+
   void execute(std::span<void* const> pointers, void* workspace) const override {
     // The frontend takes pointers that it doesn't change as void**.
     check(graph_.execute(handle_, const_cast<void**>(pointers.data()), static_cast<int>(pointers.size()), workspace),

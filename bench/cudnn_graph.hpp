@@ -23,7 +23,9 @@ class CudnnGraph {
   /// What execute()'s pointers are, in its order: "q", "k", "v", "o", "lse", "d_o", "dq", "dk", "dv", the name of an
   /// operand, or "d_" and that.
   virtual const std::vector<std::string>& tensors() const = 0;
-  /// Enqueues on the default stream. Throws Error(kEnvironment).
+  /// The cudaStream_t for execute() of all graphs. Throws Error(kEnvironment).
+  virtual void use_stream(void* stream) const = 0;
+  /// Enqueues on it. Throws Error(kEnvironment).
   virtual void execute(std::span<void* const> pointers, void* workspace) const = 0;
 };
 

@@ -39,6 +39,7 @@ class CudnnReference final : public measure::Reference {
  public:
   CudnnReference(std::unique_ptr<CudnnGraph> graph, const BenchCase& bench_case, measure::AttentionRun& run)
       : graph_(std::move(graph)), workspace_(run.scratch(graph_->workspace_bytes())) {
+    graph_->use_stream(run.stream());
     for (std::size_t set = 0; set < run.sets(); ++set) {
       const Pointers pointers = bench_case.direction == Direction::kForward
                                     ? pointers_of(run.forward_args(set))

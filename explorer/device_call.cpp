@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "base/element.hpp"
@@ -102,7 +104,7 @@ void DeviceCall::output(cudnn::Uid uid, std::size_t bytes) { upload(uid, std::ve
 
 void DeviceCall::execute(const cudnn::EnginePlan& plan) {
   if (!workspace_ || workspace_->bytes() < plan.workspace_bytes()) workspace_.emplace(plan.workspace_bytes());
-  plan.execute(cudnn::thread_handle(), pointers_, workspace_->data());
+  plan.execute(cudnn::thread_handle(backend::cuda::own_stream()), pointers_, workspace_->data());
 }
 
 std::vector<std::byte> DeviceCall::download(cudnn::Uid uid) const {

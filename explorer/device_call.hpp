@@ -7,6 +7,7 @@
 
 #include "scoremod/inputs.hpp"
 
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
 #include "backend/cudnn/graph/attention_graph.hpp"
 #include "backend/cudnn/graph/engine.hpp"

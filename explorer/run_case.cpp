@@ -8,6 +8,7 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/cuda/device.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/lowering/fused_gradient.hpp"
@@ -129,7 +130,7 @@ std::vector<OutputError> run_forward(const PreparedCall& prepared, const Problem
   call.output(cudnn::kUidO, problem::bytes_of(problem, TensorRole::kO));
   call.output(cudnn::kUidStats, truth.lse.size() * sizeof(float));
   call.execute(plan);
-  cuda::synchronize();
+  cuda::wait_for_own_stream();
   const std::vector<RowClass> classes = row_classes(truth.lse, plain.lse, problem.dtype);
   const problem::StridedTensor o = problem::tensor_of("o", problem, TensorRole::kO);
   const auto found = reference::load_dense<double>(o, call.download(cudnn::kUidO).data());
@@ -159,7 +160,7 @@ std::vector<OutputError> run_backward(const PreparedCall& prepared, const Proble
     call.output(cudnn::kUidDBias, problem::bytes_of(problem::spec_of(problem, *operand)));
   }
   call.execute(plan);
-  cuda::synchronize();
+  cuda::wait_for_own_stream();
   const auto truth = reference::backward<double>(prepared.compiled, tensors, parameters);
   const auto plain = reference::backward<float>(prepared.compiled, tensors, parameters);
   const auto plain_lse = reference::forward<float>(prepared.compiled, tensors, parameters).lse;
@@ -281,7 +282,7 @@ double time_case(const PatternCase& pattern, Direction direction, const cudnn::P
   if (const auto operand = prepared->operand_gradient)
     call.output(cudnn::kUidDBias, inputs.operands[*operand].bytes.size());
   std::vector<double> times;
-  cuda::DeviceTimer timer;
+  cuda::DeviceTimer timer(cuda::own_stream());
   for (int repeat = 0; repeat < kTimedRepeats; ++repeat) {
     timer.start();
     call.execute(*built.plan);

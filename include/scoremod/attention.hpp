@@ -124,9 +124,10 @@ class SCOREMOD_API Attention {
   std::size_t forward_workspace_bytes() const;
   std::size_t backward_workspace_bytes() const;
 
-  /// Computes o, and lse when given or wanted. Without a workspace scoremod allocates one for the call, which on a
-  /// device makes the call wait for its work. Throws Error(kInvalidArgument) before anything is written when a buffer
-  /// is missing, too small, misaligned or in the wrong memory.
+  /// Computes o, and lse when given or wanted. Without a workspace scoremod allocates one for the call, in the order of
+  /// its stream; a call that a CUDA graph captures needs one from its caller. The graph may be replayed after the
+  /// attention is gone: what it runs stays until the process ends. Throws Error(kInvalidArgument) before anything is
+  /// written when a buffer is missing, too small, misaligned or in the wrong memory.
   void forward(const ForwardArgs& args, Buffer workspace = {}) const;
   /// Computes dq, dk, dv and the operand gradients. The problem must have backward set. Throws Error(kUnsupported) with
   /// backward_reasons() where there are some.

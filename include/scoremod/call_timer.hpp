@@ -7,12 +7,13 @@
 
 namespace scoremod {
 
-/// Measures how long calls of an attention take: on the host by the clock, on a device between two events on the
-/// default stream. What was enqueued before start() is not part of it, and start() does not wait for it, so that the
-/// device goes on without a gap. Every function throws Error(kEnvironment) with the device's own text.
+/// Measures how long calls of an attention take: on the host by the clock, on a device between two events on a stream.
+/// What was enqueued before start() is not part of it, and start() does not wait for it, so that the device goes on
+/// without a gap. Every function throws Error(kEnvironment) with the device's own text.
 class SCOREMOD_API CallTimer {
  public:
-  explicit CallTimer(const Attention& attention);
+  /// CUDA: `stream` is the cudaStream_t of the calls; null is the default stream. The host ignores it.
+  explicit CallTimer(const Attention& attention, void* stream = nullptr);
   CallTimer(CallTimer&&) noexcept;
   CallTimer& operator=(CallTimer&&) noexcept;
   ~CallTimer();

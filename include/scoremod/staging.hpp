@@ -17,12 +17,15 @@ class SCOREMOD_API Staging {
   Staging& operator=(Staging&&) noexcept;
   ~Staging();
 
-  /// The arguments with every buffer where the attention wants it. What outputs hold is copied too, so that gaps
-  /// between their elements stay. Throws Error(kEnvironment) when the device has no memory left.
+  /// The arguments with every buffer where the attention wants it, for calls on stream(). What outputs hold is copied
+  /// too, so that gaps between their elements stay. Throws Error(kEnvironment) when the device has no memory left.
   ForwardArgs stage(const ForwardArgs& host);
   BackwardArgs stage(const BackwardArgs& host);
   /// Scratch memory there.
   Buffer workspace(std::size_t bytes);
+  /// CUDA: the cudaStream_t of the calls, one of the library's own for the thread that made the staging. The host's is
+  /// null.
+  void* stream() const;
   /// Waits for the calls made so far.
   void wait();
   /// Waits, and copies every output back into the caller's buffers.

@@ -26,8 +26,8 @@ class HostMemory final : public MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kHost; }
   std::size_t alignment() const override { return 1; }
-  void* allocate(std::size_t bytes) const override { return ::operator new(bytes, kHostAlignment); }
-  void release(void* data) const noexcept override { ::operator delete(data, kHostAlignment); }
+  void* allocate(std::size_t bytes, void*) const override { return ::operator new(bytes, kHostAlignment); }
+  void release(void* data, void*) const noexcept override { ::operator delete(data, kHostAlignment); }
   void copy_in(void* to, const void* host, std::size_t bytes) const override { std::memcpy(to, host, bytes); }
   void copy_out(void* host, const void* from, std::size_t bytes) const override { std::memcpy(host, from, bytes); }
   void wait(void*) const override {}
@@ -46,26 +46,29 @@ class HostMemory final : public MemorySpace {
 
 class HostStopwatch final : public Stopwatch {
  public:
-  explicit HostStopwatch(const MemorySpace& space) : space_(space) {}
+  HostStopwatch(const MemorySpace& space, void* stream) : space_(space), stream_(stream) {}
 
   void start() override {
-    space_.wait(nullptr);
+    space_.wait(stream_);
     start_ = std::chrono::steady_clock::now();
   }
 
   double stop() override {
-    space_.wait(nullptr);
+    space_.wait(stream_);
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
   }
 
  private:
   const MemorySpace& space_;
+  void* stream_;
   std::chrono::steady_clock::time_point start_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stopwatch> MemorySpace::stopwatch() const { return std::make_unique<HostStopwatch>(*this); }
+std::unique_ptr<Stopwatch> MemorySpace::stopwatch(void* stream) const {
+  return std::make_unique<HostStopwatch>(*this, stream);
+}
 
 const MemorySpace& host_memory() {
   static const HostMemory memory;
@@ -91,8 +94,11 @@ DeviceScope::~DeviceScope() {
   }
 }
 
+OwnedMemory::OwnedMemory(const MemorySpace& space, std::size_t bytes, void* stream)
+    : space_(&space), data_(bytes == 0 ? nullptr : space.allocate(bytes, stream)), bytes_(bytes), stream_(stream) {}
+
 OwnedMemory::OwnedMemory(const MemorySpace& space, std::size_t bytes)
-    : space_(&space), data_(bytes == 0 ? nullptr : space.allocate(bytes)), bytes_(bytes) {}
+    : OwnedMemory(space, bytes, bytes == 0 ? nullptr : space.own_stream()) {}
 
 OwnedMemory::OwnedMemory(OwnedMemory&& other) noexcept { *this = std::move(other); }
 
@@ -100,11 +106,12 @@ OwnedMemory& OwnedMemory::operator=(OwnedMemory&& other) noexcept {
   std::swap(space_, other.space_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(stream_, other.stream_);
   return *this;
 }
 
 OwnedMemory::~OwnedMemory() {
-  if (data_ != nullptr) space_->release(data_);
+  if (data_ != nullptr) space_->release(data_, stream_);
 }
 
 }  // namespace scoremod::backend

@@ -37,16 +37,23 @@ class MemorySpace {
   /// Every tensor of a call starts at a multiple of this many bytes, or of its element's size where that is larger.
   virtual std::size_t alignment() const = 0;
 
-  /// At least 64-byte aligned; std::bad_alloc or Error(kEnvironment) when there is not enough.
-  virtual void* allocate(std::size_t bytes) const = 0;
-  virtual void release(void* data) const noexcept = 0;
-  /// Copies wait for everything that was enqueued before them, and return when the bytes are there.
+  /// The stream for what the library enqueues by itself on the calling thread, which disturbs no other stream. Null on
+  /// the host, which ignores streams.
+  virtual void* own_stream() const { return nullptr; }
+  /// At least 64-byte aligned, for what is enqueued on `stream` from now on, and for all others once they have waited
+  /// for it. std::bad_alloc or Error(kEnvironment) when there is not enough.
+  virtual void* allocate(std::size_t bytes, void* stream) const = 0;
+  /// Frees it once what was enqueued on `stream` before is done.
+  virtual void release(void* data, void* stream) const noexcept = 0;
+  /// Copies run on own_stream(), after what was enqueued there before, and return when the bytes are there.
   virtual void copy_in(void* to, const void* host, std::size_t bytes) const = 0;
   virtual void copy_out(void* host, const void* from, std::size_t bytes) const = 0;
   /// Waits for what was enqueued on a stream; null is the default stream.
   virtual void wait(void* stream) const = 0;
-  /// Of work on the default stream. By default it goes by the host's clock, and waits for the stream.
-  virtual std::unique_ptr<Stopwatch> stopwatch() const;
+  /// Whether a stream captures a graph, whose replays may come at any time.
+  virtual bool is_capturing(void*) const { return false; }
+  /// Measures work on a stream. By default it goes by the host's clock, and waits for the stream.
+  virtual std::unique_ptr<Stopwatch> stopwatch(void* stream) const;
 
   /// The ordinal of the device that the calling thread's calls go to; the host has one device, 0.
   virtual int current_device() const = 0;
@@ -88,6 +95,9 @@ class DeviceScope {
 class OwnedMemory {
  public:
   OwnedMemory() = default;
+  /// For what is enqueued on `stream`, which outlives the memory.
+  OwnedMemory(const MemorySpace& space, std::size_t bytes, void* stream);
+  /// For what is enqueued on the space's own stream.
   OwnedMemory(const MemorySpace& space, std::size_t bytes);
   OwnedMemory(OwnedMemory&& other) noexcept;
   OwnedMemory& operator=(OwnedMemory&& other) noexcept;
@@ -100,6 +110,7 @@ class OwnedMemory {
   const MemorySpace* space_ = nullptr;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+  void* stream_ = nullptr;
 };
 
 }  // namespace scoremod::backend

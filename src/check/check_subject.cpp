@@ -34,7 +34,7 @@ double timed_run(const backend::MemorySpace& space, std::size_t workspace_bytes,
   }
   const auto start = std::chrono::steady_clock::now();
   run(scratch);
-  space.wait(nullptr);
+  space.wait(space.own_stream());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   if (workspace) workspace->fetch();
   if (const auto damage = workspace ? workspace->damage() : std::nullopt) {
@@ -49,8 +49,9 @@ void collect_damage(CheckMemory& memory, const char* what, CheckReport& report) 
   }
 }
 
-void run_subject(const Subject& subject, const AttentionProblem& completed, const CallOptions& call,
-                 CheckMemory& memory, CheckReport& report) {
+void run_subject(const Subject& subject, const AttentionProblem& completed, CallOptions call, CheckMemory& memory,
+                 CheckReport& report) {
+  call.stream = subject.memory->own_stream();
   memory.o.expect_output();
   memory.lse.expect_output();
   if (memory.max_logit) memory.max_logit->expect_output();

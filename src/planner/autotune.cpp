@@ -73,7 +73,8 @@ void Autotune::measure() {
   if (task_.direction == backend::Direction::kBackward) write_forward(call, memory);
   backend::CallParameters parameters;
   parameters.scale = problem.effective_scale();
-  const auto stopwatch = memory.stopwatch();
+  parameters.stream = memory.own_stream();
+  const auto stopwatch = memory.stopwatch(parameters.stream);
   for (auto& [considered, plan] : entries_) {
     const OwnedMemory workspace(memory, plan.workspace_bytes());
     const std::span<std::byte> scratch(workspace.data(), workspace.bytes());

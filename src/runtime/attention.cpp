@@ -1,7 +1,10 @@
 #include "scoremod/attention.hpp"
 
+#include <mutex>
 #include <new>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "backend/backend.hpp"
 #include "base/environment.hpp"
@@ -87,6 +90,14 @@ std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProb
   return planned;
 }
 
+/// A captured graph replays at any time, and nobody says when it is destroyed: its plans stay until the process ends.
+void keep_for_replays(std::shared_ptr<const backend::Plan> plan) {
+  static std::mutex mutex;
+  static auto& kept = *new std::set<std::shared_ptr<const backend::Plan>>;
+  const std::lock_guard lock(mutex);
+  kept.insert(std::move(plan));
+}
+
 /// Runs body; the machine's being out of memory becomes the error that it is.
 template <class Body>
 auto with_memory(const char* what, const Body& body) {
@@ -113,10 +124,11 @@ struct Attention::State {
   }
   /// What a call with this workspace runs: its size may have been asked for before there were faster plans.
   template <class Plan>
-  const Plan& plan_for(const std::shared_ptr<const Plan> runtime::RunningPlans::*direction, Buffer workspace) const {
-    const Plan& plan = *(running().*direction);
-    const bool is_too_small = workspace.data != nullptr && workspace.bytes < plan.workspace_bytes();
-    return is_too_small ? *(served.*direction) : plan;
+  const std::shared_ptr<const Plan>& plan_for(const std::shared_ptr<const Plan> runtime::RunningPlans::*direction,
+                                              Buffer workspace) const {
+    const std::shared_ptr<const Plan>& plan = running().*direction;
+    const bool is_too_small = workspace.data != nullptr && workspace.bytes < plan->workspace_bytes();
+    return is_too_small ? served.*direction : plan;
   }
 };
 
@@ -183,11 +195,12 @@ std::size_t Attention::backward_workspace_bytes() const {
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   with_memory("forward", [&] {
     const backend::DeviceScope current(*state_->memory, state_->device);
-    const backend::ForwardPlan& plan = state_->plan_for(&runtime::RunningPlans::forward, workspace);
-    const std::size_t bytes = plan.workspace_bytes();
+    const auto& plan = state_->plan_for(&runtime::RunningPlans::forward, workspace);
+    const std::size_t bytes = plan->workspace_bytes();
     const runtime::ForwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
-    const runtime::Workspace scratch(*state_->memory, workspace, bytes);
-    plan.execute(call.tensors, call.parameters, scratch.span());
+    const runtime::Workspace scratch(*state_->memory, workspace, bytes, args.options.stream);
+    plan->execute(call.tensors, call.parameters, scratch.span());
+    if (state_->memory->is_capturing(args.options.stream)) keep_for_replays(plan);
   });
 }
 
@@ -199,11 +212,12 @@ void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
   }
   with_memory("backward", [&] {
     const backend::DeviceScope current(*state_->memory, state_->device);
-    const backend::BackwardPlan& plan = state_->plan_for(&runtime::RunningPlans::backward, workspace);
-    const std::size_t bytes = plan.workspace_bytes();
+    const auto& plan = state_->plan_for(&runtime::RunningPlans::backward, workspace);
+    const std::size_t bytes = plan->workspace_bytes();
     const runtime::BackwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
-    const runtime::Workspace scratch(*state_->memory, workspace, bytes);
-    plan.execute(call.tensors, call.parameters, scratch.span());
+    const runtime::Workspace scratch(*state_->memory, workspace, bytes, args.options.stream);
+    plan->execute(call.tensors, call.parameters, scratch.span());
+    if (state_->memory->is_capturing(args.options.stream)) keep_for_replays(plan);
   });
 }
 

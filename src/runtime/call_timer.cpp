@@ -5,17 +5,17 @@
 namespace scoremod {
 
 struct CallTimer::State {
-  explicit State(const Attention& attention)
+  State(const Attention& attention, void* stream)
       : space(backend::find_backend(attention.backend()).memory()), device(attention.device()) {
     const backend::DeviceScope current(space, device);
-    stopwatch = space.stopwatch();
+    stopwatch = space.stopwatch(stream);
   }
   const backend::MemorySpace& space;
   int device;
   std::unique_ptr<backend::Stopwatch> stopwatch;
 };
 
-CallTimer::CallTimer(const Attention& attention) : state_(new State(attention)) {}
+CallTimer::CallTimer(const Attention& attention, void* stream) : state_(new State(attention, stream)) {}
 CallTimer::CallTimer(CallTimer&&) noexcept = default;
 CallTimer& CallTimer::operator=(CallTimer&&) noexcept = default;
 CallTimer::~CallTimer() = default;

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/background_thread.hpp"
 #include "base/fail.hpp"
-#include "runtime/background_thread.hpp"
 
 namespace scoremod::runtime {
 namespace {
@@ -39,6 +39,8 @@ Failures& failures() {
   return made;
 }
 
+struct LaterPlanning;
+
 /// Why what served is not replaced, where no plan that was tried may be used.
 std::string refusals_of(const planner::Prepared& prepared) {
   std::string text;
@@ -64,8 +66,8 @@ std::shared_ptr<LaterPlans> LaterPlans::begin(compiler::CompiledProblem problem,
   auto later = std::make_shared<LaterPlans>();
   // The thread's own current device is another.
   options.device = served.target->ordinal;
-  planning_thread().add([waiting = std::weak_ptr(later), problem = std::move(problem), options = std::move(options),
-                         target = *served.target] {
+  BackgroundThread::of_process<LaterPlanning>().add([waiting = std::weak_ptr(later), problem = std::move(problem),
+                                                     options = std::move(options), target = *served.target] {
     if (const auto wanted = waiting.lock()) wanted->plan(problem, options, target);
   });
   return later;

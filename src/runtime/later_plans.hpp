@@ -24,8 +24,8 @@ RunningPlans running_plans(const planner::PlannedProblem& planned);
 /// Plans that are made beside those that serve already.
 class LaterPlans {
  public:
-  /// Has planning_thread() plan the problem as without Request::at_hand, for the device and the context of `served`.
-  /// Nothing more is done once nobody holds what this returns.
+  /// Has a thread of the process plan the problem as without Request::at_hand, for the device and the context of
+  /// `served`. Nothing more is done once nobody holds what this returns.
   static std::shared_ptr<LaterPlans> begin(compiler::CompiledProblem problem, CompileOptions options,
                                            const planner::PlannedProblem& served);
 

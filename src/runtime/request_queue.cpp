@@ -23,6 +23,7 @@ class WorkerMemory {
     if (memory_.bytes() < bytes) {
       memory_ = {};  // first, so that both are not there at once
       memory_ = backend::OwnedMemory(space, bytes);
+      space.wait(space.own_stream());  // calls are enqueued on other streams
     }
     return {memory_.data(), memory_.bytes()};
   }

@@ -11,6 +11,7 @@ namespace scoremod {
 struct Staging::State {
   const backend::MemorySpace& space;
   int device = 0;
+  void* stream = nullptr;  ///< of calls
   /// By the address on the host.
   std::map<const void*, backend::OwnedMemory> copies;
   std::vector<backend::OwnedMemory> workspaces;
@@ -43,16 +44,21 @@ struct Staging::State {
 };
 
 Staging::Staging(const Attention& attention)
-    : state_(new State{backend::find_backend(attention.backend()).memory(), attention.device(), {}, {}, {}}) {}
+    : state_(new State{backend::find_backend(attention.backend()).memory(), attention.device(), nullptr, {}, {}, {}}) {
+  const backend::DeviceScope current(state_->space, state_->device);
+  state_->stream = state_->space.own_stream();
+}
 Staging::Staging(Staging&&) noexcept = default;
 Staging& Staging::operator=(Staging&&) noexcept = default;
 Staging::~Staging() = default;
 
 ForwardArgs Staging::stage(const ForwardArgs& host) {
   const backend::DeviceScope current(state_->space, state_->device);
-  return {state_->in(host.q),      state_->in(host.k),    state_->in(host.v), state_->in(host.operands),
-          state_->out(host.o),     state_->out(host.lse), host.options,       state_->out(host.max_logit),
-          state_->out(host.amax_o)};
+  ForwardArgs staged{state_->in(host.q),      state_->in(host.k),    state_->in(host.v), state_->in(host.operands),
+                     state_->out(host.o),     state_->out(host.lse), host.options,       state_->out(host.max_logit),
+                     state_->out(host.amax_o)};
+  staged.options.stream = state_->stream;
+  return staged;
 }
 
 BackwardArgs Staging::stage(const BackwardArgs& host) {
@@ -72,6 +78,7 @@ BackwardArgs Staging::stage(const BackwardArgs& host) {
   for (const OperandGradient& gradient : host.d_operands) {
     staged.d_operands.push_back({gradient.name, state_->out(gradient.buffer)});
   }
+  staged.options.stream = state_->stream;
   return staged;
 }
 
@@ -82,9 +89,11 @@ Buffer Staging::workspace(std::size_t bytes) {
   return {state_->workspaces.back().data(), bytes};
 }
 
+void* Staging::stream() const { return state_->stream; }
+
 void Staging::wait() {
   const backend::DeviceScope current(state_->space, state_->device);
-  state_->space.wait(nullptr);
+  state_->space.wait(state_->stream);
 }
 
 void Staging::fetch() {

@@ -36,8 +36,8 @@ class TrialRun {
 
   std::vector<OutputError> forward(const backend::ForwardPlan& plan) const {
     const OwnedMemory workspace(memory_, plan.workspace_bytes());
-    plan.execute(call_.forward(), trial_.parameters(), {workspace.data(), workspace.bytes()});
-    memory_.wait(nullptr);
+    plan.execute(call_.forward(), parameters(), {workspace.data(), workspace.bytes()});
+    memory_.wait(memory_.own_stream());
     std::vector<OutputError> errors = judge_forward(trial_.plain_forward());
     if (may_be_right(errors)) replace_wrong(errors, judge_forward(farthest_forward(trial_, operations_)));
     return errors;
@@ -116,8 +116,14 @@ class TrialRun {
     fill(call_.o, TensorRole::kO, truth.o);
     fill(call_.lse, TensorRole::kLse, truth.lse);
     const OwnedMemory workspace(memory_, plan.workspace_bytes());
-    plan.execute(call_.backward(gradients), trial_.parameters(), {workspace.data(), workspace.bytes()});
-    memory_.wait(nullptr);
+    plan.execute(call_.backward(gradients), parameters(), {workspace.data(), workspace.bytes()});
+    memory_.wait(memory_.own_stream());
+  }
+
+  backend::CallParameters parameters() const {
+    backend::CallParameters parameters = trial_.parameters();
+    parameters.stream = memory_.own_stream();
+    return parameters;
   }
 
   void fill(OwnedMemory& memory, TensorRole role, const std::vector<double>& values) const {

@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_cache.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
@@ -109,7 +111,7 @@ std::vector<double> medians_in_turns(const std::vector<std::unique_ptr<Plan>>& p
   std::vector<std::vector<double>> times(plans.size());
   for (int round = -2; round < kRounds; ++round)
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      cuda::DeviceTimer timer;
+      cuda::DeviceTimer timer(cuda::own_stream());
       if (behind_another) plans[i]->execute(tensors, parameters, workspace);
       timer.start();
       plans[i]->execute(tensors, parameters, workspace);
@@ -204,6 +206,7 @@ Call::Call(const AttentionProblem& problem, const ProblemInputs& inputs) {
   forward.operands = backward.operands = operands_;
   backward.d_operands = gradients_;
   parameters.scale = problem.effective_scale();
+  parameters.stream = cuda::own_stream();
 }
 
 void record_time(const Timed& timed, const char* direction, const TileShape& shape, double ms) {

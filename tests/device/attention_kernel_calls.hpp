@@ -11,6 +11,7 @@
 
 #include "scoremod/inputs.hpp"
 
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
 #include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/tile_shape.hpp"

@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
@@ -141,7 +142,7 @@ double median_of(const Plan& plan, const Call& call, std::size_t workspace_bytes
   const auto workspace = cuda::aligned(std::span(static_cast<std::byte*>(memory.data()), memory.bytes()));
   std::vector<double> times;
   for (int i = 0; i <= kRounds; ++i) {
-    cuda::DeviceTimer timer;
+    cuda::DeviceTimer timer(cuda::own_stream());
     timer.start();
     plan.execute(call.backward, call.parameters, workspace);
     const double ms = timer.stop();

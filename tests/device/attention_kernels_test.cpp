@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
 #include "backend/cuda/kernel_cache.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
@@ -87,7 +88,7 @@ class Plans {
       const runtime::ForwardCall call =
           runtime::check_call(problem_, args, workspace, forward_->workspace_bytes(), cuda::cuda_memory());
       forward_->execute(call.tensors, call.parameters, {static_cast<std::byte*>(workspace.data), workspace.bytes});
-      cuda::synchronize();
+      cuda::wait_for_own_stream();
     };
     if (!backward_) return subject;
     subject.backward_workspace_bytes = backward_->workspace_bytes();
@@ -95,7 +96,7 @@ class Plans {
       const runtime::BackwardCall call =
           runtime::check_call(problem_, args, workspace, backward_->workspace_bytes(), cuda::cuda_memory());
       backward_->execute(call.tensors, call.parameters, {static_cast<std::byte*>(workspace.data), workspace.bytes});
-      cuda::synchronize();
+      cuda::wait_for_own_stream();
     };
     return subject;
   }

@@ -6,6 +6,7 @@
 #include "scoremod/inputs.hpp"
 #include "scoremod/zoo.hpp"
 
+#include "backend/cuda/own_stream.hpp"
 #include "backend/reference/interpreter.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
@@ -34,8 +35,8 @@ std::vector<std::vector<std::byte>> run_on_device(const AttentionProblem& proble
     outputs.emplace_back(bytes_of(tensor, problem));
     addresses.push_back(outputs.back().address());
   }
-  kernel->execute(operands, addresses, offsets, nullptr);
-  synchronize();
+  kernel->execute(operands, addresses, offsets, own_stream());
+  wait_for_own_stream();
   std::vector<std::vector<std::byte>> values;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     values.emplace_back(bytes_of(tensors[i], problem));

@@ -9,6 +9,7 @@
 
 #include "scoremod/check.hpp"
 
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
 
 namespace scoremod::test {

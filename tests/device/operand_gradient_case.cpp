@@ -7,6 +7,7 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "check/check_subject.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
@@ -68,7 +69,7 @@ void expect_right_and_same_bits(const OperandGradientCase& test, const compiler:
   subject.forward = [&](const ForwardArgs& args, Buffer workspace) {
     const auto call = runtime::check_call(problem, args, workspace, forward.workspace_bytes(), cuda::cuda_memory());
     forward.execute(call.tensors, call.parameters, bytes(workspace));
-    cuda::synchronize();
+    cuda::wait_for_own_stream();
   };
   subject.backward = [&](const BackwardArgs& args, Buffer workspace) {
     const auto call =
@@ -77,7 +78,7 @@ void expect_right_and_same_bits(const OperandGradientCase& test, const compiler:
     std::vector<std::vector<std::byte>> first;
     for (int i = 0; i < 2; ++i) {
       gradients.execute(call.tensors, call.parameters, bytes(workspace));
-      cuda::synchronize();
+      cuda::wait_for_own_stream();
       if (i == 0) first = bytes_of(args.d_operands);
     }
     EXPECT_EQ(first, bytes_of(args.d_operands));

@@ -6,7 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/operand_gradients.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "base/float16.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/device_cases.hpp"
@@ -49,9 +51,9 @@ double milliseconds(const AttentionProblem& p, OperandGradientCost& cost) {
   tensors.lse = static_cast<const float*>(lse_memory.data());
   tensors.operands = data;
   tensors.d_operands = gradients;
-  const CallParameters parameters{p.effective_scale(), {}, nullptr};
+  const CallParameters parameters{p.effective_scale(), {}, own_stream()};
   std::vector<double> times;
-  DeviceTimer timer;
+  DeviceTimer timer(cuda::own_stream());
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     timer.start();
     pass->execute(tensors, parameters, {static_cast<std::byte*>(workspace.data()), workspace.bytes()});

@@ -29,9 +29,11 @@ class AttentionRun {
   std::size_t sets() const { return sets_.size(); }
   std::size_t workspace_bytes() const;
 
-  /// Runs the call, or enqueues it on the default stream of a device.
+  /// Runs the call, or enqueues it on stream().
   void run(std::size_t set);
   void wait() { sets_.front().staging.wait(); }
+  /// A device's stream for everything that is measured.
+  void* stream() const { return sets_.front().staging.stream(); }
 
   /// What every call reads, in host memory.
   InputBuffers inputs() const;

@@ -39,7 +39,7 @@ class Running {
  public:
   Running(const BenchCase& bench_case, const CompileOptions& options, InputMaker& inputs,
           const MakeReference& make_reference)
-      : run_(bench_case, options, inputs.make(bench_case)), timer_(run_.attention()) {
+      : run_(bench_case, options, inputs.make(bench_case)), timer_(run_.attention(), run_.stream()) {
     own_.call = [this](std::size_t set) { run_.run(set); };
     own_.call(0);
     run_.wait();

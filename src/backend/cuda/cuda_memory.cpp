@@ -6,6 +6,8 @@
 
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/device.hpp"
+#include "backend/cuda/memory_pool.hpp"
+#include "backend/cuda/own_stream.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
 #include "base/timeline.hpp"
@@ -17,6 +19,7 @@ constexpr std::size_t kTensorAlignment = 16;
 
 class EventStopwatch final : public Stopwatch {
  public:
+  explicit EventStopwatch(void* stream) : timer_(stream) {}
   void start() override { timer_.start(); }
   double stop() override { return timer_.stop(); }
 
@@ -62,41 +65,39 @@ class CudaMemory final : public MemorySpace {
   MemoryKind kind() const override { return MemoryKind::kCuda; }
   std::size_t alignment() const override { return kTensorAlignment; }
 
-  void* allocate(std::size_t bytes) const override {
-    void* data = nullptr;
-    const cudaError_t status = SCOREMOD_CUDART(cudaMalloc)(&data, bytes);
-    if (status == cudaErrorMemoryAllocation) {
-      SCOREMOD_CUDART(cudaGetLastError)();  // it would be reported again by the next launch
-      fail_environment("the device has no ", bytes, " bytes of memory left; free some or use a smaller problem");
-    }
-    if (status == cudaErrorStreamCaptureUnsupported) {
-      SCOREMOD_CUDART(cudaGetLastError)();
-      fail_environment("a call that is captured in a CUDA graph was to allocate its workspace: expected one from the ",
-                       "caller of at least ", bytes, " bytes, found none or a smaller one; ask the compiled attention ",
-                       "for the size of its workspace, and give one to each call that is captured");
-    }
-    check_runtime(status, "cudaMalloc");
-    return data;
-  }
+  void* own_stream() const override { return cuda::own_stream(); }
 
-  /// cudaFree waits for the device's work.
-  void release(void* data) const noexcept override { SCOREMOD_CUDART(cudaFree)(data); }
+  void* allocate(std::size_t bytes, void* stream) const override {
+    if (is_capturing(stream)) {
+      fail_environment("CUDA graph capture needs a workspace from the caller: expected one of at least ", bytes,
+                       " bytes, found none or a smaller one; pass one of forward_workspace_bytes() or "
+                       "backward_workspace_bytes() to each call that is captured");
+    }
+    return allocate_device_memory(bytes, stream);
+  }
+  void release(void* data, void* stream) const noexcept override { release_device_memory(data, stream); }
 
   void copy_in(void* to, const void* host, std::size_t bytes) const override {
-    synchronize();
-    check_runtime(SCOREMOD_CUDART(cudaMemcpy)(to, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+    copy(to, host, bytes, cudaMemcpyHostToDevice);
   }
-
   void copy_out(void* host, const void* from, std::size_t bytes) const override {
-    synchronize();
-    check_runtime(SCOREMOD_CUDART(cudaMemcpy)(host, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
+    copy(host, from, bytes, cudaMemcpyDeviceToHost);
   }
 
   void wait(void* stream) const override {
+    const RelaxedCapture relaxed;
     check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   }
 
-  std::unique_ptr<Stopwatch> stopwatch() const override { return std::make_unique<EventStopwatch>(); }
+  bool is_capturing(void* stream) const override {
+    if (stream == nullptr) return false;  // the default stream cannot
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_runtime(SCOREMOD_CUDART(cudaStreamIsCapturing)(static_cast<cudaStream_t>(stream), &status),
+                  "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  std::unique_ptr<Stopwatch> stopwatch(void* stream) const override { return std::make_unique<EventStopwatch>(stream); }
 
   int current_device() const override { return current_device_ordinal(); }
   std::uint64_t context() const override { return current_context(); }
@@ -136,6 +137,14 @@ class CudaMemory final : public MemorySpace {
     }
     known.add(data, device);
     return {};
+  }
+
+ private:
+  static void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    const RelaxedCapture relaxed;
+    const auto stream = static_cast<cudaStream_t>(cuda::own_stream());
+    check_runtime(SCOREMOD_CUDART(cudaMemcpyAsync)(to, from, bytes, kind, stream), "cudaMemcpyAsync");
+    wait_for_own_stream();
   }
 };
 

@@ -8,4 +8,15 @@ namespace scoremod::backend::cuda {
 /// fused attention reads at a time.
 const MemorySpace& cuda_memory();
 
+/// Memory of the current device, for what is enqueued on own_stream().
+class DeviceMemory : public OwnedMemory {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(std::size_t bytes) : OwnedMemory(cuda_memory(), bytes) {}
+
+  void* data() const { return OwnedMemory::data(); }
+  void upload(const void* host, std::size_t bytes) { cuda_memory().copy_in(data(), host, bytes); }
+  void download(void* host, std::size_t bytes) const { cuda_memory().copy_out(host, data(), bytes); }
+};
+
 }  // namespace scoremod::backend::cuda

@@ -2,7 +2,6 @@
 
 #include <map>
 #include <mutex>
-#include <utility>
 
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
@@ -71,34 +70,7 @@ const DeviceProperties& describe_current_device() {
   return properties;
 }
 
-DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
-  if (bytes > 0) check_runtime(SCOREMOD_CUDART(cudaMalloc)(&data_, bytes), "cudaMalloc");
-}
-
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-DeviceMemory::~DeviceMemory() {
-  if (data_ != nullptr) SCOREMOD_CUDART(cudaFree)(data_);
-}
-
-void DeviceMemory::upload(const void* host, std::size_t bytes) {
-  check_runtime(SCOREMOD_CUDART(cudaMemcpy)(data_, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
-}
-
-void DeviceMemory::download(void* host, std::size_t bytes) const {
-  check_runtime(SCOREMOD_CUDART(cudaMemcpy)(host, data_, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy from the device");
-}
-
-void synchronize() { check_runtime(SCOREMOD_CUDART(cudaDeviceSynchronize)(), "cudaDeviceSynchronize"); }
-
-DeviceTimer::DeviceTimer() {
+DeviceTimer::DeviceTimer(void* stream) : stream_(stream) {
   cudaEvent_t begin = nullptr, end = nullptr;
   check_runtime(SCOREMOD_CUDART(cudaEventCreate)(&begin), "cudaEventCreate");
   check_runtime(SCOREMOD_CUDART(cudaEventCreate)(&end), "cudaEventCreate");
@@ -112,12 +84,15 @@ DeviceTimer::~DeviceTimer() {
 }
 
 void DeviceTimer::start() {
-  check_runtime(SCOREMOD_CUDART(cudaEventRecord)(static_cast<cudaEvent_t>(begin_), nullptr), "cudaEventRecord");
+  const RelaxedCapture relaxed;
+  check_runtime(SCOREMOD_CUDART(cudaEventRecord)(static_cast<cudaEvent_t>(begin_), static_cast<cudaStream_t>(stream_)),
+                "cudaEventRecord");
 }
 
 double DeviceTimer::stop() {
+  const RelaxedCapture relaxed;
   const auto end = static_cast<cudaEvent_t>(end_);
-  check_runtime(SCOREMOD_CUDART(cudaEventRecord)(end, nullptr), "cudaEventRecord");
+  check_runtime(SCOREMOD_CUDART(cudaEventRecord)(end, static_cast<cudaStream_t>(stream_)), "cudaEventRecord");
   check_runtime(SCOREMOD_CUDART(cudaEventSynchronize)(end), "cudaEventSynchronize");
   float milliseconds = 0;
   check_runtime(SCOREMOD_CUDART(cudaEventElapsedTime)(&milliseconds, static_cast<cudaEvent_t>(begin_), end),

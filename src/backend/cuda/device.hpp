@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <string>
 
 #include "backend/device_properties.hpp"
@@ -23,32 +22,10 @@ int current_compute_capability();
 /// The properties of the current device, read once for each device. `json` is empty: cuDNN alone writes it.
 const DeviceProperties& describe_current_device();
 
-/// Device memory, freed on destruction.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  explicit DeviceMemory(std::size_t bytes);
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-  ~DeviceMemory();
-
-  void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
-  void upload(const void* host, std::size_t bytes);
-  void download(void* host, std::size_t bytes) const;
-
- private:
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-/// Waits for everything that was enqueued on the current device.
-void synchronize();
-
-/// Measures device time on the default stream between start() and stop().
+/// Measures device time on a stream between start() and stop().
 class DeviceTimer {
  public:
-  DeviceTimer();
+  explicit DeviceTimer(void* stream);
   ~DeviceTimer();
   DeviceTimer(const DeviceTimer&) = delete;
   DeviceTimer& operator=(const DeviceTimer&) = delete;
@@ -57,6 +34,7 @@ class DeviceTimer {
   double stop();
 
  private:
+  void* stream_;
   void* begin_ = nullptr;
   void* end_ = nullptr;
 };

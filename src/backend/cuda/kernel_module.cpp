@@ -2,6 +2,7 @@
 
 #include "backend/cuda/driver_call.hpp"
 #include "backend/cuda/library.hpp"
+#include "backend/cuda/retirement.hpp"
 #include "backend/cuda/runtime_call.hpp"
 #include "base/fail.hpp"
 
@@ -35,16 +36,12 @@ KernelModule::KernelModule(const std::string& image) {
 }
 
 KernelModule::~KernelModule() {
-  // At the end of the process the driver may be gone already, and with it the module: nothing can be done about an
-  // error here, and nothing needs to be.
-  CUcontext previous = nullptr;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  SCOREMOD_CUDART(cudaThreadExchangeStreamCaptureMode)(&mode);
-  if (SCOREMOD_DRIVER(cuCtxPushCurrent)(static_cast<CUcontext>(context_)) == CUDA_SUCCESS) {
-    SCOREMOD_DRIVER(cuModuleUnload)(static_cast<CUmodule>(module_));
+  retire([context = static_cast<CUcontext>(context_), module = static_cast<CUmodule>(module_)] {
+    CUcontext previous = nullptr;
+    if (SCOREMOD_DRIVER(cuCtxPushCurrent)(context) != CUDA_SUCCESS) return;  // it is gone, and with it the module
+    SCOREMOD_DRIVER(cuModuleUnload)(module);
     SCOREMOD_DRIVER(cuCtxPopCurrent)(&previous);
-  }
-  SCOREMOD_CUDART(cudaThreadExchangeStreamCaptureMode)(&mode);
+  });
 }
 
 KernelModule::Kernel KernelModule::kernel(const char* name) const {

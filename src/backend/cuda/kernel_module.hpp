@@ -32,8 +32,8 @@ class KernelArguments {
   std::vector<std::uint64_t> words_;
 };
 
-/// Kernels in the memory of the device that was current when they were loaded. Unloaded on destruction; nothing that
-/// was enqueued or captured may use them then.
+/// Kernels in the memory of the device that was current when they were loaded. After destruction they are unloaded once
+/// the device has done what was enqueued; nothing that was captured may use them then.
 class KernelModule {
  public:
   /// `image` is what compile_kernels() gave. Throws Error(kEnvironment) with the driver's text.

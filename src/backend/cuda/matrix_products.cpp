@@ -1,10 +1,8 @@
 #include "backend/cuda/matrix_products.hpp"
 
-#include <map>
-
-#include "backend/cuda/context.hpp"
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/thread_things.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cuda {
@@ -21,7 +19,6 @@ constexpr int kDefaultAlgorithm = -1;
 
 struct Blas {
   Status (*create)(void** handle);
-  Status (*destroy)(void* handle);
   Status (*set_stream)(void* handle, void* stream);
   Status (*set_workspace)(void* handle, void* workspace, std::size_t bytes);
   Status (*gemm)(void* handle, int transpose_a, int transpose_b, int m, int n, int k, const void* alpha, const void* a,
@@ -43,7 +40,6 @@ const Blas& blas() {
     }
     Blas found{};
     find(found.create, "cublasCreate_v2");
-    find(found.destroy, "cublasDestroy_v2");
     find(found.set_stream, "cublasSetStream_v2");
     find(found.set_workspace, "cublasSetWorkspace_v2");
     find(found.gemm, "cublasGemmStridedBatchedEx");
@@ -57,24 +53,14 @@ void check(Status status, const char* call) {
   if (status != kSuccess) fail_environment(call, ": ", blas().text(status));
 }
 
-/// A thread's handles, one for each CUDA context. Destroyed on the thread that made them.
-struct Handles {
-  std::map<std::uint64_t, void*> by_context;
-  ~Handles() {
-    for (const auto& [context, handle] : by_context) blas().destroy(handle);
+struct BlasHandle {
+  static void* make() {
+    const RelaxedCapture relaxed;
+    void* handle = nullptr;
+    check(blas().create(&handle), "cublasCreate");
+    return handle;
   }
 };
-
-void* thread_handle() {
-  blas();  // before the handles, so that it is there when they are destroyed
-  thread_local Handles handles;
-  void*& handle = handles.by_context[current_context()];
-  if (handle == nullptr) {
-    const RelaxedCapture relaxed;
-    check(blas().create(&handle), "cublasCreate");
-  }
-  return handle;
-}
 
 int data_type(DType dtype) {
   switch (dtype) {
@@ -87,7 +73,8 @@ int data_type(DType dtype) {
 
 }  // namespace
 
-BlasStream::BlasStream(void* stream, void* workspace, std::size_t workspace_bytes) : handle_(thread_handle()) {
+BlasStream::BlasStream(void* stream, void* workspace, std::size_t workspace_bytes)
+    : handle_(thing_of_thread<BlasHandle>()) {
   // In this order: a new stream takes the workspace away.
   check(blas().set_stream(handle_, stream), "cublasSetStream");
   check(blas().set_workspace(handle_, workspace, workspace_bytes), "cublasSetWorkspace");

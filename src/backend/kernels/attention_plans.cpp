@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_module.hpp"
+#include "backend/cuda/own_stream.hpp"
+#include "backend/cuda/retirement.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/operand_kernels.hpp"
@@ -35,6 +37,15 @@ class LoadedKernels {
     }
     find_states();
   }
+
+  /// Calls on other streams may still be running. The states are freed after the modules, whose unloading waits for
+  /// them.
+  ~LoadedKernels() {
+    modules_.clear();
+    if (states_ != nullptr) cuda::retire([states = std::move(states_)]() mutable { states.reset(); });
+  }
+  LoadedKernels(const LoadedKernels&) = delete;
+  LoadedKernels& operator=(const LoadedKernels&) = delete;
 
   std::size_t workspace_bytes() const { return cuda::with_room_to_align(kernels_.workspace_bytes()); }
 
@@ -66,34 +77,21 @@ class LoadedKernels {
   /// Once, where they are the same in every call.
   void find_states() {
     if (kernels_.states_launches().empty()) return;
-    states_.emplace(kernels_.states_bytes());
+    states_ = std::make_shared<OwnedMemory>(cuda::cuda_memory(), kernels_.states_bytes());
     kernels_.set_states(states_->data());
     const ArgumentBytes argument = kernels_.states_arguments();
     for (const KernelLaunch& launch : kernels_.states_launches()) {
       cuda::KernelModule::launch(find(launch.kernel), {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
-                                 launch.parameter(argument), nullptr);
+                                 launch.parameter(argument), cuda::own_stream());
     }
-    cuda::cuda_memory().wait(nullptr);
+    cuda::wait_for_own_stream();
   }
-
-  /// Of the device, for as long as the plan lives.
-  class DeviceBytes {
-   public:
-    explicit DeviceBytes(std::size_t bytes) : data_(cuda::cuda_memory().allocate(bytes)) {}
-    ~DeviceBytes() { cuda::cuda_memory().release(data_); }
-    DeviceBytes(const DeviceBytes&) = delete;
-    DeviceBytes& operator=(const DeviceBytes&) = delete;
-    void* data() const { return data_; }
-
-   private:
-    void* data_;
-  };
 
   std::uint64_t context_ = 0;  ///< that the kernels were loaded in
   Kernels kernels_;
   std::vector<std::unique_ptr<cuda::KernelModule>> modules_;
   std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
-  std::optional<DeviceBytes> states_;
+  std::shared_ptr<const OwnedMemory> states_;
 };
 
 template <class Plan, class Tensors, class Kernels>

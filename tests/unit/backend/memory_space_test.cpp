@@ -12,8 +12,8 @@ class ThreeDevices final : public MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }
   std::size_t alignment() const override { return 1; }
-  void* allocate(std::size_t) const override { return nullptr; }
-  void release(void*) const noexcept override {}
+  void* allocate(std::size_t, void*) const override { return nullptr; }
+  void release(void*, void*) const noexcept override {}
   void copy_in(void*, const void*, std::size_t) const override {}
   void copy_out(void*, const void*, std::size_t) const override {}
   void wait(void*) const override {}

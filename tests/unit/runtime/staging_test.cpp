@@ -19,8 +19,10 @@ class PretendedDevice final : public backend::MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }
   std::size_t alignment() const override { return 16; }
-  void* allocate(std::size_t bytes) const override { return backend::host_memory().allocate(bytes); }
-  void release(void* data) const noexcept override { backend::host_memory().release(data); }
+  void* allocate(std::size_t bytes, void* stream) const override {
+    return backend::host_memory().allocate(bytes, stream);
+  }
+  void release(void* data, void* stream) const noexcept override { backend::host_memory().release(data, stream); }
   void copy_in(void* to, const void* host, std::size_t bytes) const override {
     backend::host_memory().copy_in(to, host, bytes);
   }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/cuda/retirement.hpp"
 #include "backend/cudnn/graph/frontend_graph.hpp"
 #include "backend/cudnn/graph/handle.hpp"
 #include "backend/cudnn/graph/library.hpp"
@@ -46,8 +47,10 @@ class FrontendPlan final : public EnginePlan {
   }
 
   ~FrontendPlan() override {
-    const std::lock_guard lock(construction_turns());
-    graph_.reset();
+    cuda::retire([graph = std::move(graph_)]() mutable {
+      const std::lock_guard lock(construction_turns());
+      graph.reset();
+    });
   }
 
   using EnginePlan::execute;

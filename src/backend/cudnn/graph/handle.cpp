@@ -1,12 +1,10 @@
 #include "backend/cudnn/graph/handle.hpp"
 
-#include <cstdint>
 #include <cudnn.h>
 #include <dlfcn.h>
-#include <map>
 
-#include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_call.hpp"
+#include "backend/cuda/thread_things.hpp"
 #include "backend/cudnn/graph/library.hpp"
 #include "base/fail.hpp"
 #include "base/timeline.hpp"
@@ -21,30 +19,18 @@ Function cudnn_function(const char* name) {
   return reinterpret_cast<Function>(symbol);
 }
 
-using HandlesByContext = std::map<std::uint64_t, cudnnHandle_t>;
-
-/// A thread's handles, one for each CUDA context. Destroyed on the thread that made them.
-struct Handles {
-  HandlesByContext by_context;
-  ~Handles() {
+struct CudnnHandle {
+  static void* make() {
+    // It may be a thread's first call that is being captured.
+    const cuda::RelaxedCapture relaxed;
     const std::lock_guard lock(construction_turns());
-    for (const auto& [context, handle] : by_context) cudnn_function<decltype(&::cudnnDestroy)>("cudnnDestroy")(handle);
+    const TimedStep step("cudnnCreate");
+    cudnnHandle_t handle = nullptr;
+    const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
+    if (status == CUDNN_STATUS_SUCCESS) return handle;
+    fail_environment("cudnnCreate: ", cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
   }
 };
-
-/// The current context's, made where there is none yet.
-void* handle_in(HandlesByContext& handles) {
-  require_library();
-  cudnnHandle_t& handle = handles[cuda::current_context()];
-  if (handle != nullptr) return handle;
-  // It may be a thread's first call that is being captured.
-  const cuda::RelaxedCapture relaxed;
-  const std::lock_guard lock(construction_turns());
-  const TimedStep step("cudnnCreate");
-  const cudnnStatus_t status = cudnn_function<decltype(&::cudnnCreate)>("cudnnCreate")(&handle);
-  if (status == CUDNN_STATUS_SUCCESS) return handle;
-  fail_environment("cudnnCreate: ", cudnn_function<decltype(&::cudnnGetErrorString)>("cudnnGetErrorString")(status));
-}
 
 }  // namespace
 
@@ -54,15 +40,16 @@ std::mutex& construction_turns() {
 }
 
 void* thread_handle() {
-  thread_local Handles handles;
-  return handle_in(handles.by_context);
+  require_library();
+  return cuda::thing_of_thread<CudnnHandle>();
 }
 
 void* builder_handle() {
   static std::mutex mutex;
-  static auto* const by_context = new HandlesByContext;  // lives until the process ends
+  static auto& things = *new cuda::ThreadThings(*new cuda::IdleThings);  // lives until the process ends
+  require_library();
   const std::lock_guard lock(mutex);
-  return handle_in(*by_context);
+  return things.of_current_context(CudnnHandle::make);
 }
 
 void* thread_handle(void* stream) {

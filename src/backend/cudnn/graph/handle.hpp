@@ -9,7 +9,7 @@ namespace scoremod::backend::cudnn {
 /// letting builds run side by side would not be enough. A plan that was built before runs meanwhile.
 std::mutex& construction_turns();
 
-/// The calling thread's cuDNN handle of its current CUDA context: made at first use, destroyed with the thread. One
+/// The calling thread's cuDNN handle of its current CUDA context, which another thread gets when this one ends. One
 /// policy for the whole library: plans never make handles of their own. For execution only.
 void* thread_handle();
 

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 
-namespace scoremod::runtime {
+namespace scoremod {
 
 /// A thread that does jobs that nobody waits for, one after the other. It begins with the first.
 class BackgroundThread {
@@ -24,6 +25,19 @@ class BackgroundThread {
   /// Waits for the job under way, and drops those that have not begun.
   void end();
 
+  /// A thread for the rest of the process. It is never destroyed, since threads may ask for it while the process ends.
+  /// It ends with the process, before the libraries that were loaded before it are unloaded.
+  /// `Purpose` is a type that tells one such thread from another.
+  template <class Purpose>
+  static BackgroundThread& of_process() {
+    static auto& made = *[] {
+      auto* thread = new BackgroundThread;
+      std::atexit([] { of_process<Purpose>().end(); });
+      return thread;
+    }();
+    return made;
+  }
+
  private:
   void work();
 
@@ -34,7 +48,4 @@ class BackgroundThread {
   std::thread thread_;
 };
 
-/// The one of the process for plans. It ends when the process does, before what was loaded before it is unloaded.
-BackgroundThread& planning_thread();
-
-}  // namespace scoremod::runtime
+}  // namespace scoremod

@@ -1,4 +1,4 @@
-#include "runtime/background_thread.hpp"
+#include "base/background_thread.hpp"
 
 #include <atomic>
 #include <latch>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace scoremod::runtime {
+namespace scoremod {
 namespace {
 
 TEST(BackgroundThread, DoesJobsInTurnBesideItsCaller) {
@@ -55,4 +55,4 @@ TEST(BackgroundThread, EndsWithoutAJob) {
 }
 
 }  // namespace
-}  // namespace scoremod::runtime
+}  // namespace scoremod

@@ -1,9 +1,8 @@
-#include "runtime/background_thread.hpp"
+#include "base/background_thread.hpp"
 
-#include <cstdlib>
 #include <utility>
 
-namespace scoremod::runtime {
+namespace scoremod {
 
 BackgroundThread::~BackgroundThread() { end(); }
 
@@ -42,15 +41,4 @@ void BackgroundThread::work() {
   }
 }
 
-BackgroundThread& planning_thread() {
-  // Never destroyed: threads may ask for it while the process ends. Handlers run in the reverse order, so that the
-  // thread has ended before the libraries that were in use before it go.
-  static auto& made = *[] {
-    auto* thread = new BackgroundThread;
-    std::atexit([] { planning_thread().end(); });
-    return thread;
-  }();
-  return made;
-}
-
-}  // namespace scoremod::runtime
+}  // namespace scoremod

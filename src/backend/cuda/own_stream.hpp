@@ -1,0 +1,13 @@
+#pragma once
+
+namespace scoremod::backend::cuda {
+
+/// The calling thread's stream, of the current context, for all that the library enqueues by itself: copies, trials,
+/// measurements. It is a non-blocking one: the default stream would wait for the streams of the whole process, and
+/// would end their captures. Threads have different ones. Throws Error(kEnvironment).
+void* own_stream();
+
+/// Waits for what the calling thread enqueued on it.
+void wait_for_own_stream();
+
+}  // namespace scoremod::backend::cuda
