@@ -1,5 +1,6 @@
 """Score functions as graph callbacks, and their own backward callbacks held to the derived ones."""
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 
 import dense_reference as dense
@@ -195,7 +196,7 @@ def test_one_object_serves_several_threads_at_once():
         ({"score_mod": lambda graph, score, tensors: score.set_data_type("HALF")}, "set_data_type: expected FLOAT, INT32 or BOOLEAN"),
         ({"score_mod": lambda graph, score, tensors: score.set_data_type("INT32")}, "set_data_type: expected float32"),
         ({"score_mod": lambda graph, score, tensors: graph.exp(score, compute_data_type="BFLOAT16")}, "compute_data_type: expected FLOAT"),
-        ({"score_mod": lambda graph, score, tensors: graph.exp(score, compute_data_type="INT32")}, "expected FLOAT for these arguments"),
+        ({"score_mod": lambda graph, score, tensors: graph.exp(score, compute_data_type="INT32")}, "expected FLOAT, or the type of these arguments"),
         ({"score_mod": causal_bias, "trust_bprop": True}, "trust_bprop requires score_mod_bprop"),
         ({"score_mod": lambda graph, score, tensors: graph.tanh(score, alpha=1)}, "graph.tanh"),
         ({"score_mod": lambda graph, score, tensors: graph.gen_index(score, axis=4)}, "expected an axis from 0 to 3"),
@@ -308,6 +309,35 @@ def test_the_whole_vocabulary_runs(every):
 
     truth = dense.in_float64(lambda *x: plain(jnp.float64, *x), Q, K, V)
     dense.assert_close(results, jax.jit(lambda *x: plain(jnp.float32, *x))(Q, K, V), truth)
+
+
+def causal_with_data_types(graph, score, tensors):
+    """The causal callback of cudnn-frontend's own samples, which names the data type of each operation."""
+    row, column = (graph.gen_index(input=score, axis=axis, compute_data_type="INT32").set_data_type("INT32") for axis in (2, 3))
+    keep = graph.cmp_ge(input=row, comparison=column, compute_data_type="BOOLEAN").set_data_type("BOOLEAN")
+    return graph.binary_select(input0=score, input1=float("-inf"), mask=keep, compute_data_type="FLOAT")
+
+
+def test_a_causal_callback_with_data_types():
+    want = flex_attention(Q, K, V, mask_mod=lambda b, h, i, j: i >= j)
+    np.testing.assert_array_equal(fused_attention(Q, K, V, score_mod=causal_with_data_types), want)
+
+
+def test_every_method_takes_the_data_type_of_its_arguments_and_of_its_result():
+    graph = Graph((jnp.int32(0),) * 4)
+    for name in sorted(name for name in vars(Graph) if not name.startswith("_")):
+        parameters = inspect.signature(getattr(Graph, name)).parameters.values()
+        truths = {"logical_and", "logical_or", "logical_not"}
+        given = {each.name: jnp.bool_(True) if name in truths or each.name == "mask" else jnp.float32(0.5) for each in parameters if each.default is each.empty}
+        given = {each: Tensor(value) for each, value in given.items() if each != "self"}
+        given |= {"axis": 2} if name == "gen_index" else {}
+        result = getattr(graph, name)(**given).value
+        of_result = {np.dtype(np.bool_): "BOOLEAN", np.dtype(np.int32): "INT32"}.get(np.dtype(result.dtype), "FLOAT")
+        for data_type in {"FLOAT", of_result}:
+            np.testing.assert_array_equal(getattr(graph, name)(**given, compute_data_type=data_type).value, result, err_msg=name)
+        if name not in truths | {"gen_index"}:
+            with pytest.raises(scoremod.InvalidArgumentError, match=f"graph.{name}: compute_data_type: expected FLOAT"):
+                getattr(graph, name)(**given, compute_data_type="INT32")
 
 
 def test_every_method_is_tried_here():

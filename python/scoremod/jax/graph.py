@@ -154,7 +154,7 @@ _WITH_BACKWARD = ("relu", "leaky_relu", "tanh", "sigmoid", "elu", "gelu", "gelu_
 
 class Graph:
     """What a callback builds on. Arguments are tensors of the graph, or numbers. Every method also takes a name, which means nothing here, and
-    compute_data_type, which may be FLOAT, or that of the arguments."""
+    compute_data_type, which may be FLOAT, or that of the arguments or of the result."""
 
     def __init__(self, indices):
         self._indices = indices
@@ -170,16 +170,20 @@ class Graph:
         given = {"input0": input0, "input1": input1, "mask": mask}
         values = {each: _tensor("binary_select", each, tensor).value for each, tensor in given.items()}
         chosen, other = _alike(values["input0"], values["input1"])
-        return Tensor(jnp.where(values["mask"], chosen, other))
+        result = Tensor(jnp.where(values["mask"], chosen, other))
+        _check_compute_type("binary_select", compute_data_type, [Tensor(chosen), Tensor(other)], result)
+        return result
 
 
-def _check_compute_type(name, data_type, tensors):
-    """Operations are computed in float32, of integers and truth values as those."""
+def _check_compute_type(name, data_type, tensors, result):
+    """Operations are computed in float32, of integers and truth values as those. The result's type says no more: a comparison gives truth values."""
     if data_type is None:
         return
     kind = _kind(f"graph.{name}: compute_data_type", data_type)
-    if kind != np.float32 and any(np.dtype(tensor.value.dtype) != kind for tensor in tensors):
-        raise InvalidArgumentError(f"graph.{name}: compute_data_type: expected FLOAT for these arguments, found {data_type!r}")
+    if kind not in (np.float32, np.dtype(result.value.dtype)) and any(np.dtype(tensor.value.dtype) != kind for tensor in tensors):
+        raise InvalidArgumentError(
+            f"graph.{name}: compute_data_type: expected FLOAT, or the type of these arguments or of the result, {result.value.dtype}; found {data_type!r}"
+        )
 
 
 def _add_method(name, arguments, function, options=()):
@@ -195,14 +199,15 @@ def _add_method(name, arguments, function, options=()):
         except TypeError as error:
             raise WrongTypeError(f"graph.{name}{signature}: {error}") from None
         tensors = [_tensor(name, each, given[each]) for each in arguments]
-        _check_compute_type(name, given.get("compute_data_type"), tensors)
         chosen = {each: given[each] for each in options if given.get(each) is not None}
         values = [tensor.value for tensor in tensors]
         try:
-            return Tensor(function(*values, **chosen))
+            result = Tensor(function(*values, **chosen))
         except TypeError as error:
             found = ", ".join(f"{each} of {jnp.asarray(value).dtype}" for each, value in zip(arguments, values))
             raise WrongTypeError(f"graph.{name}: found {found}, which it can't be computed of: {error}") from None
+        _check_compute_type(name, given.get("compute_data_type"), tensors, result)
+        return result
 
     method.__name__, method.__signature__ = name, signature
     setattr(Graph, name, method)
