@@ -120,6 +120,11 @@ def test_a_wrong_backward_with_a_renamed_tensor_is_refused_under_jit():
     [
         # A causal mask by a finite number: its keys have no weight.
         (causal_bias, lambda graph, dscore, tensors: dscore),
+        # The same by the number that is usual in float16.
+        (
+            lambda graph, score, tensors: causal_bias(graph, score, tensors | {"low": Tensor(jnp.float32(-1e4))}),
+            lambda graph, dscore, tensors: dscore,
+        ),
         # Infinite in both at every score: the derivative of the square root of 0.
         (
             lambda graph, score, tensors: graph.add(score, graph.sqrt(graph.mul(score, tensors["zero"]))),
@@ -136,6 +141,13 @@ def test_a_right_backward_where_numbers_have_no_end(score_mod, bprop):
     fused_attention(
         Q, K, V, score_mod=score_mod, score_mod_tensors=tensors, score_mod_bprop=bprop, score_mod_bprop_tensors=tensors
     )  # fmt: skip
+
+
+def test_a_large_negative_score_that_varies_is_compared():
+    """Only a constant stands for a mask."""
+    score_mod = lambda graph, score, tensors: graph.sub(graph.mul(score, 2.0), 5000.0)  # noqa: E731
+    with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
+        fused_attention(Q, K, V, score_mod=score_mod, score_mod_bprop=lambda graph, dscore, tensors: dscore)
 
 
 def test_a_comparison_is_made_once_for_equal_callbacks(monkeypatch):

@@ -1,6 +1,8 @@
 """Score functions with derivatives of their own: jax.custom_jvp, jax.custom_vjp, stop_gradient, and callbacks whose backward is trusted. All
 against the same functions in dense attention, which JAX differentiates."""
 
+import contextlib
+
 import dense_reference as dense
 import jax
 import jax.numpy as jnp
@@ -109,10 +111,95 @@ def test_a_trusted_backward_runs(backend):
     assert found[1] == 0  # by a tensor the derivative stays that of score_mod
 
 
-def test_without_trust_it_is_compared_and_with_it_must_be_linear():
+def test_without_trust_it_is_compared():
     tensors = {"score_mod_tensors": {"scale": 3.0}, "score_mod_bprop_tensors": {"scale": 3.0}}
     with pytest.raises(scoremod.InvalidArgumentError, match="expected the derivative of score_mod"):
         fused_attention(Q, K, V, score_mod=step, score_mod_bprop=straight_through, **tensors)
-    limited = lambda graph, dscore, tensors: graph.min(dscore, 0.5)  # noqa: E731
-    with pytest.raises(scoremod.InvalidArgumentError, match="expected a multiple of its argument"):
-        fused_attention(Q, K, V, score_mod=step, score_mod_bprop=limited, trust_bprop=True, **tensors)
+
+
+def limited(graph, dscore, tensors):
+    return graph.mul(graph.max(graph.min(dscore, 0.02), -0.02), tensors["factor"])
+
+
+@jax.custom_vjp
+def with_limited_gradient(x):
+    return x * 2
+
+
+with_limited_gradient.defvjp(lambda x: (x * 2, None), lambda _, g: (jnp.clip(g, -0.02, 0.02),))
+
+
+def doubled(graph, score, tensors):
+    return graph.mul(score, tensors["factor"])
+
+
+def limited_loss(attention, q, factor):
+    return (attention(q, factor) * W).sum()
+
+
+NOT_LINEAR = {
+    "a callback": lambda q, factor, **options: fused_attention(
+        q, K, V, score_mod=doubled, score_mod_bprop=limited, score_mod_tensors={"factor": factor}, score_mod_bprop_tensors={"factor": jnp.ones(())},
+        trust_bprop=True, **options,
+    ),
+    "a function": lambda q, factor, **options: flex_attention(q, K, V, lambda s, *_: with_limited_gradient(s) * (factor / 2), **options),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_a_backward_that_is_not_linear_runs_on_xla_alone(name):
+    """A program's derivative is a factor: taken at one gradient, one that limits its argument would limit nothing."""
+    attention = NOT_LINEAR[name]
+    with pytest.raises(scoremod.UnsupportedError, match='is not known to be a multiple of the gradient.*backend="xla"'):
+        attention(Q, jnp.float32(2))
+
+    def dense_attention(q, factor):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, K) / np.sqrt(D)
+        p = jax.nn.softmax(with_limited_gradient(scores), axis=-1)
+        return jnp.einsum("bhqk,bkhd->bqhd", p, V)
+
+    want = jax.grad(lambda q: (dense_attention(q, 2) * W).sum())(Q)
+    unlimited = jax.grad(lambda q: (dense.attention(q, K, V, lambda s, *_: 2 * s) * W).sum())(Q)
+    assert np.abs(want - unlimited).max() > 1e-2
+    for options in ({"backend": "xla"}, {"fallback": "xla"}):
+        found = jax.jit(jax.grad(lambda q, options=options: limited_loss(lambda *x: attention(*x, **options), q, jnp.float32(2))))(Q)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tensors_gradient_is_derived_beside_a_backward_that_is_not_linear():
+    run = lambda bprop: jax.grad(  # noqa: E731
+        lambda factor: (
+            fused_attention(
+                Q, K, V, score_mod=doubled, score_mod_tensors={"factor": factor}, backend="xla",
+                **({"score_mod_bprop": limited, "score_mod_bprop_tensors": {"factor": 1.0}, "trust_bprop": True} if bprop else {}),
+            )
+            * W
+        ).sum()
+    )(jnp.float32(2))  # fmt: skip
+    np.testing.assert_allclose(run(True), run(False), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "linear"),
+    [
+        (lambda x, g: jnp.where(x > 0, g, 0.0), True),
+        (lambda x, g: jnp.where(x > 0, g, 0.5), False),
+        (lambda x, g: jnp.where(g > 0, g, 0.0), False),
+        (lambda x, g: g / (1 + x * x) - 2 * g, True),
+        (lambda x, g: x / g, False),
+        (lambda x, g: g + x, False),
+        (lambda x, g: g * g, False),
+        (lambda x, g: jax.lax.cond(x > 0, lambda g: 2 * g, lambda g: jnp.zeros_like(g), g), True),
+        (lambda x, g: jax.lax.cond(x > 0, lambda g: 2 * g, lambda g: jnp.ones_like(g), g), False),
+        (lambda x, g: jax.nn.relu(x) * g.astype(jnp.float16).astype(jnp.float32), True),
+        (lambda x, g: jnp.clip(g, -1, 1), False),
+        (lambda x, g: x, False),
+        (lambda x, g: jnp.zeros_like(x), True),
+    ],
+)
+def test_which_rules_are_linear(rule, linear):
+    function = jax.custom_vjp(lambda x: x + 1)
+    function.defvjp(lambda x: (x + 1, x), lambda x, g: (rule(x, g),))
+    call = lambda: flex_attention(Q, K, V, lambda s, *_: function(s))  # noqa: E731
+    with contextlib.nullcontext() if linear else pytest.raises(scoremod.UnsupportedError, match="is not known to be a multiple of the gradient"):
+        call()

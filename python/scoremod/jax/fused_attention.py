@@ -1,9 +1,11 @@
 """fused_attention: the score function as a callback that builds on a graph."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from scoremod.errors import InvalidArgumentError, WrongTypeError
 from scoremod.jax.api import flex_attention
@@ -11,6 +13,8 @@ from scoremod.jax.arrays import known_array
 from scoremod.jax.arrays import tensors as arrays_of
 from scoremod.jax.graph import Graph
 from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward, element
+from scoremod.jax.jaxprs import without_arrays
+from scoremod.jax.linear_rules import is_multiple_of_first
 from scoremod.program import AXES
 from scoremod.sizes import sizes_of
 
@@ -37,8 +41,8 @@ def fused_attention(
         derived from score_mod. If given, it is compared with the derived one at random scores, and one that differs is refused; unless
         a tensor of it is traced by JAX and no tensor of score_mod, for then nobody knows what it holds.
         It is called after score_mod on the same graph, so it may use tensors that score_mod made.
-    trust_bprop: takes score_mod_bprop for the derivative by the score whatever score_mod computes, as for a straight-through gradient. It must
-        be a multiple of dscore. Gradients of the tensors are derived from score_mod as without.
+    trust_bprop: takes score_mod_bprop for the derivative by the score whatever score_mod computes, as for a straight-through gradient. One that is
+        no multiple of dscore, such as one that clips it, runs on backend="xla" alone. Gradients of the tensors are derived from score_mod as without.
     options: flex_attention's scale, return_lse, deterministic, dropout, backends and so on.
     """
     query, key, value = arrays_of(query, key, value)
@@ -63,7 +67,8 @@ def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=Non
             name: next((other for other, array in (score_mod_tensors or {}).items() if array is value), None)
             for name, value in (score_mod_bprop_tensors or {}).items()
         }
-        check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes, trust=trust_bprop)
+        if not trust_bprop:
+            check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes)
 
     # Arrays, scalars too, are captured: their values are no part of the program.
     captured = {name: jnp.asarray(array) for name, array in tensors.items()}
@@ -76,8 +81,11 @@ def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=Non
             graph = Graph(indices)
             value = call_back(score_mod, "score_mod", jax.lax.stop_gradient(score), elements, indices, graph)
             given = {name: element(jnp.asarray(array), indices) for name, array in bprop_tensors.items()}
-            slope = call_back(score_mod_bprop, "score_mod_bprop", jnp.ones_like(score), given, indices, graph)
-            return _with_slope(value, slope, score)
+            backward = functools.partial(call_back, score_mod_bprop, "score_mod_bprop", elements=given, indices=indices, graph=graph)
+            jaxpr = jax.make_jaxpr(lambda d_score: backward(score=d_score))(score)
+            if is_multiple_of_first(jaxpr):
+                return _with_slope(value, core.jaxpr_as_fun(jaxpr)(jnp.ones_like(score))[0], score)
+            return _with_backward(without_arrays(jaxpr), value, score, jaxpr.consts)
 
     return modifier
 
@@ -93,6 +101,20 @@ def _slope_rule(primals, tangents):
     value, slope, _ = primals
     d_value, _, d_score = tangents
     return value, d_value + slope * d_score
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _with_backward(jaxpr, value, score, arrays):
+    """value, and beside its own derivative what the jaxpr of a backward callback, which captures the arrays, makes of the gradient by the score."""
+    return value
+
+
+def _backward_rule(jaxpr, arrays, upstream):
+    (d_score,) = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, arrays))(upstream)
+    return upstream, d_score, None
+
+
+_with_backward.defvjp(lambda jaxpr, value, score, arrays: (value, arrays), _backward_rule)
 
 
 def _check_arguments(score_mod, score_mod_bprop, tensors, bprop_tensors):

@@ -10,33 +10,45 @@ import numpy as np
 from jax.extend import core
 
 from scoremod.jax.jaxprs import called_jaxpr
-from scoremod.jax.values import Equation
+from scoremod.jax.linear_rules import is_multiple_of_first
+from scoremod.jax.values import Equation, literal
+
+_FLOAT = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+
+_NO_SCALARS = "has a derivative rule of its own, and arguments or results that are no float32 scalars"
+_NOT_LINEAR = "has a derivative rule of its own that is not known to be a multiple of the gradient that it is given, and a program's derivative is"
 
 
 def with_own_derivative(tracer, equation, inputs, results, where, debug_info):
-    """Gives the result of such a call its node; False where it has arrays among its arguments or results, or several results."""
+    """Gives the result of such a call its node. The reason why not where it has arrays among its arguments or results, several results, or a rule
+    that is not linear; None where it has the node."""
     alone = [*inputs, *results]
     if len(results) != 1 or any(value.shape != () for value in alone) or results[0].dtype != np.float32:
-        return False
+        return _NO_SCALARS
     varied = tuple(i for i, value in enumerate(inputs) if value.dtype is not None and jnp.issubdtype(value.dtype, jnp.floating))
     if any(inputs[i].dtype != np.float32 for i in varied):
-        return False
+        return _NO_SCALARS
     value = tracer.node_of(tracer.values_inside(called_jaxpr(equation), inputs, where)[0])
-    slopes = tracer.values_inside(_derivatives(equation, varied, debug_info), inputs, where)
+    gradient = _gradient(equation, varied, debug_info)
+    if not is_multiple_of_first(gradient):
+        return _NOT_LINEAR
+    slopes = tracer.values_inside(gradient, [literal(np.float32(1), _FLOAT), *inputs], where)
     if value is None:
-        return False
+        return _NO_SCALARS
     builder, total = tracer.builder, None
     for i, slope in zip(varied, slopes):
         slope, argument = tracer.node_of(slope), tracer.node_of(inputs[i])
         if None in (slope, argument):
-            return False
+            return _NO_SCALARS
         if builder.constant_value(slope) == 0:
             continue
         one = builder.constant_value(slope) == 1
         term = argument if one else builder.op("mul", stopped(builder, slope), argument)
         total = term if total is None else builder.op("add", total, term)
     results[0].node = builder.op("surrogate", value, builder.constant(0, "f32") if total is None else total)
-    return True
+    return None
 
 
 def stopped(builder, node):
@@ -46,9 +58,16 @@ def stopped(builder, node):
     return builder.op("surrogate", node, builder.constant(0, "f32"))
 
 
-def _derivatives(equation, varied, debug_info):
-    """The jaxpr of the rule's derivatives with respect to those arguments."""
+def _gradient(equation, varied, debug_info):
+    """The jaxpr of what the rule gives those arguments. Its own first argument is the gradient that the rule is given, the equation's come after."""
     step = Equation(equation, (), debug_info)
     place = next(i for i, variable in enumerate(equation.outvars) if not isinstance(variable, core.DropVar))
-    gradient = jax.grad(lambda *arguments: step.run(arguments)[place], argnums=varied)
-    return jax.make_jaxpr(gradient)(*(jax.ShapeDtypeStruct((), variable.aval.dtype) for variable in equation.invars))
+
+    def gradient(upstream, *arguments):
+        def of_varied(*chosen):
+            given = dict(zip(varied, chosen))
+            return step.run([given.get(i, each) for i, each in enumerate(arguments)])[place]
+
+        return jax.vjp(of_varied, *(arguments[i] for i in varied))[1](upstream)
+
+    return jax.make_jaxpr(gradient)(_FLOAT, *(jax.ShapeDtypeStruct((), variable.aval.dtype) for variable in equation.invars))

@@ -231,8 +231,9 @@ class Tracer:
         custom = has_custom_rule(equation) and not self._only_values
         if custom and not (is_library_rule(equation) and body_has_rules_derivative(equation)):
             if any("score" in value.deps for value in inputs):
-                if not with_own_derivative(self, equation, inputs, results, where, self._debug_info):
-                    self._refuse(equation, where, "has a derivative rule of its own, and arguments or results that are no float32 scalars")
+                why_not = with_own_derivative(self, equation, inputs, results, where, self._debug_info)
+                if why_not is not None:
+                    self._refuse(equation, where, why_not)
             return results
         return self.run_inside(jaxpr, inputs, where)
 
