@@ -100,7 +100,7 @@ def test_faults_would_be_seen():
     q, k, v, _ = draw()
     sink = jnp.asarray(SINK, jnp.float32)
     o = attend(q, k, v, sink)[0]
-    for other in (attend(q, k, v, None)[0], attend(q, k, v, sink, lengths=(LENGTHS[0], LENGTHS[1] - 1))[0]):
+    for other in (attend(q, k, v, None)[0], attend(q, k, v, sink, lengths=(LENGTHS[0], np.maximum(LENGTHS[1] - 1, 0)))[0]):
         assert np.linalg.norm(o - other) > 0.05 * np.linalg.norm(o)
 
 
@@ -110,6 +110,10 @@ def test_faults_would_be_seen():
         (dict(lengths=np.ones(3, np.float32)), "lengths: expected an integer array"),
         (dict(lengths=np.ones(2, np.int32)), "lengths: expected an integer array of shape \\(3,\\)"),
         (dict(lengths=(None, np.ones((3, 1), np.int32))), "found int32 of shape \\(3, 1\\)"),
+        (dict(lengths=np.array([1, 2, 100])), "lengths: expected a number from 0 to .*, the positions there are, for batch 2; found 100"),
+        (dict(lengths=jnp.array([1, -3, 2])), "lengths: expected a number from 0 to .* for batch 1; found -3"),
+        (dict(lengths=([1, 2, 100], None)), "lengths: expected a number from 0 to .* for batch 2; found 100"),
+        (dict(lengths=np.array([1, 2**32, 2])), "lengths: expected a number from 0 to .* for batch 1; found 4294967296"),
         (dict(sink=jnp.ones(3)), "sink: expected a float array of shape \\(4,\\)"),
         (dict(sink=jnp.ones(4, jnp.int32)), "sink: expected a float array"),
     ],

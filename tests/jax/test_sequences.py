@@ -180,6 +180,8 @@ def test_faults_would_be_seen():
         (dict(layout="THD", q_offsets=np.array([0.0, 5])), "q_offsets: expected an integer array"),
         (dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS[1:]), "kv_offsets: expected as many as q_offsets, 5, found 4"),
         (dict(layout="THD", q_offsets=Q_OFFSETS, page_table=TABLE_K), "page_table: expected no q_offsets"),
+        (dict(layout="THD", q_offsets=Q_OFFSETS + 2**32, kv_offsets=KV_OFFSETS), "q_offsets: expected integers from .* found 4294967296"),
+        (dict(layout="THD", q_offsets=Q_OFFSETS, kv_offsets=KV_OFFSETS, lengths=np.array([3, 2, 8, 0])), "lengths: expected a number from 0 to 7, .* batch 2; found 8"),
     ],
 )
 def test_mistakes(options, message):
@@ -195,6 +197,12 @@ def test_mistakes(options, message):
         (dict(page_table=TABLE_K[:2], lengths=CACHED), "with batch 3, found int64 of shape \\(2, 4\\)|with batch 3, found int32 of shape \\(2, 4\\)"),
         (dict(page_table=TABLE_K.astype(float), lengths=CACHED), "page_table: expected an integer array"),
         (dict(page_table=[TABLE_K] * 3, lengths=CACHED), "expected one table or a pair"),
+        (dict(page_table=TABLE_K, lengths=np.array([7, 0, 13])), "lengths: expected a number from 0 to 12, .* batch 2; found 13"),
+        (dict(page_table=TABLE_K, lengths=np.array([-1, 0, 4])), "lengths: expected a number from 0 to 12, .* batch 0; found -1"),
+        (dict(page_table=TABLE_K, lengths=CACHED.astype(np.int64) + 2**32), "lengths: expected a number from 0 to 12, .* found 4294967303"),
+        (dict(page_table=TABLE_K, lengths=np.array([10, 0, 4])), r"page_table: expected blocks from 0 to 10, found -1 at \[0, 3\], which holds keys below .* of 10"),
+        (dict(page_table=(TABLE_K, TABLE_V), lengths=np.array([7, 1, 4])), r"page_table: expected blocks from 0 to 10, found 77 at \[1, 0\]"),
+        (dict(page_table=(TABLE_K, TABLE_V + 2**32), lengths=CACHED), r"page_table: expected blocks from 0 to 10, found 4294967297 at \[0, 0\]"),
     ],
 )
 def test_mistakes_of_tables(options, message):
@@ -215,3 +223,50 @@ def test_what_is_empty_is_what_rows_without_keys_are(shape_q, shape_kv):
     np.testing.assert_array_equal(sunk, np.ones(sunk.shape))
     with pytest.raises(scoremod.InvalidArgumentError, match="multiple of key's 0" if shape_q[2] else "found"):
         flex_attention(jnp.ones((2, 3, 4, 8)), jnp.ones((2, 5, 0, 8)), jnp.ones((2, 5, 0, 8)))
+
+
+BAD_TABLE = TABLE_K.copy()
+BAD_TABLE[0, 1] = BLOCKS + 1
+
+
+@pytest.mark.parametrize("mode", ["alone", "jax.grad", "jax.vjp in a loss"])
+def test_wrong_blocks_are_refused_under_gradients_too(mode):
+    q, k, v = paged_tensors()
+    call = lambda q: flex_attention(q, k, v, page_table=BAD_TABLE, lengths=CACHED).sum()  # noqa: E731
+    run = {"alone": call, "jax.grad": jax.grad(call), "jax.vjp in a loss": lambda q: jax.vjp(call, q)[1](1.0)}[mode]
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"page_table: expected blocks from 0 to 10, found 12 at \[0, 1\]"):
+        run(q)
+
+
+@pytest.mark.parametrize("table, lengths", [(BAD_TABLE, CACHED), (TABLE_K, CACHED + 100), (TABLE_K, CACHED - 100)])
+def test_on_the_cpu_traced_blocks_and_lengths_are_refused_at_the_call(table, lengths):
+    q, k, v = paged_tensors()
+    run = jax.jit(lambda table, lengths: flex_attention(q, k, v, page_table=table, lengths=lengths, backend="cpu"))
+    run(TABLE_K, CACHED)
+    with pytest.raises(Exception, match="INVALID_ARGUMENT.*(expected blocks from 0 to 10, found 12|expected lengths|expected a length)"):
+        jax.block_until_ready(run(table, lengths))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "xla"])
+def test_gathered_sequences_end_before_a_block_that_is_not_there(backend):
+    """No other sequence's keys are read: the results are those of a shorter sequence."""
+    q, k, v = paged_tensors()
+    shorter = np.array([BLOCK, 0, 4])
+
+    def results(q, k, v, table, lengths):
+        attend = lambda *x: flex_attention(*x, page_table=table, lengths=lengths, backend=backend)  # noqa: E731
+        return jax.value_and_grad(lambda *x: (attend(*x) ** 2).sum(), argnums=(0, 1, 2))(q, k, v)
+
+    found, want = jax.jit(results)(q, k, v, BAD_TABLE, CACHED), jax.jit(results)(q, k, v, TABLE_K, shorter)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mapped_block_that_is_not_there_stays_one():
+    """With a pool for each mapped call, it would be a block of the next call's pool."""
+    q, k, v = paged_tensors()
+    run = jax.jit(jax.vmap(lambda q, k, v, table: flex_attention(q, k, v, page_table=table, lengths=CACHED, backend="cpu")))
+    both = [jnp.stack([x, x]) for x in (q, k, v)]
+    run(*both, np.stack([TABLE_K, TABLE_K]))
+    with pytest.raises(Exception, match="INVALID_ARGUMENT.*expected blocks from 0 to 21, found -1"):
+        jax.block_until_ready(run(*both, np.stack([BAD_TABLE, TABLE_K])))

@@ -138,7 +138,16 @@ def flex_attention(
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
-    """Where sequences lie, if not as the layout says: Sequences, Pages or None."""
+    """Where sequences lie, if not as the layout says: Sequences, Pages or None. Lengths are checked, too."""
+    placed = _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
+    if lengths is not None:
+        sizes = sizes_of(layout, query, key, value, may_be_empty=True) if placed is None else None
+        batch, most = (placed.batch, placed.most()) if sizes is None else (sizes.batch, (sizes.seq_q, sizes.seq_kv))
+        checked_lengths(lengths, batch, most)
+    return placed
+
+
+def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
     ragged = q_offsets is not None or kv_offsets is not None
     if max_length is not None and not ragged:
         raise InvalidArgumentError("max_length: expected q_offsets beside it, found none; other tensors have their sequences' length")
@@ -238,11 +247,10 @@ def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
     """The mask_mod that keeps indices below the lengths. keys_too: those of the keys as well."""
     if lengths is None:
         return mask_mod
-    if not keys_too:
+    if isinstance(placed, Pages):
         of_queries = lengths[0] if isinstance(lengths, (tuple, list)) else None
-        checked_lengths(lengths, query.shape[layout.index("B")])
-        lengths = (of_queries, None)
-    return bounded(mask_mod, lengths, placed.batch if isinstance(placed, Sequences) else query.shape[layout.index("B")])
+        lengths = (of_queries, placed.gathered_lengths() if keys_too else None)
+    return bounded(mask_mod, lengths, query.shape[layout.index("B")] if placed is None else placed.batch)
 
 
 def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, backend, backends, fallback):

@@ -48,6 +48,15 @@ def known_array(name, value):
     return array.astype(np.int32) if array.dtype in _WIDE_INTEGERS else array
 
 
+def host_numbers(value):
+    """The numbers of what the host has, as a NumPy array; None for an array that is traced, or that lies on a device, which would be waited for."""
+    if isinstance(value, jax.core.Tracer):
+        return None
+    if isinstance(value, jax.Array) and not (value.is_fully_addressable and all(device.platform == "cpu" for device in value.devices())):
+        return None
+    return np.asarray(value)
+
+
 def jax_array(name, value):
     """known_array() as a JAX array."""
     return jnp.asarray(known_array(name, value))

@@ -13,7 +13,7 @@ from scoremod.jax.attention_primitives import backward, forward
 from scoremod.jax.float8 import gradient_of_numbers, gradients_of_arrays, refuse_lse_gradient, split_gradient_factors
 from scoremod.jax.kept_results import named_results
 from scoremod.jax.reverse_mode import reverse_mode_only
-from scoremod.jax.sequences import gathered
+from scoremod.jax.sequences import gathered, gathered_lengths
 
 
 def attend(call, q, k, v, operands, *, with_lse):
@@ -51,8 +51,9 @@ def paged_attention(call, with_lse, q, k, v, operands):
 def _gathered_attention(call, with_lse, q, k, v, operands):
     count = len(call.program.operands)
     tables, lengths = operands[count : count + 2], operands[count + 2]
+    lengths = gathered_lengths((k, v), tables, lengths, call.layout)
     k, v = (gathered(pool, table, lengths, call.layout) for pool, table in zip((k, v), tables))
-    results = attend(call._replace(place=None), q, k, v, (*operands[:count], *operands[count + 2 :]), with_lse=with_lse)
+    results = attend(call._replace(place=None), q, k, v, (*operands[:count], lengths, *operands[count + 3 :]), with_lse=with_lse)
     return results if isinstance(results, tuple) else (results,)
 
 

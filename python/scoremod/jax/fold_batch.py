@@ -144,7 +144,8 @@ class _Fold:
             number = 1 if name == "page_table_k" else 2
             if not self._shares_pool():
                 blocks = _shape_of_one(self._qkv[number], self._dims[number]).shape[self.axis]
-                array = jnp.clip(array, 0, blocks - 1) + first[:, None, None] * blocks
+                # A number of no block stays one, where it would become another call's block.
+                array = jnp.where((array >= 0) & (array < blocks), array + first[:, None, None] * blocks, -1)
         return array.reshape(-1, *array.shape[2:])
 
     def _operand(self, decl, array, dim, mapped):

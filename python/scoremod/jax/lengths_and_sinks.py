@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.arrays import array_of
+from scoremod.jax.arrays import array_of, host_numbers
 
 
 def bounded(mask_mod, lengths, batch):
@@ -23,26 +24,34 @@ def bounded(mask_mod, lengths, batch):
     return mask_mod if of_queries is None and of_keys is None else bounded_mask
 
 
-def checked_lengths(lengths, batch):
-    """(lengths of queries, of keys) as arrays, or None."""
+def checked_lengths(lengths, batch, most=(None, None)):
+    """(lengths of queries, of keys) as arrays, or None. most: how many queries and keys there are, a number or one for each batch, to which lengths
+    that the host knows are held; None where that is not known."""
     pair = lengths if isinstance(lengths, (tuple, list)) else (None, lengths)
     if len(pair) != 2:
         raise InvalidArgumentError(f"lengths: expected {_lengths_of(batch)}; found {len(pair)} of them")
-    return [_checked(array, batch) for array in pair]
+    return [_checked(*each, batch) for each in zip(pair, most)]
 
 
 def _lengths_of(batch):
     return f"an integer array of shape ({batch},), a length for each batch, or a pair of them for queries and keys"
 
 
-def _checked(array, batch):
-    if array is None:
+def _checked(given, most, batch):
+    if given is None:
         return None
-    array = array_of("lengths", array, _lengths_of(batch))
+    array = array_of("lengths", given, _lengths_of(batch))
     if array.shape != (batch,) or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(
             f"lengths: expected {_lengths_of(batch)}; found {array.dtype} of shape {array.shape}"
         )
+    known = host_numbers(given)  # of more bits than the array may have
+    if known is not None and batch:
+        most = np.broadcast_to(np.iinfo(np.int32).max if most is None else most, (batch,))
+        wrong = np.flatnonzero((known < 0) | (known > most))
+        if wrong.size:
+            b = wrong[0]
+            raise InvalidArgumentError(f"lengths: expected a number from 0 to {most[b]}, the positions there are, for batch {b}; found {known[b]}")
     return array
 
 

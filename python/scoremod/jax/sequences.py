@@ -10,6 +10,8 @@ import numpy as np
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
+from scoremod.jax.arrays import host_numbers, jax_array
+from scoremod.jax.lengths_and_sinks import checked_lengths
 from scoremod.places import Paged, Ragged
 
 
@@ -46,6 +48,11 @@ class Sequences:
     def of(self, key, value):
         """The same of other arrays of such keys and values."""
         return self
+
+    def most(self):
+        """How many queries and keys each sequence has, as far as that is known."""
+        known = map(_known, self._offsets)
+        return [count if offsets is None else np.diff(offsets) for offsets, count in zip(known, self._tokens)]
 
     def place(self):
         """How a problem has them. Its sequences have numbers from `first` on."""
@@ -130,7 +137,7 @@ def _covers(offsets, tokens):
 
 
 def _checked(name, offsets, tokens, longest):
-    array = jnp.asarray(offsets)
+    array = jax_array(name, offsets)
     if array.ndim != 1 or array.shape[0] < 2 or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InvalidArgumentError(f"{name}: expected an integer array [batch + 1], found {array.dtype} of shape {array.shape}")
     known = _known(array)
@@ -158,12 +165,24 @@ class Pages:
     def __init__(self, key, value, page_table, lengths, layout, batch):
         if lengths is None or (isinstance(lengths, (tuple, list)) and lengths[1] is None):
             raise InvalidArgumentError("page_table: expected lengths of the keys beside it, found none; give lengths=, of each batch")
-        self.lengths = jnp.asarray(lengths[1] if isinstance(lengths, (tuple, list)) else lengths)
+        given = lengths[1] if isinstance(lengths, (tuple, list)) else lengths
+        self.batch = batch
         tables = page_table if isinstance(page_table, (tuple, list)) else (page_table, page_table)
         if len(tables) != 2:
             raise InvalidArgumentError(f"page_table: expected one table or a pair, of keys and of values, found {len(tables)}")
         self._tables = [_checked_table(array, table, layout, batch) for array, table in zip((key, value), tables)]
         self._pools, self._layout = (key, value), layout
+        self._block_size = key.shape[layout.index("S")]
+        _, self.lengths = checked_lengths((None, given), batch, self.most())
+        for pool, table in zip(self._pools, tables):
+            _check_blocks(host_numbers(table), host_numbers(given), self._blocks(pool), pool.shape[layout.index("S")])
+
+    def most(self):
+        """How many queries, which is not known here, and keys a sequence has at most."""
+        return None, self._block_size * min(table.shape[1] for table in self._tables)
+
+    def _blocks(self, pool):
+        return pool.shape[self._layout.index("B")]
 
     def of(self, key, value):
         """The same of other arrays of such keys and values."""
@@ -177,15 +196,36 @@ class Pages:
         return Paged(of_keys.shape[1]) if of_keys.shape == of_values.shape else None
 
     def bound(self):
-        """The arrays of Paged.bound, and the lengths of the keys."""
-        size = self._pools[0].shape[self._layout.index("S")] * self._tables[0].shape[1]
-        # What a table holds beyond a length may be anything.
-        tables = [jnp.clip(table, 0, pool.shape[self._layout.index("B")] - 1) for table, pool in zip(self._tables, self._pools)]
-        return [*(table.astype(jnp.int32) for table in tables), jnp.clip(self.lengths, 0, size).astype(jnp.int32)]
+        """The arrays of Paged.bound, and the lengths of the keys. A number of no block stays one: who reads the keys finds it."""
+        return [_within_int32(array) for array in (*self._tables, self.lengths)]
 
     def gathered(self):
         """Key and value of each sequence, in memory of their own."""
         return [gathered(array, table, self.lengths, self._layout) for array, table in zip(self._pools, self._tables)]
+
+    def gathered_lengths(self):
+        """How many of the gathered keys each sequence has."""
+        return gathered_lengths(self._pools, self._tables, self.lengths, self._layout)
+
+
+def _within_int32(array):
+    """Integers as int32; those of more bits that it doesn't hold become its nearest, which is as wrong a number as they are."""
+    limits = jnp.iinfo(jnp.int32)
+    return (jnp.clip(array, limits.min, limits.max) if array.dtype in (jnp.int64, jnp.uint64, jnp.uint32) else array).astype(jnp.int32)
+
+
+def _check_blocks(table, lengths, blocks, block_size):
+    """Raises InvalidArgumentError for a block that isn't there and holds keys below a length, where both are known."""
+    if table is None or lengths is None:
+        return
+    used = np.arange(table.shape[1]) * block_size < lengths[:, None]
+    wrong = np.argwhere(used & ((table < 0) | (table >= blocks)))
+    if wrong.size:
+        b, page = wrong[0]
+        raise InvalidArgumentError(
+            f"page_table: expected blocks from 0 to {blocks - 1}, found {table[b, page]} at [{b}, {page}], which holds keys below the sequence's length of "
+            f"{lengths[b]}"
+        )
 
 
 def _checked_table(array, table, layout, batch):
@@ -204,8 +244,17 @@ def _checked_table(array, table, layout, batch):
 def gathered(array, table, lengths, layout):
     """The keys, or values, of each sequence from blocks of a pool; 0 from its length on."""
     order = [layout.index(letter) for letter in "BSHD"]
-    blocks = jnp.take(jnp.transpose(array, order), table, axis=0, mode="clip")  # what a table holds beyond a length may be anything
+    # Beyond gathered_lengths() a table may hold anything.
+    blocks = jnp.take(jnp.transpose(array, order), table, axis=0, mode="clip")
     whole = blocks.reshape(table.shape[0], -1, *blocks.shape[3:])
     inside = jnp.arange(whole.shape[1]) < jnp.clip(lengths, 0)[:, None]
     whole = jnp.where(inside[..., None, None], whole, 0)  # another sequence's blocks may hold NaN
     return jnp.transpose(whole, ["BSHD".index(letter) for letter in layout])
+
+
+def gathered_lengths(pools, tables, lengths, layout):
+    """The lengths of sequences that end before their first block that the pool hasn't: it is another sequence's block that would be read there."""
+    for pool, table in zip(pools, tables):
+        there = (table >= 0) & (table < pool.shape[layout.index("B")])
+        lengths = jnp.minimum(lengths, jnp.cumprod(there.astype(jnp.int32), axis=1).sum(axis=1) * pool.shape[layout.index("S")])
+    return lengths.astype(jnp.int32)
