@@ -347,5 +347,5 @@ def test_a_rule_of_jax_that_differs_from_what_a_function_computes_is_not_ignored
     jaxpr = jax.make_jaxpr(jax.nn.relu6)(jnp.float32(0))
     assert not body_has_rules_derivative(jaxpr.jaxpr.eqns[0])
     assert body_has_rules_derivative(jax.make_jaxpr(jax.nn.log1mexp)(jnp.float32(0)).jaxpr.eqns[0])
-    monkeypatch.setattr("scoremod.jax.trace.library_rule", lambda equation, types: None)
+    monkeypatch.setattr("scoremod.jax.trace.library_rule", lambda equation, types, settings: None)
     assert "surrogate(" in explained(lambda score, *_: jax.nn.relu6(score)).program

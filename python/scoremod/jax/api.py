@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
@@ -341,7 +342,7 @@ def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, b
     sizes = sizes_of(layout, query, key, value)
     check_known(sizes)
     program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
-    call = Call(program, layout, number, backends, **options._asdict())
+    call = Call(program, layout, number, backends, **options._asdict(), environment=settings())
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
     return TracedCall(call, sources, operands, problem)

@@ -49,6 +49,8 @@ class Call(NamedTuple):
     factors: int = 0  # how many of the call's last arrays are factors of arrays of eight bits (scoremod.jax.float8)
     dropout_places: bool = False  # whether those keys say where queries and keys are in the whole sequence (scoremod.jax.dropout.at_places)
     gradient_factors: int = 0  # how many come after these, for whoever differentiates
+    # scoremod.environment.settings(): JAX keeps what it compiles by equal calls, and what is compiled depends on them.
+    environment: tuple = ()
 
     @property
     def is_ragged(self):

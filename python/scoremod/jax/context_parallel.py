@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
@@ -276,7 +277,7 @@ def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, bac
     alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
     positions = {} if alone else {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
     program, sources = trace(score_mod, mask_mod, whole, array, positions)
-    call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0 and not alone)
+    call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0 and not alone, environment=settings())
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))

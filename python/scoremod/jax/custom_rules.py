@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
+from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs, meaning_of
 from scoremod.jax.values import Equation
 
 _CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -39,23 +39,31 @@ def body_has_rules_derivative(equation):
     also where that can't be tried, for arguments that are no scalars. Rules are not held to points where they are infinite or NaN."""
     if any(variable.aval.shape != () for variable in (*equation.invars, *equation.outvars)):
         return True
-    return _agree(_ByText(equation))
+    call = _Call(equation)
+    return (_agree if call.is_known else _agree.__wrapped__)(call)
 
 
-class _ByText:
-    """An equation, equal to another that computes the same of its arguments."""
+class _Call:
+    """An equation, equal to another that computes the same of its arguments and has the same derivatives."""
 
     def __init__(self, equation):
         self.equation = equation
         self.variables = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, core.Literal)))
         arguments = [str(x.val) if isinstance(x, core.Literal) else f"{self.variables.index(x)} {x.aval}" for x in equation.invars]
-        self._text = f"{equation.primitive.name} {called_jaxpr(equation)} {arguments}"
+        meanings = meaning_of(called_jaxpr(equation)), meaning_of(self._rules_derivatives())
+        self.is_known = None not in meanings
+        self._key = equation.primitive.name, meanings, tuple(arguments)
 
     def __eq__(self, other):
-        return self._text == other._text
+        return self._key == other._key
 
     def __hash__(self):
-        return hash(self._text)
+        return hash(self._key)
+
+    def _rules_derivatives(self):
+        step = Equation(self.equation, (), closed(called_jaxpr(self.equation)).jaxpr.debug_info)
+        derivatives = lambda *chosen: _derivatives_at(lambda *x: step.run(self.arguments(x)).values(), chosen)  # noqa: E731
+        return jax.make_jaxpr(derivatives)(*(jax.ShapeDtypeStruct((), variable.aval.dtype) for variable in self.variables))
 
     def arguments(self, chosen):
         """The equation's arguments, where its variables have these values."""
@@ -78,14 +86,19 @@ def _agree(call):
     return True
 
 
-def _derivatives(function, variables, points):
-    """(values, derivatives with respect to each float variable) of the sum of a function's results, at all combinations of points."""
-    dtypes = [variable.aval.dtype for variable in variables]
-    floats = tuple(i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.floating))
+def _derivatives_at(function, chosen):
+    """(value, derivatives with respect to each float argument) of the sum of a function's results."""
+    floats = tuple(i for i, x in enumerate(chosen) if jnp.issubdtype(x.dtype, jnp.floating))
     total = lambda *chosen: sum(x.astype(jnp.float32) for x in function(*chosen))  # noqa: E731
+    return jax.value_and_grad(total, argnums=floats)(*chosen)
+
+
+def _derivatives(function, variables, points):
+    """The same at all combinations of points."""
+    dtypes = [variable.aval.dtype for variable in variables]
     grid = np.asarray(list(itertools.product(points, repeat=len(dtypes))), np.float32).T
     arguments = [jnp.asarray(x.astype(dtype)) for x, dtype in zip(grid, dtypes)]
-    value, derivatives = jax.vmap(jax.value_and_grad(total, argnums=floats))(*arguments)
+    value, derivatives = jax.vmap(lambda *chosen: _derivatives_at(function, chosen))(*arguments)
     return np.asarray(value), [np.asarray(x, np.float32) for x in derivatives]
 
 

@@ -1,6 +1,11 @@
 """Jaxprs with the arrays that they capture and without: JAX 0.10 has a class for each, JAX 0.11 one for both."""
 
+import jax
+import numpy as np
 from jax.extend import core
+
+# Functions among the parameters of equations that change nothing of what is computed: rules of derivatives.
+_RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "fwd", "bwd")
 
 
 def closed(jaxpr):
@@ -19,6 +24,27 @@ def inner_jaxprs(equation):
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, (core.Jaxpr, core.ClosedJaxpr)):
                 yield each
+
+
+def meaning_of(jaxpr):
+    """What is equal for two jaxprs only where they compute the same of the same arguments: their text and the arrays that they capture. None where
+    text doesn't say all, such as of a call of Python, and where an array is traced."""
+    jaxpr = closed(jaxpr)
+    if not _is_said_by_text(jaxpr):
+        return None
+    return str(jaxpr), tuple((str(array.dtype), array.shape, array.tobytes()) for array in map(np.asarray, jaxpr.consts))
+
+
+def _is_said_by_text(jaxpr):
+    jaxpr = closed(jaxpr)
+    if jaxpr.effects or any(isinstance(array, jax.core.Tracer) for array in jaxpr.consts):
+        return False
+    for equation in jaxpr.jaxpr.eqns:
+        if any(callable(value) and not isinstance(value, type) for name, value in equation.params.items() if name not in _RULES):
+            return False
+        if any(not _is_said_by_text(inner) for inner in inner_jaxprs(equation)):
+            return False
+    return True
 
 
 def called_jaxpr(equation):

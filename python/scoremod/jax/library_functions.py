@@ -15,11 +15,17 @@ from scoremod.jax.primitives import PROGRAM_TYPES
 from scoremod.program_forms import clamp
 
 
-def library_rule(equation, types):
-    """The rule(builder, params, *args) -> node of a call to one of these functions, with arguments of these types; None for any other call."""
+def jax_settings():
+    """All that jax.config has, on which hangs what a function is traced to."""
+    return tuple(jax.config.values.items())
+
+
+def library_rule(equation, types, settings):
+    """The rule(builder, params, *args) -> node of a call to one of these functions, with arguments of these types; None for any other call.
+    settings: jax_settings()."""
     if called_jaxpr(equation) is None or (has_custom_rule(equation) and not is_library_rule(equation)):
         return None
-    calls = _calls(types)
+    calls = _calls(types, settings)
     return calls.get(_identity(equation)) if calls else None
 
 
@@ -128,8 +134,8 @@ def _identity(equation):
     return equation.primitive.name, str(called_jaxpr(equation))
 
 
-@functools.cache
-def _calls(types):
+@functools.lru_cache(maxsize=256)
+def _calls(types, _settings):
     """identity -> rule of the outermost call in what the library's functions of these argument types trace to. A number in the function's text
     has a weak type, which makes another body."""
     calls = {}
@@ -138,6 +144,10 @@ def _calls(types):
             continue
         for weak in itertools.product([False, True], repeat=len(types)):
             avals = [jax.ShapeDtypeStruct((), _DTYPES[type], weak_type=each) for type, each in zip(types, weak)]
-            jaxpr = jax.make_jaxpr(function)(*avals)
+            try:
+                with jax.enable_x64(False):  # as score functions are traced
+                    jaxpr = jax.make_jaxpr(function)(*avals)
+            except (TypeError, ValueError):  # a strict promotion of dtypes, under which nobody can call it so
+                continue
             calls.setdefault(_identity(jaxpr.jaxpr.eqns[0]), rule)
     return calls

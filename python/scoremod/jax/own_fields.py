@@ -3,12 +3,12 @@ no mask compares the sequences of tokens, and no sink is applied afterwards. Cal
 scoremod.jax.api's: tokens as one sequence, gathered keys, and a sink on the output."""
 
 import functools
-import os
 
 import jax
 import jax.numpy as jnp
 
 from scoremod.attention import support
+from scoremod.environment import settings
 from scoremod.jax.call import Call, TracedCall, check_known, problem_text, split_scale
 from scoremod.jax.lengths_and_sinks import checked_sink
 from scoremod.jax.sequences import Pages, Sequences
@@ -30,7 +30,8 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
             positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
     number, array = split_scale(scale)
     program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits)
-    call = Call(program, layout, number, backends, **options._asdict(), place=place, lengths=isinstance(placed, Pages), sink=sink is not None)
+    fields = {"place": place, "lengths": isinstance(placed, Pages), "sink": sink is not None}
+    call = Call(program, layout, number, backends, **options._asdict(), **fields, environment=settings())
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
     return TracedCall(call, sources, operands, problem)
@@ -49,7 +50,7 @@ def bound_arrays(call, query, placed, sink, dropout_keys):
 
 def takes_own_fields(traced, memory):
     """Whether one of the call's backends runs its problem, in both directions where there are two; found out without building anything."""
-    return _runs(traced.problem, traced.call.backends, memory, os.environ.get("SCOREMOD_BACKENDS"))
+    return _runs(traced.problem, traced.call.backends, memory, traced.call.environment)
 
 
 @functools.lru_cache(maxsize=1024)

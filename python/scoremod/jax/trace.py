@@ -14,7 +14,7 @@ from scoremod.jax import values
 from scoremod.jax.captures import check_integers
 from scoremod.jax.custom_rules import body_has_rules_derivative, has_custom_rule, is_library_rule
 from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
-from scoremod.jax.library_functions import library_rule
+from scoremod.jax.library_functions import jax_settings, library_rule
 from scoremod.jax.manual_axes import type_like
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
 from scoremod.jax.own_derivatives import with_own_derivative
@@ -144,6 +144,10 @@ class Tracer:
         self._name = self._debug_info = self._where = None
         self._only_values = False
 
+    @functools.cached_property
+    def _jax_settings(self):
+        return jax_settings()
+
     def root(self, name, function, arguments):
         """The node of what a user's function returns."""
         jaxpr = jaxpr_of(name, function)
@@ -216,7 +220,7 @@ class Tracer:
     def _call(self, equation, inputs, results, where):
         """The results of an equation that calls another function, which is inlined; None for any other."""
         types = tuple(PROGRAM_TYPES.get(value.dtype) if value.shape == () else None for value in inputs)
-        rule = None if None in types else library_rule(equation, types)
+        rule = None if None in types else library_rule(equation, types, self._jax_settings)
         if rule is not None:
             nodes = [self.node_of(value) for value in inputs]
             results[0].node = None if None in nodes else rule(self.builder, equation.params, *nodes)
