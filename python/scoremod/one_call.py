@@ -8,10 +8,11 @@ from scoremod.arguments import finite, mapping
 from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import dtype_name
+from scoremod.unknown_arguments import refuse
 
 
 def attention(
-    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False
+    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False, **unknown
 ):
     """Attention in one call, forward only. What it compiles is kept for equal calls, whatever their arrays and scale (scoremod.cache).
 
@@ -23,7 +24,11 @@ def attention(
     the expressions.
 
         attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
+
+    Other arguments are refused; for those that other attention functions have, the error says what takes their place.
     """
+    if unknown:
+        refuse("attention", unknown, _ARGUMENTS, _ELSEWHERE)
     arrays = {name: _array(array, name) for name, array in {"q": q, "k": k, "v": v}.items()}
     given = {name: _operand(name, operand) for name, operand in mapping(operands or {}, "operands", "(axes, array)").items()}
     lines = [_declaration(name, axes, array) for name, (axes, array) in given.items()]
@@ -47,6 +52,27 @@ def attention(
     compiled = Attention(problem, backend=backend)
     operand_arrays = {name: array for name, (_, array) in given.items()}
     return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse, scale=scale)
+
+
+_ARGUMENTS = ("q", "k", "v", "score_mod", "mask_mod", "operands", "layout", "scale", "backend", "return_lse")
+# Arguments of other attention functions -> what takes their place here.
+_ELSEWHERE = {
+    "causal": 'give mask_mod="q_idx >= kv_idx"',
+    "window_size": 'give mask_mod="(q_idx >= kv_idx) & (q_idx - kv_idx < 128)", of a window of 128',
+    "segment_ids": 'give mask_mod="q_ids == kv_ids", operands={"q_ids": ("b, q_idx", segment_ids), "kv_ids": ("b, kv_idx", segment_ids)}',
+    "bias": 'give score_mod="score + bias", operands={"bias": ("b, h, q_idx, kv_idx", bias)}',
+    "mask": 'give mask_mod="mask", operands={"mask": ("b, h, q_idx, kv_idx", mask)}',
+    "alibi_slopes": 'give score_mod="score + slope * f32(kv_idx - q_idx)", operands={"slope": ("h", alibi_slopes)}',
+    "soft_cap": 'give score_mod="30.0 * tanh(score / 30.0)", of a cap of 30',
+    "enable_gqa": "leave it out: k and v may always have fewer heads than q",
+    "scale": "give scale=",
+    "lengths": 'give mask_mod="kv_idx < length", operands={"length": ("b", lengths)}',
+    "dropout": 'use scoremod.Attention of a problem with "dropout"',
+    "page_table": 'use scoremod.Attention of a problem with "paged"',
+    "offsets": 'use scoremod.Attention of a problem with "tokens_q"',
+    "sink": 'use scoremod.Attention of a problem with "sink"',
+    "backends": "give backend=, or use scoremod.Attention, which takes backends",
+}
 
 
 def _array(value, name):

@@ -7,6 +7,7 @@ from scoremod.jax.explain import Explanation, Operand, explain, support
 from scoremod.jax.ffi import BACKWARD, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
 from scoremod.jax.kept_results import CHECKPOINT_NAMES
+from scoremod.jax.named_masks import SequenceDescriptor
 
 __all__ = [
     "BACKWARD",
@@ -14,6 +15,7 @@ __all__ = [
     "FORWARD",
     "Explanation",
     "Operand",
+    "SequenceDescriptor",
     "draw",
     "explain",
     "flex_attention",
@@ -22,3 +24,10 @@ __all__ = [
     "support",
     "zoo",
 ]
+
+# Modules for users beside these, each imported by itself.
+_MODULES = ("context_parallel", "graph", "linen", "nnx", "transformer_layer")
+
+
+def __dir__():
+    return sorted([*__all__, *(name for name in globals() if name in _MODULES or name.startswith("__"))])

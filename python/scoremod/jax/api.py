@@ -1,6 +1,7 @@
 """flex_attention: fused attention with a score function in plain JAX."""
 
 import functools
+import inspect
 from typing import NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from scoremod.environment import settings
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
+from scoremod.jax.layout_hint import warn_of_heads_before_positions
 from scoremod.jax.call import Call, TracedCall, check_known, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
@@ -25,6 +27,7 @@ from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.large_operands import warn_of_large_operands
 from scoremod.sizes import sizes_of
+from scoremod.unknown_arguments import refuse
 
 
 def flex_attention(
@@ -35,7 +38,7 @@ def flex_attention(
     mask_mod=None,
     *,
     scale=None,
-    layout="BSHD",
+    layout=None,
     lengths=None,
     q_offsets=None,
     kv_offsets=None,
@@ -64,7 +67,7 @@ def flex_attention(
 ):
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call.
 
-    query, key, value: float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout` ("BSHD", "SBHD" or "BHSD"). key and value may have
+    query, key, value: float32, float16 or bfloat16 arrays (on XLA float64, too) in the order of `layout` ("BSHD", which is taken without one, "SBHD" or "BHSD"). key and value may have
         fewer heads, a divisor of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2 (not on XLA).
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain JAX function of scalars: float32 score, int32 indices.
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0.
@@ -116,8 +119,11 @@ def flex_attention(
     are refused; for those that PyTorch's and JAX's attention functions have, the error says what takes their place.
     """
     if unknown:
-        _refuse_keywords(unknown)
+        refuse("flex_attention", unknown, arguments_of(flex_attention), ELSEWHERE)
     query, key, value = tensors(query, key, value)
+    if layout is None:
+        layout = "BSHD"
+        warn_of_heads_before_positions(query, key, 2)
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     placed = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length)
@@ -136,6 +142,11 @@ def flex_attention(
     if results is None:
         results = _in_arrays(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback, factors)
     return results if len(results) > 1 else results[0]
+
+
+def arguments_of(function):
+    """The names that a function takes by keyword."""
+    return [name for name, each in inspect.signature(function).parameters.items() if each.kind != inspect.Parameter.VAR_KEYWORD]
 
 
 def placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length):
@@ -303,25 +314,30 @@ def _of_nothing(query, sizes, with_lse, options):
 _RUNS_ON_XLA = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 # Arguments of other attention functions -> what takes their place here.
-_ELSEWHERE = {
+ELSEWHERE = {
     "block_mask": "give mask_mod alone: the compiler finds out itself which tiles need no work",
     "enable_gqa": "leave it out: key and value may always have fewer heads than query",
     "kernel_options": "leave it out: what runs is chosen by predicted times",
     "return_aux": "give return_lse=True, return_max_logit=True",
-    "dropout_p": "give dropout_rate= and dropout_key=",
-    "is_causal": "give mask_mod=scoremod.jax.zoo.causal()",
+    "return_residual": "give return_lse=True",
+    "dropout": "give dropout_rate= and dropout_key=",
+    "causal": "give mask_mod=scoremod.jax.zoo.causal()",
+    "window_size": "give mask_mod=scoremod.jax.zoo.sliding_window(...)",
+    "segment_ids": "give mask_mod=lambda b, h, q_idx, kv_idx: segment_ids[b, q_idx] == segment_ids[b, kv_idx], as scoremod.jax.zoo.documents(segment_ids) is",
     "query_seq_lengths": "give lengths=(query_seq_lengths, key_value_seq_lengths)",
     "key_value_seq_lengths": "give lengths=key_value_seq_lengths",
     "bias": "add it in score_mod: lambda score, b, h, q_idx, kv_idx: score + bias[b, h, q_idx, kv_idx]",
     "mask": "read it in mask_mod: lambda b, h, q_idx, kv_idx: mask[b, h, q_idx, kv_idx]",
+    "alibi_slopes": "give score_mod=scoremod.jax.zoo.alibi(alibi_slopes)",
+    "soft_cap": "give score_mod=scoremod.jax.zoo.soft_cap(cap)",
+    "precision": "leave it out: products are of the arrays' dtype with float32 sums",
+    "scale": "give scale=",
+    "page_table": "give page_table= and lengths=",
+    "offsets": 'give q_offsets= and kv_offsets= with layout="THD"',
+    "lengths": "give lengths=",
+    "backend": "give backend= or backends=",
+    "sink": "give sink=",
 }
-
-
-def _refuse_keywords(unknown):
-    for name in unknown:
-        if name in _ELSEWHERE:
-            raise InvalidArgumentError(f"{name}: expected no such argument, found one; {_ELSEWHERE[name]}")
-    raise TypeError(f"flex_attention() got an unexpected keyword argument {next(iter(unknown))!r}")
 
 
 class CallOptions(NamedTuple):

@@ -7,13 +7,16 @@ import jax
 import scoremod
 from scoremod.errors import UnsupportedError
 from scoremod.explanation import Explanation, Operand
-from scoremod.jax.api import CallOptions, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
+from scoremod.jax.api import ELSEWHERE, CallOptions, arguments_of, functions_without_fields, placed_of, tensors_without_fields, trace_call, traced_in_own_fields
 from scoremod.jax.call import dtype_of
 from scoremod.jax.fused_attention import graph_modifier
 from scoremod.jax.own_fields import ARRAYS, FIELDS
 from scoremod.jax.selection import XLA, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
 from scoremod.sizes import sizes_of
+from scoremod.unknown_arguments import refuse
+
+CALLBACKS = ("score_mod_tensors", "score_mod_bprop", "score_mod_bprop_tensors", "trust_bprop")
 
 
 def explain(
@@ -41,6 +44,9 @@ def explain(
     callbacks: fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of
     them score_mod is a callback that builds on a graph."""
     chosen_among = selected(backend, backends)
+    unknown = [name for name in callbacks if name not in CALLBACKS]
+    if unknown:
+        refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
     if callbacks:
         score_mod = graph_modifier(sizes_of(layout, query, key, value), score_mod, **callbacks)
     placed, road, traced = placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, lengths, max_length), "", None

@@ -14,6 +14,7 @@ from scoremod.jax.arrays import tensors as arrays_of
 from scoremod.jax.graph import Graph
 from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward, element
 from scoremod.jax.jaxprs import without_arrays
+from scoremod.jax.layout_hint import warn_of_heads_before_positions
 from scoremod.jax.linear_rules import is_multiple_of_first
 from scoremod.program import AXES
 from scoremod.sizes import sizes_of
@@ -29,7 +30,7 @@ def fused_attention(
     score_mod_tensors=None,
     score_mod_bprop_tensors=None,
     trust_bprop=False,
-    layout="BSHD",
+    layout=None,
     **options,
 ):
     """flex_attention for those who write score_mod(graph, score, tensors) -> tensor, as cuDNN's callbacks are written.
@@ -46,6 +47,9 @@ def fused_attention(
     options: flex_attention's scale, return_lse, deterministic, dropout, backends and so on.
     """
     query, key, value = arrays_of(query, key, value)
+    if layout is None:
+        layout = "BSHD"
+        warn_of_heads_before_positions(query, key, 2)
     modifier = graph_modifier(
         sizes_of(layout, query, key, value), score_mod, score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors, trust_bprop
     )
