@@ -6,6 +6,7 @@ from scoremod.jax.draw import draw
 from scoremod.jax.explain import Explanation, Operand, explain, support
 from scoremod.jax.ffi import BACKWARD, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
+from scoremod.jax.fused_attn import fused_attn
 from scoremod.jax.kept_results import CHECKPOINT_NAMES
 from scoremod.jax.named_masks import SequenceDescriptor
 
@@ -20,6 +21,7 @@ __all__ = [
     "explain",
     "flex_attention",
     "fused_attention",
+    "fused_attn",
     "register",
     "support",
     "zoo",

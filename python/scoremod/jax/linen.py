@@ -9,7 +9,6 @@ A function given at the call takes the place of the module's; it may capture par
             return MultiHeadAttention(num_heads=8)(x, score_mod=zoo.alibi(slopes), mask_mod=zoo.causal())
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,17 +16,15 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.api import flex_attention
-from scoremod.jax.decode_cache import appended, at_positions
-from scoremod.jax.fused_attention import graph_modifier
+from scoremod.jax.decode_cache import appended
+from scoremod.jax.module_attention import module_attention, refuse_deterministic
 from scoremod.jax.named_masks import SequenceDescriptor as SequenceDescriptor
-from scoremod.jax.named_masks import biased, named_mask
-from scoremod.jax.zoo import all_of
-from scoremod.sizes import sizes_of
+from scoremod.jax.other_fields import takes_other_fields
 
 ScoreMod = Callable | None
 
 
+@takes_other_fields
 class DotProductAttention(nn.Module):
     """flex_attention as a module: the fields are its arguments; deterministic_gradients is its `deterministic`. It has a parameter with
     softmax_type="learnable" alone.
@@ -37,11 +34,15 @@ class DotProductAttention(nn.Module):
     softmax_type: "vanilla"; "off_by_one", one more in each sum; "learnable", a parameter softmax_offset [heads], whose exp is in each sum.
     attention_dropout: the probability with which a weight is left out in calls with deterministic=False, by the rng `dropout_rng_name`.
     bias_type: "no_bias", "pre_scale_bias" or "post_scale_bias": where the call's bias is added, before score_mod.
+    num_heads, num_kv_heads, head_dim: what the arrays must have, where they are given.
     score_mod_bprop, trust_bprop: fused_attention's. With the first, or with score_mod_tensors at the call, which may be empty, score_mod is a
         callback that builds on a graph.
 
     Called with query, key and value; or with query and a packed key and value [batch, seq, 2, heads, dim]; or with all three packed
     [batch, seq, 3, heads, dim]. Packed arrays are of layout "BSHD"; in "SBHD" their first two dimensions change places.
+
+    Fields of TransformerEngine's module that mean the same are taken by their names there, with attn_mask_type beside them: it is "causal" there
+    without one.
     """
 
     score_mod: ScoreMod = None
@@ -62,9 +63,12 @@ class DotProductAttention(nn.Module):
     param_dtype: Any = jnp.float32
     score_mod_bprop: ScoreMod = None
     trust_bprop: bool = False
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
 
     def __post_init__(self):
-        _refuse_deterministic(self.deterministic)
+        refuse_deterministic(self.deterministic)
         super().__post_init__()
 
     @nn.compact
@@ -86,73 +90,25 @@ class DotProductAttention(nn.Module):
         """bias: [batch, heads, seq_q, seq_kv], of which sizes of 1 repeat. sequence_descriptor: a SequenceDescriptor. deterministic: whether
         there is no dropout. score_mod_tensors, score_mod_bprop_tensors: fused_attention's. first_query: the position of the first query among the
         keys, as in decoding; no query then sees keys after its own."""
-        query, key, value = _unpacked(self.layout, query, key, value)
-        sizes = sizes_of(self.layout, query, key, value)
-        scale = 1 / math.sqrt(sizes.dim_qk) if self.scale is None else self.scale
-        score_mod = self.score_mod if score_mod is None else score_mod
-        callbacks = [self.score_mod_bprop, score_mod_tensors, score_mod_bprop_tensors]
-        if self.trust_bprop or any(each is not None for each in callbacks):
-            score_mod = graph_modifier(sizes, score_mod, *callbacks, self.trust_bprop)
-        score_mod = biased(score_mod, bias, self.bias_type, scale)
-        mask_type = self.attn_mask_type if first_query is None else "causal"
-        named, lengths = named_mask(mask_type, self.window_size, sequence_descriptor, sizes.seq_q, sizes.seq_kv)
-        mask_mod = self.mask_mod if mask_mod is None else mask_mod
-        if first_query is not None:
-            named, mask_mod = at_positions(named, first_query, 2), at_positions(mask_mod, first_query, 2)
-            score_mod = at_positions(score_mod, first_query, 3)
-        masks = [mask for mask in (named, mask_mod) if mask is not None]
-        dropout = {}
-        if self.attention_dropout and not deterministic:
-            dropout = {"dropout_rate": self.attention_dropout, "dropout_key": self.make_rng(self.dropout_rng_name)}
-        return flex_attention(
+        drops = self.attention_dropout and not deterministic
+        return module_attention(
+            self,
             query,
             key,
             value,
-            score_mod,
-            all_of(*masks) if len(masks) == 2 else masks[0] if masks else None,
-            scale=self.scale,
-            layout=self.layout,
-            lengths=lengths,
-            sink=self._sink(sizes.heads_q),
-            **dropout,
-            deterministic=self.deterministic_gradients,
-            backend=self.backend,
-            backends=self.backends,
-            fallback=self.fallback,
-        )
-
-    def _sink(self, heads):
-        if self.softmax_type == "vanilla":
-            return None
-        if self.softmax_type == "off_by_one":
-            return 0.0
-        if self.softmax_type == "learnable":
-            return self.param("softmax_offset", nn.initializers.zeros, (heads,), self.param_dtype)
-        raise InvalidArgumentError(f'softmax_type: expected "vanilla", "off_by_one" or "learnable", found {self.softmax_type!r}')
-
-
-def _refuse_deterministic(value):
-    if value is not None:
-        raise InvalidArgumentError(
-            f"deterministic: expected no such field, found {value!r}: whether dropout is off is said at each call. For gradients that are the same "
-            "bits each time, which it once asked for here, set deterministic_gradients"
+            sink_of=lambda heads: self.param("softmax_offset", nn.initializers.zeros, (heads,), self.param_dtype),
+            dropout_key=self.make_rng(self.dropout_rng_name) if drops else None,
+            score_mod=score_mod,
+            mask_mod=mask_mod,
+            bias=bias,
+            sequence_descriptor=sequence_descriptor,
+            score_mod_tensors=score_mod_tensors,
+            score_mod_bprop_tensors=score_mod_bprop_tensors,
+            first_query=first_query,
         )
 
 
-def _unpacked(layout, query, key, value):
-    packed = query if key is None else key if value is None else None
-    if packed is None:
-        return query, key, value
-    count = 3 if key is None else 2
-    if layout not in ("BSHD", "SBHD") or packed.ndim != 5 or packed.shape[2] != count:
-        raise InvalidArgumentError(
-            f"expected a packed array with {count} as its third of five dimensions in layout BSHD or SBHD, found shape {packed.shape} in "
-            f"layout {layout}; or give query, key and value"
-        )
-    parts = [packed[:, :, i] for i in range(count)]
-    return tuple(parts) if count == 3 else (query, *parts)
-
-
+@takes_other_fields
 class MultiHeadAttention(nn.Module):
     """Projections to query, key and value, attention, and the projection back. Inputs are [batch, seq, features].
 
@@ -193,7 +149,7 @@ class MultiHeadAttention(nn.Module):
     decode: bool = False
 
     def __post_init__(self):
-        _refuse_deterministic(self.deterministic)
+        refuse_deterministic(self.deterministic)
         super().__post_init__()
 
     @nn.compact

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.linen import MultiHeadAttention, ScoreMod
+from scoremod.jax.other_fields import takes_other_fields
 
 LAYER_TYPES = ("encoder", "decoder")
 
 
+@takes_other_fields
 class TransformerLayer(nn.Module):
     """Attention and two dense layers, each after a layer norm and added to what it is of. Inputs are [batch, seq, features].
 
