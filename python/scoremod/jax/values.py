@@ -87,7 +87,8 @@ class Equation:
                 given.append(array)
         used = [i for i, variable in enumerate(equation.outvars) if not isinstance(variable, core.DropVar)]
         outvars = [equation.outvars[i] for i in used]
-        jaxpr = core.Jaxpr([], variables, outvars, [equation], equation.effects, self._debug_info)
+        names = self._debug_info._replace(arg_names=None, result_paths=None)  # those of the whole function
+        jaxpr = core.Jaxpr([], variables, outvars, [equation], equation.effects, names)
         return dict(zip(used, core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*given)))
 
 
