@@ -22,27 +22,37 @@ def mesh_of(shape):
     return Mesh(np.asarray(jax.devices()[:count]).reshape(shape), ("data", "model"))
 
 
+# Documents of some tokens each, and padding, whose number is 0; and how many keys each batch has.
+IDS = jnp.asarray(np.tile(np.repeat([1, 2, 0], [9, 12, 3]), (B, 1)), jnp.int32)
+LENGTHS = jnp.asarray([24, 5, 17, 20], jnp.int32)
+
+
 def arrays(heads_kv):
     shapes = [(B, S, H, D), (B, S, heads_kv, D), (B, S, heads_kv, D), (H,), (H, 2 * S - 1), (B, S), (B, H)]
-    return [dense.random_array(i, shape) for i, shape in enumerate(shapes)]
+    return [dense.random_array(i, shape) for i, shape in enumerate(shapes)] + [IDS, LENGTHS]
 
 
-SPECS = [P("data", None, "model"), P("data", None, "model"), P("data", None, "model"), P("model"), P("model"), P("data"), P("data", "model")]
+FLOATS = tuple(range(7))
+SPECS = [*[P("data", None, "model")] * 3, P("model"), P("model"), P("data"), P("data", "model"), P("data"), P("data")]
 
 
-def loss(q, k, v, slopes, table, key_bias, gates):
-    """Slopes and gates are sliced with the heads, key_bias with the batches; the table is read at computed indices."""
+def of_documents(ids):
+    return lambda b, h, q_idx, kv_idx: (ids[b, q_idx] == ids[b, kv_idx]) & (ids[b, kv_idx] > 0) & (q_idx + 4 * (h % 2) >= kv_idx)
+
+
+def loss(q, k, v, slopes, table, key_bias, gates, ids, lengths):
+    """Slopes and gates are sliced with the heads, key_bias, ids and lengths with the batches; the table is read at computed indices."""
 
     def score_mod(score, b, h, q_idx, kv_idx):
-        score = score * (1 + 0.125 * h) + slopes[h] * (q_idx - kv_idx) + table[h, q_idx - kv_idx + S - 1]
+        score = score * (1 + 0.125 * h) + slopes[h] * (q_idx - kv_idx) * 0.5 + table[h, q_idx - kv_idx + S - 1]
         return score * jax.nn.sigmoid(gates[b, h]) + key_bias[b, kv_idx] * (b + 1)
 
-    o = flex_attention(q, k, v, score_mod, lambda b, h, q_idx, kv_idx: q_idx + 4 * (h % 2) >= kv_idx)
+    o = flex_attention(q, k, v, score_mod, of_documents(ids), lengths=lengths)
     return (o**2).sum(), o
 
 
 def gradients(*x):
-    (_, o), grads = jax.value_and_grad(loss, argnums=tuple(range(7)), has_aux=True)(*x)
+    (_, o), grads = jax.value_and_grad(loss, argnums=FLOATS, has_aux=True)(*x)
     return o, grads
 
 
@@ -114,17 +124,17 @@ def test_arrays_that_only_constraints_in_the_program_shard(axis_type):
 
 @pytest.mark.parametrize("heads_kv", [1, 2, 4])
 def test_explicit_axes(heads_kv):
-    """Where shardings are part of the types: those of the results follow q's, and nothing is gathered."""
-    given = arrays(heads_kv)[:5]
+    """Where shardings are part of the types: those of the results follow q's, and nothing is gathered but lengths."""
+    given = [*arrays(heads_kv)[:5], IDS, LENGTHS]
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     heads = P("data", None, "model" if heads_kv % 2 == 0 else None)
-    placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(given, [P("data", None, "model"), heads, heads, P(), P()])]
+    placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(given, [P("data", None, "model"), heads, heads, P(), P(), P(), P("data")])]
 
-    def attend(q, k, v, slopes, table, backend=None):
+    def attend(q, k, v, slopes, table, ids, lengths, backend=None):
         def modifier(score, b, h, q_idx, kv_idx):
-            return score * (1 + 0.25 * b) + slopes[h] * (q_idx - kv_idx) + table[h, q_idx - kv_idx + S - 1]
+            return score * (1 + 0.25 * b) + slopes[h] * (q_idx - kv_idx) * 0.5 + table[h, q_idx - kv_idx + S - 1]
 
-        o, lse = flex_attention(q, k, v, modifier, return_lse=True, backend=backend)
+        o, lse = flex_attention(q, k, v, modifier, of_documents(ids), lengths=lengths, return_lse=True, backend=backend)
         return (jnp.where(jnp.isneginf(lse), 0, lse) * o.sum((1, 3))[..., None]).sum(), (o, lse)
 
     gradient = jax.jit(jax.grad(attend, argnums=range(5), has_aux=True))
@@ -138,7 +148,7 @@ def test_explicit_axes(heads_kv):
         np.testing.assert_allclose(x, y, atol=3e-5 * max(1, np.abs(y).max()))
     o, lse = got[1]
     assert jax.typeof(o).sharding.spec == P("data", None, "model", None) and jax.typeof(lse).sharding.spec == P("data", "model", None)
-    assert not gathers(jax.jit(lambda *x: attend(*x)[1][0]).lower(*placed).compile())
+    assert all(f"s32[{B}]" in x for x in gathers(jax.jit(lambda *x: attend(*x)[1][0]).lower(*placed).compile()))
     np.testing.assert_allclose(xla, attend(*given)[0], rtol=1e-5)
 
 
@@ -147,17 +157,67 @@ def test_explicit_axes(heads_kv):
 def test_captured_arrays_that_differ_from_shard_to_shard(backend, check_vma):
     """Inside jax.shard_map: each shard's part of the batch, with the captured arrays of its batches and some that all shards have."""
     given = arrays(2)
-    specs = tuple(P("data") if x.shape[0] == B and x.ndim != 1 and x.shape[1] != 2 * S - 1 else P() for x in given)
+    of_batches = lambda x: x.shape[0] == B and x is not given[3] and x is not given[4]  # noqa: E731
+    specs = tuple(P("data") if of_batches(x) else P() for x in given)
 
-    def attend(q, k, v, slopes, table, key_bias, gates):
+    def attend(q, k, v, slopes, table, key_bias, gates, ids, lengths):
         def score_mod(score, b, h, q_idx, kv_idx):
             bucket = jnp.searchsorted(jnp.asarray([-3, 0, 5]), q_idx - kv_idx)  # XLA computes it
-            return (score + table[h, q_idx - kv_idx + S - 1] + key_bias[b, kv_idx] + 0.1 * bucket) * gates[b, h]
+            return (score + table[h, q_idx - kv_idx + S - 1] + key_bias[b, kv_idx] * 2.0 + 0.1 * bucket) * gates[b, h]
 
-        return flex_attention(q, k, v, score_mod, lambda b, h, q_idx, kv_idx: slopes[h] * (q_idx - kv_idx) < 9, backend=backend)
+        mask_mod = lambda b, h, q_idx, kv_idx: (slopes[h] * (q_idx - kv_idx) < 9) & of_documents(ids)(b, h, q_idx, kv_idx)  # noqa: E731
+        return flex_attention(q, k, v, score_mod, mask_mod, lengths=lengths, backend=backend)
 
+    assert_sharded_equals(attend, given, specs, check_vma)
+
+
+def assert_sharded_equals(attend, given, specs, check_vma=True):
+    """What shards of the batch compute inside jax.shard_map, by itself and with gradients under jax.jit, is what the whole call does."""
     sharded = jax.shard_map(attend, mesh=mesh_of((4, 1)), in_specs=specs, out_specs=P("data"), check_vma=check_vma)
-    np.testing.assert_allclose(sharded(*given), attend(*given), atol=3e-5)  # without jax.jit
-    results = lambda f: jax.jit(lambda *x: (f(*x), jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=range(7))(*x)))(*given)  # noqa: E731
-    for got, want in zip(*map(jax.tree.leaves, map(results, (sharded, attend))), strict=True):
+    floats = tuple(i for i, x in enumerate(given) if jnp.issubdtype(x.dtype, jnp.floating))
+    results = lambda f: jax.jit(lambda *x: (f(*x), jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=floats)(*x)))(*given)  # noqa: E731
+    want = results(attend)
+    np.testing.assert_allclose(sharded(*given), want[0], atol=3e-5)  # without jax.jit
+    for got, want in zip(*map(jax.tree.leaves, (results(sharded), want)), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
+
+
+@jax.custom_jvp
+def sloped(x, y):
+    return x * y * jnp.tanh(x)
+
+
+@sloped.defjvp
+def _sloped_rule(primals, tangents):
+    x, y = primals
+    return sloped(x, y), 2 * tangents[0] * y + 3 * tangents[1] * x
+
+
+@jax.custom_vjp
+def gained(x, y):
+    return x * y + x
+
+
+gained.defvjp(lambda x, y: (gained(x, y), (x, y)), lambda kept, upstream: (upstream * kept[1] * 2, upstream * kept[0] * 3))
+
+# What JAX writes casts into inside jax.shard_map, also into what it calls: functions of a score, a gate and a number that all shards share.
+OF_GATES = {
+    "literals": lambda score, gate, shared: score * 2.0 + jnp.where(gate > 0.5, 1.0, -0.5) + gate * jnp.sqrt(2.0) * 0.1,
+    "library functions": lambda score, gate, shared: jnp.logaddexp(score, gate * 0.5) + jax.nn.relu(gate * 2.0) * jax.nn.relu(score * shared),
+    "jitted functions": lambda score, gate, shared: jnp.clip(score * gate, -1.0, 2.0) + jax.nn.silu(score * gate) + jax.nn.softplus(gate),
+    "own jvp": lambda score, gate, shared: sloped(score, shared) + sloped(shared, gate) + sloped(score, gate) + sloped(gate, 2.0),
+    "own vjp": lambda score, gate, shared: gained(score, gate) + gained(score * shared, gate * 0.5),
+    "branches": lambda score, gate, shared: jax.lax.cond(gate > 0, lambda x: x * 2.0, lambda x: x - shared, score),
+    "a loop": lambda score, gate, shared: score + jax.lax.scan(lambda x, _: (x * 0.5 + shared, None), gate * 1.0, None, length=3)[0],
+    "narrow": lambda score, gate, shared: score + (gate.astype(jnp.bfloat16) * jnp.bfloat16(2)).astype(jnp.float32),
+}
+
+
+@pytest.mark.parametrize("name", OF_GATES)
+def test_functions_with_literals_and_shared_numbers_inside_shard_map(name):
+    given = [*(dense.random_array(i, (B, S, H, D)) for i in range(3)), dense.random_array(3, (B, H)), jnp.float32(0.7)]
+
+    def attend(q, k, v, gates, shared):
+        return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: OF_GATES[name](score, gates[b, h], shared))
+
+    assert_sharded_equals(attend, given, (*[P("data")] * 4, P()))

@@ -259,7 +259,7 @@ def test_a_function_of_too_many_operations_is_xlas(monkeypatch):
     for i in range(33000):
         value = builder.op("mul", value, builder.constant(1 + i / 2**20, "f32"))
     program, _ = builder.finish(value)
-    monkeypatch.setattr("scoremod.jax.api.trace", lambda *_: (program, []))
+    monkeypatch.setattr("scoremod.jax.api.trace", lambda *_, **__: (program, []))
     q = jnp.ones((1, 4, 1, 8), jnp.float32)
     with pytest.raises(scoremod.UnsupportedError, match="more than 65536 nodes"):
         flex_attention(q, q, q)

@@ -357,7 +357,7 @@ def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, b
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
     check_known(sizes)
-    program, sources = trace(score_mod, mask_mod, sizes.axes(), array)
+    program, sources = trace(score_mod, mask_mod, sizes.axes(), array, like=(query, key, value))
     call = Call(program, layout, number, backends, **options._asdict(), environment=settings())
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)

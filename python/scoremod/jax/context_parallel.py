@@ -89,7 +89,7 @@ def context_parallel_attention(
         chosen_among = selected(backend, backends)
         try:
             dtype_of(query, key, value)
-            part = _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, chosen_among, axis_name)
+            part = _traced(score_mod, mask_mod, (query, key, value), deal, strategy, scale, layout, sizes, rate, chosen_among, axis_name)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:
@@ -264,7 +264,7 @@ class _Traced(NamedTuple):
 _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 
 
-def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, backends, axis_name):
+def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, rate, backends, axis_name):
     def query_position(tracer, local):
         return deal.position(_OfNodes(tracer.builder), deal.queries, tracer.operands.call_value(_Shard("queries")), local)
 
@@ -276,7 +276,7 @@ def _traced(score_mod, mask_mod, deal, strategy, scale, layout, sizes, rate, bac
     number, array = split_scale(scale)
     alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
     positions = {} if alone else {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
-    program, sources = trace(score_mod, mask_mod, whole, array, positions)
+    program, sources = trace(score_mod, mask_mod, whole, array, positions, like=arrays)
     call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0 and not alone, environment=settings())
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)

@@ -13,6 +13,8 @@ import numpy as np
 from jax.extend import core
 
 from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs, meaning_of
+from scoremod.jax.manual_axes import type_like
+from scoremod.jax.shard_casts import without_casts, without_casts_and_sums
 from scoremod.jax.values import Equation
 
 _CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -49,8 +51,9 @@ class _Call:
     def __init__(self, equation):
         self.equation = equation
         self.variables = list(dict.fromkeys(x for x in equation.invars if not isinstance(x, core.Literal)))
-        arguments = [str(x.val) if isinstance(x, core.Literal) else f"{self.variables.index(x)} {x.aval}" for x in equation.invars]
-        meanings = meaning_of(called_jaxpr(equation)), meaning_of(self._rules_derivatives())
+        variable = lambda x: f"{self.variables.index(x)} {x.aval.dtype} {x.aval.weak_type}"  # noqa: E731
+        arguments = [str(x.val) if isinstance(x, core.Literal) else variable(x) for x in equation.invars]
+        meanings = meaning_of(without_casts(called_jaxpr(equation))), meaning_of(self.rules_derivatives())
         self.is_known = None not in meanings
         self._key = equation.primitive.name, meanings, tuple(arguments)
 
@@ -60,10 +63,15 @@ class _Call:
     def __hash__(self):
         return hash(self._key)
 
-    def _rules_derivatives(self):
+    def rules_derivatives(self):
+        """The jaxpr of _derivatives_of() by the rule."""
         step = Equation(self.equation, (), closed(called_jaxpr(self.equation)).jaxpr.debug_info)
-        derivatives = lambda *chosen: _derivatives_at(lambda *x: step.run(self.arguments(x)).values(), chosen)  # noqa: E731
-        return jax.make_jaxpr(derivatives)(*(jax.ShapeDtypeStruct((), variable.aval.dtype) for variable in self.variables))
+        return _derivatives_of(lambda *chosen: step.run(self.arguments(chosen)).values(), self.variables)
+
+    def bodys_derivatives(self):
+        """The jaxpr of _derivatives_of() by what the function is made of."""
+        inner = closed(called_jaxpr(self.equation))
+        return _derivatives_of(lambda *chosen: core.jaxpr_as_fun(inner)(*self.arguments(chosen)), self.variables)
 
     def arguments(self, chosen):
         """The equation's arguments, where its variables have these values."""
@@ -72,13 +80,9 @@ class _Call:
 
 @functools.lru_cache(maxsize=256)
 def _agree(call):
-    inner = closed(called_jaxpr(call.equation))
-    step = Equation(call.equation, (), inner.jaxpr.debug_info)
-    with_rule = lambda *chosen: step.run(call.arguments(chosen)).values()  # noqa: E731
-    without = lambda *chosen: core.jaxpr_as_fun(inner)(*call.arguments(chosen))  # noqa: E731
-    with jax.ensure_compile_time_eval():
-        value, rule = _derivatives(with_rule, call.variables, _points(inner))
-        _, body = _derivatives(without, call.variables, _points(inner))
+    points, dtypes = _points(called_jaxpr(call.equation)), [variable.aval.dtype for variable in call.variables]
+    value, rule = _at_all(points, dtypes, call.rules_derivatives())
+    _, body = _at_all(points, dtypes, call.bodys_derivatives())
     for said, made in zip(rule, body):
         held = np.isfinite(value) & np.isfinite(said)
         if not (np.abs(said - made) <= _TOLERANCE * np.maximum(1, np.abs(said)))[held].all():
@@ -86,19 +90,22 @@ def _agree(call):
     return True
 
 
-def _derivatives_at(function, chosen):
-    """(value, derivatives with respect to each float argument) of the sum of a function's results."""
-    floats = tuple(i for i, x in enumerate(chosen) if jnp.issubdtype(x.dtype, jnp.floating))
-    total = lambda *chosen: sum(x.astype(jnp.float32) for x in function(*chosen))  # noqa: E731
-    return jax.value_and_grad(total, argnums=floats)(*chosen)
-
-
-def _derivatives(function, variables, points):
-    """The same at all combinations of points."""
+def _derivatives_of(function, variables):
+    """The jaxpr, on one shard, of the sum of a function's results and its derivatives with respect to each float variable."""
     dtypes = [variable.aval.dtype for variable in variables]
+    floats = tuple(i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.floating))
+    total = lambda *chosen: sum(x.astype(jnp.float32) for x in function(*chosen))  # noqa: E731
+    # Traced with the types that the variables have, in which what is on a mesh is written.
+    types = [type_like(variable.aval, (), dtype) for variable, dtype in zip(variables, dtypes)]
+    return without_casts_and_sums(jax.make_jaxpr(jax.value_and_grad(total, argnums=floats))(*types))
+
+
+def _at_all(points, dtypes, jaxpr):
+    """(values, derivatives) that such a jaxpr has at all combinations of points."""
     grid = np.asarray(list(itertools.product(points, repeat=len(dtypes))), np.float32).T
-    arguments = [jnp.asarray(x.astype(dtype)) for x, dtype in zip(grid, dtypes)]
-    value, derivatives = jax.vmap(lambda *chosen: _derivatives_at(function, chosen))(*arguments)
+    with jax.core.eval_context():
+        arguments = [jnp.asarray(x.astype(dtype)) for x, dtype in zip(grid, dtypes)]
+        value, *derivatives = jax.vmap(core.jaxpr_as_fun(jaxpr))(*arguments)
     return np.asarray(value), [np.asarray(x, np.float32) for x in derivatives]
 
 

@@ -112,7 +112,7 @@ class _Comparison:
 
     def results(self):
         """(derived, given)."""
-        with jax.ensure_compile_time_eval():
+        with jax.core.eval_context():
             return map(np.asarray, core.jaxpr_as_fun(self.jaxpr)(*self.arguments))
 
 
@@ -130,7 +130,7 @@ def _elements(array, places):
     """An array's elements at places, as NumPy's; None for one that is traced."""
     if isinstance(array, jax.core.Tracer):
         return None
-    with jax.ensure_compile_time_eval():
+    with jax.core.eval_context():
         return np.broadcast_to(np.asarray(element(array, places)), (_SAMPLES,))
 
 

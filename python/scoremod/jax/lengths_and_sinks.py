@@ -6,6 +6,7 @@ import numpy as np
 
 from scoremod.errors import InvalidArgumentError
 from scoremod.jax.arrays import array_of, host_numbers
+from scoremod.jax.explicit_axes import whole
 
 
 def bounded(mask_mod, lengths, batch):
@@ -52,7 +53,7 @@ def _checked(given, most, batch):
         if wrong.size:
             b = wrong[0]
             raise InvalidArgumentError(f"lengths: expected a number from 0 to {most[b]}, the positions there are, for batch {b}; found {known[b]}")
-    return array
+    return whole(array)
 
 
 def checked_sink(sink, heads):

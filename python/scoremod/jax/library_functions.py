@@ -12,6 +12,7 @@ from jax.scipy import special
 from scoremod.jax.custom_rules import has_custom_rule, is_library_rule
 from scoremod.jax.jaxprs import called_jaxpr
 from scoremod.jax.primitives import PROGRAM_TYPES
+from scoremod.jax.shard_casts import without_casts
 from scoremod.program_forms import clamp
 
 
@@ -131,7 +132,8 @@ _DTYPES = {type: dtype for dtype, type in PROGRAM_TYPES.items()}
 
 def _identity(equation):
     """What makes two calls of JAX's functions equal: the primitive and the traced body."""
-    return equation.primitive.name, str(called_jaxpr(equation))
+    jaxpr = called_jaxpr(equation)
+    return equation.primitive.name, None if jaxpr is None else str(without_casts(jaxpr))
 
 
 @functools.lru_cache(maxsize=256)

@@ -11,11 +11,17 @@ def varying_axes(array):
     return frozenset(getattr(manual, "varying", ()))
 
 
+def vary_along(array, axes):
+    """The array, marked as varying along these axes of the mesh, too."""
+    missing = tuple(axes - varying_axes(array)) if axes else ()
+    return lax.pcast(array, missing, to="varying") if missing else array
+
+
 def vary_alike(arrays):
     """The arrays, each marked as varying along every axis that any of them varies along. The gradient of one that didn't is then summed
     over those axes."""
     axes = frozenset().union(*map(varying_axes, arrays))
-    return [lax.pcast(x, tuple(axes - varying_axes(x)), to="varying") if axes - varying_axes(x) else x for x in arrays]
+    return [vary_along(x, axes) for x in arrays]
 
 
 def vary_as(array, like):

@@ -4,6 +4,8 @@ derivatives what has the rule's.
 With g_i the rule's derivative with respect to argument x_i, taken for a constant, the sum of g_i x_i has that derivative and no other.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +13,11 @@ from jax.extend import core
 
 from scoremod.jax.jaxprs import called_jaxpr
 from scoremod.jax.linear_rules import is_multiple_of_first
+from scoremod.jax.manual_axes import type_like
+from scoremod.jax.shard_casts import without_casts, without_last_sums
 from scoremod.jax.values import Equation, literal
 
 _FLOAT = jax.ShapeDtypeStruct((), jnp.float32)
-
-
 
 _NO_SCALARS = "has a derivative rule of its own, and arguments or results that are no float32 scalars"
 _NOT_LINEAR = "has a derivative rule of its own that is not known to be a multiple of the gradient that it is given, and a program's derivative is"
@@ -62,12 +64,27 @@ def _gradient(equation, varied, debug_info):
     """The jaxpr of what the rule gives those arguments. Its own first argument is the gradient that the rule is given, the equation's come after."""
     step = Equation(equation, (), debug_info)
     place = next(i for i, variable in enumerate(equation.outvars) if not isinstance(variable, core.DropVar))
+    value = lambda *arguments: step.run(arguments)[place]  # noqa: E731
+    types = [type_like(variable.aval, (), variable.aval.dtype) for variable in equation.invars]
+    if equation.primitive.name == "custom_jvp_call":
+        # Forward mode transposes no cast.
+        return without_casts(jax.make_jaxpr(functools.partial(_by_forward_mode, value, varied))(_FLOAT, *types))
+    upstream = type_like(equation.outvars[place].aval, (), jnp.float32)
+    return without_last_sums(jax.make_jaxpr(functools.partial(_by_reverse_mode, value, varied))(upstream, *types))
 
-    def gradient(upstream, *arguments):
-        def of_varied(*chosen):
-            given = dict(zip(varied, chosen))
-            return step.run([given.get(i, each) for i, each in enumerate(arguments)])[place]
 
-        return jax.vjp(of_varied, *(arguments[i] for i in varied))[1](upstream)
+def _by_reverse_mode(function, varied, upstream, *arguments):
+    """The gradients of some of a function's scalar arguments."""
 
-    return jax.make_jaxpr(gradient)(_FLOAT, *(jax.ShapeDtypeStruct((), variable.aval.dtype) for variable in equation.invars))
+    def of_varied(*chosen):
+        given = dict(zip(varied, chosen))
+        return function(*(given.get(i, each) for i, each in enumerate(arguments)))
+
+    return jax.vjp(of_varied, *(arguments[i] for i in varied))[1](upstream)
+
+
+def _by_forward_mode(function, varied, upstream, *arguments):
+    """The same by the rule's derivative along each of them, `upstream` times its direction."""
+    zeros = [jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0) for x in arguments]
+    along = lambda at: [upstream * jnp.ones_like(x) if i == at else zero for i, (x, zero) in enumerate(zip(arguments, zeros))]  # noqa: E731
+    return [jax.jvp(function, arguments, tuple(along(at)))[1] for at in varied]

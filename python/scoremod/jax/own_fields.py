@@ -29,7 +29,7 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
         if placed.first:
             positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
     number, array = split_scale(scale)
-    program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits)
+    program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits, (query, key, value))
     fields = {"place": place, "lengths": isinstance(placed, Pages), "sink": sink is not None}
     call = Call(program, layout, number, backends, **options._asdict(), **fields, environment=settings())
     operands = [jax.eval_shape(source.array) for source in sources]

@@ -215,7 +215,7 @@ RULES = {
     # These move, name or join elements; a single one stays what it is.
     **dict.fromkeys(
         (
-            *("copy", "copy_p", "name", "optimization_barrier", "pvary", "squeeze", "reshape", "broadcast_in_dim", "expand_dims"),
+            *("copy", "copy_p", "name", "optimization_barrier", "squeeze", "reshape", "broadcast_in_dim", "expand_dims"),
             *("slice", "dynamic_slice", "transpose", "rev", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or"),
         ),
         _same,

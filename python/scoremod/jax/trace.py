@@ -15,10 +15,11 @@ from scoremod.jax.captures import check_integers
 from scoremod.jax.custom_rules import body_has_rules_derivative, has_custom_rule, is_library_rule
 from scoremod.jax.jaxprs import called_jaxpr, closed, inner_jaxprs
 from scoremod.jax.library_functions import jax_settings, library_rule
-from scoremod.jax.manual_axes import type_like
+from scoremod.jax.manual_axes import type_like, vary_alike, varying_axes
 from scoremod.jax.operands import OPERAND_TYPES, VIEW_RULES, Operands, index_vector
 from scoremod.jax.own_derivatives import with_own_derivative
 from scoremod.jax.primitives import EXACT_ON_NARROW, PROGRAM_TYPES, RULES
+from scoremod.jax.shard_casts import equation_without_casts, is_cast
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
 from scoremod.program_forms import select_case
 from scoremod.user_functions import check_callable, name_of
@@ -48,7 +49,7 @@ def jaxpr_of(name, function, like=None, dtype=np.float32):
     wide = np.dtype(dtype) == np.float64
     if wide:
         avals = [jax.ShapeDtypeStruct((), np.float64) if aval.dtype == np.float32 else aval for aval in avals]
-    if like is not None:
+    if like is not None and varying_axes(like):
         avals = [type_like(jax.typeof(like), (), aval.dtype) for aval in avals]
     # JAX remembers what a function object was traced to, which a changed global or default makes wrong. A new object is traced anew, and
     # as a wrapper it leaves JAX's messages the function's own name, line and parameters.
@@ -103,15 +104,16 @@ def _check_parts_kept(name, jaxpr):
             _check_parts_kept(name, inner)
 
 
-def trace(score_mod, mask_mod, sizes, scale=None, positions=None, upper_limits=()):
+def trace(score_mod, mask_mod, sizes, scale=None, positions=None, upper_limits=(), like=()):
     """(program, sources): the program of both functions, and for each of its operands what makes its array.
 
     sizes: axis -> size of the score along it, as the functions see it.
     upper_limits: the axes whose size is more than any index needs: an array may be shorter along them.
     scale: an array that the score is multiplied with before score_mod; None to leave that out.
     positions: for some axes a function(tracer, node) from the local index to the one that the functions see.
+    like: query, key and value; scores and indices vary over a mesh as they do.
     """
-    tracer = Tracer(sizes, upper_limits)
+    tracer = Tracer(sizes, upper_limits, like)
     for axis, position in (positions or {}).items():
         index = tracer.indices[AXES.index(axis)]
         index.node = position(tracer, index.node)
@@ -131,8 +133,9 @@ def trace(score_mod, mask_mod, sizes, scale=None, positions=None, upper_limits=(
 class Tracer:
     """Walks the jaxpr of a function and finds a program node for each scalar that it can, a view for each indexed array."""
 
-    def __init__(self, sizes, upper_limits=()):
+    def __init__(self, sizes, upper_limits=(), like=()):
         self.sizes = sizes
+        self._like = vary_alike(like)[0] if like else None
         self._upper_limits = upper_limits
         self.builder = Builder()
         self.indices = [values.index(axis) for axis in AXES]
@@ -150,7 +153,7 @@ class Tracer:
 
     def root(self, name, function, arguments):
         """The node of what a user's function returns."""
-        jaxpr = jaxpr_of(name, function)
+        jaxpr = jaxpr_of(name, function, self._like)
         self._functions.append(function)
         self._name, self._debug_info = name, jaxpr.jaxpr.debug_info
         return self.node_of(self.run_inside(jaxpr, arguments, None)[0])
@@ -197,9 +200,11 @@ class Tracer:
     def _equation(self, equation, inputs, where):
         if equation.effects:
             self._refuse(equation, where, "has an effect, and a score function must be pure")
+        if is_cast(equation):
+            return inputs
         results = values.outputs(equation, inputs, self._debug_info)
         if all(value.is_literal for value in inputs) and all(value.shape == () and value.dtype is not None for value in results):
-            return self._fold(results)
+            return self._fold(values.outputs(equation_without_casts(equation), inputs, self._debug_info))
         if all(value.is_uniform for value in inputs):
             return results
         called = self._call(equation, inputs, results, where)
@@ -214,7 +219,7 @@ class Tracer:
         return results
 
     def _fold(self, results):
-        with jax.ensure_compile_time_eval():
+        with jax.core.eval_context():
             return [values.literal(np.asarray(value.compute()), value) for value in results]
 
     def _call(self, equation, inputs, results, where):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from scoremod.jax.manual_axes import vary_along, varying_axes
 from scoremod.program import AXES
 
 _serials = itertools.count()
@@ -84,7 +85,7 @@ class Equation:
         for variable, array in zip(equation.invars, arrays):
             if not isinstance(variable, core.Literal) and variable not in variables:
                 variables.append(variable)
-                given.append(array)
+                given.append(vary_along(array, varying_axes(variable.aval)))
         used = [i for i, variable in enumerate(equation.outvars) if not isinstance(variable, core.DropVar)]
         outvars = [equation.outvars[i] for i in used]
         names = self._debug_info._replace(arg_names=None, result_paths=None)  # those of the whole function
