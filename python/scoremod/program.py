@@ -71,6 +71,7 @@ class Builder:
     def __init__(self):
         self.nodes = []
         self.operands = []
+        self.index_axes = {}  # of each node that a user's function sees as an index, the axis; it is never negative
         self._numbers = {}
 
     def node(self, op, type, *args, payload=None):

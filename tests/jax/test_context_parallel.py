@@ -20,18 +20,19 @@ from scoremod.jax.context_parallel import context_parallel_attention, stripe, un
 B, S, H, D, SHARDS = 2, 32, 4, 8, 4
 MESH = jax.make_mesh((SHARDS,), ("seq",), axis_types=(AxisType.Auto,))
 ARRAYS = [dense.random_array(5, (H,)), dense.random_array(6, (2 * S - 1,)), dense.random_array(7, (B, S))]
-IDS = jnp.asarray(np.arange(B * S).reshape(B, S) // 13)
+IDS = jnp.asarray(np.arange(B * S).reshape(B, S) // 13, jnp.int32)
+LENGTHS = jnp.asarray([S, 21], jnp.int32)
 
 
-def modifiers(slopes, table, key_bias):
+def modifiers(slopes, table, key_bias, ids):
     """Everything that asks for positions: a distance, a table of distances, an array over keys, documents, and what XLA computes."""
 
     def score_mod(score, b, h, q_idx, kv_idx):
         score = score + slopes[h] * (q_idx - kv_idx) + table[q_idx - kv_idx + S - 1] + key_bias[b, kv_idx]
         bucket = jnp.searchsorted(jnp.asarray([3, 9, 20]), kv_idx)
-        return jnp.where(IDS[b, q_idx] == IDS[b, kv_idx], score + 0.1 * bucket, -jnp.inf)
+        return jnp.where(ids[b, q_idx] == ids[b, kv_idx], score + 0.1 * bucket, -jnp.inf)
 
-    return score_mod, lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
+    return score_mod, lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (ids[b, kv_idx] != 3)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +47,21 @@ def modifiers(slopes, table, key_bias):
     ],
 )
 def test_as_on_one_device(options, striped, check_vma):
+    """The batch is sharded, too, with what is captured of each and with the lengths."""
     q, k, v = (dense.random_array(i, (B, S, heads, D)) for i, heads in enumerate((H, 2, 2)))
+    mesh = jax.make_mesh((B, SHARDS), ("data", "seq"), axis_types=(AxisType.Auto,) * 2)
 
     @functools.partial(
         jax.shard_map,
-        mesh=MESH,
-        in_specs=(*[P(None, "seq")] * 3, P(), P(), P()),
-        out_specs=(P(None, "seq"), P(None, None, "seq")),
+        mesh=mesh,
+        in_specs=(*[P("data", "seq")] * 3, P(), P(), *[P("data")] * 3),
+        out_specs=(P("data", "seq"), P("data", None, "seq")),
         check_vma=check_vma,
     )
     def sharded(q, k, v, *arrays):
+        *arrays, lengths = arrays
         mods = modifiers(*arrays)
-        return context_parallel_attention(q, k, v, *mods, axis_name="seq", striped=striped, return_lse=True, **options)
+        return context_parallel_attention(q, k, v, *mods, axis_name="seq", striped=striped, lengths=lengths, return_lse=True, **options)
 
     def parallel(q, k, v, *arrays):
         order, back = (functools.partial(f, shards=SHARDS, tokens=int(striped)) if striped else lambda x, axis: x for f in (stripe, unstripe))
@@ -65,16 +69,18 @@ def test_as_on_one_device(options, striped, check_vma):
         return back(o, axis=1), back(lse, axis=2)
 
     def single(q, k, v, *arrays):
-        return flex_attention(q, k, v, *modifiers(*arrays), return_lse=True)
+        *arrays, lengths = arrays
+        return flex_attention(q, k, v, *modifiers(*arrays), lengths=lengths, return_lse=True)
 
     results = []
     for attention in (parallel, single):
 
         def loss(*x, f=attention):
             o, lse = f(*x)
-            return (o**2).sum() + (lse**2).sum()
+            return (o**2).sum() + (jnp.where(jnp.isneginf(lse), 0, lse) ** 2).sum()
 
-        results.append(jax.jit(lambda *x, f=attention, g=jax.grad(loss, argnums=range(6)): (f(*x), g(*x)))(q, k, v, *ARRAYS))
+        run = jax.jit(lambda *x, f=attention, g=jax.grad(loss, argnums=range(6)): (f(*x), g(*x)))
+        results.append(run(q, k, v, *ARRAYS, IDS, LENGTHS))
     for got, want in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
 
@@ -323,6 +329,28 @@ def test_reordering():
     np.testing.assert_array_equal(unstripe(stripe(x, 3, 1), 3, 1), x)
     np.testing.assert_array_equal(stripe(x, 3, 1, tokens=2)[0], [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11])
     np.testing.assert_array_equal(unstripe(stripe(x, 3, 1, tokens=2), 3, 1, tokens=2), x)
+
+
+@pytest.mark.parametrize("index", ["q_idx", "kv_idx"])
+@pytest.mark.parametrize("options", [{}, {"striped": 4}, {"strategy": "all_gather"}, {"backend": "xla"}])
+def test_captured_arrays_of_a_shard_are_refused(options, index):
+    """A bias that is sharded as the sequence is: the functions' positions are those of the whole one."""
+    q, bias = dense.random_array(3, (B, S, H, D)), ARRAYS[2]
+
+    def sharded(q, bias):
+        read = lambda score, b, h, q_idx, kv_idx: score + bias[b, {"q_idx": q_idx, "kv_idx": kv_idx}[index]]  # noqa: E731
+        return context_parallel_attention(q, q, q, read, axis_name="seq", **options)
+
+    run = lambda of_bias: jax.shard_map(sharded, mesh=MESH, in_specs=(P(None, "seq"), of_bias), out_specs=P(None, "seq"))  # noqa: E731
+    with pytest.raises(scoremod.InvalidArgumentError, match=f"'bias' of shape .2, 8., indexed at .* by {index}: expected a size of 32 .*whole array, by P"):
+        jax.eval_shape(run(P(None, "seq")), q, bias)
+    jax.eval_shape(run(P()), q, bias)
+
+
+def test_a_call_outside_of_shard_map_is_refused():
+    q = jnp.ones((B, S, H, D), jnp.float32)
+    with pytest.raises(scoremod.InvalidArgumentError, match="axis_name: expected .* jax.shard_map .* found 'seq'"):
+        context_parallel_attention(q, q, q, axis_name="seq")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def context_parallel_attention(
     if sink is not None:
         sink = checked_sink(sink, sizes.heads_q)
     with_lse = bool(return_lse) or sink is not None
-    deal = _Deal.of(lax.axis_size(axis_name), sizes, striped)
+    deal = _Deal.of(_shards_over(axis_name), sizes, striped)
     shard = lax.axis_index(axis_name).astype(jnp.int32)
     gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
     rate = checked_rate(dropout_rate)
@@ -115,6 +115,8 @@ def context_parallel_attention(
                 return ring_attention(part.ring, query, key, value, tuple(operands), sink, with_lse=bool(return_lse))
             results = attend(part.call, query, key, value, tuple(operands), with_lse=with_lse)
             return _with_sink(*(results if with_lse else (results, None)), sink, layout, return_lse)
+    else:
+        _check_captured(score_mod, mask_mod, (query, key, value), deal, scale, layout, sizes, axis_name)
     dtype_of(query, key, value, on_xla=True)
     functions = (deal.at_positions(score_mod, shard, 3), deal.at_positions(mask_mod, shard, 2))
     if dropout:
@@ -124,6 +126,24 @@ def context_parallel_attention(
     query, key, value, _ = vary_alike([query, gather(key), gather(value), shard])
     o, lse, _ = xla_attention(query, key, value, *functions, scale=scale, layout=layout, dropout=(rate, dropout))
     return _with_sink(o, lse, sink, layout, return_lse)
+
+
+def _shards_over(axis_name):
+    try:
+        return lax.axis_size(axis_name)
+    except NameError:
+        raise InvalidArgumentError(
+            f"axis_name: expected an axis of the mesh over which a jax.shard_map around context_parallel_attention shards the sequence, found {axis_name!r}, "
+            "which none has; call it in the function that jax.shard_map takes, with axis_name among the names of in_specs"
+        ) from None
+
+
+def _check_captured(score_mod, mask_mod, arrays, deal, scale, layout, sizes, axis_name):
+    """Raises InvalidArgumentError for a captured array that is too short for the whole sequence, as far as the functions can be traced to programs."""
+    try:
+        _traced(score_mod, mask_mod, arrays, deal, ALL_GATHER, scale, layout, sizes, 0.0, (), axis_name)
+    except UnsupportedError:
+        pass
 
 
 def _with_sink(o, lse, sink, layout, return_lse):

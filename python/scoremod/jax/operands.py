@@ -195,8 +195,8 @@ def _gather(tracer, params, value, starts):
 
 def _within(tracer, node, extent):
     """Whether an index is known to lie in the array."""
-    op, position = tracer.builder.nodes[node].op, tracer.builder.constant_value(node)
-    return tracer.sizes[op] <= extent if op in AXES else position is not None and 0 <= position < extent
+    axis, position = tracer.builder.index_axes.get(node), tracer.builder.constant_value(node)
+    return tracer.sizes[axis] <= extent if axis else position is not None and 0 <= position < extent
 
 
 def _fill_value(fill, dtype):

@@ -138,7 +138,7 @@ def _compare(name):
         if builder.type(x) == "bool" and name not in ("eq", "ne"):
             x, y = builder.op("i32", x), builder.op("i32", y)
         # jnp's indexing asks whether an index is negative; the four indices never are.
-        if name == "lt" and builder.constant_value(y) == 0 and builder.nodes[x].op in ("b", "h", "q_idx", "kv_idx"):
+        if name == "lt" and builder.constant_value(y) == 0 and x in builder.index_axes:
             return builder.constant(False, "bool")
         return builder.op(name, x, y)
 

@@ -28,6 +28,8 @@ _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 _SCORE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
+_SEQUENCES = ("q_idx", "kv_idx")
+
 # What the two functions take and return.
 _SIGNATURES = {
     "score_mod": ([_SCORE, *[_INDEX] * 4], np.dtype(np.float32), "the modified score as float32"),
@@ -115,8 +117,7 @@ def trace(score_mod, mask_mod, sizes, scale=None, positions=None, upper_limits=(
     """
     tracer = Tracer(sizes, upper_limits, like)
     for axis, position in (positions or {}).items():
-        index = tracer.indices[AXES.index(axis)]
-        index.node = position(tracer, index.node)
+        tracer.see(axis, position)
     score = values.Value(_SCORE, frozenset(["score"]))
     score.node = tracer.builder.node("score", "f32")
     if scale is not None:
@@ -141,11 +142,20 @@ class Tracer:
         self.indices = [values.index(axis) for axis in AXES]
         for axis, value in zip(AXES, self.indices):
             value.node = self.builder.node(axis, "i32")
+            self.builder.index_axes[value.node] = axis
         self.operands = Operands(self.builder, sizes, dict(zip(AXES, self.indices)))
         self._constants = {}
         self._functions = []
         self._name = self._debug_info = self._where = None
-        self._only_values = False
+        self._only_values = self._sequences_are_sharded = False
+
+    def see(self, axis, position):
+        """Makes position(tracer, node) of the local index along an axis what the functions see."""
+        index = self.indices[AXES.index(axis)]
+        del self.builder.index_axes[index.node]
+        index.node = position(self, index.node)
+        self._sequences_are_sharded |= axis in _SEQUENCES
+        self.builder.index_axes[index.node] = axis
 
     @functools.cached_property
     def _jax_settings(self):
@@ -285,13 +295,15 @@ class Tracer:
         index beyond. One that is longer along batches or heads is another problem's, or a whole one's inside jax.shard_map; along a sequence
         it may hold more positions than there are today. dim: the dimension of `base`, the captured array, or None for one of size 1 that it
         doesn't have."""
-        axis = next((axis for axis, index in zip(AXES, self.indices) if index.node == node), None)
-        if axis is None or axis in self._upper_limits or extent == self.sizes[axis] or (extent > self.sizes[axis] and axis in ("q_idx", "kv_idx")):
+        axis = self.builder.index_axes.get(node)
+        if axis is None or axis in self._upper_limits or extent == self.sizes[axis] or (extent > self.sizes[axis] and axis in _SEQUENCES):
             return
         name = name_of(base.array, self._functions)
         array = f"'{name}'" if name else "an array"
         place = "an added dimension" if dim is None else f"dimension {dim}"
-        if extent < self.sizes[axis]:
+        if axis in _SEQUENCES and self._sequences_are_sharded:
+            remedy = "On a mesh the functions see positions in the whole sequence: give every shard the whole array, by P() among in_specs"
+        elif extent < self.sizes[axis]:
             remedy = f"Where all beyond are to read the last, write jnp.minimum({axis}, {extent - 1})"
         else:
             remedy = f"Where the first {self.sizes[axis]} are meant, index a slice of it"
