@@ -331,6 +331,24 @@ def test_reordering():
     np.testing.assert_array_equal(unstripe(stripe(x, 3, 1, tokens=2), 3, 1, tokens=2), x)
 
 
+@pytest.mark.parametrize("strategy", ["ring", "all_gather"])
+def test_heads_on_an_automatic_axis(strategy):
+    arrays = [*(dense.random_array(i, (B, S, H, D)) for i in range(3)), ARRAYS[0]]
+    mesh = jax.make_mesh((SHARDS, 2), ("seq", "model"), axis_types=(AxisType.Auto,) * 2)
+    placed = [jax.device_put(x, jax.NamedSharding(mesh, P(None, "seq", "model") if x.ndim == 4 else P())) for x in arrays]
+    sharded = jax.shard_map(
+        lambda q, k, v, slopes: context_parallel_attention(q, k, v, **of_slopes(slopes), axis_name="seq", strategy=strategy),
+        mesh=mesh,
+        in_specs=(*[P(None, "seq")] * 3, P()),
+        out_specs=P(None, "seq"),
+        axis_names={"seq"},
+    )
+    got = jax.jit(functools.partial(with_gradients, sharded))(*placed)
+    assert got[0].sharding.spec == P(None, "seq", "model")
+    for x, want in zip(got, with_gradients(lambda q, k, v, slopes: flex_attention(q, k, v, **of_slopes(slopes)), *arrays), strict=True):
+        np.testing.assert_allclose(x, want, atol=3e-5 * max(1, np.abs(want).max()))
+
+
 @pytest.mark.parametrize("index", ["q_idx", "kv_idx"])
 @pytest.mark.parametrize("options", [{}, {"striped": 4}, {"strategy": "all_gather"}, {"backend": "xla"}])
 def test_captured_arrays_of_a_shard_are_refused(options, index):

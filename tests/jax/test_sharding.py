@@ -152,6 +152,30 @@ def test_explicit_axes(heads_kv):
     np.testing.assert_allclose(xla, attend(*given)[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("heads_kv", [1, 4])
+@pytest.mark.parametrize("axes", [("part", "data", "model"), ("data", "model", "part")])
+def test_axes_that_shard_map_leaves_automatic(axes, heads_kv):
+    """Each part of the batch is a call of its own, whose batches and heads are sharded over the axes of the mesh that jax.shard_map leaves."""
+    given = arrays(heads_kv)
+    mesh = jax.make_mesh((2, 2, 2), axes, axis_types=(AxisType.Auto,) * 3)
+    of_part = [P("part") if i < 3 or i > 4 else P() for i in range(len(given))]
+    placed_as = [P(("part", "data"), None, "model")] * 3 + [P("model"), P(), P(("part", "data")), P("part", "model"), P("part"), P("part")]
+    placed_as[1:3] = placed_as[1:3] if heads_kv > 1 else [P("part")] * 2
+    placed = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(given, placed_as, strict=True)]
+    parts = jax.shard_map(lambda *x: loss(*x)[1], mesh=mesh, in_specs=tuple(of_part), out_specs=P("part"), axis_names={"part"})
+
+    def in_turn(*x):
+        halves = [[y if spec == P() else y[2 * i : 2 * i + 2] for y, spec in zip(x, of_part)] for i in range(2)]
+        return jnp.concatenate([loss(*half)[1] for half in halves])
+
+    results = lambda f: jax.jit(lambda *x: (f(*x), jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=FLOATS)(*x)))  # noqa: E731
+    compiled = results(parts).lower(*placed).compile()
+    for got, want in zip(*map(jax.tree.leaves, (compiled(*placed), results(in_turn)(*given))), strict=True):
+        np.testing.assert_allclose(got, want, atol=3e-5 * max(1, np.abs(want).max()))
+    assert f"f32[1,{S},{H // 2},{D}]" in compiled.as_text()
+    assert not [shape for shape in gathers(compiled) if f"{S},{H},{D}]" in shape]
+
+
 @pytest.mark.parametrize("backend", [None, "xla"])
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_captured_arrays_that_differ_from_shard_to_shard(backend, check_vma):

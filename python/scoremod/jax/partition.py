@@ -8,12 +8,13 @@ import functools
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax._src.mesh import get_concrete_mesh
 from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from scoremod.jax.call import GRADIENT_FACTORS
 from scoremod.jax.dropout import at_head
@@ -44,17 +45,15 @@ def partitioned(tensors, results_of, bind):
     def whole(call, option, *arrays):
         return tuple(bind(call, option, *arrays))
 
-    # JAX gives the mesh that the program's arguments lie on. Where none is on a mesh, and only constraints within the program
-    # shard, that one is empty: the one of jax.set_mesh then is `context`.
     def partition(call, option, context, mesh, arguments, results):
-        mesh = context if mesh.empty else mesh
-        shards = Shards.of_arguments(call, mesh, arguments)
+        mesh, automatic = _meshes(mesh, context)
+        shards = Shards.of_arguments(call, automatic, arguments)
         in_letters, out_letters = letters_of(call, tensors, results_of(option))
         lower = functools.partial(shards.run, bind, option, tensors, results_of(option))
         return mesh, lower, tuple(map(shards.sharding, out_letters)), tuple(map(shards.sharding, in_letters))
 
     def infer(call, option, context, mesh, arguments, results):
-        shards = Shards.of_arguments(call, context if mesh.empty else mesh, arguments)
+        shards = Shards.of_arguments(call, _meshes(mesh, context)[1], arguments)
         return tuple(map(shards.sharding, letters_of(call, tensors, results_of(option))[1]))
 
     def rule(call, option, mesh, argument_types, result_types):
@@ -62,7 +61,7 @@ def partitioned(tensors, results_of, bind):
         return _sharding_rule(in_letters, out_letters, [tuple(type.shape) for type in argument_types])
 
     def run(call, option, *arrays):
-        context = get_concrete_mesh()
+        context = get_concrete_mesh(), jax.sharding.get_abstract_mesh()
         # One for each call: with static_argnums JAX 0.11 and 0.12 keep the arrays' tracers, which jax.checking_leaks reports.
         function = custom_partitioning(functools.partial(whole, call, option))
         # Shardings are decoded here: with grouped heads Shardy may propose one of k that has no PartitionSpec.
@@ -75,6 +74,22 @@ def partitioned(tensors, results_of, bind):
         return function(*arrays)
 
     return run
+
+
+def _meshes(mesh, context):
+    """(mesh, automatic): the mesh of the program's devices, and the one that JAX says shardings on.
+
+    mesh: as JAX gives it, that of the program's arguments. Where none lies on a mesh, and only constraints within the program shard, it is empty.
+    context: the concrete mesh of jax.set_mesh, and the mesh as it is at the call. Inside a jax.shard_map over some of the axes, XLA says the
+        shardings over the other ones alone, while numbers of devices are those of all.
+    """
+    concrete, around = context
+    manual = around.manual_axes
+    if not manual:
+        mesh = concrete if mesh.empty else mesh
+        return mesh, mesh
+    sizes = {name: size for name, size in around.shape.items() if name not in manual}
+    return around, AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 def letters_of(call, tensors, results):
