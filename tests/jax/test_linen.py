@@ -98,6 +98,28 @@ def test_decoding_gives_what_the_whole_sequence_does(fields):
         make(decode=True, attn_mask_type="padding").init(jax.random.key(0), x)
 
 
+def test_decoding_beyond_the_cache():
+    x = dense.random_array(0, (B, S, H * D))
+    module = MultiHeadAttention(num_heads=H, num_kv_heads=2, softmax_type="off_by_one", decode=True)
+    variables = module.init(jax.random.key(0), x)
+    step = lambda cache, tokens: module.apply({"params": variables["params"], "cache": cache}, tokens, mutable=["cache"])  # noqa: E731
+    jitted = jax.jit(step)
+    o, filled = jitted(variables["cache"], x)
+    assert np.isfinite(o).all()
+    with pytest.raises(scoremod.InvalidArgumentError, match=f"decode: expected at most {S} tokens in all, .* found {S} in it and 1 more"):
+        step(filled["cache"], x[:, :1])
+    beyond = filled
+    for _ in range(2):
+        o, beyond = jitted(beyond["cache"], x[:, :1])
+        assert np.isnan(o).all()
+    for name in ("cached_key", "cached_value"):  # which a caller may go back in
+        np.testing.assert_array_equal(beyond["cache"][name], filled["cache"][name])
+    some = {**filled["cache"], "cache_index": jnp.int32(S - 2)}
+    o, changed = jitted(some, x[:, :3])
+    assert np.isnan(o).all() and int(changed["cache"]["cache_index"]) == S + 1
+    assert np.isfinite(jitted(some, x[:, :2])[0]).all()
+
+
 def test_modules_take_graph_callbacks():
     q, k, v = (dense.random_array(i, (B, S, H, D)) for i in range(3))
     capped = lambda graph, score, tensors: graph.mul(graph.tanh(graph.mul(score, 0.5)), tensors["cap"])  # noqa: E731

@@ -1,5 +1,10 @@
-"""Keys and values of the tokens so far, for modules that decode one token after the other, in Flax's collection "cache"."""
+"""Keys and values of the tokens so far, for modules that decode one token after the other, in Flax's collection "cache".
 
+A token beyond the cache's length raises InvalidArgumentError. Under jax.jit, where the number of tokens so far isn't known, the cache keeps what it
+has, and the output of this call and of all later ones is NaN.
+"""
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -19,11 +24,24 @@ def appended(module, key, value, mask_type, sequence_descriptor):
     if not exists:
         return key, value, None
     _check_fits(cached[0].value, key)
-    first = index.value
+    first, tokens, length = index.value, key.shape[1], cached[0].value.shape[1]
+    if not isinstance(first, jax.core.Tracer) and first + tokens > length:
+        raise InvalidArgumentError(
+            f"decode: expected at most {length} tokens in all, as the cache was made for by init(), found {int(first)} in it and {tokens} more; "
+            "init() the module with longer inputs"
+        )
     for variable, array in zip(cached, (key, value)):
-        variable.value = lax.dynamic_update_slice_in_dim(variable.value, array.astype(variable.value.dtype), first, axis=1)
-    index.value = first + key.shape[1]
+        # JAX moves a place beyond the end back, so there is written what is there.
+        old = lax.dynamic_slice_in_dim(variable.value, first, tokens, axis=1)
+        new = jnp.where(first + tokens <= length, array.astype(old.dtype), old)
+        variable.value = lax.dynamic_update_slice_in_dim(variable.value, new, first, axis=1)
+    index.value = first + tokens
     return cached[0].value, cached[1].value, first
+
+
+def within_length(o, key, first):
+    """The output of queries from position `first` on, and NaN where some are beyond the cache that `key` is."""
+    return jnp.where(first + o.shape[1] <= key.shape[1], o, jnp.nan)
 
 
 def _check_fits(cached, key):

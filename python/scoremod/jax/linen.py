@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.decode_cache import appended
+from scoremod.jax.decode_cache import appended, within_length
 from scoremod.jax.module_attention import module_attention, refuse_deterministic
 from scoremod.jax.named_masks import SequenceDescriptor as SequenceDescriptor
 from scoremod.jax.other_fields import takes_other_fields
@@ -215,6 +215,8 @@ class MultiHeadAttention(nn.Module):
             score_mod_bprop_tensors=score_mod_bprop_tensors,
             first_query=first,
         )
+        if first is not None:
+            o = within_length(o, key, first)
         return nn.DenseGeneral(self.out_features or features, axis=(-2, -1), name="out", **self._dense())(o)
 
     def _dense(self):
