@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import scoremod
-from scoremod.jax import flex_attention
+from scoremod.jax import BACKWARD, FORWARD, flex_attention
 
 B, S, H, D = 4, 24, 4, 8
 MESHES = {"batch": (4, 1), "heads": (1, 4), "both": (4, 2)}
@@ -150,6 +151,25 @@ def test_explicit_axes(heads_kv):
     assert jax.typeof(o).sharding.spec == P("data", None, "model", None) and jax.typeof(lse).sharding.spec == P("data", "model", None)
     assert all(f"s32[{B}]" in x for x in gathers(jax.jit(lambda *x: attend(*x)[1][0]).lower(*placed).compile()))
     np.testing.assert_allclose(xla, attend(*given)[0], rtol=1e-5)
+
+
+def test_what_is_exported_knows_its_shards():
+    q, slopes = dense.random_array(0, (B, S, H, D)), dense.random_array(3, (H,))
+    attend = lambda q: flex_attention(q, q, q, lambda score, b, h, q_idx, kv_idx: score + slopes[h] * q_idx)  # noqa: E731
+    known = [export.DisabledSafetyCheck.custom_call(target) for target in (FORWARD, BACKWARD)]
+    exported = lambda f, q: export.export(jax.jit(f), disabled_checks=known)(q)  # noqa: E731
+    for axis_type in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+        placed = jax.device_put(q, NamedSharding(mesh, P("data", None, "model")))
+        by_hand = jax.shard_map(attend, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+        with jax.set_mesh(mesh):
+            if axis_type == AxisType.Auto:
+                with pytest.raises(scoremod.UnsupportedError, match="jax.export: .* inside a jax.shard_map over all axes"):
+                    exported(attend, placed)
+                got = exported(by_hand, placed).call(placed)
+            else:
+                got = exported(attend, placed).call(placed)
+        np.testing.assert_allclose(got, attend(q), atol=1e-5)
 
 
 @pytest.mark.parametrize("heads_kv", [1, 4])

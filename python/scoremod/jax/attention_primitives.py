@@ -115,6 +115,25 @@ def _take_apart_backward(*arrays, call, wanted):
     return _partitioned_backward(call, Option(None, wanted), *arrays)
 
 
+def _lowering_of(take_apart):
+    """The lowering of a call that a mesh may divide. Raises UnsupportedError where jax.export would keep a function of this process with it."""
+    lower = mlir.lower_fun(take_apart, multiple_results=True)
+
+    def lowering(context, *arguments, **parameters):
+        module = context.module_context
+        before = len(module.keepalives)
+        results = lower(context, *arguments, **parameters)
+        if module.lowering_parameters.for_export and len(module.keepalives) > before:
+            raise UnsupportedError(
+                "jax.export: expected a call whose shards are known when it is exported, found one on a mesh with automatic axes, where XLA asks "
+                "this process for them later; call it inside a jax.shard_map over all axes of the mesh, or make the axes explicit "
+                "(jax.sharding.AxisType.Explicit)"
+            )
+        return results
+
+    return lowering
+
+
 for _primitive, _device_primitive, _avals, _batching, _take_apart, _lowering in (
     (forward_p, device_forward_p, _forward_avals, batch_forward, _take_apart_forward, _lower_forward),
     (backward_p, device_backward_p, _backward_avals, batch_backward, _take_apart_backward, _lower_backward),
@@ -128,6 +147,6 @@ for _primitive, _device_primitive, _avals, _batching, _take_apart, _lowering in 
     batching.primitive_batchers[_primitive] = functools.partial(_batching, _primitive)
     # Custom partitioning looks at the devices; only JAX's own primitives have a public way to say so.
     dispatch.prim_requires_devices_during_lowering.add(_primitive)
-    mlir.register_lowering(_primitive, mlir.lower_fun(_take_apart, multiple_results=True))
+    mlir.register_lowering(_primitive, _lowering_of(_take_apart))
     for _platform in ("cpu", "cuda"):
         mlir.register_lowering(_device_primitive, functools.partial(_lowering, _platform), platform=_platform)
