@@ -81,6 +81,22 @@ def test_shards_equal_one_device(mesh, heads_kv):
     assert f"f32[{local_batch},{S},{local_heads},{D}]" in compiled.as_text()
 
 
+@pytest.fixture
+def gspmd():
+    """XLA's partitioner before Shardy."""
+    jax.config.update("jax_use_shardy_partitioner", False)
+    yield
+    jax.config.update("jax_use_shardy_partitioner", True)
+
+
+def test_shards_of_gspmd_equal_one_device(gspmd):
+    test_shards_equal_one_device("both", 2)
+    mesh, q = mesh_of((4, 2)), arrays(4)[0]
+    attend = jax.shard_map(lambda q: flex_attention(q, q, q), mesh=mesh, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})
+    with pytest.raises(scoremod.UnsupportedError, match="jax.shard_map over all axes .* found model beside data"):
+        jax.jit(attend).lower(q)
+
+
 def test_results_are_sharded_as_the_inputs():
     mesh = mesh_of((4, 2))
     q, k, v = (jax.device_put(x, NamedSharding(mesh, SPECS[0])) for x in arrays(4)[:3])

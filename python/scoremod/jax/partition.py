@@ -16,6 +16,7 @@ from jax._src.sharding_impls import parse_flatten_op_sharding
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from scoremod.errors import UnsupportedError
 from scoremod.jax.call import GRADIENT_FACTORS
 from scoremod.jax.dropout import at_head
 from scoremod.program import Builder, OperandDecl
@@ -62,6 +63,7 @@ def partitioned(tensors, results_of, bind):
 
     def run(call, option, *arrays):
         context = get_concrete_mesh(), jax.sharding.get_abstract_mesh()
+        _check_partitioner(context[1])
         # One for each call: with static_argnums JAX 0.11 and 0.12 keep the arrays' tracers, which jax.checking_leaks reports.
         function = custom_partitioning(functools.partial(whole, call, option))
         # Shardings are decoded here: with grouped heads Shardy may propose one of k that has no PartitionSpec.
@@ -90,6 +92,16 @@ def _meshes(mesh, context):
         return mesh, mesh
     sizes = {name: size for name, size in around.shape.items() if name not in manual}
     return around, AbstractMesh(tuple(sizes.values()), tuple(sizes))
+
+
+def _check_partitioner(mesh):
+    """Raises UnsupportedError for axes beside manual ones where GSPMD divides the program, which ends the process for shardings that JAX can't read."""
+    beside = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+    if mesh.manual_axes and beside and not getattr(jax.config, "jax_use_shardy_partitioner", True):
+        raise UnsupportedError(
+            f"expected jax.shard_map over all axes of the mesh with jax_use_shardy_partitioner=False, found {', '.join(beside)} beside "
+            f"{', '.join(mesh.manual_axes)}; give it all axes, or leave Shardy on"
+        )
 
 
 def letters_of(call, tensors, results):
