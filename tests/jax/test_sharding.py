@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import scoremod
 from scoremod.jax import BACKWARD, FORWARD, flex_attention
+from scoremod.jax.manual_axes import varying_axes
 
 B, S, H, D = 4, 24, 4, 8
 MESHES = {"batch": (4, 1), "heads": (1, 4), "both": (4, 2)}
@@ -260,13 +261,27 @@ def gained(x, y):
 
 gained.defvjp(lambda x, y: (gained(x, y), (x, y)), lambda kept, upstream: (upstream * kept[1] * 2, upstream * kept[0] * 3))
 
+@jax.custom_vjp
+def gained_by_shared(x, y):
+    """y is equal on all shards, so that JAX expects its gradient to be, too."""
+    return x * y
+
+
+def _shared_gain(kept, upstream):
+    of_y = upstream * kept[0] * 3
+    axes = tuple(varying_axes(of_y))
+    return upstream * kept[1] * 2, jax.lax.psum(of_y, axes) if axes else of_y
+
+
+gained_by_shared.defvjp(lambda x, y: (gained_by_shared(x, y), (x, y)), _shared_gain)
+
 # What JAX writes casts into inside jax.shard_map, also into what it calls: functions of a score, a gate and a number that all shards share.
 OF_GATES = {
     "literals": lambda score, gate, shared: score * 2.0 + jnp.where(gate > 0.5, 1.0, -0.5) + gate * jnp.sqrt(2.0) * 0.1,
     "library functions": lambda score, gate, shared: jnp.logaddexp(score, gate * 0.5) + jax.nn.relu(gate * 2.0) * jax.nn.relu(score * shared),
     "jitted functions": lambda score, gate, shared: jnp.clip(score * gate, -1.0, 2.0) + jax.nn.silu(score * gate) + jax.nn.softplus(gate),
     "own jvp": lambda score, gate, shared: sloped(score, shared) + sloped(shared, gate) + sloped(score, gate) + sloped(gate, 2.0),
-    "own vjp": lambda score, gate, shared: gained(score, gate) + gained(score * shared, gate * 0.5),
+    "own vjp": lambda score, gate, shared: gained(score, gate) + gained(score * shared, gate * 0.5) + gained_by_shared(score, shared),
     "branches": lambda score, gate, shared: jax.lax.cond(gate > 0, lambda x: x * 2.0, lambda x: x - shared, score),
     "a loop": lambda score, gate, shared: score + jax.lax.scan(lambda x, _: (x * 0.5 + shared, None), gate * 1.0, None, length=3)[0],
     "narrow": lambda score, gate, shared: score + (gate.astype(jnp.bfloat16) * jnp.bfloat16(2)).astype(jnp.float32),
