@@ -95,7 +95,7 @@ def _derivatives_of(function, variables):
     dtypes = [variable.aval.dtype for variable in variables]
     floats = tuple(i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.floating))
     total = lambda *chosen: sum(x.astype(jnp.float32) for x in function(*chosen))  # noqa: E731
-    # Traced with the types that the variables have, in which what is on a mesh is written.
+    # The rule was written for the variables' own types, which may vary over a mesh.
     types = [type_like(variable.aval, (), dtype) for variable, dtype in zip(variables, dtypes)]
     return without_casts_and_sums(jax.make_jaxpr(jax.value_and_grad(total, argnums=floats))(*types))
 

@@ -31,7 +31,7 @@ def appended(module, key, value, mask_type, sequence_descriptor):
             "init() the module with longer inputs"
         )
     for variable, array in zip(cached, (key, value)):
-        # JAX moves a place beyond the end back, so there is written what is there.
+        # JAX moves a slice that passes the end back, so such a call writes what the cache has there already.
         old = lax.dynamic_slice_in_dim(variable.value, first, tokens, axis=1)
         new = jnp.where(first + tokens <= length, array.astype(old.dtype), old)
         variable.value = lax.dynamic_update_slice_in_dim(variable.value, new, first, axis=1)

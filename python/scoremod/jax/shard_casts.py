@@ -7,7 +7,7 @@ from jax.extend import core
 from scoremod.jax.jaxprs import closed
 
 _CASTS = ("pvary", "reduced_vary_cast", "reduced_vary_cast_p")
-# The transpose of a cast.
+# JAX transposes a cast to this.
 _SUM_OVER_SHARDS = "psum_invariant"
 
 
@@ -21,17 +21,17 @@ def without_casts(jaxpr):
 
 
 def equation_without_casts(equation):
-    """The same of one equation, for what it calls."""
+    """An equation as it computes on one shard, with what it calls."""
     return _OneShard(is_cast).equation(equation)
 
 
 def without_casts_and_sums(jaxpr):
-    """The same of a gradient of something that has no sum over shards: those in it are transposes of casts."""
+    """without_casts() of a gradient of something that has no sum over shards: the sums in it are transposes of casts."""
     return _OneShard(lambda equation: is_cast(equation) or equation.primitive.name == _SUM_OVER_SHARDS).jaxpr(jaxpr)
 
 
 def without_last_sums(jaxpr):
-    """The same of a jaxpr whose results JAX sums over shards, without these sums."""
+    """without_casts() of a jaxpr whose results JAX sums over shards, without these sums: they are the shard's own."""
     inside = closed(jaxpr).jaxpr
     read = {id(variable) for equation in inside.eqns for variable in equation.invars}
     last = {id(variable) for variable in inside.outvars} - read

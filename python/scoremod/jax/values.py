@@ -88,7 +88,8 @@ class Equation:
                 given.append(vary_along(array, varying_axes(variable.aval)))
         used = [i for i, variable in enumerate(equation.outvars) if not isinstance(variable, core.DropVar)]
         outvars = [equation.outvars[i] for i in used]
-        names = self._debug_info._replace(arg_names=None, result_paths=None)  # those of the whole function
+        # The names are of the whole function's arguments, and JAX_ENABLE_CHECKS=1 counts them.
+        names = self._debug_info._replace(arg_names=None, result_paths=None)
         jaxpr = core.Jaxpr([], variables, outvars, [equation], equation.effects, names)
         return dict(zip(used, core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*given)))
 
