@@ -92,3 +92,11 @@ def _from_python(name, value):
 
 def _described(value, dtype):
     return f"dtype {dtype}" if isinstance(value, (jax.Array, np.ndarray)) and dtype != object else f"{value!r}"
+
+
+def whole(array):
+    """The array with no dimension sharded over explicit axes: JAX doesn't index one that is."""
+    type = jax.typeof(array)
+    if not any(type.sharding.spec):
+        return array
+    return jax.sharding.reshard(array, jax.sharding.NamedSharding(type.sharding.mesh, jax.sharding.PartitionSpec()))

@@ -13,14 +13,6 @@ def explicit_axes(array):
     return jax.typeof(array).sharding.mesh.explicit_axes
 
 
-def whole(array):
-    """The array with no dimension sharded over explicit axes: JAX doesn't index one that is."""
-    type = jax.typeof(array)
-    if not any(type.sharding.spec):
-        return array
-    return jax.sharding.reshard(array, jax.sharding.NamedSharding(type.sharding.mesh, jax.sharding.PartitionSpec()))
-
-
 def attend_on_shards(call, q, k, v, operands, *, with_lse):
     """attend() for arrays on a mesh with explicit axes: batches and heads are sharded as q's type says, and so are the types of the results."""
     mesh, spec = jax.typeof(q).sharding.mesh, jax.typeof(q).sharding.spec

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scoremod.errors import InvalidArgumentError
-from scoremod.jax.arrays import array_of, host_numbers
-from scoremod.jax.explicit_axes import whole
+from scoremod.jax.arrays import array_of, host_numbers, whole
 
 
 def bounded(mask_mod, lengths, batch):

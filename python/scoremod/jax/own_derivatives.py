@@ -85,6 +85,12 @@ def _by_reverse_mode(function, varied, upstream, *arguments):
 
 def _by_forward_mode(function, varied, upstream, *arguments):
     """The same by the rule's derivative along each of them, `upstream` times its direction."""
-    zeros = [jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0) for x in arguments]
-    along = lambda at: [upstream * jnp.ones_like(x) if i == at else zero for i, (x, zero) in enumerate(zip(arguments, zeros))]  # noqa: E731
-    return [jax.jvp(function, arguments, tuple(along(at)))[1] for at in varied]
+
+    def direction(at):
+        is_float = [jnp.issubdtype(x.dtype, jnp.floating) for x in arguments]
+        return tuple(
+            upstream * jnp.full_like(x, i == at) if floating else np.zeros(x.shape, jax.dtypes.float0)
+            for i, (x, floating) in enumerate(zip(arguments, is_float, strict=True))
+        )
+
+    return [jax.jvp(function, arguments, direction(at))[1] for at in varied]
