@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Brings up to date what the pages show of the committed records: draws each picture, and writes parts of pages.
+"""Brings up to date what the pages show of the committed records: draws each picture, and writes parts of pages and marked figures.
 
 usage: show_records.py [--check] [--root FOLDER]
 
@@ -22,12 +22,17 @@ PICTURES = {
     "bench/results/h200-peers.png": ("bench/results/h200-peers.json", "peers/plot.py"),
     "bench/results/h200.png": ("bench/results/h200.json", "plot.py"),
 }
-# Part of a page, between marks that name it -> the record that it shows, and the script and its function that write it.
-PAGE = "docs/performance.md"
+# Page -> parts of it, each between marks that name it -> the record that it shows, and the script and its function that write it.
 PARTS = {
-    "by hand": ("bench/results/h200.json", "by_hand_table.py", "table"),
-    "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
-    "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
+    "docs/performance.md": {
+        "by hand": ("bench/results/h200.json", "by_hand_table.py", "table"),
+        "peers": ("bench/results/h200-peers.json", "peers/choices.py", "table"),
+        "faster peers": ("bench/results/h200-peers.json", "peers/choices.py", "slower"),
+    },
+    "docs/jax.md": {
+        "speed": ("bench/results/jax_h200.json", "jax/record_tables.py", "speed"),
+        "sharding": ("bench/results/jax_sharding.json", "jax/record_tables.py", "sharding"),
+    },
 }
 METADATA = "Record"
 
@@ -68,13 +73,28 @@ def draw(picture, record, name):
         image.save(picture, pnginfo=stamp, optimize=True)
 
 
-def with_part(page, name, lines):
+def with_part(page, path, name, lines):
     """The page's text with other lines between the marks of a part."""
     begin, end = f"<!-- {name}: written by bench/show_records.py -->\n", f"<!-- {name}: end -->\n"
     found = page.count(begin), page.count(end)
     if found != (1, 1) or page.index(end) < page.index(begin):
-        sys.exit(f"expected one {begin.strip()} and one {end.strip()} after it in {PAGE}, found {found[0]} and {found[1]}")
+        sys.exit(f"expected one {begin.strip()} and one {end.strip()} after it in {path}, found {found[0]} and {found[1]}")
     return page[: page.index(begin)] + begin + "\n" + "\n".join(lines) + "\n\n" + page[page.index(end) :]
+
+
+def pages(root):
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def written(page, path, root):
+    """The page's text with its parts and its marked figures as the records have them."""
+    text = page.read_text(encoding="utf-8")
+    for name, (record, writer, function) in PARTS.get(path, {}).items():
+        text = with_part(text, path, name, getattr(script(writer), function)(report_of(root / record)))
+    try:
+        return script("page_figures.py").with_figures(text, path, root)
+    except ValueError as error:
+        sys.exit(str(error))
 
 
 def outdated(root):
@@ -84,12 +104,11 @@ def outdated(root):
         picture, record = root / name, root / record
         if not picture.is_file() or drawn_digest(picture) != digest(record):
             found.append((name, lambda picture=picture, record=record, drawer=drawer: draw(picture, record, drawer)))
-    page = root / PAGE
-    before = after = page.read_text(encoding="utf-8")
-    for name, (record, writer, function) in PARTS.items():
-        after = with_part(after, name, getattr(script(writer), function)(report_of(root / record)))
-    if after != before:
-        found.append((PAGE, lambda: page.write_text(after, encoding="utf-8")))
+    for page in pages(root):
+        path = page.relative_to(root).as_posix()
+        before, after = page.read_text(encoding="utf-8"), written(page, path, root)
+        if after != before:
+            found.append((path, lambda page=page, after=after: page.write_text(after, encoding="utf-8")))
     return found
 
 

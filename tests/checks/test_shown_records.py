@@ -1,4 +1,4 @@
-"""README and docs/performance.md show the records in bench/results as they are committed."""
+"""README and the pages of docs show the records in bench/results as they are committed."""
 
 import json
 import shutil
@@ -23,9 +23,10 @@ def show_records(*arguments):
 @pytest.fixture
 def tree(tmp_path):
     """A copy of what is shown and of what shows it."""
-    for name in (PEERS, BENCHMARK, PAGE, "docs/speed.png", "bench/results/h200-peers.png", "bench/results/h200.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
+    for folder in ("docs", "bench/results"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    (tmp_path / "src").symlink_to(ROOT / "src")
     return tmp_path
 
 
@@ -75,6 +76,35 @@ def test_marks_that_are_not_a_pair_are_named(tree, old, new):
     (tree / PAGE).write_text(page.replace(old, new), encoding="utf-8")
     code, _, message = show_records("--root", tree)
     assert code == 1 and f"expected one {BEGIN} and one {END} after it" in message, message
+
+
+def test_a_figure_in_a_sentence_follows_its_record(tree):
+    record, page = tree / "bench/results/cudnn_check.json", tree / "docs/cudnn_patterns.md"
+    report = json.loads(record.read_text(encoding="utf-8"))
+    before = f"<!--=cudnn_check.right-->{report['summary']['right']}<!--=--> were right"
+    assert before in page.read_text(encoding="utf-8")
+    report["summary"]["right"] += 1
+    record.write_text(json.dumps(report), encoding="utf-8")
+    code, names, _ = show_records("--check", "--root", tree)
+    assert (code, names) == (1, ["docs/cudnn_patterns.md"])
+    assert show_records("--root", tree) == (0, ["docs/cudnn_patterns.md"], "")
+    assert f"<!--=cudnn_check.right-->{report['summary']['right']}<!--=--> were right" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "mark, part",
+    [
+        ("<!--=cudnn_check.rihgt-->1<!--=-->", "docs/cache.md: expected a figure of bench/page_figures.py, found 'cudnn_check.rihgt'"),
+        ("<!--=no_record.right-->1<!--=-->", "found 'no_record.right'"),
+        ("<!--=cudnn_check.right-->1", "docs/cache.md: expected <!--=--> after each figure's mark, and nowhere else"),
+        ("1<!--=-->", "and nowhere else"),
+    ],
+)
+def test_a_mark_that_is_none_is_named(tree, mark, part):
+    page = tree / "docs/cache.md"
+    page.write_text(f"{page.read_text(encoding='utf-8')}\n{mark}\n", encoding="utf-8")
+    code, _, message = show_records("--root", tree)
+    assert code == 1 and part in message, message
 
 
 def test_a_picture_that_is_missing_is_drawn(tree):

@@ -1,0 +1,82 @@
+"""A measured figure on a page comes from its record by a mark, or stands here with the reason why no record has it."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("page_figures", ROOT / "bench" / "page_figures.py")
+page_figures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(page_figures)
+
+# (page, heading) -> why, and the figures. None: all of the section, a dated log that nothing later changes.
+LOG = "what was tried and measured while it was written, at commits that the section names"
+UNRECORDED = {
+    ("docs/check_suite.md", "What is checked"): ("counted once over 2000 random problems", ["4 %", "23 %", "57 %", "76 %"]),
+    ("docs/cuda.md", "On NVIDIA GPUs"): ("a constant of the planner", ["5 %"]),
+    ("docs/cudnn_patterns.md", "Predicted times"): ("what tools/fit_score_costs.py printed of its fit", ["0.3 %", "90 %", "4 %", "0.5 %", "2 %", "10 %"]),
+    ("docs/cudnn_patterns.md", "What the table of sm_90 with cuDNN 9.19.0 says"): (
+        "single patterns' times of the table of one version, which a later run does not change",
+        ["4.2 ms", "8.2 ms", "2.5 ms", "2.4 ms", "3.2 ms", "0.05 ms", "0.93 ms", "1.00 ms", "0.99 ms", "1.52 ms", "1.3 s", "4.3 s"],
+    ),
+    ("docs/jax.md", "Examples"): ("what the examples printed at that commit", ["commit 8e507c6", "8.2 ms", "14.2 ms"]),
+    ("docs/jax.md", "Speed"): ("a flag of XLA that changed nothing, of an earlier commit", ["17.7 ms"]),
+    ("docs/performance.md", "How the CPU path works"): (LOG, ["15 %"]),
+    ("docs/performance.md", "On a GPU"): ("how it is measured", ["10 ms", "4 ms"]),
+    ("docs/performance.md", "On an H200"): ("targets", ["10 ms", "100 us"]),
+    ("docs/performance.md", "What a first use waits for"): (LOG, None),
+    ("docs/performance.md", "Attention kernels of scoremod's own"): (LOG, None),
+    ("docs/performance.md", "Beside other libraries"): (LOG, ["1 %", "1.13 ms", "commit 69edea4"]),
+    ("docs/performance.md", "Few queries against long caches"): (LOG, None),
+    ("docs/performance.md", "Measuring"): ("a property of OpenBLAS", ["30 ms"]),
+    ("docs/plans.md", "What cuDNN accepts"): ("the order of a test's time", ["2 minutes"]),
+    ("docs/problem.md", "What is computed"): ("a constant of the planner", ["5 %"]),
+}
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def without_record(page):
+    """The unmarked figures of a page that are not in the list, each with its heading."""
+    name = page.relative_to(ROOT).as_posix()
+    found = []
+    for heading, figure in page_figures.unmarked(page.read_text(encoding="utf-8")):
+        _, figures = UNRECORDED.get((name, heading), ("", []))
+        if figures is not None and figure not in figures:
+            found.append(f"{heading}: {figure}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_figures_come_from_records(page):
+    found = without_record(page)
+    assert not found, "mark them (bench/page_figures.py), or say in UNRECORDED why no record has them"
+
+
+def test_the_list_has_what_is_on_the_pages_alone():
+    on_pages = {(page.relative_to(ROOT).as_posix(), *each) for page in PAGES for each in page_figures.unmarked(page.read_text(encoding="utf-8"))}
+    for (name, heading), (_, figures) in UNRECORDED.items():
+        for figure in figures or []:
+            assert (name, heading, figure) in on_pages, "no page has it any more: take it out of UNRECORDED"
+
+
+def test_every_figure_that_can_be_marked_is():
+    marked = {name for page in PAGES for name, _ in page_figures.MARK.findall(page.read_text(encoding="utf-8"))}
+    offered = {f"{record}.{name}" for record, figures in page_figures.FIGURES.items() for name in figures}
+    assert marked == offered
+
+
+@pytest.mark.parametrize(
+    "text, figures",
+    [
+        ("a forward takes 0.82 ms, 12 % less, at 580 TFLOP/s and 1.8 times the time", ["0.82 ms", "12 %", "580 TFLOP/s", "1.8 times"]),
+        ("of 1540 results 1500 were right and 40 refused, at commit 84118ee", ["1540 results", "40 refused", "commit 84118ee"]),
+        ("| case | forward ms |\n|---|---|\n| plain | 0.91 |", ["0.91"]),
+        ("| case | version |\n|---|---|\n| plain | 0.91 |", []),
+        ("heads 16, length 4096, jax 0.11.2, `0.82 ms`, a batch of 4\n\n    took 3 ms\n\n```\n4 ms\n```\n", []),
+        ("takes <!--=h200.commit-->0.82<!--=--> ms", []),
+        ("<!-- x: written by bench/show_records.py -->\n| ms |\n|---|\n| 0.91 |\n<!-- x: end -->\n3 ms", ["3 ms"]),
+    ],
+)
+def test_what_counts_as_measured(text, figures):
+    assert [figure for _, figure in page_figures.unmarked(f"# Heading\n{text}")] == figures
