@@ -208,8 +208,12 @@ typedef void (*scoremod_reply)(void* user, scoremod_status status, const char* m
 /* `options` may be NULL. */
 SCOREMOD_C_API scoremod_status scoremod_request_queue_create(const scoremod_request_queue_options* options,
                                                              scoremod_request_queue** queue, char** message);
-/* Shuts it down and waits for the requests that run. Not in a reply. NULL is fine. */
+/* Shuts it down: what has not begun is answered with SCOREMOD_SHUT_DOWN, and what runs is waited for. Drain it first to
+ * have all requests run. Not in a reply. NULL is fine. */
 SCOREMOD_C_API void scoremod_request_queue_destroy(scoremod_request_queue* queue);
+/* Returns once each request that was submitted before the call has been answered, and takes none away: the queue goes
+ * on. Requests that come meanwhile are not waited for. In a reply it fails with SCOREMOD_INVALID_ARGUMENT. */
+SCOREMOD_C_API scoremod_status scoremod_request_queue_drain(scoremod_request_queue* queue, char** message);
 /* Answers all requests that wait, and all that come later, with SCOREMOD_SHUT_DOWN, and waits for those that run. */
 SCOREMOD_C_API scoremod_status scoremod_request_queue_shut_down(scoremod_request_queue* queue, char** message);
 

@@ -68,6 +68,10 @@ class SCOREMOD_API RequestQueue {
   void submit(std::shared_ptr<const Attention> attention, ForwardArgs args, Callback callback);
   void submit(std::shared_ptr<const Attention> attention, BackwardArgs args, Callback callback);
 
+  /// Returns once each request that was submitted before the call has been answered, in whatever order. The queue goes
+  /// on: requests may come meanwhile, and are not waited for. Throws Error(kInvalidArgument) in a callback, whose
+  /// request would be waited for.
+  void drain();
   /// Answers all requests that wait, and all that come later, with kShutDown, and returns once those that run have been
   /// answered; in a callback it does not wait for these. May be called again.
   void shut_down();

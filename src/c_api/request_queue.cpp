@@ -68,6 +68,13 @@ scoremod_status scoremod_request_queue_create(const scoremod_request_queue_optio
 
 void scoremod_request_queue_destroy(scoremod_request_queue* queue) { delete queue; }
 
+scoremod_status scoremod_request_queue_drain(scoremod_request_queue* queue, char** message) {
+  return guard(message, [&] {
+    require(queue, "queue");
+    queue->queue.drain();
+  });
+}
+
 scoremod_status scoremod_request_queue_shut_down(scoremod_request_queue* queue, char** message) {
   return guard(message, [&] {
     require(queue, "queue");

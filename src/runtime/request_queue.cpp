@@ -145,6 +145,8 @@ std::future<Reply> RequestQueue::submit(std::shared_ptr<const Attention> attenti
   return std::move(reply);
 }
 
+void RequestQueue::drain() { state_->threads.drain(); }
+
 void RequestQueue::shut_down() { state_->threads.shut_down(); }
 
 std::size_t RequestQueue::waiting() const { return state_->threads.waiting(); }

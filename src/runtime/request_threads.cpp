@@ -48,7 +48,9 @@ Reply reply_of_current_exception() noexcept {
 }
 
 RequestThreads::RequestThreads(const RequestQueueOptions& options)
-    : capacity_(options.capacity), refuse_when_full_(options.refuse_when_full) {
+    : capacity_(options.capacity),
+      refuse_when_full_(options.refuse_when_full),
+      running_(static_cast<std::size_t>(std::max(options.threads, 0)), kNone) {
   if (options.capacity < 1) fail_argument("expected a capacity of at least 1 request, found 0");
   if (options.threads < 1) fail_argument("expected at least 1 thread, found ", options.threads);
   const auto count = static_cast<std::size_t>(options.threads);
@@ -80,9 +82,10 @@ void RequestThreads::submit(Work work, RequestQueue::Callback callback) {
     return answer(callback, {ReplyStatus::kFull, concat("the queue is full: ", capacity_,
                                                         " requests wait to begin; submit it again later")});
   }
-  Job job{std::move(work), std::move(callback)};
+  Job job{std::move(work), std::move(callback), next_number_};
   try {
     jobs_.push_back(std::move(job));
+    ++next_number_;
   } catch (...) {  // nothing was moved
     lock.unlock();
     return answer(job.callback, reply_of_current_exception());
@@ -98,7 +101,7 @@ void RequestThreads::serve(std::size_t worker) {
     if (jobs_.empty()) return;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
-    ++running_;
+    running_[worker] = job.number;
     lock.unlock();
     room_came_.notify_one();
     Reply reply;
@@ -111,9 +114,9 @@ void RequestThreads::serve(std::size_t worker) {
     answer(job.callback, reply);
     job.callback = nullptr;
     lock.lock();
-    --running_;
+    running_[worker] = kNone;
     lock.unlock();
-    became_idle_.notify_all();
+    answered_.notify_all();
   }
 }
 
@@ -123,13 +126,36 @@ void RequestThreads::shut_down() {
     const std::lock_guard lock(mutex_);
     is_shut_down_ = true;
     unbegun.swap(jobs_);
+    if (!unbegun.empty()) {
+      first_refused_ = unbegun.front().number;
+      refuser_ = std::this_thread::get_id();
+    }
   }
   job_came_.notify_all();
   room_came_.notify_all();
   for (const Job& job : unbegun) answer(job.callback, shut_down_reply());
-  if (is_own_thread()) return;  // one of those that run is the caller
   std::unique_lock lock(mutex_);
-  became_idle_.wait(lock, [&] { return running_ == 0; });
+  if (!unbegun.empty()) {
+    first_refused_ = kNone;
+    answered_.notify_all();
+  }
+  if (is_own_thread()) return;  // one of those that run is the caller
+  answered_.wait(lock, [&] { return std::ranges::all_of(running_, [](std::uint64_t job) { return job == kNone; }); });
+}
+
+void RequestThreads::drain() {
+  std::unique_lock lock(mutex_);
+  if (is_own_thread() || (first_refused_ != kNone && refuser_ == std::this_thread::get_id())) {
+    fail_argument(
+        "drain: expected a call outside of replies, found one in a reply, which would wait for itself; drain "
+        "the queue in the thread that submits");
+  }
+  answered_.wait(lock, [this, end = next_number_] { return has_answered_all_before(end); });
+}
+
+bool RequestThreads::has_answered_all_before(std::uint64_t number) const {
+  return (jobs_.empty() || jobs_.front().number >= number) && first_refused_ >= number &&
+         std::ranges::all_of(running_, [&](std::uint64_t job) { return job >= number; });
 }
 
 std::size_t RequestThreads::waiting() const {

@@ -2,8 +2,10 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -25,6 +27,7 @@ class RequestThreads {
   RequestThreads& operator=(const RequestThreads&) = delete;
 
   void submit(Work work, RequestQueue::Callback callback);
+  void drain();
   void shut_down();
   std::size_t waiting() const;
 
@@ -32,17 +35,23 @@ class RequestThreads {
   struct Job {
     Work work;
     RequestQueue::Callback callback;
+    std::uint64_t number = 0;  ///< of all jobs that were taken, in the order in which they came
   };
+  static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
 
   void serve(std::size_t worker);
   bool is_own_thread() const;
+  bool has_answered_all_before(std::uint64_t number) const;
 
   const std::size_t capacity_;
   const bool refuse_when_full_;
   mutable std::mutex mutex_;
-  std::condition_variable job_came_, room_came_, became_idle_;
+  std::condition_variable job_came_, room_came_, answered_;
   std::deque<Job> jobs_;
-  std::size_t running_ = 0;
+  std::uint64_t next_number_ = 0;
+  std::vector<std::uint64_t> running_;   ///< the job of each thread, or kNone
+  std::uint64_t first_refused_ = kNone;  ///< the first job that shut_down() is still to answer
+  std::thread::id refuser_;              ///< the thread that answers those
   bool is_shut_down_ = false;
   std::vector<std::thread> threads_;
 };

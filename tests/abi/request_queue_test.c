@@ -97,6 +97,47 @@ static void test_both_directions(void) {
   EXPECT(forward.count == 1 && backward.count == 1);
 }
 
+/* Replies that are waited for by the queue alone: nothing else synchronizes with them. */
+typedef struct {
+  scoremod_request_queue* queue;
+  int done, refused_drains;
+} Replies;
+
+static void count_reply(void* user, scoremod_status status, const char* message) {
+  Replies* replies = user;
+  char* why = NULL;
+  (void)message;
+  replies->done += status == SCOREMOD_OK;
+  if (scoremod_request_queue_drain(replies->queue, &why) == SCOREMOD_INVALID_ARGUMENT &&
+      strstr(why, "found one in a reply") != NULL) {
+    ++replies->refused_drains;
+  }
+  scoremod_text_free(why);
+}
+
+static void test_draining(void) {
+  enum { kRequests = 20 };
+  scoremod_request_queue* queue = make_queue(NULL);
+  scoremod_attention* attention = make_attention();
+  float o[2 * kRequests], lse[2 * kRequests];
+  Replies replies = {queue, 0, 0};
+  char* message = NULL;
+  for (int round = 1; round <= 2; ++round) {
+    for (int i = 0; i < kRequests; ++i) {
+      const scoremod_forward_args args = forward_args(o + 2 * i, lse + 2 * i);
+      EXPECT_OK(scoremod_request_queue_submit_forward(queue, attention, &args, count_reply, &replies, &message),
+                message);
+    }
+    EXPECT_OK(scoremod_request_queue_drain(queue, &message), message);
+    EXPECT(replies.done == round * kRequests && replies.refused_drains == round * kRequests);
+    EXPECT(fabs((double)o[2 * kRequests - 2] - 2) < 1e-6);
+  }
+  EXPECT_FAILS(scoremod_request_queue_drain(NULL, &message), SCOREMOD_INVALID_ARGUMENT, message,
+               "queue: expected a pointer");
+  scoremod_request_queue_destroy(queue);
+  scoremod_attention_destroy(attention);
+}
+
 static void test_failures(void) {
   scoremod_request_queue* queue = make_queue(NULL);
   scoremod_attention* attention = make_attention();
@@ -143,6 +184,7 @@ static void test_options(void) {
 
 int main(void) {
   test_both_directions();
+  test_draining();
   test_failures();
   test_options();
   return failure_count > 0;

@@ -42,20 +42,36 @@ def test_the_c_page_runs(tmp_path):
     assert float(done.stdout) == pytest.approx(0.25)  # v is that everywhere
 
 
-def test_the_c_page_has_a_queue_that_compiles(tmp_path):
+def test_the_queue_of_the_c_page_answers_its_request(tmp_path):
     (piece,) = [block for block in blocks_of("docs/c_api.md", "c") if "scoremod_request_queue" in block]
     reply, calls = piece.split("\n\n", 1)
+    empty = "/* exactly once for each request */"
+    assert empty in reply
     given = "scoremod_attention* attention, scoremod_forward_args args, void* user, char* message"
     source = f"""
 #include <scoremod/c_api.h>
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-{reply}
+#include <stdio.h>
+{reply.replace(empty, '*(int*)user += 1; printf("%s%s", scoremod_status_name(status), message);')}
 void piece({given});
 void piece({given}) {{
 {calls}}}
-int main(void) {{ return 0; }}
+int main(void) {{
+  scoremod_attention* attention = NULL;
+  char* message = NULL;
+  float q[1] = {{0}}, o[1] = {{0}}, lse[1] = {{0}};
+  int replies = 0;
+  scoremod_forward_args args = {{.struct_size = sizeof args}};
+  args.q = args.k = args.v = (scoremod_const_buffer){{q, sizeof q}};
+  args.o = (scoremod_buffer){{o, sizeof o}};
+  args.lse = (scoremod_buffer){{lse, sizeof lse}};
+  if (scoremod_attention_create("{{\\"batch\\": 1, \\"heads_q\\": 1, \\"seq_q\\": 1, \\"dim_qk\\": 1}}", NULL, &attention, &message)) return 1;
+  piece(attention, args, &replies, NULL);
+  scoremod_attention_destroy(attention);
+  return replies != 1;
+}}
 """
-    build(tmp_path, source, "c")
+    done = subprocess.run([build(tmp_path, source, "c")], capture_output=True, text=True, check=True)
+    assert done.stdout == "ok"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/cuda.md"])

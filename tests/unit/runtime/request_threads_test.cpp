@@ -1,6 +1,7 @@
 #include "runtime/request_threads.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <latch>
 #include <new>
@@ -136,6 +137,85 @@ TEST(RequestThreads, ShuttingDownAnswersWhatWaitsAndWhatComes) {
   EXPECT_EQ(found[0].status, ReplyStatus::kDone);
   for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(found[i].status, ReplyStatus::kShutDown) << i;
   threads.shut_down();
+}
+
+TEST(RequestThreads, DrainingRunsWhatWasSubmittedBefore) {
+  Gate first, later;
+  Replies replies(4);
+  RequestThreads threads(options(8, false));
+  std::atomic<int> answered = 0;
+  threads.submit(first.work(), replies.callback(0));
+  for (std::size_t i = 1; i < 3; ++i) {
+    threads.submit([](std::size_t) {},
+                   [&, reply = replies.callback(i)](const Reply& with) {
+                     ++answered;
+                     reply(with);
+                   });
+  }
+  first.wait_until_entered();
+  std::future<int> drained = std::async(std::launch::async, [&] {
+    threads.drain();
+    return answered.load();
+  });
+  EXPECT_EQ(drained.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  first.open();
+  EXPECT_EQ(drained.get(), 2);
+  // What came later is not waited for, and an empty queue is drained at once.
+  threads.submit(later.work(), replies.callback(3));
+  later.open();
+  threads.drain();
+  threads.drain();
+  for (const Reply& reply : replies.wait()) EXPECT_EQ(reply.status, ReplyStatus::kDone);
+}
+
+TEST(RequestThreads, DrainingEndsThoughRequestsGoOnComing) {
+  std::atomic<bool> enough = false;
+  RequestThreads threads(options(8, false));
+  // Each submits the next before it ends, so that the queue is never idle.
+  std::function<void()> submit_one = [&] {
+    threads.submit([&](std::size_t) { return enough ? void() : submit_one(); }, {});
+  };
+  submit_one();
+  threads.drain();
+  enough = true;
+  threads.drain();
+}
+
+TEST(RequestThreads, DrainingWaitsForWhatIsShutDownMeanwhile) {
+  Gate gate;
+  Replies replies(2);
+  std::latch refused{1}, go_on{1};
+  RequestThreads threads(options(8, false));
+  threads.submit(gate.work(), replies.callback(0));
+  gate.wait_until_entered();
+  threads.submit([](std::size_t) {},
+                 [&, reply = replies.callback(1)](const Reply& with) {
+                   refused.count_down();
+                   go_on.wait();
+                   test::expect_refusal("drain: expected a call outside of replies", [&] { threads.drain(); });
+                   reply(with);
+                 });
+  std::thread closer([&] { threads.shut_down(); });
+  refused.wait();
+  gate.open();
+  std::future<void> drained = std::async(std::launch::async, [&] { threads.drain(); });
+  EXPECT_EQ(drained.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  go_on.count_down();
+  drained.get();
+  closer.join();
+  EXPECT_EQ(replies.wait()[1].status, ReplyStatus::kShutDown);
+}
+
+TEST(RequestThreads, AReplyMayNotDrain) {
+  std::promise<void> replied;
+  RequestThreads threads(options(8, false));
+  threads.submit([](std::size_t) {},
+                 [&](const Reply&) {
+                   test::expect_refusal("drain: expected a call outside of replies, found one in a reply",
+                                        [&] { threads.drain(); });
+                   replied.set_value();
+                 });
+  replied.get_future().wait();
 }
 
 TEST(RequestThreads, CallbacksMaySubmitShutDownAndThrow) {
