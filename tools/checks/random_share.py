@@ -1,0 +1,77 @@
+"""Runs tests of GoogleTest programs in random order, as many as a limited time allows.
+
+usage: random_share.py SECONDS [--seed N] [--filter PATTERN] [--jobs N] PROGRAM...
+
+For builds in which all tests take too long, such as those with sanitizers: runs with different seeds come to all of them in time. Each test is a
+process. It prints the seed, by which the order comes again, and the output of each test that fails. The exit code is 1 where one fails, or where
+there was none to run. A test that has begun runs to its end, for at most TIMEOUT seconds.
+"""
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TIMEOUT = 300
+
+
+def tests_of(program, pattern):
+    """The names of a program's tests, but for disabled ones."""
+    listed = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
+    names, suite = [], ""
+    for line in listed.splitlines():
+        name = line.split("#")[0].rstrip()
+        if name and not name.startswith(" "):
+            suite = name
+        elif name:
+            names.append(suite + name.strip())
+    return [name for name in names if "DISABLED_" not in name and re.search(pattern, name)]
+
+
+def run(program, name):
+    """What the test printed, and whether it passed."""
+    # A test depends on no file that another program has left in the user's cache.
+    environment = {**os.environ, "SCOREMOD_CACHE": "off"}
+    try:
+        done = subprocess.run([program, f"--gtest_filter={name}"], capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment)
+    except subprocess.TimeoutExpired as late:
+        return f"{(late.stdout or b'').decode(errors='replace')}\nstill running after {TIMEOUT} s", False
+    return done.stdout + done.stderr, done.returncode == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--filter", default="", help="run only tests whose names this regular expression finds")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("programs", nargs="+", type=Path)
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    tests = [(program.resolve(), name) for program in options.programs for name in tests_of(program, options.filter)]
+    random.Random(options.seed).shuffle(tests)
+
+    failed = []
+
+    def run_in_time(test):
+        if time.monotonic() > end:
+            return 0
+        output, passed = run(*test)
+        if not passed:
+            failed.append(test[1])
+            print(f"{output}\nFAILED: {test[0].name} --gtest_filter={test[1]}", flush=True)
+        return 1
+
+    with ThreadPoolExecutor(max(options.jobs, 1)) as pool:
+        done = sum(pool.map(run_in_time, tests))
+    print(f"seed {options.seed}: {done} of {len(tests)} tests in {options.seconds:g} s, {len(failed)} failed")
+    return 1 if failed or done == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
