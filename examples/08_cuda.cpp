@@ -1,4 +1,5 @@
 // The same attention on an NVIDIA GPU where there is one, and on the CPU where there is none.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -12,15 +13,16 @@ using namespace scoremod;
 
 namespace {
 
-CompileOptions on(const char* backend) {
+/// Of the backends that take tensors in this memory, one is chosen.
+CompileOptions in(MemoryKind memory) {
   CompileOptions options;
-  options.backend = backend;
+  options.memory = memory;
   return options;
 }
 
 /// The output of one call, from and to the host's memory.
-std::vector<std::byte> run(const AttentionProblem& problem, const ProblemInputs& inputs, const char* backend) {
-  const Attention attention = Attention::compile(problem, on(backend));
+std::vector<std::byte> run(const AttentionProblem& problem, const ProblemInputs& inputs, MemoryKind memory) {
+  const Attention attention = Attention::compile(problem, in(memory));
   std::vector<std::byte> o(inputs.q.size());
   ForwardArgs args;
   args.q = {inputs.q.data(), inputs.q.size()};
@@ -60,10 +62,10 @@ int main() {
     for (const std::string& note : answer.notes) std::printf("  %s\n", note.c_str());
   }
   const ProblemInputs inputs = random_inputs(problem);
-  const std::vector<std::byte> on_cpu = run(problem, inputs, "cpu");
-  if (!support(problem, on("cudnn")).front().supported) return 0;
+  const std::vector<std::byte> on_cpu = run(problem, inputs, MemoryKind::kHost);
+  if (!std::ranges::any_of(support(problem, in(MemoryKind::kCuda)), &Support::supported)) return 0;
 
-  const std::vector<std::byte> on_gpu = run(problem, inputs, "cudnn");
+  const std::vector<std::byte> on_gpu = run(problem, inputs, MemoryKind::kCuda);
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < on_cpu.size() / 2; ++i) {
     const double x = bf16(on_cpu, i), y = bf16(on_gpu, i);

@@ -69,7 +69,7 @@ class Backend {
 
 /// Every backend; the last is the reference. Defined in registry.cpp, which alone names backends.
 std::span<const Backend* const> backends();
-/// The backend of this name; throws Error(kInvalidArgument) that lists the names when there is none.
+/// The backend of this name; throws Error(kInvalidArgument) that lists the names, or kUnsupported if is_left_out().
 const Backend& find_backend(const std::string& name);
 /// The same, companions too, which nobody asks for by name but another process of the library.
 const Backend& find_engine(const std::string& name);

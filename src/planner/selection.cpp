@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "backend/left_out.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
 
@@ -35,6 +36,7 @@ Wish parse(const std::vector<std::string>& list) {
   Wish wish;
   for (const std::string& entry : list) {
     const bool out = entry.starts_with('-');
+    if (out && backend::is_left_out(entry.substr(1))) continue;
     const Backend& backend = backend::find_backend(out ? entry.substr(1) : entry);
     auto& to = out ? wish.left_out : wish.named;
     if (std::ranges::find(to, &backend) == to.end()) to.push_back(&backend);

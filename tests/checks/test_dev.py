@@ -127,3 +127,12 @@ def test_as_many_fuzzers_run_at_once_as_jobs(dev):
     ended = " && ".join(f"[ -e build/fuzz/bin/fuzz_{name}.ended ]" for name in other)
     write_program(dev.folder / "build/fuzz/bin/fuzz_record", f"{ended} && echo Done")
     dev("fuzz", "5", JOBS="2")
+
+
+def test_a_build_without_backends_runs_what_depends_on_them(dev):
+    write_program(dev.programs / "ctest", "echo '100% tests passed by ctest'")
+    calls = dev("test", "no-cuda", SCOREMOD_TORCH_PYTHON="/no/torch")
+    assert calls[:2] == ["cmake --preset no-cuda", "cmake --build --preset no-cuda --parallel 3"]
+    (tests,) = [call for call in calls if "-m pytest" in call]
+    files = [word for word in tests.split() if word.startswith("tests/")]
+    assert files and all((ROOT / file).is_file() for file in files)

@@ -40,7 +40,7 @@ def test_a_suite_reports_what_ran(scoremod):
 
 def test_memory_of_a_gpu_is_never_the_hosts(scoremod, problem):
     done = scoremod("explain", problem, "--memory", "cuda", "--json")
-    chosen = [backend["name"] for backend in json.loads(done.stdout)["backends"] if backend.get("chosen")]
+    chosen = [backend["backend"] for backend in json.loads(done.stdout)["backends"] if backend.get("chosen")]
     assert not {"cpu", "reference"} & set(chosen)
 
 
@@ -48,7 +48,6 @@ def test_memory_of_a_gpu_is_never_the_hosts(scoremod, problem):
     "options, message",
     [
         (("--memory", "gpu"), "--memory: expected host or cuda, found 'gpu'"),
-        (("--memory", "host", "--backend", "cudnn"), "backend 'cudnn' takes cuda memory, found host asked for"),
         (("--backend", "cpu", "--backends", "cpu"), "--backend excludes --backends"),
         (("--backends", "abacus"), "abacus"),
         (("--new-sizes", "later"), "--new-sizes: expected wait or serve, found 'later'"),
@@ -58,6 +57,19 @@ def test_mistakes_are_named(scoremod, problem, options, message):
     done = scoremod("check", problem, *options)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "kernels"])
+def test_a_backend_for_gpus_takes_no_memory_of_the_host(scoremod, problem, backend):
+    """A build that was made without it says so, and how one with it is built."""
+    known = {answer["backend"] for answer in json.loads(scoremod("explain", problem, "--json").stdout)["backends"]}
+    done = scoremod("check", problem, "--memory", "host", "--backend", backend)
+    if backend in known:
+        assert (done.returncode, f"backend '{backend}' takes cuda memory, found host asked for" in done.stderr) == (2, True), done.stderr
+    else:
+        assert (done.returncode, f"this build of scoremod has no backend '{backend}'" in done.stderr) == (3, True), done.stderr
+        assert "build it with CMake's SCOREMOD_CU" in done.stderr
+        assert scoremod("check", problem, f"--backends=-{backend}").returncode == 0
 
 
 def test_what_new_sizes_do_is_asked_of_the_environment_last(scoremod, problem, monkeypatch):

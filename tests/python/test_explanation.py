@@ -14,7 +14,10 @@ def task(gradients, *backends):
 
 def of_tasks(*tasks, backward="kernels"):
     compiled = scoremod.explain(PROBLEM)
-    backends = [{**answer, "chosen_backward": answer["backend"] == backward} for answer in compiled["backends"]]
+    answers = {answer["backend"]: answer for answer in compiled["backends"]}
+    for name in ("cudnn", "kernels"):  # a build may have none
+        answers.setdefault(name, {**answers["reference"], "backend": name})
+    backends = [{**answer, "chosen_backward": answer["backend"] == backward} for answer in answers.values()]
     return Explanation("", (), {}, {**compiled, "backends": backends, "patterns": tasks})
 
 

@@ -1,12 +1,16 @@
 # Sourced by the scripts of this folder. Lets the loader find cuDNN, NVRTC and cuBLAS where Python has them as packages, and says in
-# `gpu`, `machine` and `commit` what is measured where. SCOREMOD_COMMIT says the commit where there is no history; SCOREMOD_CUDNN is a
-# folder of cuDNN's libraries to use before any other.
+# `gpu`, `machine` and `commit` what is measured where. SCOREMOD_COMMIT says the commit where there is no history;
+# SCOREMOD_CUDNN_LIBRARIES is a folder of cuDNN's libraries to use before any other.
 
 packages=$("${PYTHON:-python3}" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
 if [[ -n $packages ]]; then
   export LD_LIBRARY_PATH=$packages/cudnn/lib:$packages/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
-[[ -z ${SCOREMOD_CUDNN:-} ]] || export LD_LIBRARY_PATH=$SCOREMOD_CUDNN${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+if [[ -n ${SCOREMOD_CUDNN:-} ]]; then
+  echo "SCOREMOD_CUDNN: expected unset, found '$SCOREMOD_CUDNN'; the folder of cuDNN's libraries is SCOREMOD_CUDNN_LIBRARIES now" >&2
+  exit 2
+fi
+[[ -z ${SCOREMOD_CUDNN_LIBRARIES:-} ]] || export LD_LIBRARY_PATH=$SCOREMOD_CUDNN_LIBRARIES${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)
 machine="${gpu:-no GPU}, $(nproc) cores"
 commit=${SCOREMOD_COMMIT:-$(git -C "$(dirname "${BASH_SOURCE[0]}")" describe --always --dirty 2>/dev/null || true)}

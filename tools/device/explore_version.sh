@@ -13,5 +13,5 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m tarfile -e "$folder/explorer.tar.xz" "$work"
 python3 -m tarfile -e "$folder/cudnn.tar.xz" "$work/cudnn"
-export SCOREMOD_CUDNN=$work/cudnn LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export SCOREMOD_CUDNN_LIBRARIES=$work/cudnn LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 "$(dirname "${BASH_SOURCE[0]}")/explore_patterns.sh" "$work/bin/scoremod_explore" "$output" --commit "$(<"$work/commit")" "$@"

@@ -21,7 +21,7 @@ mkdir "$work/hidden" "$work/loader"
 for name in '' _graph _ops _cnn _adv _engines_runtime_compiled _engines_precompiled _heuristic; do
   : >"$work/hidden/libcudnn$name.so.9" >"$work/hidden/libcudnn$name.so"
 done
-export SCOREMOD_CUDNN=$work/hidden SCOREMOD_CACHE_DIR=$work/cache
+export SCOREMOD_CUDNN_LIBRARIES=$work/hidden SCOREMOD_CACHE_DIR=$work/cache
 [[ -n ${SCOREMOD_COMMIT:-} || ! -s $folder/commit ]] || export SCOREMOD_COMMIT=$(<"$folder/commit")
 source tools/device/environment.sh
 export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder/lib

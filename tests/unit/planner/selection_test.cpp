@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
 #include "scoremod/error.hpp"
+
+#include "backend/left_out.hpp"
+#include "support/refusal.hpp"
 
 namespace scoremod::planner {
 namespace {
@@ -86,6 +90,27 @@ TEST(Selection, RefusesNamesThatNoBackendHas) {
   CompileOptions both = list({"cpu"});
   both.backend = "cpu";
   EXPECT_THROW(select(both), Error);
+}
+
+/// CMake says which folders of src/backend this build was made without.
+TEST(Selection, SaysWhatThisBuildWasMadeWithout) {
+  const std::string_view left_out_folders = SCOREMOD_TEST_LEFT_OUT;
+  for (const std::string name : {"cudnn", "kernels"}) {
+    const bool left_out = left_out_folders.find(name) != std::string_view::npos;
+    EXPECT_EQ(backend::is_left_out(name), left_out) << name;
+    EXPECT_EQ(std::ranges::count(backend::backends(), name, &backend::Backend::name), left_out ? 0 : 1) << name;
+    if (!left_out) continue;
+    test::expect_refusal(
+        "this build of scoremod has no backend '" + name + "', only ",
+        [&] {
+          select(list({name, "cpu"}));
+        },
+        ErrorCode::kUnsupported);
+    // It is not there: what leaves it out has its wish.
+    EXPECT_EQ(names(list({"-" + name})), (Names{"cpu", "reference"}));
+  }
+  EXPECT_FALSE(backend::is_left_out("cpu"));
+  EXPECT_FALSE(backend::is_left_out("gpu"));
 }
 
 TEST(Selection, AddsCompanionsOfTheSameMemoryOnly) {

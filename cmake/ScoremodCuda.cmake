@@ -1,0 +1,108 @@
+# The headers of the backends for NVIDIA GPUs. `kernels` needs CUDA's, `cudnn` those of cuDNN and of cudnn-frontend (header only) as well. The
+# libraries themselves are loaded at run time, so one libscoremod.so serves machines with and without a GPU. Headers are searched in
+# SCOREMOD_CUDNN_ROOT, in a system CUDA and in the pip packages that ./dev installs into .venv, and fetched where that is asked for.
+
+set(SCOREMOD_CUDA AUTO CACHE STRING "Build the backends for NVIDIA GPUs: AUTO (those whose headers are found), ON or OFF")
+set(SCOREMOD_CUDNN AUTO CACHE STRING "Build the cudnn backend: AUTO (when its headers are found), ON or OFF")
+set(SCOREMOD_CUDNN_ROOT "" CACHE STRING "Folders to search first for the headers of CUDA, cuDNN and cudnn-frontend")
+set(scoremod_fetch_default OFF)
+if(SKBUILD)
+  set(scoremod_fetch_default ON)
+endif()
+option(SCOREMOD_FETCH_HEADERS "Have pip fetch the headers of CUDA and cuDNN that are not found" ${scoremod_fetch_default})
+set(SCOREMOD_HAS_CUDA OFF)
+set(SCOREMOD_HAS_CUDNN OFF)
+
+foreach(switch SCOREMOD_CUDA SCOREMOD_CUDNN)
+  set_property(CACHE ${switch} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT "${${switch}}" MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "${switch}: expected AUTO, ON or OFF, found '${${switch}}'. The folder of the headers is named by SCOREMOD_CUDNN_ROOT.")
+  endif()
+endforeach()
+foreach(root IN LISTS SCOREMOD_CUDNN_ROOT)
+  if(NOT IS_DIRECTORY "${root}")
+    message(FATAL_ERROR "SCOREMOD_CUDNN_ROOT: expected folders with headers of CUDA and cuDNN, found '${root}', which is none")
+  endif()
+endforeach()
+if(SCOREMOD_CUDA STREQUAL "OFF")
+  if(SCOREMOD_CUDNN STREQUAL "ON")
+    message(FATAL_ERROR "SCOREMOD_CUDNN=ON with SCOREMOD_CUDA=OFF: the cudnn backend needs CUDA's headers; change one of the two")
+  endif()
+  message(STATUS "backends for NVIDIA GPUs: left out (SCOREMOD_CUDA=OFF)")
+  return()
+endif()
+
+# Each part, the header that it is found by, and the switch that wants it.
+set(scoremod_header_CUDA cuda_runtime_api.h)
+set(scoremod_header_CUDNN cudnn.h)
+set(scoremod_header_CUDNN_FRONTEND cudnn_frontend.h)
+set(scoremod_cuda_parts CUDA)
+if(NOT SCOREMOD_CUDNN STREQUAL "OFF")
+  list(APPEND scoremod_cuda_parts CUDNN CUDNN_FRONTEND)
+endif()
+
+# Sets scoremod_missing to the headers that neither `roots` nor CMake's own folders have. A root may be a site-packages folder.
+macro(scoremod_find_headers roots)
+  set(hints "")
+  foreach(root IN ITEMS ${roots})
+    list(APPEND hints "${root}" "${root}/nvidia/cudnn" "${root}/nvidia/cudnn_jit" "${root}/nvidia/cu13")
+  endforeach()
+  set(scoremod_missing "")
+  foreach(part IN LISTS scoremod_cuda_parts)
+    find_path(SCOREMOD_${part}_INCLUDE ${scoremod_header_${part}} HINTS ${hints} PATH_SUFFIXES include)
+    mark_as_advanced(SCOREMOD_${part}_INCLUDE)
+    if(NOT SCOREMOD_${part}_INCLUDE)
+      list(APPEND scoremod_missing ${scoremod_header_${part}})
+    endif()
+  endforeach()
+endmacro()
+
+file(GLOB scoremod_pip_packages "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages")
+scoremod_find_headers("${SCOREMOD_CUDNN_ROOT};/usr/local/cuda;${scoremod_pip_packages}")
+if(scoremod_missing AND SCOREMOD_FETCH_HEADERS)
+  # These can't stand in pyproject.toml, whose packages bring their dependencies along: here cuBLAS, which is hundreds of MB.
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  set(scoremod_fetched "${PROJECT_BINARY_DIR}/headers")
+  message(STATUS "backends for NVIDIA GPUs: fetching ${scoremod_missing} into ${scoremod_fetched}")
+  execute_process(
+    COMMAND "${Python3_EXECUTABLE}" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target
+            "${scoremod_fetched}" -r "${PROJECT_SOURCE_DIR}/requirements-cudnn-headers.txt"
+    RESULT_VARIABLE scoremod_fetch_status)
+  if(scoremod_fetch_status)
+    message(WARNING "backends for NVIDIA GPUs: their headers could not be fetched (pip's output is above)")
+  endif()
+  scoremod_find_headers("${scoremod_fetched}")
+endif()
+
+# The switch by which a build without `left_out` is asked for, and what to do about headers that are missing.
+function(scoremod_report_left_out left_out switch)
+  list(JOIN scoremod_missing ", " headers)
+  set(text
+      "${left_out}: expected the headers ${headers}, which are in no folder that was searched. To build with them, set SCOREMOD_FETCH_HEADERS=ON "
+      "(pip fetches them), or SCOREMOD_CUDNN_ROOT to the folders that have them (a CUDA folder, or a site-packages folder with "
+      "requirements-cudnn-headers.txt installed), or run ./dev setup in the checkout. To build without, set ${switch}=OFF.")
+  list(JOIN text "" text)
+  if(${switch} STREQUAL "ON")
+    message(FATAL_ERROR "${text}")
+  endif()
+  message(WARNING "${text}")
+endfunction()
+
+if(NOT SCOREMOD_CUDA_INCLUDE)
+  if(SCOREMOD_CUDNN STREQUAL "ON")
+    scoremod_report_left_out("scoremod is built without its cudnn backend" SCOREMOD_CUDNN)
+  endif()
+  scoremod_report_left_out("scoremod is built without its backends for NVIDIA GPUs" SCOREMOD_CUDA)
+  return()
+endif()
+set(SCOREMOD_HAS_CUDA ON)
+message(STATUS "kernels backend: built with ${SCOREMOD_CUDA_INCLUDE}")
+if(SCOREMOD_CUDNN STREQUAL "OFF")
+  message(STATUS "cudnn backend: left out (SCOREMOD_CUDNN=OFF)")
+elseif(scoremod_missing)
+  scoremod_report_left_out("scoremod is built without its cudnn backend" SCOREMOD_CUDNN)
+else()
+  set(SCOREMOD_HAS_CUDNN ON)
+  include(FrontendHeaders)
+  message(STATUS "cudnn backend: built with ${SCOREMOD_CUDNN_FRONTEND_INCLUDE} and ${SCOREMOD_CUDNN_INCLUDE}")
+endif()
