@@ -129,6 +129,37 @@ def test_as_many_fuzzers_run_at_once_as_jobs(dev):
     dev("fuzz", "5", JOBS="2")
 
 
+@pytest.fixture
+def sanitize(dev):
+    """./dev sanitize, where a build takes a time and leaves work or none: sanitize(sleeps, work, *arguments) -> the calls, of which random_share.py is one."""
+
+    def run(sleeps, work, *arguments, status=0, build_status=0):
+        says = f'case "$*" in *-n) {"echo 3 steps" if work else "echo ninja: no work to do."} ;; *--build*) sleep {sleeps}; exit {build_status} ;; esac'
+        calls = dev.folder.parent / "calls"
+        calls.write_text("")
+        write_program(dev.programs / "cmake", f'echo cmake "$@" >>"{calls}"\n{says}')
+        return [call for call in dev("sanitize", *arguments, status=status) if call.startswith("python")]
+
+    run.dev = dev
+    return run
+
+
+def test_the_share_under_sanitizers_has_the_time_that_the_build_leaves(sanitize):
+    (call,) = sanitize(2, False, "tsan", "100", "Cache|Queue")
+    words = call.split()
+    assert words[1] == "tools/checks/random_share.py" and 90 <= int(words[2]) <= 98
+    assert "--filter Cache|Queue build/tsan/bin/scoremod_unit_tests" in call
+
+
+def test_a_build_that_is_not_done_in_time_is_no_failure(sanitize):
+    assert sanitize(60, True, "asan", "1") == []
+    assert "no test ran" in sanitize.dev.said
+
+
+def test_a_build_that_fails_is_one(sanitize):
+    assert sanitize(0, True, "asan", "50", status=1, build_status=1) == []
+
+
 def test_a_build_without_backends_runs_what_depends_on_them(dev):
     write_program(dev.programs / "ctest", "echo '100% tests passed by ctest'")
     calls = dev("test", "no-cuda", SCOREMOD_TORCH_PYTHON="/no/torch")
