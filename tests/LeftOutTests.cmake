@@ -1,5 +1,5 @@
-# scoremod_filter_left_out(VARIABLE): takes out of a list of test sources those of backends that this build leaves out, and those that include
-# a header of such a backend or of a part of support/ that needs one.
+# scoremod_filter_left_out(VARIABLE): takes out of a list of test sources those that are of backends that this build leaves out by their
+# folder or name, and those that include a header of such a backend or of a part of support/ that needs one.
 
 list(JOIN SCOREMOD_BACKENDS_LEFT_OUT "|" scoremod_left_out_folders)
 set(scoremod_left_out_headers "backend/(${scoremod_left_out_folders})/")
@@ -7,7 +7,7 @@ set(scoremod_left_out_headers "backend/(${scoremod_left_out_folders})/")
 function(scoremod_needs_left_out result file)
   set(${result} OFF PARENT_SCOPE)
   file(STRINGS "${file}" includes REGEX "^#include \"(${scoremod_left_out_headers})")
-  if(includes OR file MATCHES "/${scoremod_left_out_headers}")
+  if(includes OR file MATCHES "/${scoremod_left_out_headers}" OR file MATCHES "/(${scoremod_left_out_folders})_[a-z_]*test.cpp$")
     set(${result} ON PARENT_SCOPE)
   endif()
 endfunction()
