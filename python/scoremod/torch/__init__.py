@@ -1,5 +1,18 @@
 """scoremod for PyTorch. docs/torch.md is a walk through it."""
 
+# What scripts import beside flex_attention is PyTorch's own, so that one changed import serves them.
+from torch.nn.attention.flex_attention import (
+    AuxOutput,
+    AuxRequest,
+    BlockMask,
+    FlexKernelOptions,
+    and_masks,
+    create_block_mask,
+    create_mask,
+    noop_mask,
+    or_masks,
+)
+
 from scoremod.explanation import Explanation, Operand
 from scoremod.torch.api import flex_attention
 from scoremod.torch.context_parallel import context_parallel_attention
@@ -7,12 +20,21 @@ from scoremod.torch.explain import draw, explain, support
 from scoremod.torch.stripes import stripe, unstripe
 
 __all__ = [
+    "AuxOutput",
+    "AuxRequest",
+    "BlockMask",
     "Explanation",
+    "FlexKernelOptions",
     "Operand",
+    "and_masks",
     "context_parallel_attention",
+    "create_block_mask",
+    "create_mask",
     "draw",
     "explain",
     "flex_attention",
+    "noop_mask",
+    "or_masks",
     "stripe",
     "support",
     "unstripe",

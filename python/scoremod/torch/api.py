@@ -1,12 +1,15 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
+from functools import partial
+
 import torch
-from torch.nn.attention.flex_attention import AuxOutput, noop_mask
+from torch.nn.attention.flex_attention import AuxOutput
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
 from scoremod.torch.attention_ops import attention, refuse_tangents
+from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents, learned
@@ -20,7 +23,7 @@ from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.other_arguments import refuse_others
 from scoremod.torch.parts import taken_part
 from scoremod.torch.sequences import placed_of
-from scoremod.torch.strides import taken
+from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
 
 
@@ -58,10 +61,10 @@ def flex_attention(
     """O = softmax(score_mod(scale * Q K^T)) V over the keys that mask_mod keeps, as one fused call; torch.nn.attention.flex_attention's signature.
 
     query, key, value: float32, float16 or bfloat16 tensors [batch, heads, sequence, dim], on the CPU or CUDA. key and value may have fewer heads,
-        a divisor of query's, with enable_gqa; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2.
+        a divisor of query's, with enable_gqa, and one batch for all of query's; value may have another head dim. Or all of float8_e4m3fn or float8_e5m2.
     score_mod(score, b, h, q_idx, kv_idx): the modified score. A plain function of 0-dim tensors: float32 score, int32 indices.
     mask_mod(b, h, q_idx, kv_idx): whether the query may look at the key. A query without any key gets output 0 and LSE -inf.
-    block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew.
+    block_mask: torch's BlockMask; its mask_mod is what counts, and which tiles need no work is found out anew. One without a mask_mod masks by its blocks.
     scale: a number; 1 / sqrt(head dim) without it.
     return_lse: also returns float32 [batch, heads, sequence], the natural log of each row's sum of exp of the modified scores.
     return_aux: torch's AuxRequest: of lse, and of max_scores, each row's largest modified score, which has no gradient.
@@ -101,7 +104,8 @@ def flex_attention(
     Raises InvalidArgumentError (a ValueError) for what doesn't fit, and UnsupportedError for what can't be expressed or run.
     """
     refuse_others(others, mask_mod)
-    mask_mod = _mask_of(block_mask, mask_mod)
+    if block_mask is not None:
+        mask_mod = mask_of(block_mask, mask_mod, query, key, q_offsets is not None or page_table is not None)
     if return_lse and return_aux is not None:
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
     if return_aux is not None and not (hasattr(return_aux, "lse") and hasattr(return_aux, "max_scores")):
@@ -176,28 +180,12 @@ def _sink_of_heads(sink, query):
 
 def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, sequences, sink):
     """(mask_mod, tensors of Call.bound(), Call without its program) of a call that isn't run. sequences: the arguments that say where they lie."""
-    mask_mod, bound, placed = _bound(query, key, value, _mask_of(block_mask, mask_mod), *sequences, sink)
+    mask_mod = mask_of(block_mask, mask_mod, query, key, any(each is not None for each in sequences[:3]))
+    mask_mod, bound, placed = _bound(query, key, value, mask_mod, *sequences, sink)
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
     fields = {"place": place, "longest": longest, "sink": sink is not None, "dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
     return mask_mod, (*bound, *factors), options_of(scale, backends, None, Offsets(), **fields)
-
-
-def _mask_of(block_mask, mask_mod):
-    if block_mask is None:
-        return mask_mod
-    if mask_mod is not None:
-        raise InvalidArgumentError("expected block_mask or mask_mod, found both; a BlockMask has its mask_mod")
-    if not hasattr(block_mask, "mask_mod"):
-        raise InvalidArgumentError(f"block_mask: expected torch's BlockMask, found {type(block_mask).__name__}; a function goes into mask_mod=")
-    if block_mask.mask_mod is noop_mask:
-        if block_mask.sparsity() > 0:
-            raise UnsupportedError(
-                "block_mask: expected one that was made of a mask_mod (create_block_mask), found one of blocks alone; write its blocks as a mask_mod: "
-                "blocks[b, h, q_idx // 128, kv_idx // 128]"
-            )
-        return None
-    return block_mask.mask_mod
 
 
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
@@ -213,14 +201,22 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     check_places(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
+    shapes = key.shape, value.shape
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
     part = taken_part(query, key, value, traced, sources, bound, options)
     if not is_short or not is_kept or not part.is_as_given:
         return _by_operator(query, part, dropout, with_lse)
     call = EagerCall(query, key, value, captured, bound, traced.sources, part.wanted, part.backward, with_lse, part.text)
+    if (key.shape, value.shape) != shapes:
+        call = partial(_of_each_batch, call)
     keep(kind, call)
     return call(query, key, value, captured, bound, dropout)
+
+
+def _of_each_batch(call, query, key, value, *others):
+    """An EagerCall of key and value that have one batch for all of query's."""
+    return call(query, *of_each_batch(query, key, value), *others)
 
 
 def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
@@ -265,6 +261,8 @@ def checked(query, key, value, bound, enable_gqa, options):
     check_places(query, key, value)
     query, key, value = in_autocast_dtype(query, key, value)
     check_dtypes(query, key, value)
+    if options.place is None:
+        key, value = of_each_batch(query, key, value)
     sizes = options.sizes(query, key, value, bound)
     if sizes.heads_q != sizes.heads_kv and not enable_gqa:
         raise InvalidArgumentError(
@@ -277,7 +275,7 @@ def _by_operator(query, part, dropout, with_lse):
     """(o, lse, largest scores, largest magnitude) of a Part."""
     refuse_tangents(query, part.key, part.value, *part.operands)
     with_lse = with_lse or part.sink_after is not None
-    tensors = taken(query), taken(part.key), taken(part.value)
+    tensors = all_taken(query, part.key, part.value, part.backward)
     o, lse, *others = attention(*tensors, part.operands, dropout, part.wanted, part.backward, with_lse, part.text)
     if part.sink_after is not None:
         o, lse = with_sink(o, lse, part.sink_after)

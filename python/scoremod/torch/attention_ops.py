@@ -18,7 +18,7 @@ from scoremod.torch import execution
 from scoremod.torch.call import FLOAT8, call_of, with_given_deltas
 from scoremod.torch.execution import gradient_dtype
 from scoremod.torch.fold_batch import fold_backward, fold_forward
-from scoremod.torch.strides import empty_like, empty_output, lying_as, taken, taken_operand
+from scoremod.torch.strides import all_taken, empty_like, empty_output, lying_as, taken, taken_operand
 
 _library = torch.library.Library("scoremod", "DEF")
 _FORWARD, _BACKWARD = "scoremod::attention_forward", "scoremod::attention_backward"
@@ -65,7 +65,7 @@ def _forward(q, k, v, operands, dropout, wanted, backward, with_lse, call):
     o, lse, largest, amax = _forward_outputs(q, k, v, backward, with_lse, call)
     operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
     filled = (each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores), (amax, call_of(call).amax_o)))
-    execution.forward(taken(q), taken(k), taken(v), operands, o, *filled, dropout, call, wanted, backward)
+    execution.forward(*all_taken(q, k, v, backward), operands, o, *filled, dropout, call, wanted, backward)
     return o, lse, largest, amax
 
 

@@ -5,6 +5,8 @@ Two calls are of one kind where their functions are the same (kept_traces), and 
 PyTorch, its transformations and modes, and tensors of other classes, goes by the operators (attention_ops) instead.
 """
 
+import operator
+
 import torch
 from torch.autograd import forward_ad
 
@@ -14,7 +16,7 @@ from scoremod.torch.call import DTYPE_NAMES, FLOAT8, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
-from scoremod.torch.strides import empty_like, empty_output, lying_as, output_strides, taken, taken_operand
+from scoremod.torch.strides import all_taken, empty_like, empty_output, lying_as, output_strides, taken_operand
 from scoremod.torch.trace_modes import PRE_DISPATCH
 
 _MAX_KEPT = 1024
@@ -64,7 +66,7 @@ class EagerCall:
     def __init__(self, query, key, value, captured, bound, sources, wanted, backward, with_lse, text):
         """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace. text: Call.text()."""
         self._device = query.device
-        self._taken = all(taken(tensor) is tensor for tensor in (query, key, value))
+        self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
         # What operands can't have the dtype of is converted once a call, however often it is read.
         self._converted = [number for number, tensor in enumerate(captured) if tensor.dtype not in DTYPE_NAMES]
         captured = self._in_dtypes(captured)
@@ -76,7 +78,7 @@ class EagerCall:
         self._direct = [number for number, source, _ in self._sources] if all(source is None for _, source, _ in self._sources) else None
         self._backward, self.with_lse = backward, with_lse
         self.wanted, self.text = list(wanted), text
-        q, k, v = (taken(tensor.detach()) for tensor in (query, key, value))
+        q, k, v = all_taken(query.detach(), key.detach(), value.detach(), backward)
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
         self._call = call_of(text)
         self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
@@ -97,7 +99,7 @@ class EagerCall:
             operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
         operands += bound
         if not self._taken:
-            query, key, value = taken(query), taken(key), taken(value)
+            query, key, value = all_taken(query, key, value, self._backward)
         if not self._backward:
             return self.forward(query, key, value, operands, dropout)
         o, *rows = _Differentiable.apply(self, dropout, query, key, value, *operands)

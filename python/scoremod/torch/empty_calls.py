@@ -4,7 +4,7 @@ import torch
 
 from scoremod.sizes import sizes_of
 from scoremod.torch.call import LAYOUT, check_dtypes, check_places
-from scoremod.torch.strides import empty_output
+from scoremod.torch.strides import empty_output, of_each_batch
 
 
 def is_empty(query, key, value, options):
@@ -17,6 +17,7 @@ def of_nothing(query, key, value, bound, options, captured):
     options.bound(); captured: what the functions read, as far as that is known."""
     check_places(query, key, value)
     check_dtypes(query, key, value)
+    key, value = of_each_batch(query, key, value)
     sizes_of(LAYOUT, query, key, value, may_be_empty=True)
     o = empty_output(query, value, options.output_dtype(query)).zero_()
     rows = torch.full(query.shape[:-1], -torch.inf, dtype=torch.float32, device=query.device)

@@ -4,15 +4,29 @@ the other [token, head, dim], which lie densely."""
 import torch
 
 
-def taken(tensor, *, dense_last=True):
-    """The tensor itself, or a contiguous copy of one whose elements share memory, or whose last dimension has gaps."""
+def taken(tensor, *, is_only_read=False):
+    """The tensor itself, or a contiguous copy of one whose elements share memory, or whose last dimension has gaps. is_only_read: whether no gradient is
+    written with its strides, so that batches may share memory."""
     if tensor.is_contiguous():
         return tensor
     if tensor.dim() == 3:
         return tensor.contiguous()
-    if dense_last and tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
+    if tensor.shape[-1] != 1 and tensor.stride(-1) != 1:
         return tensor.contiguous()
-    return tensor if _nested(tensor) else tensor.contiguous()
+    one = tensor[0] if is_only_read and tensor.stride(0) == 0 else tensor
+    return tensor if _nested(one) else tensor.contiguous()
+
+
+def all_taken(query, key, value, backward):
+    """The three as they are taken; keys and values that batches share are copied for a backward alone."""
+    return taken(query), taken(key, is_only_read=not backward), taken(value, is_only_read=not backward)
+
+
+def of_each_batch(query, *tensors):
+    """Key and value for each of query's batches, as views, where they have one for all."""
+    if query.dim() != 4:
+        return tensors
+    return tuple(each.expand(query.shape[0], -1, -1, -1) if each.dim() == 4 and each.shape[0] == 1 and query.shape[0] != 1 else each for each in tensors)
 
 
 def taken_operand(tensor, wanted):
