@@ -3,6 +3,7 @@
 import modifiers
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import scoremod
 from scoremod.torch import flex_attention
@@ -215,3 +216,10 @@ def test_what_is_refused_is_refused_when_compiled(random):
     with pytest.raises(Exception, match="'lgamma'") as caught:
         compiled(q)
     assert isinstance(caught.value.__cause__ or caught.value, (scoremod.UnsupportedError, torch._dynamo.exc.BackendCompilerFailed))
+
+
+def test_open_sizes_make_one_graph(random):
+    """A default number that the compiler leaves open would cost a graph without any operation, which is thrown away."""
+    counter = CompileCounterWithBackend("inductor")
+    torch.compile(flex_attention, fullgraph=True, backend=counter, dynamic=True)(*(x.detach() for x in tensors(random)))
+    assert counter.frame_count == 1

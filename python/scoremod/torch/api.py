@@ -50,7 +50,7 @@ def flex_attention(
     backends=None,
     deterministic=None,
     offsets=NO_OFFSETS,
-    dropout_p=0.0,
+    dropout_p=0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
     descale_q=None,
     descale_k=None,
     descale_v=None,
