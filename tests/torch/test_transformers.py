@@ -29,6 +29,13 @@ def models():
             t.GptOssConfig(**DECODER, head_dim=8, sliding_window=5, num_local_experts=2, num_experts_per_tok=2, rope_parameters=None),
             t.GptOssForCausalLM,
         ),
+        "gpt2": (
+            t.GPT2Config(
+                **dict(n_embd=32, n_head=4, n_layer=2, n_positions=64, vocab_size=61, pad_token_id=0, bos_token_id=1, eos_token_id=60),
+                **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0),
+            ),
+            t.GPT2LMHeadModel,
+        ),
         "bert": (t.BertConfig(**SMALL, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0), t.BertForMaskedLM),
         "modernbert": (t.ModernBertConfig(**SMALL, pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2, local_attention=8), t.ModernBertForMaskedLM),
         "t5": (
@@ -128,7 +135,7 @@ def test_a_training_step(name, seed, random):
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "t5"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2", "t5"])
 def test_generation_with_a_cache(name, cache, seed, random):
     given = {key: value for key, value in inputs(name, random, True, left=name != "t5").items() if key != "decoder_input_ids"}
     options = dict(max_new_tokens=8, do_sample=False, output_logits=True, return_dict_in_generate=True, disable_compile=True)
@@ -182,3 +189,32 @@ def test_four_dimensional_masks_are_taken(seed, random):
     expected = eager(input_ids=ids, attention_mask=added).logits
     for mask in (added, kept):
         torch.testing.assert_close(model(input_ids=ids, attention_mask=mask).logits, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_mask_answers_for_its_shape_as_a_tensor_does(seed, random):
+    """Models ask it how many dimensions it has, GPT-2 in generation with a static cache."""
+    mask = scoremod.torch.transformers.attention_mask(2, 17, 17)
+    assert (mask.ndim, mask.dim(), mask.shape, mask.size(), mask.size(-1)) == (4, 4, (2, 1, 17, 17), (2, 1, 17, 17), 17)
+    ids = torch.randint(3, 60, (2, 17), generator=random)
+    model = make("gpt2", "scoremod", seed).eval()
+    assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, model(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.FalconConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, vocab_size=61),
+        transformers.GPTJConfig(n_embd=32, n_head=4, n_layer=1, vocab_size=61, rotary_dim=4),
+        transformers.GPTNeoConfig(hidden_size=32, num_heads=4, num_layers=1, attention_types=[[["global"], 1]], vocab_size=61),
+        transformers.CodeGenConfig(n_embd=32, n_head=4, n_layer=1, vocab_size=61, rotary_dim=4),
+        transformers.XGLMConfig(d_model=32, attention_heads=4, num_layers=1, ffn_dim=64, vocab_size=61),
+        transformers.GitConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=1, intermediate_size=64, vocab_size=61),
+        transformers.MptConfig(d_model=32, n_heads=4, n_layers=1, vocab_size=61),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_models_with_an_attention_of_their_own_are_refused(config):
+    config.pad_token_id, config.bos_token_id, config.eos_token_id = 0, 1, 60
+    with pytest.raises(scoremod.UnsupportedError, match="expected a model that calls transformers' AttentionInterface, found .* which computes attention by itself"):
+        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="scoremod")
+    transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")

@@ -6,9 +6,14 @@
 Masks stay functions: no mask is made in memory, and no block mask. docs/torch.md says what models may ask for.
 """
 
+import functools
+import inspect
+import re
+import sys
+
 import torch
 from torch.nn.attention.flex_attention import BlockMask
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import and_masks, bidirectional_mask_function, causal_mask_function, padding_mask_function, prepare_padding_mask
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
@@ -32,6 +37,16 @@ class Mask(BlockMask):
     def shape(self):
         """(batch, 1, queries, keys)."""
         return self._shape
+
+    @property
+    def ndim(self):
+        return len(self._shape)
+
+    def dim(self):
+        return len(self._shape)
+
+    def size(self, dim=None):
+        return self._shape if dim is None else self._shape[dim]
 
     def contiguous(self):
         """The mask itself: generation with a static cache asks this of every mask."""
@@ -119,5 +134,32 @@ def _element(tensor, *indices):
     return tensor[tuple(0 if size == 1 else index for size, index in zip(tensor.shape, indices))]
 
 
+def _has_own_attention(model):
+    """Whether a model's file computes attention by itself, as far as its source can be read."""
+    try:
+        text = inspect.getsource(sys.modules[type(model).__module__])
+    except (KeyError, OSError, TypeError):
+        return False
+    if re.search(r"_ATTENTION_CLASSES\[", text):  # a table of names
+        return True
+    return re.search(r"^class \w*Attention\w*\(nn\.Module\):", text, re.MULTILINE) is not None and not re.search("ALL_ATTENTION_FUNCTIONS|AttentionInterface", text)
+
+
+def _refusing_others(find):
+    """transformers' check of the attention that a model is made with. Some models look the name up in a table of their own, and others ignore it."""
+
+    @functools.wraps(find)
+    def checked(self, requested_attention, *arguments, **options):
+        if requested_attention == NAME and _has_own_attention(self):
+            raise UnsupportedError(
+                f'attn_implementation="{NAME}": expected a model that calls transformers\' AttentionInterface, found {type(self).__name__}, which computes '
+                'attention by itself; make it with attn_implementation="eager", or "sdpa" where it has that'
+            )
+        return find(self, requested_attention, *arguments, **options)
+
+    return checked
+
+
+PreTrainedModel.get_correct_attn_implementation = _refusing_others(PreTrainedModel.get_correct_attn_implementation)
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, attention_mask)
