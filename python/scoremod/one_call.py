@@ -106,8 +106,8 @@ def _check_read(operands, *expressions):
 def _expression(value, name):
     if not isinstance(value, str):
         raise InvalidArgumentError(
-            f"{name}: expected a text such as 'score * 2.0' or 'q_idx >= kv_idx', found {type(value).__name__}; functions of "
-            "Python are for scoremod.jax"
+            f"{name}: expected a text such as 'score * 2.0' or 'q_idx >= kv_idx', found {type(value).__name__}; write a function of Python as an "
+            "expression of score, b, h, q_idx, kv_idx and operands. scoremod.torch and scoremod.jax take such functions of their tensors"
         )
     return value
 

@@ -57,10 +57,25 @@ std::string reasons_text(const planner::TaskAnswer& answer) {
   return text;
 }
 
+/// The names of the backends that can be chosen for a memory, with commas between them.
+std::string names_of_memory(MemoryKind memory) {
+  std::string names;
+  for (const Backend* backend : backend::backends()) {
+    if (backend->is_companion() || backend->memory().kind() != memory) continue;
+    names += concat(names.empty() ? "" : ", ", backend->name());
+  }
+  return names;
+}
+
 [[noreturn]] void fail_no_backend(const planner::PlannedProblem& planned) {
-  if (planned.selection.backends.empty()) {
-    fail_unsupported("no backend runs this problem: of those that ", planned.selection.decided_by,
-                     " chose, this build of scoremod has none for ", to_string(planned.selection.memory), " memory");
+  const planner::Selection& selection = planned.selection;
+  if (selection.backends.empty()) {
+    const char* memory = to_string(selection.memory);
+    const std::string names = names_of_memory(selection.memory);
+    if (names.empty())
+      fail_unsupported("no backend runs this problem: this build of scoremod has none for ", memory, " memory");
+    fail_unsupported("no backend runs this problem: of those that ", selection.decided_by, " chose, none runs in ",
+                     memory, " memory, where the tensors are; choose among ", names, ", or move the tensors");
   }
   fail_unsupported("no backend runs this problem", reasons_text(planned.prepared.forward));
 }

@@ -75,7 +75,7 @@ def test_backends_of_other_memory_are_passed_over(outputs):
     if "cudnn" not in names:
         pytest.skip("this build has no backend for a GPU's memory")
     assert ran_on(outputs, backends="cudnn,reference") == "reference"
-    with pytest.raises(scoremod.UnsupportedError, match="of those that the caller chose, .* has none for host memory.*fallback="):
+    with pytest.raises(scoremod.UnsupportedError, match="of those that the caller chose, none runs in host memory, where the tensors are; choose among .*cpu.*fallback="):
         flex_attention(*outputs[0], backend="cudnn")
 
 
