@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch.nn.attention.flex_attention import AuxOutput
 
-from scoremod.attention import Offsets
+from scoremod.decode_masks import warn_of_decode_masks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
 from scoremod.torch.attention_ops import attention, refuse_tangents
@@ -86,7 +86,8 @@ def flex_attention(
         counts it; a query without any key has LSE sink.
     backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
-    offsets: scoremod.Offsets that are added to the indices, so that a shard of a larger problem sees true positions.
+    offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more: a step of decoding with n keys before it has
+        Offsets(query=n), so that q_idx >= kv_idx keeps them, and a shard those of its first batch, head, query and key.
 
     dropout_p: the part of the weights that is dropped, from 0 to below 1; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's
         CPU generator (torch.manual_seed).
@@ -185,7 +186,7 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
     fields = {"place": place, "longest": longest, "sink": sink is not None, "dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
-    return mask_mod, (*bound, *factors), options_of(scale, backends, None, Offsets(), **fields)
+    return mask_mod, (*bound, *factors), options_of(scale, backends, None, NO_OFFSETS, **fields)
 
 
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
@@ -204,6 +205,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     shapes = key.shape, value.shape
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+    _warn_of_masks(traced.program, extents, options)
     part = taken_part(query, key, value, traced, sources, bound, options)
     if not is_short or not is_kept or not part.is_as_given:
         return _by_operator(query, part, dropout, with_lse)
@@ -223,12 +225,13 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...). captured: the tensors that it
     reads."""
     offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
-    options = options_of(*options[:3], offsets, dropout_p, with_max, place, longest, *fields)
+    options = options_of(*options[:3], offsets if any(offsets) else NO_OFFSETS, dropout_p, with_max, place, longest, *fields)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     tensors = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in (query, key, value)]
     program, sources = trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, query.device)
+    _warn_of_masks(program, extents, options)
     part = taken_part(query, key, value, KeptTrace(program, ()), sources, bound, options)
     return _by_operator(query, part, dropout if dropout_p else None, with_lse)
 
@@ -268,7 +271,12 @@ def checked(query, key, value, bound, enable_gqa, options):
         raise InvalidArgumentError(
             f"key: expected the number of heads of query, {sizes.heads_q}, found {sizes.heads_kv}; enable_gqa=True lets groups of query's heads share one"
         )
-    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged)
+    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged, is_part=options.offsets is not NO_OFFSETS)
+
+
+def _warn_of_masks(program, extents, options):
+    if options.offsets is NO_OFFSETS and not options.is_ragged:
+        warn_of_decode_masks(program, extents.q_idx[1], extents.kv_idx[1], 4)
 
 
 def _by_operator(query, part, dropout, with_lse):

@@ -10,6 +10,7 @@ from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
 from scoremod.torch.call import PAGED, Call
 
+# The offsets of a call that says nothing of a larger problem, by identity.
 NO_OFFSETS = Offsets()
 
 
@@ -27,7 +28,7 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
             raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
     if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
         raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
-    offsets = Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
+    given, offsets = offsets, Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
     if any(offset < 0 for offset in offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
@@ -38,7 +39,7 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
         scale,
         tuple(backend_names(backends)),
         deterministic,
-        offsets,
+        NO_OFFSETS if given is NO_OFFSETS else offsets,
         float(dropout_p),
         bool(with_max),
         place=place,
@@ -57,4 +58,4 @@ def _as_number(given):
 
 
 # Of the defaults, which most calls have.
-_DEFAULTS = tuple(Call(None, None, (), deterministic, Offsets()) for deterministic in (False, True))
+_DEFAULTS = tuple(Call(None, None, (), deterministic, NO_OFFSETS) for deterministic in (False, True))

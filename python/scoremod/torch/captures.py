@@ -20,13 +20,14 @@ _INT32 = torch.iinfo(torch.int32)
 
 class Extents(NamedTuple):
     """axis -> (first index that the functions see, how many). are_limits: whether there are more queries and keys than any index needs, so that a
-    tensor may be shorter along them."""
+    tensor may be shorter along them. is_part: whether the call is said to be a part of a larger problem, so that a tensor may have more heads."""
 
     b: tuple
     h: tuple
     q_idx: tuple
     kv_idx: tuple
     are_limits: bool = False
+    is_part: bool = False
 
     def axes(self):
         return {axis: getattr(self, axis) for axis in AXES}
@@ -108,10 +109,6 @@ class Read(NamedTuple):
 
     def tensor(self, device):
         tensor = self.base.tensor
-        if tensor.device != device:
-            raise InvalidArgumentError(
-                f"a captured tensor of shape {tuple(tensor.shape)}: expected one on {device}, where query is, found one on {tensor.device}; move it"
-            )
         for dim, position in sorted(self.fixed, reverse=True):
             tensor = tensor.select(dim, position)
         if self.extents is not None:

@@ -1,6 +1,7 @@
 """A traced call as the operators take it: which of its sequences, pages and sinks are fields of the problem, and what becomes of the others."""
 
 import functools
+import math
 import os
 from typing import NamedTuple
 
@@ -9,7 +10,9 @@ import torch
 from scoremod.attention import support
 from scoremod.errors import UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
+from scoremod.large_operands import warn_of_large_operands
 from scoremod.torch.call import FLOAT8, MEMORY, PAGED
+from scoremod.torch.captures import Computed
 from scoremod.torch.execution import problem_of
 from scoremod.torch.float8 import refuse_gradients
 from scoremod.torch.sequences import gathered
@@ -35,6 +38,7 @@ class Part(NamedTuple):
 
 def taken_part(query, key, value, traced, sources, bound, options):
     """The Part of a call. traced, sources: those of kept_traces.kept_trace(); bound: the tensors of options.bound()."""
+    warn_of_large_operands(_computed(sources), "PyTorch", 4)
     operands = [source.tensor(query.device) for source in sources]
     if query.is_cuda:
         warn_of_finite_masks(traced.program, sources, None, 5, "float('-inf')")
@@ -58,6 +62,16 @@ def taken_part(query, key, value, traced, sources, bound, options):
     if text is None:
         text = traced.texts[options] = options._replace(program=traced.program).text()
     return Part(key, value, operands, wanted, backward, text, sink_after, not is_gathered and sink_after is None)
+
+
+def _computed(sources):
+    """(axes, shape, bytes) of each operand that PyTorch computes for indices, but for those of sizes that a compiler leaves open."""
+    for source in sources:
+        if isinstance(source, Computed) and not source.value.is_uniform:
+            axes = source.value.axes()
+            shape = [getattr(source.extents, axis)[1] for axis in axes]
+            if all(isinstance(size, int) for size in shape):
+                yield axes, shape, math.prod(shape) * source.value.dtype.itemsize
 
 
 def _takes_sink(query, key, value, operands, call):

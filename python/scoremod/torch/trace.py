@@ -238,6 +238,10 @@ class Tracer:
         view = whole(values[0])
         if view is None:
             return None
+        if view.base.tensor.device != self.device:
+            raise InvalidArgumentError(
+                f"{self._described(view.base)}, indexed at {_line()}: expected one on {self.device}, where query is, found one on {view.base.tensor.device}; move it"
+            )
         indices, dims = list(view.indices), list(view.dims)
         if base == "index":
             for dim, index in enumerate(values[1]):
@@ -277,14 +281,24 @@ class Tracer:
 
     def _check_extent(self, base, dim, axis):
         first, count = getattr(self.extents, axis)
-        if base.shape[dim] < first + count:
+        remedy = ""
+        # Batches may be fewer than a serving buffer has, and positions fewer than a table of them.
+        if axis == "h" and not self.extents.is_part and base.shape[dim] > count:
+            remedy = f". Where the first {count} are meant, index a slice of it; where the call has some of all heads, say which by offsets="
+        if remedy or base.shape[dim] < first + count:
             raise InvalidArgumentError(
                 f"{self._described(base)}, indexed at {_line()} by {axis}: expected a size of {first + count} along dimension {dim}, one for each "
-                f"{axis}, found {base.shape[dim]}"
+                f"{axis}, found {base.shape[dim]}{remedy}"
             )
 
+    def check_rank(self, tensor, index):
+        """Raises InvalidArgumentError for more indices than a tensor has dimensions."""
+        count = sum(each is not None and each is not Ellipsis for each in index)
+        if count > tensor.dim():
+            raise InvalidArgumentError(f"{self._described(self.value_of(tensor))}, indexed at {_line()}: expected {tensor.dim()} indices at most, found {count}")
+
     def _described(self, base):
-        name = name_of(base.tensor, self._functions)
+        name = None if base.tensor is None else name_of(base.tensor, self._functions)
         return f"{self._name}: {repr(name) if name else 'a tensor'} of shape {base.shape}"
 
     def _several(self, function, values, named, meta, name):

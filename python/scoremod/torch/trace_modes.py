@@ -57,7 +57,9 @@ class Functions(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if function is torch.Tensor.__getitem__:
             indexed, index = arguments
-            index = _expanded(index if isinstance(index, tuple) else (index,), indexed.dim())
+            index = index if isinstance(index, tuple) else (index,)
+            self._tracer.check_rank(indexed, index)
+            index = _expanded(index, indexed.dim())
             if index is not None and any(self._tracer.is_traced(each) for each in index):
                 return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
         elif name in _READERS and self._tracer.is_traced(arguments[0]):

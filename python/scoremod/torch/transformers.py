@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import and_masks, bidirectional_mask_function, causal_mask_function, padding_mask_function, prepare_padding_mask
 
+from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.api import flex_attention
 
@@ -101,9 +102,10 @@ def attention(
 
     changes = softcap is not None or position_bias is not None or bias is not None
     sink = None if s_aux is None else s_aux.reshape(-1)
-    o = flex_attention(
-        query, key, value, score_mod if changes else None, mask_mod=mask_mod, scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0
-    )
+    options = dict(scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0)
+    if query.shape[2] == 1:  # the mask knows the query's position, which may be the first of a static cache
+        options["offsets"] = Offsets()
+    o = flex_attention(query, key, value, score_mod if changes else None, mask_mod=mask_mod, **options)
     return o.transpose(1, 2).contiguous(), None
 
 

@@ -1,0 +1,23 @@
+"""Causal masks of one query that no offset tells its position: a warning, for such a query sees the first key alone."""
+
+import warnings
+
+_CAUSAL = {"ge": ("q_idx", "kv_idx"), "le": ("kv_idx", "q_idx")}
+
+
+def warn_of_decode_masks(program, seq_q, seq_kv, stacklevel):
+    """Warns where the only query sees key 0 alone of several by q_idx >= kv_idx. To be called where no offsets are given."""
+    if seq_q == 1 and seq_kv > 1 and program.keep is not None and _is_causal(program, program.keep):
+        warnings.warn(
+            f"mask_mod keeps key 0 alone of {seq_kv}: it has q_idx >= kv_idx, and the only query's index is 0. Where that query stands at the last key, as in a "
+            f"step of decoding, say so by offsets=scoremod.Offsets(query={seq_kv - 1}), or by a captured tensor, q_idx + positions[b] >= kv_idx",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _is_causal(program, number):
+    """Whether a condition, or a term of a conjunction, is the comparison of the indices themselves."""
+    node = program.nodes[number]
+    if node.op == "and":
+        return any(_is_causal(program, argument) for argument in node.args)
+    return tuple(program.nodes[argument].op for argument in node.args) == _CAUSAL.get(node.op)

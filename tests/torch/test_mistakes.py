@@ -1,0 +1,105 @@
+"""What users write by mistake: what is refused or warned of, where it stands in their text and what to do."""
+
+import warnings
+
+import pytest
+import torch
+
+import scoremod
+from scoremod.torch import flex_attention
+
+B, H, S, D = 2, 4, 16, 8
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def tensors(random, seq_q=S, seq_kv=S):
+    return [torch.randn(B, H, seq, D, generator=random) for seq in (seq_q, seq_kv, seq_kv)]
+
+
+def test_backends_of_another_memory_are_told_with_those_of_this_one(random):
+    names = [answer["backend"] for answer in scoremod.support({"batch": 1, "heads_q": 1, "seq_q": 1, "dim_qk": 8}, level="static")]
+    if "kernels" not in names:
+        pytest.skip("this build has no backend for a GPU's memory")
+    message = "of those that the caller chose, none runs in host memory, where the tensors are; choose among (cpu, reference|reference, cpu), or move the tensors"
+    with pytest.raises(scoremod.UnsupportedError, match=message):
+        flex_attention(*tensors(random), backends="kernels")
+
+
+def test_more_entries_than_heads_are_refused(random):
+    slopes = torch.randn(8, generator=random)
+
+    def alibi(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+
+    message = r"score_mod: 'slopes' of shape \(8,\), indexed at .*test_mistakes.py:\d+ \(alibi\) by h: expected a size of 4 .* found 8\. .* index a slice .* offsets="
+    for run in (flex_attention, torch.compile(flex_attention, backend="eager")):
+        with pytest.raises(scoremod.InvalidArgumentError if run is flex_attention else Exception, match="expected a size of 4 along dimension 0, one for each h, found 8"):
+            run(*tensors(random), alibi)
+    with pytest.raises(scoremod.InvalidArgumentError, match=message):
+        flex_attention(*tensors(random), alibi)
+    given = tensors(random)
+    second = flex_attention(*given, alibi, offsets=scoremod.Offsets(head=4))
+    torch.testing.assert_close(second, flex_attention(*given, lambda s, b, h, i, j: s + slopes[4:][h] * (j - i)))
+    first = flex_attention(*given, alibi, offsets=scoremod.Offsets())
+    torch.testing.assert_close(first, flex_attention(*given, lambda s, b, h, i, j: s + slopes[:4][h] * (j - i)))
+
+
+def test_a_buffer_may_have_more_batches_and_positions(random):
+    lengths, ids = torch.full((5,), S), torch.arange(3 * S)
+    o = flex_attention(*tensors(random), mask_mod=lambda b, h, q_idx, kv_idx: (kv_idx < lengths[b]) & (ids[q_idx] >= 0))
+    assert torch.isfinite(o).all()
+
+
+def test_more_indices_than_dimensions_are_refused(random):
+    slopes = torch.randn(H, generator=random)
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"score_mod: 'slopes' of shape \(4,\), indexed at .*\(<lambda>\): expected 1 indices at most, found 2"):
+        flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + slopes[h, q_idx])
+    wide = torch.randn(H, S, generator=random)
+    flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + wide[..., h, q_idx])
+
+
+def test_a_tensor_on_another_device_is_named(random):
+    slopes = torch.ones(H, device="meta")
+    with pytest.raises(scoremod.InvalidArgumentError, match=r"'slopes' of shape \(4,\), indexed at .*: expected one on cpu, where query is, found one on meta; move it"):
+        flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + slopes[h])
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_large_part_that_pytorch_computes_is_warned_of(compiled, random, monkeypatch):
+    torch._dynamo.reset()
+    edges = torch.tensor([3, 9])
+    run = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
+
+    def by_pair(score, b, h, q_idx, kv_idx):
+        return score + torch.searchsorted(edges, q_idx - kv_idx)
+
+    monkeypatch.setenv("SCOREMOD_WARN_MIB", "0.0019")  # 16 * 16 * 8 bytes are 0.00195 MiB
+    with pytest.warns(UserWarning, match=r"array of shape \(16, 16\), 0 MiB, over \(q_idx, kv_idx\), which PyTorch computes.*SCOREMOD_WARN_MIB") as found:
+        run(*tensors(random), by_pair)
+    assert compiled or found[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + torch.searchsorted(edges, q_idx))
+        monkeypatch.setenv("SCOREMOD_WARN_MIB", "0.002")
+        flex_attention(*tensors(random), by_pair)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_causal_query_without_a_position_is_warned_of(compiled, random):
+    torch._dynamo.reset()
+    query, key, value = tensors(random, seq_q=1)
+    run = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
+    with pytest.warns(UserWarning, match=r"mask_mod keeps key 0 alone of 16: .* offsets=scoremod.Offsets\(query=15\), or by a captured tensor") as found:
+        o = run(query, key, value, mask_mod=lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < 9))
+    assert compiled or found[0].filename == __file__
+    torch.testing.assert_close(o, value[:, :, :1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        last = flex_attention(query, key, value, mask_mod=causal, offsets=scoremod.Offsets(query=S - 1))
+        flex_attention(query, key, value, mask_mod=causal, offsets=scoremod.Offsets())
+        flex_attention(query, key[:, :, :1], value[:, :, :1], mask_mod=causal)
+        flex_attention(*tensors(random, seq_q=2), mask_mod=causal)
+    torch.testing.assert_close(last, flex_attention(query, key, value))
