@@ -1,6 +1,7 @@
 """What became of a traced attention, for people and programs."""
 
 import dataclasses
+from collections.abc import Callable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Explanation:
     problem: dict  # docs/problem.md
     compiled: dict  # what the compiler made of it: the fields of `scoremod explain --json`
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
+    # compiled's map of the mask -> the same with what operands hold, which takes up to seconds; None where that isn't known.
+    decide: Callable | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __str__(self):
         lines = [self.program, ""]
@@ -33,7 +36,7 @@ class Explanation:
         if self.road:
             lines += ["", f"sequences, pages and sinks: {self.road}"]
         mask = self.compiled["mask"]
-        lines += ["", f"mask: {mask['kind']}", *self._map(mask["map"]), f"derivative:\n{self.compiled['derivative']}"]
+        lines += ["", f"mask: {mask['kind']}", *self._map(self.mask_map()), f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]
         backward = f" (backward: {self.backward_backend})" if self.backward_backend not in (None, self.backend) else ""
         lines.append(f"runs on: {self.backend or 'none of them'}{backward}, chosen among by {self.decided_by}")
@@ -42,11 +45,17 @@ class Explanation:
             lines.append(f"with gradients of captured tensors: {found}")
         return "\n".join(lines)
 
+    def mask_map(self):
+        """The mask's map (docs/cli.md), in which operands decide about tiles as far as their numbers are known."""
+        drawn = self.compiled["mask"]["map"]
+        return drawn if self.decide is None else self.decide(drawn)
+
     @staticmethod
     def _map(drawn):
         if not drawn["rows"]:
             return []
-        return [f"{drawn['tile_q']} x {drawn['tile_kv']} scores each; # all kept, . none, + some, or operands decide (batch 0, head 0):", *drawn["rows"]]
+        open_tiles = "+ some" if drawn.get("decided") else "+ some, or operands decide"
+        return [f"{drawn['tile_q']} x {drawn['tile_kv']} scores each; # all kept, . none, {open_tiles} (batch 0, head 0):", *drawn["rows"]]
 
     @property
     def backend(self):

@@ -1,5 +1,6 @@
 """What explain() and support() say of a call."""
 
+import pytest
 import torch
 
 import scoremod
@@ -63,3 +64,35 @@ def test_a_drawing_is_of_the_traced_functions(monkeypatch):
     rows = torch.arange(32)
     expected = torch.where(rows >= 4, 0.25 * (4 - rows), -torch.inf)
     assert torch.equal(torch.from_numpy(scores.of_key(4)), expected) and options == {"tile": 8, "head": 1}
+
+
+def test_heads_may_be_grouped_without_saying_so_again():
+    q, k = torch.ones(1, 4, 16, 8), torch.ones(1, 2, 16, 8)
+    assert explain(q, k, k).answers()["cpu"] == () and support(q, k, k)["cpu"] == ()
+    with pytest.raises(scoremod.InvalidArgumentError, match="enable_gqa=True"):
+        explain(q, k, k, enable_gqa=False)
+
+
+def rows_of(explanation):
+    return explanation.mask_map()["rows"]
+
+
+def test_operands_decide_about_the_tiles_of_the_map():
+    """Documents of 16, 24 and 24 tokens, of which tiles are 2 x 2."""
+    q = torch.ones(2, 1, 64, 8)
+    ids = torch.stack([torch.arange(64).ge(16).int() + torch.arange(64).ge(40), torch.zeros(64, dtype=torch.int32)])
+    documents = lambda b, h, q_idx, kv_idx: ids[b, q_idx] == ids[b, kv_idx]  # noqa: E731
+    explanation = explain(q, q, q, mask_mod=documents)
+    lengths = (8, 12, 12)
+    expected = [("." * sum(lengths[:i]) + "#" * n + "." * sum(lengths[i + 1 :])) for i, n in enumerate(lengths) for _ in range(n)]
+    assert rows_of(explanation) == expected and "+ some (batch 0, head 0)" in str(explanation)
+    causal = explain(q, q, q, mask_mod=lambda b, h, i, j: documents(b, h, i, j) & (i >= j))
+    assert rows_of(causal)[0] == "+" + 31 * "." and rows_of(causal)[31] == 20 * "." + 11 * "#" + "+"
+    added = torch.where(documents(*torch.meshgrid(torch.tensor(0), torch.tensor(0), torch.arange(64), torch.arange(64), indexing="ij")), 0.0, -torch.inf)[0, 0]
+    assert rows_of(explain(q, q, q, lambda s, b, h, i, j: torch.where(added[i, j] < 0, -torch.inf, s))) == expected
+
+
+def test_a_map_whose_scores_decide_stays_open():
+    q, slopes = torch.ones(1, 1, 64, 8), torch.ones(1)
+    by_score = explain(q, q, q, lambda s, b, h, i, j: torch.where(s > slopes[h], s, -torch.inf))
+    assert set("".join(rows_of(by_score))) == {"+"} and "or operands decide" in str(by_score)

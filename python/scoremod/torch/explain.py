@@ -4,6 +4,7 @@ import json
 
 import scoremod
 from scoremod.explanation import Explanation, Operand
+from scoremod.mask_map import decided
 from scoremod.program import operand_name
 from scoremod.torch.api import call_of_arguments, checked
 from scoremod.torch.call import MEMORY, PAGED
@@ -20,7 +21,7 @@ def explain(
     block_mask=None,
     *,
     mask_mod=None,
-    enable_gqa=False,
+    enable_gqa=True,
     lengths=None,
     q_offsets=None,
     kv_offsets=None,
@@ -30,19 +31,29 @@ def explain(
     backends=None,
 ):
     """The Explanation of flex_attention's arguments, with backward (of pages the forward, where they are read in place): the program, each operand with
-    its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page for people."""
+    its origin and size, the mask's class, the derivative, and each backend's answer. str() of it is a page for people.
+
+    enable_gqa: False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them."""
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths
     problem, program, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
     operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
     compiled = scoremod.explain(problem, backends=backends, memory=MEMORY[query.device.type], device=query.device.index if query.is_cuda else None)
-    return Explanation(program.text(), operands, json.loads(problem), compiled)
+    decide = None
+    if q_offsets is None and page_table is None:
+        decide = lambda drawn: decided(drawn, program, problem, _arrays(tensors))  # noqa: E731
+    return Explanation(program.text(), operands, json.loads(problem), compiled, decide=decide)
 
 
-def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=False, **options):
+def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=True, **options):
     """scoremod.draw()'s figure of flex_attention's arguments; options are that one's: batch, head, tile, queries, keys."""
     problem, _, _, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa)
+    return scoremod.draw(problem, _arrays(tensors), **options)
+
+
+def _arrays(tensors):
+    """operand's name -> array, of the operands' tensors."""
     arrays = (tensor.detach().cpu() for tensor in tensors)
-    return scoremod.draw(problem, {operand_name(i): (x.float() if x.is_floating_point() else x).numpy() for i, x in enumerate(arrays)}, **options)
+    return {operand_name(i): (x.float() if x.is_floating_point() else x).numpy() for i, x in enumerate(arrays)}
 
 
 def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=(None,) * 5, sink=None, backends=None):
