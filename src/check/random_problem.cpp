@@ -29,12 +29,22 @@ class Chooser {
   std::mt19937_64& random_;
 };
 
+void choose_lengths(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
+  constexpr std::int64_t kFew = 3;
+  if (choose.chance(options.few_rows_probability)) {
+    problem.seq_q = choose.between(1, kFew);
+    problem.seq_kv = choose.between(1, kFew);
+    return;
+  }
+  problem.seq_q = choose.chance(options.one_query_probability) ? 1 : choose.one_of(options.lengths);
+  problem.seq_kv = choose.chance(0.3) ? problem.seq_q : choose.one_of(options.lengths);
+  // One key weighs 1 whatever its score: fewer of these than of others.
+  if (problem.seq_kv == 1 && choose.chance(0.6)) problem.seq_kv = choose.one_of(options.lengths);
+}
+
 void choose_sizes(Chooser& choose, const RandomProblemOptions& options, AttentionProblem& problem) {
   do {
-    problem.seq_q = choose.chance(options.one_query_probability) ? 1 : choose.one_of(options.lengths);
-    problem.seq_kv = choose.chance(0.3) ? problem.seq_q : choose.one_of(options.lengths);
-    // One key weighs 1 whatever its score: fewer of these than of others.
-    if (problem.seq_kv == 1 && choose.chance(0.6)) problem.seq_kv = choose.one_of(options.lengths);
+    choose_lengths(choose, options, problem);
     problem.batch = choose.between(1, 3);
     problem.heads_kv = choose.between(1, 3);
     problem.heads_q = problem.heads_kv * choose.between(1, 3);

@@ -22,6 +22,8 @@ struct RandomProblemOptions {
   double row_class_probability = 0;
   /// How often there is one query, beside the times that it is chosen among `lengths`.
   double one_query_probability = 0;
+  /// How often there are 1 to 3 queries and 1 to 3 keys: few numbers, of which rounding says little.
+  double few_rows_probability = 0;
   /// How often sequences have lengths of their own, the softmax a sink, and so on.
   double lengths_probability = 0;
   double sink_probability = 0;

@@ -19,6 +19,7 @@ RandomProblemOptions problem_options(const std::vector<DType>& dtypes, bool larg
   options.shifted_value_probability = 0.4;
   options.row_class_probability = 0.3;
   options.one_query_probability = 0.15;
+  options.few_rows_probability = 0.1;
   options.lengths_probability = 0.15;
   options.sink_probability = 0.15;
   options.dropout_probability = 0.15;

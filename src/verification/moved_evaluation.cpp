@@ -11,10 +11,13 @@ namespace reference = backend::reference;
 
 /// Of float32: of a product, and of a function, which gives one of the two floats around its value.
 constexpr double kProduct = 0x1p-24, kFunction = 2 * kProduct;
+/// Below, a device may take a weight for 0.
+constexpr double kSmallestNormal = 0x1p-126;
 
 reference::Moves moves_of(const OperationErrors& errors, double side, double difference = 0) {
   const double product = std::max(kProduct, errors.product);
-  return {side * product, side * std::max(kFunction, errors.function), side * std::max(product, difference)};
+  return {side * product, side * std::max(kFunction, errors.function), side * std::max(product, difference),
+          kSmallestNormal};
 }
 
 /// Of each element the one that is farther from the truth. One that is not finite says nothing.
@@ -45,7 +48,7 @@ reference::BackwardResult<float> farthest_backward(Trial& trial, const Operation
   reference::BackwardResult<float> farthest = trial.plain_backward();
   auto up = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, 1, difference)); });
   auto down = std::async(std::launch::async, [&] { return trial.moved_backward(moves_of(errors, -1, difference)); });
-  const auto as_given = trial.moved_backward({});
+  const auto as_given = trial.moved_backward({.smallest_weight = kSmallestNormal});
   for (const auto& other : {as_given, up.get(), down.get()}) {
     take_farther(farthest.dq, other.dq, truth.dq);
     take_farther(farthest.dk, other.dk, truth.dk);

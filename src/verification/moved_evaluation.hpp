@@ -16,7 +16,8 @@ struct OperationErrors {
 /// as they may be, to one side or the other: of each element the farthest of the plain evaluation, of one moved up and
 /// of one moved down. By the dtype's own rounding that is a little more than the plain evaluation's. By float32's it is
 /// what a plan's own functions and products cost; and where a program is not continuous (a floor, an i32() of an f32, a
-/// comparison of scores), what it jumps by, of the elements that rounding may put on either side of a jump.
+/// comparison of scores), what it jumps by, of the elements that rounding may put on either side of a jump. A weight
+/// below float32's normal numbers is 0 in these, as GPUs' exponentials give it.
 backend::reference::ForwardResult<float> farthest_forward(Trial& trial, const OperationErrors& errors);
 /// The same of a backward from the oracle's o and LSE. The gradients of weights and the deltas that they are less are
 /// off by a product's error, away from each other, or by `difference` where that is more.

@@ -156,6 +156,7 @@ TEST(Float8Problems, OfRandomProgramsConform) {
     const std::uint64_t seed = test::test_seed() + static_cast<std::uint64_t>(number);
     checking::RandomProblemOptions options;
     options.dtypes = {DType::kE4M3, DType::kE5M2};
+    options.few_rows_probability = 0.2;
     options.lengths_probability = options.sink_probability = options.dropout_probability = 0.2;
     options.max_logit_probability = options.ragged_probability = options.paged_probability = 0.2;
     options.gradient_layout_probability = options.output_dtype_probability = 0.2;

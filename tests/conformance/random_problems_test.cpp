@@ -22,6 +22,7 @@ TEST_P(RandomProblems, ConformToTheOracle) {
     options.shifted_value_probability = 0.2;
     options.row_class_probability = 0.2;
     options.one_query_probability = 0.1;
+    options.few_rows_probability = 0.15;
     options.lengths_probability = options.sink_probability = 0.2;
     options.dropout_probability = options.max_logit_probability = 0.2;
     options.ragged_probability = options.paged_probability = 0.2;

@@ -366,6 +366,7 @@ TEST_P(RandomAttentionKernels, AreRight) {
   options.max_scores = 40000;
   options.ragged_probability = options.paged_probability = options.output_dtype_probability = 0.2;
   options.gradient_layout_probability = 0.3;
+  options.few_rows_probability = 0.1;
   checking::CheckCase test = checking::random_problem(seed, options);
   test.name = concat("seed ", seed);
   for (const Kernels kernels : kAllKernels) expect_right(kernels, test);

@@ -188,6 +188,7 @@ TEST_P(RandomGradients, AreRight) {
   for (;; ++seed) {
     checking::RandomProblemOptions options;
     options.backward_probability = 1;
+    options.few_rows_probability = 0.1;
     checking::CheckCase test = checking::random_problem(seed, options);
     if (!test.problem.backward || problem::operands_with_gradient(test.problem).empty()) continue;
     if (!OperandGradients::unsupported_reasons(compiler::compile(test.problem)).empty()) continue;

@@ -350,7 +350,11 @@ inline unsigned bits_of(float x) {
   memcpy(&bits, &x, 4);
   return bits;
 }
-inline float exp2_of(float x) { return exp2f(x); }
+/// ex2.approx.ftz: what is not a normal number is 0.
+inline float exp2_of(float x) {
+  const float value = exp2f(x);
+  return value < 0x1p-126f ? 0.0f : value;
+}
 inline float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
 inline unsigned bf16_pair_of(float low, float high) {
   return emulated::encode(low, true) | (unsigned)emulated::encode(high, true) << 16;

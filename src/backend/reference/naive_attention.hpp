@@ -68,6 +68,7 @@ struct Moves {
   /// The gradient of each weight, in the same way, and the delta that it is less in its row, the other way: where one
   /// key has all the weight, all that is left is by how much each of these equal sums is off.
   double difference = 0;
+  double smallest_weight = 0;  ///< weights below are 0, as of a device that flushes what is not a normal number
 };
 
 /// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.

@@ -150,7 +150,9 @@ class SoftmaxRows {
     }
     if (sink) row_.sink_weight /= sum;
     for (std::size_t j = 0; j < row_.weight.size(); ++j) {
-      if (row_.kept[j]) row_.weight[j] /= sum;
+      if (!row_.kept[j]) continue;
+      row_.weight[j] /= sum;
+      if (row_.weight[j] < static_cast<Real>(moves_.smallest_weight)) row_.weight[j] = 0;
     }
     return row_;
   }

@@ -96,6 +96,7 @@ checking::CheckCase random_case(std::uint64_t seed) {
   options.backward_probability = 1;
   options.shifted_value_probability = 0.4;
   options.row_class_probability = 0.7;
+  options.few_rows_probability = 0.3;
   options.lengths_probability = options.sink_probability = options.dropout_probability = 0.15;
   options.ragged_probability = 0.08;
   return checking::random_problem(seed, options);

@@ -34,8 +34,9 @@ SCOREMOD_KERNEL(128, 1) attention_backward_rows(SCOREMOD_ARGUMENT p) {
       for (int i = 0; i < 8; ++i) sum = multiply_add(float_of(o_word[i]), float_of(d_o_word[i]), sum);
     }
   } else {
+    // Products take d_o as tiles hold it. Where one key has all weight, a delta of another d_o would be left over.
     for (int d = lane; d < kDimV; d += 32)
-      sum = multiply_add(float_of(o.at(q)[d * o.dim]), float_of(d_o.at(q)[d * d_o.dim]), sum);
+      sum = multiply_add(float_of(o.at(q)[d * o.dim]), in_tile(d_o.at(q)[d * d_o.dim]), sum);
   }
   for (int distance = 16; distance > 0; distance /= 2) sum += exchange(sum, distance);
   if (lane != 0) return;

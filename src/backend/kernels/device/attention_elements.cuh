@@ -51,6 +51,13 @@ SCOREMOD_FUNCTION void convert_element(To* to, From x) {
   store_element(to, float_of(x));
 }
 SCOREMOD_FUNCTION void convert_element(Half* to, Half x) { *to = x; }
+// The number that a tile holds for it.
+template <class From>
+SCOREMOD_FUNCTION float in_tile(From x) {
+  TileElement element;
+  convert_element(&element, x);
+  return float_of(element);
+}
 
 // Of two neighbours in an aligned row.
 struct alignas(8) FloatPair {

@@ -48,7 +48,7 @@ SCOREMOD_FUNCTION float dot(const RowsOf<Of>& x, int x_row, const Rows& y, int y
   float sum = 0.0f;
 #pragma unroll 1
   for (int d = 0; d < dims; ++d)
-    sum = multiply_add(float_of(x.at(x_row)[d * x.dim]), float_of(y.at(y_row)[d * y.dim]), sum);
+    sum = multiply_add(in_tile(x.at(x_row)[d * x.dim]), float_of(y.at(y_row)[d * y.dim]), sum);
   return sum;
 }
 

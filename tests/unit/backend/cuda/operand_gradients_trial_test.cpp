@@ -159,6 +159,7 @@ TEST(OperandGradientsTrial, TakesThePassOfRandomProblems) {
   options.row_alignment = 8;
   options.head_dims = {8, 32, 64};
   options.shifted_value_probability = 0.3;
+  options.few_rows_probability = 0.2;
   options.row_class_probability = options.sink_probability = 0.2;
   int tried = 0;
   for (std::uint64_t i = 0; i < 60; ++i) {

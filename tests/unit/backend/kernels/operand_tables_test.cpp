@@ -174,6 +174,7 @@ TEST(OperandTablesRun, FaultsAreSeen) {
 TEST(OperandTablesRun, OfRandomProblemsAreRight) {
   checking::RandomProblemOptions options;
   options.max_scores = 4000;
+  options.few_rows_probability = 0.2;
   options.backward_probability = 1;
   options.lengths_probability = options.sink_probability = options.dropout_probability = options.ragged_probability =
       options.gradient_layout_probability = options.output_dtype_probability = 0.3;

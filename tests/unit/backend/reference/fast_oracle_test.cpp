@@ -82,6 +82,7 @@ TEST(FastOracle, AgreesWithTheNaiveOneOnRandomProblems) {
     options.dtypes = {DType::kF32};
     options.shifted_value_probability = 0.2;
     options.row_class_probability = 0.3;
+    options.few_rows_probability = 0.2;
     options.lengths_probability = options.sink_probability = 0.3;
     options.dropout_probability = options.max_logit_probability = 0.2;
     const CheckCase made = random_problem(test::test_seed() + i, options);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/plan.hpp"
+#include "support/emulated_device.hpp"
+
+namespace scoremod::test {
+
+/// The attention kernels of a direction as a plan, on the emulated device.
+std::unique_ptr<backend::ForwardPlan> emulated_forward_plan(const compiler::CompiledProblem& compiled,
+                                                            const backend::kernels::TileShape& shape);
+std::unique_ptr<backend::BackwardPlan> emulated_backward_plan(const compiler::CompiledProblem& compiled,
+                                                              const backend::kernels::TileShape& shape);
+
+}  // namespace scoremod::test

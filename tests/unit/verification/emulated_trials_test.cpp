@@ -1,0 +1,145 @@
+// Trials of few queries and keys find the attention kernels right, which the emulated device runs: what they would
+// refuse without reason, though nothing else runs the problem then.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+#include "base/concat.hpp"
+#include "check/random_problem.hpp"
+#include "compiler/pipeline.hpp"
+#include "support/emulated_plans.hpp"
+#include "support/problem_for.hpp"
+#include "support/test_seed.hpp"
+#include "verification/trial.hpp"
+#include "verification/verdict.hpp"
+#include "verification/verify_plan.hpp"
+
+namespace scoremod::verification {
+namespace {
+
+using backend::Direction;
+using backend::kernels::TileShape;
+
+/// As the kernels' on a GPU.
+constexpr OperationErrors kOfKernels{0x1p-20, 0x1p-20};
+constexpr int kHopper = 90;
+
+/// One of each family that has kernels for the problem.
+std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction direction) {
+  std::vector<TileShape> shapes{backend::kernels::tile_shape(problem, direction)};
+  if (backend::kernels::hopper_objections(problem, direction, kHopper).empty())
+    shapes.push_back(backend::kernels::hopper_shapes(problem, direction).front());
+  if (direction == Direction::kBackward || !backend::kernels::few_query_objections(problem).empty()) return shapes;
+  backend::DeviceProperties device;
+  device.compute_capability = kHopper;
+  device.multiprocessors = 8;
+  device.shared_memory_per_block = 232448;
+  shapes.push_back(backend::kernels::few_query_shapes(problem, device).front());
+  return shapes;
+}
+
+/// What trials of a problem's kernels call wrong, in every family; empty where nothing is.
+std::string wrong(const AttentionProblem& problem) {
+  const compiler::CompiledProblem subject = compiler::compile(problem);
+  Trial trial(subject);
+  const compiler::CompiledProblem& tried = trial.problem();
+  std::string found;
+  const auto note = [&](const TileShape& shape, const Verdict& verdict) {
+    if (!verdict.right) found += concat(to_string(shape.family), ": ", verdict.reason, "\n");
+  };
+  for (const TileShape& shape : shapes_of(tried.problem, Direction::kForward)) {
+    const auto plan = test::emulated_forward_plan(tried, shape);
+    note(shape, verdict_of(verify_forward(trial, *plan, backend::host_memory(), kOfKernels), Direction::kForward));
+  }
+  if (!tried.backward) return found;
+  for (const TileShape& shape : shapes_of(tried.problem, Direction::kBackward)) {
+    const auto plan = test::emulated_backward_plan(tried, shape);
+    note(shape,
+         verdict_of(verify_backward(trial, *plan, backend::host_memory(), {}, true, kOfKernels), Direction::kBackward));
+  }
+  return found;
+}
+
+checking::CheckCase few_rows_case(std::uint64_t seed) {
+  checking::RandomProblemOptions options;
+  options.few_rows_probability = 1;
+  options.dtypes = {DType::kF32, DType::kF16, DType::kBF16};
+  options.head_dims = {8, 16, 32, 40, 64, 72};
+  options.row_alignment = 8;
+  options.shifted_value_probability = 0.4;
+  options.lengths_probability = options.dropout_probability = options.max_logit_probability = 0.15;
+  options.sink_probability = 0.4;
+  options.output_dtype_probability = options.gradient_layout_probability = options.ragged_probability = 0.15;
+  return checking::random_problem(seed, options);
+}
+
+/// A weight of e^-96 beside a sink of 0 is none of float32's normal numbers, and so 0 on a GPU. (random/839 of seed
+/// 914233.)
+TEST(EmulatedTrials, TakeWeightsBelowNormalNumbersForZero) {
+  AttentionProblem problem = test::small_problem();
+  problem.batch = 3;
+  problem.heads_q = 2;
+  problem.heads_kv = problem.seq_q = problem.seq_kv = 1;
+  problem.dim_qk = problem.dim_v = 64;
+  problem.dtype = DType::kF32;
+  problem.sink = Sink::kOffByOne;
+  problem.max_logit = problem.backward = problem.stats = true;
+  problem.program = Program::parse("value = score * 0.02 - 96.0");
+  EXPECT_EQ(wrong(problem), "");
+}
+
+/// Tiles hold a d_o of f16 in bf16, and deltas must be of the same. Two keys for each query show it, whose weights are
+/// nearly 1 in many rows. (random/1408 of seed 55120077.)
+TEST(EmulatedTrials, TakeGradientsOfADOThatTilesRound) {
+  AttentionProblem problem = test::small_problem();
+  problem.batch = 1;
+  problem.heads_q = 9;
+  problem.heads_kv = 3;
+  problem.seq_q = problem.seq_kv = 128;
+  problem.dim_qk = problem.dim_v = 64;
+  problem.dtype = DType::kBF16;
+  problem.dtype_o = DType::kF16;
+  problem.sink = Sink::kLearned;
+  problem.q = problem.k = problem.v = problem.o = {Layout::kBHSD, {}};
+  problem.backward = problem.stats = true;
+  problem.program = Program::parse(
+      "table x0: f32 rank 2\noperand x1: i32 [b, h, kv_idx]\ntable x2: bool rank 1\ntable x3: i32 rank 2\n"
+      "let %0 = sigmoid(atan(f32(x1)))\nlet %1 = %0 + 0.5\nlet %2 = pow(%1, %1)\n"
+      "value = (score + %2 * %0 * %2) * 0.948652\nkeep = kv_idx <= 1");
+  problem.operands = {{"x0", DType::kF32, {9, 2}, {}},
+                      {"x1", DType::kI32, {1, 9, 128}, {}},
+                      {"x2", DType::kBool, {12}, {}},
+                      {"x3", DType::kI32, {2, 9}, {}}};
+  EXPECT_EQ(wrong(problem), "");
+}
+
+/// Whether values stay within float32's numbers on a trial's inputs. Where rows are NaN, those that are left may cancel
+/// to nothing in a plain evaluation alone.
+bool stays_finite(const AttentionProblem& problem) {
+  const compiler::CompiledProblem subject = compiler::compile(problem);
+  Trial trial(subject);
+  return std::ranges::none_of(trial.forward_truth().lse, [](double lse) { return std::isnan(lse); });
+}
+
+/// Each text takes a host's compiler seconds: few problems, with new seeds each time.
+TEST(EmulatedTrials, OfFewQueriesAndKeysFindTheKernelsRight) {
+  constexpr int kProblems = 3;
+  int tried = 0;
+  for (std::uint64_t number = 0; tried < kProblems; ++number) {
+    const checking::CheckCase made = few_rows_case(test::test_seed() + number);
+    if (!backend::kernels::DirectionKernels::unsupported_reasons(compiler::compile(made.problem)).empty()) continue;
+    if (!stays_finite(made.problem)) continue;
+    EXPECT_EQ(wrong(made.problem), "") << "problem " << number << " (SCOREMOD_TEST_SEED=" << test::test_seed() << ")\n"
+                                       << to_json(made.problem);
+    ++tried;
+  }
+}
+
+}  // namespace
+}  // namespace scoremod::verification
