@@ -142,9 +142,9 @@ struct AttentionProblem {
   /// that each is from 0 to the sequence's size (at least 0, in a call with index offsets); elsewhere they are not read
   /// by the check, and a length beyond the sequence masks nothing of it. A query at or after its length has no key.
   SequenceLengths lengths;
-  /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A
-  /// query row without a kept key gives output 0 and LSE = sink. Calls bind a learned one as operand 'sink', f32 (f16
-  /// and bf16 do as well) [heads_q].
+  /// With one, o = sum over keys of exp(s - lse) v, and the LSE counts the sink: log(exp(sink) + sum of exp(s)). A row
+  /// without a kept key has o 0 and LSE = sink; a sink of +inf leaves all rows of its head so (docs/problem.md). Calls
+  /// bind a learned one as operand 'sink', f32 (f16 and bf16 do as well) [heads_q].
   Sink sink = Sink::kNone;
   /// The probability in [0, 1) with which each weight is left out of o, after the softmax: the sum over all keys still
   /// normalises, and what is left is multiplied by 1 / (1 - dropout). Which ones is decided by the seed and offset of

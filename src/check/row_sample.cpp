@@ -63,6 +63,10 @@ class SampledRow {
     for (std::size_t j = 0; j < keys_; ++j) {
       if (kept_[j] != 0) largest = std::max(largest, weights_[j]);
     }
+    if (reference::takes_all(sink_)) {
+      std::ranges::fill(weights_, 0);
+      return;
+    }
     double sum = sink_ ? std::exp(*sink_ - largest) : 0;
     for (std::size_t j = 0; j < keys_; ++j) {
       weights_[j] = kept_[j] != 0 ? std::exp(weights_[j] - largest) : 0;

@@ -114,6 +114,7 @@ double RowWeights::weigh_keys(std::int64_t b, std::int64_t h, std::int64_t i) {
   }
   max_logit_move_ = move_of_largest(maximum);
   const auto sink = reference::sink_value<double>(problem, operands, h);
+  if (reference::takes_all(sink)) return leave_to_sink(*sink);
   if (sink && !(*sink <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink;
   double sum = sink ? std::exp(*sink - maximum) : 0;
   for (const Key& key : keys_) sum += key.kept ? std::exp(key.value - maximum) : 0;
@@ -130,6 +131,16 @@ double RowWeights::weigh_keys(std::int64_t b, std::int64_t h, std::int64_t i) {
   sink_weight_ = sink ? std::exp(*sink - lse) : 0;
   sink_distance_ = sink ? std::abs(*sink - lse) : 0;
   return lse;
+}
+
+double RowWeights::leave_to_sink(double sink) {
+  for (Key& key : keys_) {
+    key.kept = key.possible = key.sure = false;
+    key.weight = 0;
+  }
+  log_sum_ = sink_distance_ = 0;
+  sink_weight_ = 1;
+  return sink;
 }
 
 double RowWeights::move_of_largest(double maximum) const {

@@ -11,10 +11,12 @@
 #include "scoremod/problem_buffers.hpp"
 
 #include "base/concat.hpp"
+#include "base/element.hpp"
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
 #include "conformance/dense_formula.hpp"
 #include "conformance/host_calls.hpp"
+#include "problem/strided_tensor.hpp"
 #include "support/faulty_subject.hpp"
 
 namespace scoremod {
@@ -47,7 +49,7 @@ TEST(Sink, IsInTheSumsOfItsHead) {
   }
 }
 
-/// Far above and below the scores, -inf, which is none, and NaN and inf, which reach every row.
+/// Far above and below the scores, -inf, which is none, inf, which takes all, and NaN, which reaches every row.
 TEST(Sink, MayBeAnyNumber) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double value : {300.0, -300.0, 1e9, -kInfinity, kInfinity, std::nan("")}) {
@@ -75,6 +77,46 @@ TEST(Sink, OfMinusInfinityIsNone) {
   for (const char* name : {"o", "lse", "dq", "dk", "dv"})
     EXPECT_EQ(test::output_values(with, name), test::output_values(without, name)) << name;
   EXPECT_EQ(test::output_values(with, "d_sink"), (std::vector<double>{0, 0, 0, 0}));
+}
+
+/// Its rows have no key that counts, whatever they hold: here NaN. Of the other heads nothing changes.
+TEST(Sink, OfInfinityTakesAllWeight) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr Index kHead = 1;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    AttentionProblem problem = test::formula_problem();
+    problem.dtype = dtype;
+    problem.sink = Sink::kLearned;
+    problem.max_logit = true;
+    problem.program = Program::parse("value = 2.0 * score\nkeep = kv_idx < q_idx");
+    ProblemInputs inputs = random_inputs(problem);
+    test::set_operand(problem, inputs, "sink", {0.5, kInfinity, 6, 0});
+    const problem::StridedTensor q = problem::tensor_of("q", problem, problem::TensorRole::kQ);
+    const Index of_head = problem.seq_q * problem.dim_qk;
+    q.for_each_offset([&](Index number, Index offset) {
+      if (number / of_head % problem.heads_q == kHead) store_element(inputs.q.data(), dtype, offset, std::nan(""));
+    });
+    for (const std::string backend : {"reference", "cpu"}) {
+      SCOPED_TRACE(concat(backend, " ", to_string(dtype)));
+      const ProblemBuffers found = test::run_calls(problem, inputs, backend);
+      const auto expect_rows = [&](const char* name, Index width, double expected) {
+        const std::vector<double> values = test::output_values(found, name);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const bool is_taken = static_cast<Index>(i) / (problem.seq_q * width) % problem.heads_q == kHead;
+          const bool right = is_taken ? values[i] == expected : !std::isnan(values[i]) && values[i] != kInfinity;
+          ASSERT_TRUE(right) << name << " " << i << ": " << values[i];
+        }
+      };
+      expect_rows("lse", 1, kInfinity);
+      expect_rows("o", problem.dim_v, 0);
+      expect_rows("dq", problem.dim_qk, 0);
+      for (const char* name : {"dk", "dv", "d_sink"})
+        for (const double value : test::output_values(found, name)) ASSERT_TRUE(std::isfinite(value)) << name;
+      EXPECT_EQ(test::output_values(found, "d_sink")[kHead], 0);
+      EXPECT_NE(test::output_values(found, "d_sink")[0], 0);
+    }
+    test::expect_backends_conform(problem, inputs);
+  }
 }
 
 TEST(SinkNegativeControl, AnIgnoredSinkIsFound) {

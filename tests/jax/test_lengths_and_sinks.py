@@ -65,6 +65,33 @@ def test_agree_with_the_definition(backend):
     np.testing.assert_array_equal(np.asarray(lse)[2], np.broadcast_to(SINK.astype(np.float32)[:, None], (HEADS, SEQ_Q)))
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference", "xla"])
+def test_a_sink_of_inf_takes_all_weight(backend):
+    """Whatever its head's rows hold, here NaN; the other heads are what they are without such a sink. One of -inf is none."""
+    q, k, v, d_o = draw()
+    poisoned = q.at[:, :, 1].set(jnp.nan)
+    usual, infinite = jnp.asarray(SINK, jnp.float32), jnp.asarray([0.5, jnp.inf, 3, -jnp.inf], jnp.float32)
+
+    def loss(q, k, v, sink):
+        o, lse = attend(q, k, v, sink, backend=backend)
+        finite = jnp.isfinite(lse)
+        return (jnp.where(finite.transpose(0, 2, 1)[..., None], o * d_o, 0)).sum() + jnp.where(finite, lse, 0).sum()
+
+    o, lse = attend(poisoned, k, v, infinite, backend=backend)
+    others, others_lse = attend(poisoned, k, v, usual, backend=backend)
+    assert not np.asarray(o)[:, :, 1].any() and np.isposinf(np.asarray(lse)[:, 1]).all()
+    np.testing.assert_allclose(o[:, :, [0, 2]], others[:, :, [0, 2]], rtol=1e-6)
+    np.testing.assert_allclose(lse[:, [0, 2]], others_lse[:, [0, 2]], rtol=1e-6)
+    none, none_lse = attend(poisoned, k, v, None, backend=backend)
+    np.testing.assert_allclose(o[:, :, 3], none[:, :, 3], rtol=1e-6)
+    np.testing.assert_allclose(lse[:, 3], none_lse[:, 3], rtol=1e-6)
+    # XLA's own derivative of a softmax of NaN is NaN, whatever it is multiplied by.
+    of = q if backend == "xla" else poisoned
+    dq, dk, dv, d_sink = map(np.asarray, jax.grad(loss, argnums=(0, 1, 2, 3))(of, k, v, infinite))
+    assert not dq[:, :, 1].any() and d_sink[1] == d_sink[3] == 0 and d_sink[0] != 0
+    assert all(np.isfinite(each).all() for each in (dk, dv, d_sink))
+
+
 @pytest.mark.parametrize("layout", ["SBHD", "BHSD"])
 def test_other_layouts(layout):
     q, k, v, _ = draw()

@@ -9,6 +9,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 import scoremod
 from scoremod.torch import flex_attention
+from scoremod.torch.lengths_and_sinks import with_sink
 
 
 def fused(q, k, v, score_mod, mask_mod, **options):
@@ -133,6 +134,28 @@ def test_a_sink_is_one_more_term_of_each_sum(random):
     dense.assert_close(found, plain, truth, dense.NAMES)
     with pytest.raises(scoremod.InvalidArgumentError, match=r"sink: expected a float tensor of shape \(4,\)"):
         fused(*given[:3], None, None, sink=torch.ones(3))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_sink_of_inf_takes_all_weight(backend, random):
+    """As a field of the problem, and applied to the output and the LSE; the other heads are what they are without such a sink."""
+    given = [x.detach().requires_grad_() for x in tensors(random)]
+    sink = torch.tensor([0.5, float("inf"), 3.0, float("-inf")], requires_grad=True)
+    o, lse = fused(*given, None, None, sink=sink, backends=backend)
+    plain, plain_lse = fused(*given, None, None, backends=backend)
+    after, after_lse = with_sink(plain, plain_lse, sink)
+    for found, found_lse in ((o, lse), (after, after_lse)):
+        assert found[:, 1].eq(0).all() and found_lse[:, 1].isposinf().all()
+        torch.testing.assert_close(found[:, 3], plain[:, 3])
+        torch.testing.assert_close(found_lse[:, 3], plain_lse[:, 3])
+        loss = found[:, [0, 2, 3]].square().sum() + found_lse[:, [0, 2, 3]].sum()
+        dq, dk, dv, d_sink = torch.autograd.grad(loss, [*given, sink], retain_graph=True)
+        assert dq[:, 1].eq(0).all() and d_sink[1] == 0 and d_sink[3] == 0 and d_sink[0] != 0
+        assert all(each.isfinite().all() for each in (dk, dv, d_sink))
+    torch.testing.assert_close(o, after)
+    poisoned = plain.detach().clone()
+    poisoned[:, 1] = float("nan")
+    assert with_sink(poisoned, plain_lse.detach() * poisoned[..., 0], sink)[0][:, 1].eq(0).all()
 
 
 def test_named_backends_run_it(random):

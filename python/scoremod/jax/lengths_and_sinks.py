@@ -66,9 +66,18 @@ def checked_sink(sink, heads):
 
 def with_sink(o, lse, sink, layout):
     """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all
-    three; a row without a key gives 0 and the sink."""
-    sink = sink.astype(lse.dtype)[:, None]
-    share = jax.nn.sigmoid(lse - sink)  # [batch, heads, seq_q]: what is left to the keys
+    three; a row without a key gives 0 and the sink, and so does any row whose sink is inf, whatever its keys hold."""
     order = ["BHS".index(letter) for letter in layout if letter != "D"]
-    scaled = o.astype(lse.dtype) * jnp.transpose(share, order)[..., None]
-    return scaled.astype(o.dtype), jnp.logaddexp(lse, sink)
+
+    def of_rows(array):  # [batch, heads, seq_q]
+        return jnp.transpose(jnp.broadcast_to(array, lse.shape), order)[..., None]
+
+    sink = sink.astype(lse.dtype)[:, None]
+    takes_all, is_none = jnp.isposinf(sink), jnp.isneginf(sink)
+    # Derivatives of branches that are not taken must be numbers, too.
+    number = jnp.where(takes_all | is_none, 0, sink)
+    of_keys = jnp.where(takes_all, 0, lse)
+    share = jnp.where(is_none, 1, jax.nn.sigmoid(of_keys - number))  # what is left to the keys
+    scaled = jnp.where(of_rows(takes_all), 0, o.astype(lse.dtype)) * of_rows(share)
+    joined = jnp.where(is_none, of_keys, jnp.logaddexp(of_keys, number))
+    return scaled.astype(o.dtype), jnp.where(takes_all, sink, joined)

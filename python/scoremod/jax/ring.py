@@ -13,6 +13,7 @@ from scoremod.jax.call import Call
 from scoremod.jax.differentiate import Wanted, instantiated, wanted_operands, with_lse_columns
 from scoremod.jax.dropout import at_places
 from scoremod.jax.kept_results import named_results
+from scoremod.jax.lengths_and_sinks import with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.shard_distance import Shards, at_distance, keeps_nothing
 from scoremod.sizes import sizes_of
@@ -126,7 +127,7 @@ def _forward(ring, q, k, v, operands, sink, wanted):
     o, lse, k, v = ring.between(1, step, (o.astype(jnp.float32), lse, *following))
     o, lse = _merged(ring, o, lse, *part_of(ring.shards.count - 1, k, v))
     if sink is not None:  # as a key whose value is 0, before the output is rounded
-        o, lse = _merged(ring, o, lse, jnp.zeros((), o.dtype), jnp.broadcast_to(sink.astype(lse.dtype)[:, None], lse.shape))
+        o, lse = with_sink(o, lse, sink, ring.call.layout)
     return o.astype(q.dtype), lse
 
 
@@ -204,7 +205,8 @@ def _backward(ring, kept, d_o, d_lse):
 
 def _sink_gradient(ring, sink, o, lse, d_o, d_lse):
     """That of the sink of each head, of which each row's sum has a term."""
-    weights = jnp.exp(sink.astype(lse.dtype)[:, None] - jnp.where(jnp.isneginf(lse), jnp.inf, lse))
+    sink_of_rows = sink.astype(lse.dtype)[:, None]
+    weights = jnp.where(jnp.isposinf(sink_of_rows), 1, jnp.exp(sink_of_rows - jnp.where(jnp.isneginf(lse), jnp.inf, lse)))
     of_rows = -jnp.moveaxis((d_o.astype(lse.dtype) * o.astype(lse.dtype)).sum(axis=-1), [ring.call.axis(letter) for letter in "BHS"], range(3))
     return (weights * (of_rows if d_lse is None else of_rows + d_lse)).sum(axis=(0, 2)).astype(sink.dtype)
 

@@ -220,7 +220,9 @@ def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
 
 def _sink_gradient(sink, o, lse, d_o, d_lse):
     """That of the sink of each head, whose term each row's sum has."""
-    weights = torch.exp(sink[:, None] - lse).nan_to_num_(nan=0.0)  # -inf - -inf: neither a key nor a sink
+    of_rows = sink[:, None]
+    weights = torch.exp(of_rows - lse).nan_to_num_(nan=0.0)  # -inf - -inf: neither a key nor a sink
+    weights = weights.masked_fill_(torch.isposinf(of_rows), 1)
     of_scores = -(d_o.float() * o.float()).sum(dim=-1)
     return (weights * (of_scores if d_lse is None else of_scores + d_lse)).sum(dim=(0, 2))
 

@@ -41,12 +41,18 @@ def _check(tensor, batch):
 
 def with_sink(o, lse, sink):
     """(o, lse) of the softmax whose sums have exp(sink) beside the keys' terms, from those of the softmax without. Differentiable in all three; a
-    row without a key gives 0 and the sink."""
+    row without a key gives 0 and the sink, and so does any row whose sink is inf, whatever its keys hold."""
     sink = checked_sink(sink, lse.shape[1]).to(lse.dtype)
     if lse.dim() == 3:
         sink = sink[:, None]
-    share = torch.sigmoid(lse - sink)  # of an LSE's shape: what is left to the keys
-    return (o.to(lse.dtype) * share[..., None]).to(o.dtype), torch.logaddexp(lse, sink)
+    takes_all, is_none = torch.isposinf(sink), torch.isneginf(sink)
+    # Derivatives of branches that are not taken must be numbers, too.
+    number = sink.masked_fill(takes_all | is_none, 0)
+    of_keys = lse.masked_fill(takes_all, 0)
+    share = torch.sigmoid(of_keys - number).masked_fill(is_none, 1)  # of an LSE's shape: what is left to the keys
+    scaled = o.to(lse.dtype).masked_fill(takes_all[..., None], 0) * share[..., None]
+    joined = torch.where(is_none, of_keys, torch.logaddexp(of_keys, number))
+    return scaled.to(o.dtype), torch.where(takes_all, sink, joined)
 
 
 def checked_sink(sink, heads):

@@ -188,6 +188,7 @@ class Worker {
   void add_sink() {
     const auto sink = sink_of(call_.compiled.problem, call_.operands, head_);
     if (!sink) return;
+    if (takes_all(*sink)) return leave_to_sink(*sink);
     for (std::size_t r = 0; r < rows_; ++r) {
       const float before = largest_[r], largest = std::max(before, *sink);
       // NaN stays: in a sum it was there already, and the largest of a row leaves NaN out.
@@ -199,6 +200,12 @@ class Worker {
       }
       sum_[r] += std::exp(*sink - largest_[r]);
     }
+  }
+
+  void leave_to_sink(float sink) {
+    if (makes_output()) std::fill_n(output_, rows_ * shape_.padded_v, 0.0f);
+    std::fill_n(largest_, rows_, sink);
+    std::fill_n(sum_, rows_, 1.0f);
   }
 
   void scale_row(float* row, float factor) const {

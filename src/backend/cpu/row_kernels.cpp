@@ -1,5 +1,6 @@
 #include "backend/cpu/row_kernels.hpp"
 
+#include <cmath>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -66,7 +67,7 @@ void probability_row(LaneSource value, const LaneSource* keep, std::size_t count
   const std::size_t lanes = hn::Lanes(d);
   const FloatVec masked = infinity(-1);
   const FloatVec shift = hn::Set(d, lse.rounded), remainder = hn::Set(d, lse.remainder);
-  const bool empty = lse.rounded == -std::numeric_limits<float>::infinity();
+  const bool empty = std::isinf(lse.rounded);
   for (std::size_t i = 0; i < count; i += lanes) {
     FloatVec x = load_source(value, i);
     if (keep != nullptr) x = hn::IfThenElse(load_keep(*keep, i), x, masked);

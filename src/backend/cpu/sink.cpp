@@ -31,8 +31,8 @@ class HeadGradient {
     for (std::int64_t i = 0; i < end; ++i) {
       const auto row = shape_.query_row(b, h, i);
       const double remainder = remainders_ == nullptr ? 0 : static_cast<double>(remainders_[row]);
-      const double weight =
-          std::exp(static_cast<double>(sink) - static_cast<double>(tensors_.lse[lse.row(i)]) - remainder);
+      const double distance = static_cast<double>(sink) - static_cast<double>(tensors_.lse[lse.row(i)]) - remainder;
+      const double weight = takes_all(sink) ? 1 : std::exp(distance);
       pack_rows(o, i, 1, 1, o_.data(), shape_.padded_v);
       pack_rows(d_o, i, 1, 1, d_o_.data(), shape_.padded_v);
       sum -= weight * static_cast<double>(dot(o_.data(), d_o_.data(), shape_.dim_v));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -10,6 +11,9 @@ namespace scoremod::backend::cpu {
 
 /// What the sums of a head's rows have beside their keys' terms; empty without a sink, and where it is -inf.
 std::optional<float> sink_of(const AttentionProblem& problem, std::span<const OperandView> operands, std::int64_t head);
+
+/// Whether a sink leaves no weight to its rows' keys, whatever these are.
+inline bool takes_all(float sink) { return sink == std::numeric_limits<float>::infinity(); }
 
 /// Writes the gradient of a learned sink where it is wanted: for each head the sum over its rows of -p (o . d_o), where
 /// p = exp(sink - lse) is the sink's weight. `remainders` (null: none) are what LSEs leave out to rounding. One thread

@@ -143,6 +143,7 @@ class Worker {
       if (std::isnan(weights[j]) || weights[j] > maximum) maximum = weights[j];
     }
     max_logit_[r] = maximum;
+    if (takes_all(sink_)) return take_all(r);
     if (sink_ && !(*sink_ <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink_;
     exponentiate(weights, keys_, maximum);
     double sum = sink_ ? std::exp(*sink_ - maximum) : 0;
@@ -153,6 +154,14 @@ class Worker {
     sink_weights_[r] = sink_ ? std::exp(*sink_ - maximum) / sum : 0;
     lse_[r] = any ? maximum + std::log(sum) : -std::numeric_limits<double>::infinity();
     for (std::size_t j = 0; j < keys_; ++j) weights[j] = kept[j] != 0 ? weights[j] / sum : 0;
+  }
+
+  /// A row whose sink leaves its keys nothing.
+  void take_all(std::size_t r) {
+    std::fill_n(weights_.row(r), keys_, 0);
+    std::fill_n(kept_.data() + r * scores_.stride, keys_, std::uint8_t{0});
+    lse_[r] = *sink_;
+    sink_weights_[r] = 1;
   }
 
   /// The part of each weight that goes into the output, and which keys have one.

@@ -23,4 +23,10 @@ std::optional<Real> sink_value(const AttentionProblem& problem, const std::vecto
   return value;
 }
 
+/// Whether a sink leaves no weight to its rows' keys, whatever these are: exp(score - inf) is 0.
+template <class Real>
+bool takes_all(const std::optional<Real>& sink) {
+  return sink == std::numeric_limits<Real>::infinity();
+}
+
 }  // namespace scoremod::backend::reference

@@ -136,6 +136,7 @@ class SoftmaxRows {
     Real maximum = row_.max_logit = modify_scores(b, h, i);
     if (problem.dropout > 0) draw_shares(b, h, i);
     const auto sink = sink_value<Real>(problem, operands, h);
+    if (takes_all(sink)) return row_without_keys(*sink);
     if (sink && !(*sink <= maximum)) maximum = std::isnan(maximum) ? maximum : *sink;
     Real sum = sink ? std::exp(*sink - maximum) : Real(0);
     row_.sink_weight = sum;
@@ -202,6 +203,14 @@ class SoftmaxRows {
  private:
   Real unit_of(TensorRole role, const InputTensors& inputs) const {
     return static_cast<Real>(problem::StoredUnit(problem, role).of(inputs.operands));
+  }
+
+  const Row<Real>& row_without_keys(Real lse) {
+    std::ranges::fill(row_.weight, Real(0));
+    row_.kept.assign(row_.kept.size(), false);
+    row_.lse = lse;
+    row_.sink_weight = 1;
+    return row_;
   }
 
   /// Whether `stored` is what float32 leaves of an LSE, which may be further from it than weights can bear.

@@ -62,7 +62,7 @@ SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, TileElement* q_tile, 
       weight += exchange(weight, 1);
       weight += exchange(weight, 2);
       // The LSE's rounding is a factor of all weights of a row, the sink's among them: it is no part of their mean.
-      if (kSink) weight += weight_of(sink, 1.0f, terms[m][half][0]);
+      if (kSink) weight += weight_of_sink(sink, terms[m][half][0]);
       if (weight != 0.0f) sum /= weight;
       terms[m][half][1] = sum;
       const int row = first_query + m * 16 + half * 8 + lane / 4;

@@ -90,7 +90,7 @@ SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const f
       };
       float weight = of_row(sums.weights[m][half]), delta = of_row(sums.products[m][half]);
       // The LSE's rounding is a factor of all weights of a row, the sink's among them: it is no part of their mean.
-      if (kSink) weight += weight_of(sink, 1.0f, terms[m][half][0]);
+      if (kSink) weight += weight_of_sink(sink, terms[m][half][0]);
       if (weight != 0.0f) delta /= weight;
       if (kGivenDeltas) delta = terms[m][half][1];
 #pragma unroll

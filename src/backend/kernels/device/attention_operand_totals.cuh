@@ -55,7 +55,7 @@ SCOREMOD_KERNEL(128, 1) attention_sink_gradient(SCOREMOD_ARGUMENT p) {
   if (sink != -infinity()) {
     for (long long i = threadIdx.x; i < rows; i += 128) {
       const float* const terms = row_terms(call, (int)(i / call.seq_q), h, (int)(i % call.seq_q));
-      sum = multiply_add(-weight_of(sink, 1.0f, terms[0]), terms[1], sum);
+      sum = multiply_add(-weight_of_sink(sink, terms[0]), terms[1], sum);
     }
   }
   sum = sum_of_warp(sum);

@@ -36,6 +36,11 @@ SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
                      : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
 }
 
+// The same of a sink; one of +inf has all weight.
+SCOREMOD_FUNCTION float weight_of_sink(float sink, float exponent) {
+  return sink == infinity() ? 1.0f : weight_of(sink, 1.0f, exponent);
+}
+
 // What gradients of scores are multiplied by as they are made, and what sums of them are: the scale belongs to one of
 // the two. Sums are fewer, but gradients without it might not be within f16's numbers.
 constexpr bool kScaledGradients = !kFloatTiles && !kBf16;

@@ -112,7 +112,7 @@ SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums,
       if (kSink) {
         // A sink's gradient is 0, and minus the delta when it is centred. The LSE's rounding is a factor of its weight
         // as it is of all others: it is no part of their mean.
-        const float of_sink = weight_of(sink, 1.0f, terms[m][half][0]);
+        const float of_sink = weight_of_sink(sink, terms[m][half][0]);
         weight += of_sink;
         if (of_sink != 0.0f) mean = multiply_add(-of_sink, terms[m][half][1], mean);
       }

@@ -224,6 +224,11 @@ SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores
 
 // Adds a sink to a row's sum; returns what the output is to be multiplied by for it. `lse` becomes the row's LSE.
 SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float& lse) {
+  if (kSink && sink == infinity()) {  // no key has a weight
+    sum = 1.0f;
+    lse = sink;
+    return 0.0f;
+  }
   const float exponent = sink * kLog2E;
   if (!kSink || exponent <= reference) {
     if (kSink && exponent != -infinity()) sum += exp2_of(exponent - reference);
@@ -231,7 +236,7 @@ SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float
     return 1.0f;
   }
   const float factor = exp2_of(reference - exponent);
-  sum = sum * factor + exp2_of(exponent - exponent);  // NaN where the sink is not finite
+  sum = sum * factor + exp2_of(exponent - exponent);  // NaN where the sink is
   lse = sink + logf(sum);
   return factor;
 }
@@ -284,15 +289,15 @@ SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b,
       }
     }
   }
+  const bool no_weight = top == -infinity() || (kSink && sink == infinity());
   const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
-    if (d < kDimV)
-      store_element(to.at(q) + d * to.dim, top == -infinity() ? 0.0f : dropped(call, output[i], true) / sum);
+    if (d < kDimV) store_element(to.at(q) + d * to.dim, no_weight ? 0.0f : dropped(call, output[i], true) / sum);
   }
   if (threadIdx.x != 0) return;
   const long long row = row_number(call, b, h, q);
-  if (call.lse != nullptr) call.lse[row] = top == -infinity() ? -infinity() : top + logf(sum);
+  if (call.lse != nullptr) call.lse[row] = !no_weight ? top + logf(sum) : kSink ? sink : -infinity();
   if (kMaxLogit) call.max_logit[row] = largest;
 }
 
