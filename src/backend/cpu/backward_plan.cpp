@@ -4,7 +4,7 @@
 #include <new>
 
 #include "backend/cpu/backward_worker.hpp"
-#include "backend/cpu/lse_remainders.hpp"
+#include "backend/cpu/row_terms.hpp"
 #include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
@@ -29,7 +29,7 @@ class CpuBackward final : public BackwardPlan {
         threads_(useful_threads(shape_, thread_count(options.threads))),
         keys_(keys_per_backward_tile(shape_)),
         tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)),
-        remainders_(compiled_, analyzer_, shape_, threads_) {
+        row_terms_(compiled_, analyzer_, shape_, threads_) {
     Scratch shared;
     const OperandGradients gradients(compiled_.backward->reductions, operands_, {}, shared);
     take_shared(shared);
@@ -38,7 +38,7 @@ class CpuBackward final : public BackwardPlan {
     const BackwardTensors no_tensors;
     const CallParameters no_parameters;
     BackwardCall call = make_call(no_tensors, no_parameters, operands_, gradients, {});
-    worker_bytes_ = std::max(backward_worker_bytes(call), remainders_.worker_bytes());
+    worker_bytes_ = std::max(backward_worker_bytes(call), row_terms_.worker_bytes());
     workspace_bytes_ = workspace_bytes_of("backward", compiled_.problem, shared_bytes_, worker_bytes_, threads_);
   }
 
@@ -52,8 +52,7 @@ class CpuBackward final : public BackwardPlan {
     SharedMemory memory = take_shared(shared);
     for (Turn& turn : memory.turns) new (&turn) Turn;
     const std::span<std::byte> of_workers = workspace.subspan(shared_bytes_);
-    if (!remainders_.make(tensors, parameters, operands, of_workers, worker_bytes_, memory.lse_remainders))
-      memory.lse_remainders = nullptr;
+    make_row_terms(tensors, parameters, operands, of_workers, memory.terms);
     gradients.clear();
     BackwardCall call = make_call(tensors, parameters, operands, gradients, memory);
     run_workers(threads_, [&](int worker) {
@@ -66,7 +65,7 @@ class CpuBackward final : public BackwardPlan {
       }
     });
     gradients.finish();
-    write_sink_gradient(compiled_.problem, shape_, operands, tensors, memory.lse_remainders);
+    write_sink_gradient(compiled_.problem, shape_, operands, tensors, memory.terms);
   }
 
  private:
@@ -74,15 +73,30 @@ class CpuBackward final : public BackwardPlan {
 
   struct SharedMemory {
     float* dq_sums = nullptr;
-    float* lse_remainders = nullptr;
+    RowTermArrays terms;
     std::span<Turn> turns;
   };
+
+  /// Where one tile has all keys, units make deltas on the way.
+  bool units_make_deltas() const { return tiles_ == 1 && row_terms_.rounds_deltas(); }
+
+  void make_row_terms(const BackwardTensors& tensors, const CallParameters& parameters,
+                      std::span<const OperandView> operands, std::span<std::byte> workspace,
+                      RowTermArrays& terms) const {
+    float* const deltas = terms.deltas;
+    if (units_make_deltas()) terms.deltas = nullptr;
+    terms = row_terms_.make(tensors, parameters, operands, workspace, worker_bytes_, terms);
+    if (!units_make_deltas()) return;
+    terms.deltas = deltas;
+    // Of rows whose tiles are all empty no unit makes one.
+    std::fill_n(deltas, shape_.batch * shape_.heads_q * shape_.seq_q, 0.0f);
+  }
 
   SharedMemory take_shared(Scratch& scratch) const {
     const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.seq_q);
     SharedMemory memory;
     if (needs_dq_sums(shape_, tiles_)) memory.dq_sums = scratch.take<float>(multiply_bytes(rows, shape_.padded_qk));
-    memory.lse_remainders = scratch.take<float>(rows);
+    memory.terms = {scratch.take<float>(rows), scratch.take<float>(rows)};
     const auto count = static_cast<std::size_t>(units());
     memory.turns = {scratch.take<Turn>(count), count};
     return memory;
@@ -103,7 +117,8 @@ class CpuBackward final : public BackwardPlan {
             tiles_,
             gradients.heads_share_rows(),
             memory.dq_sums,
-            memory.lse_remainders,
+            memory.terms,
+            units_make_deltas(),
             memory.turns};
   }
 
@@ -115,7 +130,7 @@ class CpuBackward final : public BackwardPlan {
   const int threads_;
   const std::size_t keys_;
   const std::int64_t tiles_;
-  const LseRemainders remainders_;
+  const RowTerms row_terms_;
   std::size_t shared_bytes_ = 0, worker_bytes_ = 0, workspace_bytes_ = 0;
 };
 

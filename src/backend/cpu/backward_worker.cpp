@@ -1,10 +1,12 @@
 #include "backend/cpu/backward_worker.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/key_tile.hpp"
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/row_kernels.hpp"
+#include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_program.hpp"
 #include "problem/call_dropout.hpp"
 
@@ -136,63 +138,110 @@ class Worker {
     const RowSource o = AttentionShape::rows(call_.tensors.o, shape_.o, batch_, head_, operands());
     const RowSource d_o = AttentionShape::rows(call_.tensors.d_o, shape_.d_o, batch_, head_, operands());
     const bool q_finite = pack_rows(q, tile.query, tile.rows, call_.parameters.scale, q_, shape_.padded_qk);
-    pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
+    if (call_.terms.deltas == nullptr) pack_rows(o, tile.query, tile.rows, 1, o_, shape_.padded_v);
     const bool d_o_finite = pack_rows(d_o, tile.query, tile.rows, 1, d_o_, shape_.padded_v);
-    for (const auto& [keys, masked] : needed) {
-      const bool first = &keys == &needed.front().keys;
-      add_keys(tile, keys, masked && call_.program.keep_root, {q_finite, d_o_finite, first});
+    for (const NeededKeys& part : needed) multiply_rows(tile.rows, columns_of(part));
+    for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, needed);
+    for (const NeededKeys& part : needed) {
+      // Before the first keys of the block, dq_ holds nothing yet.
+      add_products(tile.rows, columns_of(part), {q_finite, d_o_finite, &part == &needed.front()});
     }
   }
 
+  /// Of the unit's keys.
+  struct Columns {
+    std::size_t first, count;
+    bool masked;
+  };
+  Columns columns_of(const NeededKeys& part) const {
+    return {static_cast<std::size_t>(part.keys.first - first_key_),
+            static_cast<std::size_t>(part.keys.last - part.keys.first), part.masked && call_.program.keep_root};
+  }
+
   struct BlockState {
-    bool q_finite, d_o_finite;
-    bool first;  ///< keys of the block, so that dq_ holds nothing yet
+    bool q_finite, d_o_finite, first;
   };
 
-  void add_keys(const GradientTile& tile, IndexSpan keys, bool masked, const BlockState& block) {
-    const auto column = static_cast<std::size_t>(keys.first - first_key_);
-    const auto count = static_cast<std::size_t>(keys.last - keys.first);
-    k_.scores(tile.rows, {q_, shape_.padded_qk}, column, count, {scores_, stride_});
-    matrix_product(tile.rows, {d_o_, shape_.padded_v}, {v_panels_, shape_.dim_v, column, count}, {adjoints_, stride_});
-    for (std::size_t row = 0; row < tile.rows; ++row) differentiate_row(tile, row, column, count, masked);
+  /// Q K^T and dO V^T.
+  void multiply_rows(std::size_t rows, const Columns& columns) const {
+    const auto [first, count, masked] = columns;
+    k_.scores(rows, {q_, shape_.padded_qk}, first, count, {scores_ + first, stride_});
+    matrix_product(rows, {d_o_, shape_.padded_v}, {v_panels_, shape_.dim_v, first, count},
+                   {adjoints_ + first, stride_});
+  }
 
-    add_over_queries(shares_, shares_, d_o_, shape_.padded_v, block.d_o_finite, tile.rows, count,
-                     dv_ + column * shape_.padded_v);
-    add_over_queries(adjoints_, probabilities_, q_, shape_.padded_qk, block.q_finite, tile.rows, count,
-                     dk_ + column * shape_.padded_qk);
-    multiply_ds_k(tile.rows, column, count, block.first);
+  void add_products(std::size_t rows, const Columns& columns, const BlockState& block) const {
+    const auto [first, count, masked] = columns;
+    const float* shares = shares_ + first;
+    add_over_queries(shares, shares, d_o_, shape_.padded_v, block.d_o_finite, rows, count,
+                     dv_ + first * shape_.padded_v);
+    add_over_queries(adjoints_ + first, probabilities_ + first, q_, shape_.padded_qk, block.q_finite, rows, count,
+                     dk_ + first * shape_.padded_qk);
+    multiply_ds_k(rows, first, count, block.first);
   }
 
   /// From one row of scores and of dO V^T: the probabilities, and d loss / d score in place of dO V^T.
-  void differentiate_row(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count,
-                         bool masked) {
-    float* scores = scores_ + row * stride_;
-    float* p = probabilities_ + row * stride_;
-    float* adjoint = adjoints_ + row * stride_;
+  void differentiate_row(const GradientTile& tile, std::size_t row, std::span<const NeededKeys> needed) {
+    const std::int64_t query = shape_.query_row(batch_, tile.head, tile.query + static_cast<std::int64_t>(row));
+    if (call_.makes_deltas) make_delta(tile, row, query, needed);
+    const float delta = call_.terms.deltas != nullptr
+                            ? call_.terms.deltas[query]
+                            : dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
+    for (const NeededKeys& part : needed) {
+      const auto [first, count, masked] = columns_of(part);
+      // Of what was evaluated for the delta, the last columns are what the program holds still.
+      if (!call_.makes_deltas)
+        weigh(tile, row, columns_of(part));
+      else if (needed.size() > 1)
+        evaluate(row, columns_of(part));
+      const float* p = probabilities_ + row * stride_ + first;
+      float* adjoint = adjoints_ + row * stride_ + first;
+      softmax_adjoint(p, delta, count, adjoint);
+      program_.evaluate_adjoints(adjoint);
+      operand_gradients_.add_row(program_, tile, row, first, count, p);
+      // The identity's adjoint is upstream, which is in place already.
+      const LaneSource score_adjoint = program_.at(*call_.program.score_adjoint);
+      if (score_adjoint.data != adjoint) keep_where_probable(score_adjoint, p, count, adjoint);
+    }
+  }
+
+  /// The mean of a row's dO V^T by its weights. The LSE's rounding is a factor of all weights: it is no part of a mean.
+  void make_delta(const GradientTile& tile, std::size_t row, std::int64_t query, std::span<const NeededKeys> needed) {
+    float sum = 0, weights = 0;
+    for (const NeededKeys& part : needed) {
+      const Columns columns = columns_of(part);
+      weigh(tile, row, columns);
+      const float* p = probabilities_ + row * stride_ + columns.first;
+      sum += weighted_sum(p, adjoints_ + row * stride_ + columns.first, columns.count);
+      weights += sum_of(p, columns.count);
+    }
+    if (const auto sink = sink_of(call_.compiled.problem, call_.operands, tile.head))
+      weights += takes_all(*sink) ? 1.0f : std::exp(*sink - lse_.rounded - lse_.remainder);
+    call_.terms.deltas[query] = weights != 0 ? sum / weights : 0;
+  }
+
+  void evaluate(std::size_t row, const Columns& columns) {
+    program_.evaluate_row(row, columns.first, columns.count, scores_ + row * stride_ + columns.first, columns.masked);
+  }
+
+  void weigh(const GradientTile& tile, std::size_t row, const Columns& columns) {
+    evaluate(row, columns);
     const VectorProgram& program = call_.program;
     const std::int64_t query = tile.query + static_cast<std::int64_t>(row);
-    program_.evaluate_row(row, column, count, scores, masked);
-    const LaneSource keep = masked ? program_.at(*program.keep_root) : LaneSource{};
-    const std::int64_t lse_at = shape_.lse_row(batch_, tile.head, query, operands());
-    const float remainder =
-        call_.lse_remainders != nullptr ? call_.lse_remainders[shape_.query_row(batch_, tile.head, query)] : 0;
-    probabilities(program_.at(program.value_root), masked ? &keep : nullptr, count,
-                  {call_.tensors.lse[lse_at], remainder}, p);
-    if (drops_) drop(tile, row, column, count);
-    const float mean = dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
-    softmax_adjoint(p, mean, count, adjoint);
-    program_.evaluate_adjoints(adjoint);
-    operand_gradients_.add_row(program_, tile, row, column, count, p);
-    // The identity's adjoint is upstream, which is in place already.
-    const LaneSource score_adjoint = program_.at(*program.score_adjoint);
-    if (score_adjoint.data != adjoint) keep_where_probable(score_adjoint, p, count, adjoint);
+    const LaneSource keep = columns.masked ? program_.at(*program.keep_root) : LaneSource{};
+    const float* remainders = call_.terms.remainders;
+    lse_ = {call_.tensors.lse[shape_.lse_row(batch_, tile.head, query, operands())],
+            remainders != nullptr ? remainders[shape_.query_row(batch_, tile.head, query)] : 0};
+    probabilities(program_.at(program.value_root), columns.masked ? &keep : nullptr, columns.count, lse_,
+                  probabilities_ + row * stride_ + columns.first);
+    if (drops_) drop(tile, row, columns.first, columns.count);
   }
 
   /// Writes the part of each probability that went into the output, and takes what was dropped out of dO V^T.
   void drop(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count) {
-    const float* p = probabilities_ + row * stride_;
-    float* shares = shares_ + row * stride_;
-    float* adjoint = adjoints_ + row * stride_;
+    const float* p = probabilities_ + row * stride_ + column;
+    float* shares = shares_ + row * stride_ + column;
+    float* adjoint = adjoints_ + row * stride_ + column;
     const auto factor = static_cast<float>(dropout_.factor());
     std::fill_n(shares, count, factor);
     dropout_.drop(batch_, tile.head, tile.query + static_cast<std::int64_t>(row),
@@ -215,9 +264,9 @@ class Worker {
 
   void multiply_ds_k(std::size_t rows, std::size_t column, std::size_t count, bool overwrite) const {
     const std::size_t stride = shape_.padded_qk;
-    MatrixProduct product(rows, stride, count, {adjoints_, stride_}, k_.rows_from(column), {dq_, stride});
+    MatrixProduct product(rows, stride, count, {adjoints_ + column, stride_}, k_.rows_from(column), {dq_, stride});
     product.overwrite = overwrite;
-    multiply(product, k_finite_, probabilities_);
+    multiply(product, k_finite_, probabilities_ + column);
   }
 
   /// Without what has no weight when B is not finite.
@@ -278,6 +327,7 @@ class Worker {
   std::int64_t unit_ = 0, batch_ = 0, head_kv_ = 0, tile_ = 0, head_ = -1;
   std::int64_t first_key_ = 0, end_key_ = 0;
   bool k_finite_ = true;
+  SplitLse lse_;  ///< of the row that was weighed last
 };
 
 }  // namespace

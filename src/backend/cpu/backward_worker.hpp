@@ -7,6 +7,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cpu/attention_shape.hpp"
+#include "backend/cpu/forward_worker.hpp"
 #include "backend/cpu/operand_gradients.hpp"
 #include "backend/cpu/operand_views.hpp"
 #include "backend/cpu/scratch.hpp"
@@ -30,13 +31,14 @@ struct BackwardCall {
   const CallParameters& parameters;
   std::span<const OperandView> operands;
   const OperandGradients& operand_gradients;
-  std::size_t keys;             ///< of a unit
-  std::int64_t tiles;           ///< units of one (batch, key/value head)
-  bool heads_share_rows;        ///< the first unit of a head must wait for the last of the head before
-  float* dq_sums;               ///< [batch, heads_q, seq_q, padded_qk], or null where dq itself holds the sums
-  const float* lse_remainders;  ///< [batch, heads_q, seq_q], or null where all are 0
-  std::span<Turn> passed;       ///< for each unit, the number of blocks that it has added
-  Turn finished{};              ///< the number of units that have ended
+  std::size_t keys;        ///< of a unit
+  std::int64_t tiles;      ///< units of one (batch, key/value head)
+  bool heads_share_rows;   ///< the first unit of a head must wait for the last of the head before
+  float* dq_sums;          ///< [batch, heads_q, seq_q, padded_qk], or null where dq itself holds the sums
+  RowTermArrays terms;     ///< remainders that are null are all 0, deltas that are null those of the call's O
+  bool makes_deltas;       ///< a unit has all keys of its rows, whose deltas it makes
+  std::span<Turn> passed;  ///< for each unit, the number of blocks that it has added
+  Turn finished{};         ///< the number of units that have ended
   std::atomic<std::int64_t> next_unit{0};
   std::atomic<bool> cancelled{false};
 };

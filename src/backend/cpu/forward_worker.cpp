@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "backend/cpu/key_tile.hpp"
-#include "backend/cpu/lse_remainders.hpp"
 #include "backend/cpu/mask_tiles.hpp"
 #include "backend/cpu/row_kernels.hpp"
+#include "backend/cpu/row_terms.hpp"
 #include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_program.hpp"
 #include "problem/call_dropout.hpp"
@@ -37,6 +37,7 @@ class Worker {
         largest_(scratch.take<float>(call.queries)),
         sum_(scratch.take<float>(call.queries)),
         max_logit_(scratch.take<float>(makes_max_logit() ? call.queries : 0)),
+        d_o_(scratch.take<float>(call.terms.arrays.deltas != nullptr ? shape_.padded_v : 0)),
         dropout_(call.compiled.problem, call.parameters.dropout_seed, call.parameters.dropout_offset,
                  call.parameters.offsets, call.tensors.operands) {}
 
@@ -56,13 +57,14 @@ class Worker {
   }
 
  private:
-  bool makes_output() const { return call_.remainders == nullptr; }
+  /// Without it, as for LSEs' remainders alone, no V is read.
+  bool makes_output() const { return !call_.terms.any() || call_.terms.arrays.deltas != nullptr; }
 
   Operands operands() const { return call_.tensors.operands; }
   /// Of the unit's batch and head, and of what lies as the LSE does.
   problem::HeadRows lse_rows() const { return shape_.lse.rows(batch_, head_, operands()); }
 
-  bool makes_max_logit() const { return makes_output() && call_.compiled.problem.max_logit; }
+  bool makes_max_logit() const { return !call_.terms.any() && call_.compiled.problem.max_logit; }
   bool drops() const { return makes_output() && call_.compiled.problem.dropout > 0; }
 
   /// Whether one of these rows of the unit is wanted.
@@ -70,7 +72,7 @@ class Worker {
     if (makes_output()) return true;
     const problem::HeadRows lse = lse_rows();
     for (std::size_t r = row; r < row + count; ++r) {
-      if (leaves_remainder(call_.lse[lse.row(first_ + static_cast<std::int64_t>(r))])) return true;
+      if (leaves_remainder(call_.terms.lse[lse.row(first_ + static_cast<std::int64_t>(r))])) return true;
     }
     return false;
   }
@@ -82,7 +84,8 @@ class Worker {
     const std::int64_t end = shape_.q.positions(batch_, operands());
     if (first >= end) return;
     rows_ = static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(call_.queries), end - first));
-    if (!makes_output()) std::fill_n(call_.remainders + shape_.query_row(batch_, head_, first_), rows_, 0.0f);
+    float* const remainders = call_.terms.arrays.remainders;
+    if (remainders != nullptr) std::fill_n(remainders + shape_.query_row(batch_, head_, first_), rows_, 0.0f);
     if (!any_wanted(0, rows_)) return;
     const RowSource q = AttentionShape::rows(call_.tensors.q, shape_.q, batch_, head_, operands());
     pack_rows(q, first_, rows_, call_.parameters.scale, q_, shape_.padded_qk);
@@ -102,11 +105,9 @@ class Worker {
     }
     if (makes_max_logit()) store_max_logit();
     add_sink();
-    if (makes_output()) {
-      store();
-    } else {
-      store_remainders();
-    }
+    if (!call_.terms.any()) return store();
+    if (remainders != nullptr) store_remainders();
+    if (call_.terms.arrays.deltas != nullptr) store_deltas();
   }
 
   void run_tile(IndexSpan tile) {
@@ -237,12 +238,23 @@ class Worker {
   }
 
   void store_remainders() const {
-    float* remainders = call_.remainders + shape_.query_row(batch_, head_, first_);
+    float* remainders = call_.terms.arrays.remainders + shape_.query_row(batch_, head_, first_);
     const problem::HeadRows lse = lse_rows();
     for (std::size_t r = 0; r < rows_; ++r) {
       if (sum_[r] == 0) continue;
-      const float rounded = call_.lse[lse.row(first_ + static_cast<std::int64_t>(r))];
+      const float rounded = call_.terms.lse[lse.row(first_ + static_cast<std::int64_t>(r))];
       remainders[r] = lse_remainder(rounded, largest_[r], sum_[r]);
+    }
+  }
+
+  void store_deltas() const {
+    float* deltas = call_.terms.arrays.deltas + shape_.query_row(batch_, head_, first_);
+    const auto share = static_cast<float>(dropout_.factor());
+    const RowSource d_o = AttentionShape::rows(call_.terms.d_o, shape_.d_o, batch_, head_, operands());
+    for (std::size_t r = 0; r < rows_; ++r) {
+      pack_rows(d_o, first_ + static_cast<std::int64_t>(r), 1, 1, d_o_, shape_.padded_v);
+      const float sum = dot(output_ + r * shape_.padded_v, d_o_, shape_.dim_v);
+      deltas[r] = sum_[r] != 0 ? share / sum_[r] * sum : 0.0f;
     }
   }
 
@@ -259,6 +271,7 @@ class Worker {
   float* largest_;
   float* sum_;
   float* max_logit_;  ///< null where it is not wanted
+  float* d_o_;        ///< a row of it
   const problem::CallDropout dropout_;
 
   std::int64_t batch_ = 0, head_ = 0, first_ = 0;

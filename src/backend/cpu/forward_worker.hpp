@@ -14,8 +14,22 @@
 
 namespace scoremod::backend::cpu {
 
-/// What all threads of a call share; read only but for the counter. With `remainders` no output is made and no V read:
-/// it is given what the row's rounded LSE leaves out (lse_remainders.hpp).
+/// For each query row, [batch, heads_q, seq_q]; null where a call needs none.
+struct RowTermArrays {
+  float* remainders = nullptr;  ///< what the rounding of its LSE leaves out: lse_remainder() of row_terms.hpp
+  float* deltas = nullptr;      ///< rowsum(dO * O), of an O that was never rounded
+};
+
+/// What a pass for rows' terms reads beside a forward's tensors, and what it writes in place of its outputs.
+struct RowTermCall {
+  const float* lse = nullptr;  ///< as the problem has it
+  const void* d_o = nullptr;
+  RowTermArrays arrays = {};
+
+  bool any() const { return arrays.remainders != nullptr || arrays.deltas != nullptr; }
+};
+
+/// What all threads of a call share; read only but for the counter.
 struct ForwardCall {
   const compiler::CompiledProblem& compiled;
   const masks::TileMaskAnalyzer& analyzer;
@@ -24,10 +38,9 @@ struct ForwardCall {
   const ForwardTensors& tensors;
   const CallParameters& parameters;
   std::span<const OperandView> operands;
-  std::size_t queries;          ///< of a unit
-  std::size_t keys;             ///< of a tile
-  const float* lse = nullptr;   ///< as the problem has it, read with `remainders`
-  float* remainders = nullptr;  ///< [batch, heads_q, seq_q]
+  std::size_t queries;  ///< of a unit
+  std::size_t keys;     ///< of a tile
+  RowTermCall terms = {};
   std::atomic<std::int64_t> next_unit{0};
   /// The bits of the largest magnitude in o, which are in the order of the magnitudes, and those of NaN above all.
   std::atomic<std::uint32_t> amax_o{0};

@@ -106,6 +106,20 @@ float sum_row(const float* numbers, std::size_t count) {
   return total;
 }
 
+float weighted_sum_row(const float* p, const float* x, std::size_t count) {
+  const FloatTag d;
+  const std::size_t lanes = hn::Lanes(d);
+  FloatVec sum = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const FloatVec weight = hn::LoadU(d, p + i);
+    sum = hn::Add(sum, hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), hn::Mul(weight, hn::LoadU(d, x + i))));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < count; ++i) total += p[i] == 0 ? 0 : p[i] * x[i];
+  return total;
+}
+
 float dot_row(const float* x, const float* y, std::size_t count) {
   const FloatTag d;
   const std::size_t lanes = hn::Lanes(d);
@@ -161,6 +175,7 @@ HWY_EXPORT(probability_row);
 HWY_EXPORT(adjoint_row);
 HWY_EXPORT(select_row);
 HWY_EXPORT(sum_row);
+HWY_EXPORT(weighted_sum_row);
 HWY_EXPORT(dot_row);
 HWY_EXPORT(dot_rows);
 HWY_EXPORT(add_row);
@@ -186,6 +201,10 @@ void keep_where_probable(LaneSource value, const float* p, std::size_t count, fl
 }
 
 float sum_of(const float* numbers, std::size_t count) { return HWY_DYNAMIC_DISPATCH(sum_row)(numbers, count); }
+
+float weighted_sum(const float* p, const float* x, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(weighted_sum_row)(p, x, count);
+}
 
 float dot(const float* x, const float* y, std::size_t count) { return HWY_DYNAMIC_DISPATCH(dot_row)(x, y, count); }
 

@@ -30,6 +30,8 @@ void keep_where_probable(LaneSource value, const float* p, std::size_t count, fl
 
 /// sum of numbers[i].
 float sum_of(const float* numbers, std::size_t count);
+/// sum of p[i] * x[i] where p is not 0, whatever x is elsewhere.
+float weighted_sum(const float* p, const float* x, std::size_t count);
 /// sum of x[i] * y[i].
 float dot(const float* x, const float* y, std::size_t count);
 /// out[j] = sum over i < dims of x[i] * rows[j * stride + i], for j < count. dims is a multiple of kLanePadding.

@@ -18,8 +18,8 @@ std::int64_t entry_of(const OperandView& sink, std::int64_t head) {
 /// Over the rows of one batch and head.
 class HeadGradient {
  public:
-  HeadGradient(const AttentionShape& shape, const BackwardTensors& tensors, const float* remainders)
-      : shape_(shape), tensors_(tensors), remainders_(remainders), o_(shape.padded_v), d_o_(shape.padded_v) {}
+  HeadGradient(const AttentionShape& shape, const BackwardTensors& tensors, const RowTermArrays& terms)
+      : shape_(shape), tensors_(tensors), terms_(terms), o_(shape.padded_v), d_o_(shape.padded_v) {}
 
   double of(std::int64_t b, std::int64_t h, float sink) {
     const Operands operands = tensors_.operands;
@@ -30,20 +30,24 @@ class HeadGradient {
     const std::int64_t end = shape_.q.positions(b, operands);
     for (std::int64_t i = 0; i < end; ++i) {
       const auto row = shape_.query_row(b, h, i);
-      const double remainder = remainders_ == nullptr ? 0 : static_cast<double>(remainders_[row]);
+      const double remainder = terms_.remainders == nullptr ? 0 : static_cast<double>(terms_.remainders[row]);
       const double distance = static_cast<double>(sink) - static_cast<double>(tensors_.lse[lse.row(i)]) - remainder;
       const double weight = takes_all(sink) ? 1 : std::exp(distance);
-      pack_rows(o, i, 1, 1, o_.data(), shape_.padded_v);
-      pack_rows(d_o, i, 1, 1, d_o_.data(), shape_.padded_v);
-      sum -= weight * static_cast<double>(dot(o_.data(), d_o_.data(), shape_.dim_v));
+      sum -= weight * static_cast<double>(terms_.deltas != nullptr ? terms_.deltas[row] : delta(o, d_o, i));
     }
     return sum;
   }
 
  private:
+  float delta(const RowSource& o, const RowSource& d_o, std::int64_t i) {
+    pack_rows(o, i, 1, 1, o_.data(), shape_.padded_v);
+    pack_rows(d_o, i, 1, 1, d_o_.data(), shape_.padded_v);
+    return dot(o_.data(), d_o_.data(), shape_.dim_v);
+  }
+
   const AttentionShape& shape_;
   const BackwardTensors& tensors_;
-  const float* remainders_;
+  const RowTermArrays& terms_;
   std::vector<float> o_, d_o_;
 };
 
@@ -61,11 +65,11 @@ std::optional<float> sink_of(const AttentionProblem& problem, std::span<const Op
 
 void write_sink_gradient(const AttentionProblem& problem, const AttentionShape& shape,
                          std::span<const OperandView> operands, const BackwardTensors& tensors,
-                         const float* remainders) {
+                         const RowTermArrays& terms) {
   const auto operand = problem::sink_operand(problem);
   if (!operand || tensors.d_operands[*operand] == nullptr) return;
   const OperandView& view = operands[*operand];
-  HeadGradient gradient(shape, tensors, remainders);
+  HeadGradient gradient(shape, tensors, terms);
   for (std::int64_t h = 0; h < shape.heads_q; ++h) {
     double sum = 0;
     if (const auto sink = sink_of(problem, operands, h)) {

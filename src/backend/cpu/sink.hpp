@@ -5,6 +5,7 @@
 #include <span>
 
 #include "backend/cpu/attention_shape.hpp"
+#include "backend/cpu/forward_worker.hpp"
 #include "backend/cpu/strip.hpp"
 
 namespace scoremod::backend::cpu {
@@ -16,10 +17,10 @@ std::optional<float> sink_of(const AttentionProblem& problem, std::span<const Op
 inline bool takes_all(float sink) { return sink == std::numeric_limits<float>::infinity(); }
 
 /// Writes the gradient of a learned sink where it is wanted: for each head the sum over its rows of -p (o . d_o), where
-/// p = exp(sink - lse) is the sink's weight. `remainders` (null: none) are what LSEs leave out to rounding. One thread
-/// adds, in double: the same bits each time.
+/// p = exp(sink - lse) is the sink's weight. `terms` are those of the backward's call. One thread adds, in double: the
+/// same bits each time.
 void write_sink_gradient(const AttentionProblem& problem, const AttentionShape& shape,
                          std::span<const OperandView> operands, const BackwardTensors& tensors,
-                         const float* remainders);
+                         const RowTermArrays& terms);
 
 }  // namespace scoremod::backend::cpu

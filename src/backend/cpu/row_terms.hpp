@@ -19,25 +19,33 @@ inline bool leaves_remainder(float lse) { return std::abs(lse) >= kMaxReadLse &&
 /// than it has here, as in a ring of devices.
 float lse_remainder(float lse, float largest, float sum);
 
-/// Makes the remainders of a call's rows, in a pass over the scores of the rows that have one. A row whose scores are
-/// all -1e9, say, has an LSE in which the logarithm of the number of its keys is lost.
-class LseRemainders {
+/// Makes the terms of a backward's rows that its tensors do not hold exactly, by another forward before it.
+///
+/// A row whose scores are all -1e9 has an LSE in which the logarithm of the number of its keys is lost. A delta of an O
+/// in 16 bits is off by its rounding for all keys of the row alike, which gradients of operands add up. (Where rows and
+/// keys are many and no operand has a gradient, the pass is not worth that.)
+class RowTerms {
  public:
   /// All must outlive this.
-  LseRemainders(const compiler::CompiledProblem& compiled, const masks::TileMaskAnalyzer& analyzer,
-                const AttentionShape& shape, int threads);
+  RowTerms(const compiler::CompiledProblem& compiled, const masks::TileMaskAnalyzer& analyzer,
+           const AttentionShape& shape, int threads);
 
   /// Bytes of scratch that one thread takes.
   std::size_t worker_bytes() const { return worker_bytes_; }
 
-  /// Writes a remainder for each row of the LSE, [batch, heads_q, seq_q]. Each thread takes worker_bytes() at a
-  /// multiple of `worker_stride` in the workspace. Returns whether there is any: nothing was written otherwise.
-  bool make(const BackwardTensors& tensors, const CallParameters& parameters, std::span<const OperandView> operands,
-            std::span<std::byte> workspace, std::size_t worker_stride, float* remainders) const;
+  /// Whether a delta of the problem's O is off by its rounding, and may be made of weights instead.
+  bool rounds_deltas() const;
+
+  /// Writes what this call needs into `room` and returns that. Each thread takes worker_bytes() at a multiple of
+  /// `worker_stride` in the workspace.
+  RowTermArrays make(const BackwardTensors& tensors, const CallParameters& parameters,
+                     std::span<const OperandView> operands, std::span<std::byte> workspace, std::size_t worker_stride,
+                     const RowTermArrays& room) const;
 
  private:
   ForwardCall make_call(const ForwardTensors& tensors, const CallParameters& parameters,
-                        std::span<const OperandView> operands, const float* lse, float* remainders) const;
+                        std::span<const OperandView> operands, const RowTermCall& terms) const;
+  bool is_worth_deltas(const BackwardTensors& tensors) const;
 
   const compiler::CompiledProblem& compiled_;
   const masks::TileMaskAnalyzer& analyzer_;
