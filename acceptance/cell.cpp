@@ -5,10 +5,11 @@
 
 #include "scoremod/zoo.hpp"
 
-#include "backend/cudnn/lowerings.hpp"
 #include "backend/cudnn/graph/engine.hpp"
 #include "backend/cudnn/graph/refusal.hpp"
 #include "backend/cudnn/lowering/fused_gradient.hpp"
+#include "backend/cudnn/lowerings.hpp"
+#include "backend/cudnn/problem_rules.hpp"
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 
@@ -54,7 +55,17 @@ std::vector<Cell> cells() {
     }
   }
   for (const std::string& device : devices()) all.push_back({"full_bias", Direction::kBackward, device, true});
+  for (const char* modifier : {"causal", "soft_cap"}) {
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      for (const std::string& device : devices()) all.push_back({modifier, direction, device, false, 192, 128});
+    }
+  }
   return all;
+}
+
+std::string modifier_text(const Cell& cell) {
+  if (cell.dim_qk == 128 && cell.dim_v == 128) return cell.modifier;
+  return concat(cell.modifier, ", head dims ", cell.dim_qk, " and ", cell.dim_v);
 }
 
 std::string direction_text(const Cell& cell) {
@@ -67,7 +78,8 @@ AttentionProblem problem_of(const Cell& cell) {
   problem.batch = 2;
   problem.heads_q = problem.heads_kv = 4;
   problem.seq_q = problem.seq_kv = 512;
-  problem.dim_qk = problem.dim_v = 128;
+  problem.dim_qk = cell.dim_qk;
+  problem.dim_v = cell.dim_v;
   problem.dtype = DType::kBF16;
   problem.backward = problem.stats = true;
   const zoo::Sizes sizes{problem.batch, problem.heads_q, problem.seq_q, problem.seq_kv};
@@ -82,11 +94,16 @@ AttentionProblem problem_of(const Cell& cell) {
 CellResult build_cell(const Cell& cell, const std::string& device_json, const std::string& patterns_version) {
   const auto device = backend::DeviceProperties::parse(device_json);
   const auto problem = compiler::compile(problem_of(cell), {});
-  const auto table = cudnn::shipped_pattern_table(device.architecture(), patterns_version, cudnn::row_class(problem.problem));
+  const auto table =
+      cudnn::shipped_pattern_table(device.architecture(), patterns_version, cudnn::row_class(problem.problem));
   cudnn::PlanTask task = cell.direction;
   if (cell.operand_gradient) task.operand_gradient = cudnn::fused_gradient_operand(problem).value();
   const auto lowerings = cudnn::lowerings(problem, task, cudnn::right_patterns(table, cell.direction));
   CellResult result{"not_lowered", "", 0};
+  for (const UnsupportedReason& objection :
+       cudnn::problem_objections(problem.problem, cell.direction, device.compute_capability))
+    add(result.reason, objection.text);
+  if (!result.reason.empty()) return result;
   for (const cudnn::Lowering& lowering : lowerings.found) {
     const cudnn::BuildOutcome built = cudnn::build_plan(lowering.graph, device);
     if (built.status == cudnn::BuildStatus::kBuilt) return {"built", result.reason, built.plan->workspace_bytes()};

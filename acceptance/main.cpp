@@ -90,11 +90,12 @@ Table build_all(const Options& options) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!is_wanted(all[i], options)) continue;
     numbers.push_back(i);
-    rows[i] = {{"modifier", all[i].modifier},
+    rows[i] = {{"modifier", acceptance::modifier_text(all[i])},
                {"direction", acceptance::direction_text(all[i])},
-               {"architecture", scoremod::backend::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
+               {"architecture",
+                scoremod::backend::DeviceProperties::parse(read_device(options, all[i].device)).architecture()}};
   }
-  const std::vector<std::string> command{"/proc/self/exe", "--worker",        "--devices",
+  const std::vector<std::string> command{"/proc/self/exe", "--worker",           "--devices",
                                          options.devices,  "--patterns-version", options.patterns};
   scoremod::explorer::run_jobs(
       command, numbers, options.workers, kCellSeconds, [&](const scoremod::explorer::JobResult& result) {

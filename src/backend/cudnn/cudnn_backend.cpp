@@ -57,6 +57,8 @@ class CudnnBackend final : public Backend {
     std::vector<UnsupportedReason> reasons = cudnn::problem_objections(problem.problem, task.direction, capability);
     if (!cudnn::library().available) reasons.push_back(unsupported(Rule::kNoLibrary, cudnn::library().reason));
     if (target == nullptr || !cudnn::library().available) return reasons;
+    // A problem that the rules above refuse has no graph to ask about.
+    if (reasons.empty()) object_to_graph(problem.problem, task.direction, target->device.compute_capability, reasons);
     object_to_table(problem, *target, reasons);
     return reasons;
   }
@@ -102,6 +104,17 @@ class CudnnBackend final : public Backend {
                     concat("cuDNN does not write the gradient of '",
                            problem.problem.program.operands()[*task.operand_gradient].name, "' beside dq, dk and dv")));
     return false;
+  }
+
+  static void object_to_graph(const AttentionProblem& problem, Direction direction, int compute_capability,
+                              std::vector<UnsupportedReason>& reasons) {
+    cudnn::ModifierGraph unchanged;
+    unchanged.value.kind = cudnn::Ref::Kind::kScore;
+    const std::string objection = cudnn::frontend_objection(
+        cudnn::attention_graph(problem, {direction}, std::move(unchanged)), compute_capability);
+    if (objection.empty()) return;
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  concat("cudnn-frontend refuses it on sm_", compute_capability, ": ", objection)));
   }
 
   static void object_to_table(const CompiledProblem& problem, const Target& target,

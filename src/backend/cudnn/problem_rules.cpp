@@ -15,26 +15,20 @@ constexpr std::int64_t kMinBackwardRows = 16;
 using problem::TensorRole;
 using Reasons = std::vector<UnsupportedReason>;
 
-/// Head dims that cuDNN 9.19 builds plans for; in backward more than 128 on Hopper only.
+/// Head dims that cuDNN 9.19 builds plans for on some architecture. Which of them on which is cudnn-frontend's to say:
+/// frontend_objection().
 constexpr std::int64_t kHeadDimMultiple = 8;
 constexpr std::int64_t kMaxHeadDim = 256;
-constexpr std::int64_t kMaxHeadDimBackwardElsewhere = 128;
-constexpr int kHopper = 90;
 /// The family of sm_100 and sm_103.
 constexpr int kDataCentreBlackwell = 10;
 /// cuDNN's copies move 16 bytes at a time.
 constexpr std::int64_t kCopyBytes = 16;
 
-void object_to_head_dim(const char* name, std::int64_t dim, Direction direction, std::optional<int> compute_capability,
-                        Reasons& reasons) {
-  const bool backward = direction == Direction::kBackward;
-  const bool elsewhere = compute_capability && *compute_capability != kHopper;
-  const std::int64_t most = backward && elsewhere ? kMaxHeadDimBackwardElsewhere : kMaxHeadDim;
-  if (dim % kHeadDimMultiple == 0 && dim <= most) return;
+void object_to_head_dim(const char* name, std::int64_t dim, Reasons& reasons) {
+  if (dim % kHeadDimMultiple == 0 && dim <= kMaxHeadDim) return;
   reasons.push_back(
       unsupported(Rule::kHeadDim, concat(name, " is ", dim, ": cuDNN's fused attention takes multiples of ",
-                                         kHeadDimMultiple, " up to ", most, backward ? " in backward" : "",
-                                         compute_capability ? concat(" on sm_", *compute_capability) : std::string())));
+                                         kHeadDimMultiple, " up to ", kMaxHeadDim)));
 }
 
 void object_to_strides(const char* name, TensorRole role, const AttentionProblem& problem, Reasons& reasons) {
@@ -95,8 +89,8 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
   if (problem.dtype == DType::kF32) {
     reasons.push_back(unsupported(Rule::kDtype, "q, k and v are f32: cuDNN's fused attention takes f16 and bf16"));
   }
-  object_to_head_dim("dim_qk", problem.dim_qk, direction, compute_capability, reasons);
-  object_to_head_dim("dim_v", problem.dim_v, direction, compute_capability, reasons);
+  object_to_head_dim("dim_qk", problem.dim_qk, reasons);
+  object_to_head_dim("dim_v", problem.dim_v, reasons);
   object_to_strides("q", TensorRole::kQ, problem, reasons);
   object_to_strides("k", TensorRole::kK, problem, reasons);
   object_to_strides("v", TensorRole::kV, problem, reasons);

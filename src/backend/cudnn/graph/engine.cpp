@@ -216,6 +216,18 @@ void EnginePlan::execute(void* handle, const std::unordered_map<std::int64_t, vo
   execute(handle, ordered, workspace);
 }
 
+std::string frontend_objection(const AttentionGraph& spec, int compute_capability) {
+  fe::cudnn_dlhandle = library().cudnn;
+  return outcome_of_build([&]() -> BuildOutcome {
+           Graph graph;
+           graph.set_sm_version(compute_capability);
+           fill_graph(spec, graph);
+           const auto status = graph.validate();
+           return {BuildStatus::kRefused, status.is_bad() ? status.err_msg : std::string(), nullptr};
+         })
+      .text;
+}
+
 BuildOutcome build_plan(const AttentionGraph& graph, void* handle) {
   use_library();
   return build_in_turn(graph, static_cast<cudnnHandle_t>(handle), device_properties(handle));

@@ -38,13 +38,22 @@ void lay_out(AttentionProblem& problem, std::int64_t dim, std::int64_t sequence)
   problem.q.strides = Strides{.batch = 4 * 256 * sequence, .head = 256 * sequence, .sequence = sequence, .dim = dim};
 }
 
+void keys_of_192(AttentionProblem& problem) {
+  problem.dim_qk = 192;
+  problem.dim_v = 128;
+}
+
 std::vector<BothSides> rules() {
   return {
       {Rule::kDtype, [](auto& p) { p.dtype = DType::kF32; }, [](auto& p) { p.dtype = DType::kF16; }},
       {Rule::kDtype, [](auto& p) { p.dtype = DType::kE4M3; }},
       {Rule::kHeadDim, [](auto& p) { p.dim_qk = 100; }, [](auto& p) { p.dim_qk = 104; }},
       {Rule::kHeadDim, [](auto& p) { p.dim_v = 264; }, [](auto& p) { p.dim_v = 256; }},
-      {Rule::kHeadDim, [](auto& p) { p.dim_v = 136; }, [](auto& p) { p.dim_v = 128; }, 100},
+      // cudnn-frontend's own rules of head dims, by architecture.
+      {Rule::kEngineRefused, [](auto& p) { p.dim_v = 136; }, [](auto& p) { p.dim_v = 128; }, 100},
+      {Rule::kEngineRefused, [](auto& p) { p.dim_qk = p.dim_v = 192; }, keys_of_192, 100},
+      {Rule::kEngineRefused, keys_of_192, [](auto& p) { p.dim_qk = 128; }, 80},
+      {Rule::kEngineRefused, keys_of_192, [](auto& p) { p.dim_qk = 128; }, 120},
       {Rule::kHeadDimStride, [](auto& p) { lay_out(p, 2, 128); }, [](auto& p) { lay_out(p, 1, 128); }},
       {Rule::kCopyAlignment, [](auto& p) { lay_out(p, 1, 68); }, [](auto& p) { lay_out(p, 1, 72); }},
       {Rule::kDeterministic, [](auto& p) { p.deterministic = true; }, [](auto&) {}, 100},
