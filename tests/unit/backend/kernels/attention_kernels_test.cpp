@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,7 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/direction_kernels.hpp"
+#include "base/element.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
@@ -64,6 +68,22 @@ TEST(AttentionKernelFields, AreRight) {
     SCOPED_TRACE(test.name);
     test::expect_right(check_of(test, random_inputs(test.problem)));
   }
+}
+
+/// The rows of its head have no key that counts, NaN included.
+TEST(AttentionKernelFields, TakeASinkOfInfinity) {
+  const checking::CheckCase test = case_of("a learned sink, dropout and the largest score");
+  ProblemInputs inputs = random_inputs(test.problem);
+  const auto sink = std::ranges::find(inputs.operands, "sink", &OwnedOperand::name);
+  ASSERT_NE(sink, inputs.operands.end());
+  store_element(sink->bytes.data(), DType::kF32, 0, std::numeric_limits<double>::infinity());
+  test::expect_right(check_of(test, inputs));
+  const problem::StridedTensor q = problem::tensor_of("q", test.problem, problem::TensorRole::kQ);
+  q.for_each_offset([&](std::int64_t number, std::int64_t offset) {
+    if (number / (test.problem.seq_q * test.problem.dim_qk) % test.problem.heads_q == 0)
+      store_element(inputs.q.data(), q.dtype, offset, std::nan(""));
+  });
+  test::expect_right(check_of(test, inputs));
 }
 
 /// Tensors that are ragged or paged, and o and gradients that lie as no other tensor does.
