@@ -340,3 +340,17 @@ def test_mistakes_of_what_belongs_together(random):
     for call, message in wrong:
         with pytest.raises(scoremod.InvalidArgumentError, match=message):
             call()
+
+
+def test_a_sink_beside_tokens_that_no_sequence_has(random):
+    x, sink = torch.randn(10, 2, DIM, generator=random), torch.randn(2, generator=random)
+    offsets = torch.tensor([2, 5, 8])
+    found, lse = flex_attention(x, x, x, q_offsets=offsets, max_length=3, sink=sink, return_lse=True)
+    expected, expected_lse = one_by_one(x, x, x, torch.ones(2, 2), torch.zeros(24), sink, [offsets.tolist()] * 2)
+    assert not found[[0, 1, 8, 9]].any() and lse[[0, 1, 8, 9]].isneginf().all()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(lse, expected_lse)
+    bias = torch.randn(2, 10, generator=random)  # is longer than any sequence
+    score_mod = lambda s, b, h, i, j: s + bias[b, j]  # noqa: E731
+    longer = flex_attention(x, x, x, score_mod, q_offsets=offsets, max_length=3)
+    torch.testing.assert_close(longer[2:8], flex_attention(x[2:8], x[2:8], x[2:8], score_mod, q_offsets=offsets - 2))

@@ -71,8 +71,14 @@ class Call(NamedTuple):
     def placed(self, q, k, bound):
         """The Ragged or Paged of tensors of such a call; None where they lie as the layout says. bound: the tensors of bound()."""
         if self.place == RAGGED:
-            return Ragged(bound[0].shape[0] - 1, *(tokens if most is None else most for most, tokens in zip(self.longest, (q.shape[0], k.shape[0]))))
+            sequences = bound[0].shape[0] - 1
+            return Ragged(sequences, *(self._longest(*each, sequences) for each in zip(self.longest, (q.shape[0], k.shape[0]))))
         return Paged(bound[0].shape[1]) if self.place == PAGED else None
+
+    @staticmethod
+    def _longest(most, tokens, sequences):
+        """The most tokens of a sequence, or what it takes for all to have room in one: some tokens may be in none."""
+        return tokens if most is None else max(most, -(-tokens // sequences))
 
     def sizes(self, q, k, v, bound):
         """The Sizes of these tensors."""

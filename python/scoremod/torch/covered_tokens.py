@@ -13,7 +13,8 @@ def covered_tokens(call, q, k, operands):
     tokens = q.shape[0], k.shape[0]
     if all(span == (0, count) for span, count in zip(spans, tokens)) or not all(0 <= first < end <= count for (first, end), count in zip(spans, tokens)):
         return None  # what is wrong is refused where all offsets are looked at
-    return CoveredTokens(call, tokens, spans, operands, at)
+    placed = call.placed(q, k, operands[at:])
+    return CoveredTokens(call, (placed.longest_q, placed.longest_kv), spans, operands, at)
 
 
 class CoveredTokens:
@@ -22,11 +23,11 @@ class CoveredTokens:
     operands: with offsets that begin at 0. text: that of a call whose longest sequence doesn't follow from the tokens that are left.
     """
 
-    def __init__(self, call, tokens, spans, operands, at):
+    def __init__(self, call, longest, spans, operands, at):
         self._spans = spans
         shifted = [offsets - first for offsets, (first, _) in zip(operands[at : at + 2], spans)]
         self.operands = [*operands[:at], *shifted, *operands[at + 2 :]]
-        self.text = call._replace(longest=tuple(count if most is None else most for most, count in zip(call.longest, tokens))).text()
+        self.text = call._replace(longest=longest).text()
 
     def queries(self, tensor):
         first, end = self._spans[0]
