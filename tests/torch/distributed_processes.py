@@ -7,6 +7,7 @@ Each process computes the whole problem by itself and holds its shard to that, g
 
 import copy
 import datetime
+import functools
 import itertools
 import os
 import sys
@@ -277,6 +278,74 @@ def alike_refusals(problem):
             raise AssertionError(f"expected a refusal, {way}, striped={striped}")
 
 
+class Slopes(torch.nn.Module):
+    """A layer whose parameters become DTensors."""
+
+    def __init__(self, slopes, bias):
+        super().__init__()
+        self.slopes, self.inner = torch.nn.Parameter(slopes), torch.nn.Module()
+        self.inner.bias = torch.nn.Parameter(bias)
+
+    def score_mod(self, score, b, h, q_idx, kv_idx):
+        return score + self.slopes[h] * (kv_idx - q_idx) / 16 + self.inner.bias[b, kv_idx]
+
+
+GLOBALS = {}
+
+
+def of_globals(score, b, h, q_idx, kv_idx):
+    return score + GLOBALS["slopes"][h] * (kv_idx - q_idx) / 16 + GLOBALS["bias"][b, kv_idx]
+
+
+def of_arguments(slopes, score, b, h, q_idx, kv_idx, bias):
+    return score + slopes[h] * (kv_idx - q_idx) / 16 + bias[b, kv_idx]
+
+
+def captured_dtensors(problem):
+    """DTensors wherever a function may have them: attributes, lists, functions within, partials, methods, defaults, globals."""
+    mesh = init_device_mesh(problem.q.device.type, (dist.get_world_size(),))
+    ids = problem.ids
+    mask_mod = lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (ids[b, q_idx] == ids[b, kv_idx])  # noqa: E731
+    expected_o = problem.whole()[0]
+
+    def ways(slopes, bias):
+        layer = Slopes(slopes.detach(), bias.detach())
+        layer.slopes, layer.inner.bias = (torch.nn.Parameter(x.detach()) for x in (slopes, bias))
+        yield "a method", layer.score_mod, (layer.slopes, layer.inner.bias)
+        yield "attributes", lambda s, b, h, i, j: s + layer.slopes[h] * (j - i) / 16 + layer.inner.bias[b, j], (layer.slopes, layer.inner.bias)
+        both = [slopes, bias]
+        yield "a list", lambda s, b, h, i, j: s + both[0][h] * (j - i) / 16 + both[1][b, j], both
+        of_name = {"slopes": slopes, "bias": bias}
+        yield "a dict", lambda s, b, h, i, j: s + of_name["slopes"][h] * (j - i) / 16 + of_name["bias"][b, j], both
+        within = lambda h, distance: slopes[h] * distance / 16  # noqa: E731
+        yield "a function within", lambda s, b, h, i, j: s + within(h, j - i) + bias[b, j], both
+        yield "a partial", functools.partial(of_arguments, slopes, bias=bias), both
+        yield "defaults", lambda s, b, h, i, j, slopes=slopes, bias=bias: s + slopes[h] * (j - i) / 16 + bias[b, j], both
+        GLOBALS.update(slopes=slopes, bias=bias)
+        yield "globals", of_globals, both
+        yield "operations", lambda s, b, h, i, j: s + (slopes / 16).view(-1)[h] * (j - i) + torch.clone(bias)[b, j], both
+
+    for placement in (Shard(0), Shard(1), Replicate()):
+        q, k, v, slopes, bias, _ = problem.leaves()
+        sharded = [distribute_tensor(x.detach(), mesh, [placement]) for x in (q, k, v)]
+        learned = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x, place in ((slopes, Shard(0)), (bias, Shard(1)))]
+        for name, score_mod, leaves in ways(*learned):
+            for _ in range(2):
+                o = flex_attention(*sharded, score_mod, mask_mod=mask_mod, sink=problem.sink, enable_gqa=True, lengths=problem.lengths)
+                problem.check(f"{name}: o", o.full_tensor(), expected_o)
+                d_o = distribute_tensor(problem.d_o, mesh, [placement])
+                for found, wanted in zip(torch.autograd.grad(o, leaves, d_o), of_output(problem)):
+                    problem.check(f"{name}: gradient", found.full_tensor(), wanted)
+
+
+def of_output(problem):
+    """The gradients of slopes and bias by the output alone."""
+    q, k, v, slopes, bias, _ = problem.leaves()
+    score_mod, mask_mod = problem.functions(slopes, bias)
+    o = flex_attention(q, k, v, score_mod, mask_mod=mask_mod, sink=problem.sink, enable_gqa=True, lengths=problem.lengths)
+    return torch.autograd.grad(o, [slopes, bias], problem.d_o)
+
+
 def wrong_offsets(problem):
     """A negative control: shards without their offsets are another problem, which the comparison sees."""
     from scoremod.torch import context_parallel as module
@@ -306,6 +375,7 @@ CASES = {
     "sink_rounding": sink_rounding,
     "data_parallel": data_parallel,
     "alike_refusals": alike_refusals,
+    "captured_dtensors": captured_dtensors,
     "refusals": refusals,
     "wrong_offsets": wrong_offsets,
 }

@@ -122,9 +122,8 @@ def flex_attention(
         sharded, batch = Sharded(query, key, value, offsets), query.shape[0]
         query, key, value = sharded.tensors
         mask_mod = mask_mod if lengths is None else bounded(mask_mod, lengths, batch)
-        score_mod, mask_mod = sharded.local(score_mod), sharded.local(mask_mod)
         options = options_of(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
-        rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options)
+        rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options, whole=sharded.whole)
         o, lse, largest = sharded.results(*rows[:3], sink)
         amax = None
     else:
@@ -189,9 +188,12 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     return mask_mod, (*bound, *factors), options_of(scale, backends, None, NO_OFFSETS, **fields)
 
 
-def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True):
-    """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence."""
+def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None):
+    """(o, lse, largest scores, largest magnitude). bound: the tensors of options.bound(); covers: whether each token is in a sequence; whole: what makes
+    whole tensors of captured DTensors, where there may be such."""
     functions, captured = key_of(score_mod, mask_mod)
+    if whole is not None:
+        captured = list(map(whole, captured))
     is_short = functions is not None and covers and is_plain(query, key, value, *captured, *bound)
     if is_short:
         query, key, value = in_autocast_dtype(query, key, value)
@@ -204,7 +206,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
     shapes = key.shape, value.shape
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
-    traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device)
+    traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device, whole)
     _warn_of_masks(traced.program, extents, options)
     part = taken_part(query, key, value, traced, sources, bound, options)
     if not is_short or not is_kept or not part.is_as_given:

@@ -1,7 +1,5 @@
 """DTensors: batch and heads may be sharded over a mesh, each process computes its own, and the functions see global indices."""
 
-import types
-
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.torch.lengths_and_sinks import with_sink
@@ -24,6 +22,7 @@ class Sharded:
                 found = f"{tensor.placements} on {tensor.device_mesh}" if is_sharded(tensor) else type(tensor).__name__
                 raise InvalidArgumentError(f"{name}: expected a DTensor with query's placements, {query.placements} on {query.device_mesh}, found {found}")
         self._mesh, self._placements = query.device_mesh, query.placements
+        self._whole = {}  # by id of the DTensor, which is kept beside it
         self.tensors = tuple(tensor.to_local() for tensor in tensors.values())
         self.offsets = self._offsets(tensors, Offsets(*offsets))
 
@@ -50,31 +49,26 @@ class Sharded:
         self._heads_before = added["head"]
         return offsets._replace(**{axis: getattr(offsets, axis) + first for axis, first in added.items()})
 
-    def local(self, function):
-        """The function with whole tensors for the DTensors that it closes over, whose gradients add up over the mesh."""
-        if not isinstance(function, types.FunctionType) or not any(is_sharded(cell.cell_contents) for cell in function.__closure__ or ()):
-            return function
-        cells = tuple(types.CellType(self._whole(cell.cell_contents)) for cell in function.__closure__)
-        made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
-        made.__kwdefaults__ = function.__kwdefaults__
-        return made
-
-    def _whole(self, value):
+    def whole(self, value):
+        """The whole tensor of a DTensor, the same one each time, whose gradients add up over the mesh; of anything else itself."""
         if not is_sharded(value):
             return value
-        from torch.distributed.tensor import Partial, Replicate
+        if id(value) not in self._whole:
+            from torch.distributed.tensor import Partial, Replicate
 
-        # Processes that hold the same batches and heads have the whole gradient each; others have shares of it.
-        of_gradient = [Replicate() if placement.is_replicate() else Partial() for placement in self._placements]
-        return value.full_tensor(grad_placements=of_gradient)
+            # Processes that hold the same batches and heads have the whole gradient each; others have shares of it.
+            of_gradient = [Replicate() if placement.is_replicate() else Partial() for placement in self._placements]
+            self._whole[id(value)] = value, value.full_tensor(grad_placements=of_gradient)
+        return self._whole[id(value)][1]
 
     def results(self, o, lse, largest, sink):
         """(o, lse, largest scores) as DTensors; of the softmax with a sink where there is one: a tensor [heads] of all heads, or one number."""
         if sink is not None:
-            sink = self._whole(sink)
+            sink = self.whole(sink)
             heads = self.tensors[0].shape[1]
             o, lse = with_sink(o, lse, sink if sink.dim() == 0 else sink.narrow(0, self._heads_before, heads))
-        return self._sharded(o), *(None if each is None else self._sharded(each) for each in (lse, largest))
+        # The operators give an empty tensor for what nobody asked for.
+        return self._sharded(o), *(None if each is None or each.dim() == 1 else self._sharded(each) for each in (lse, largest))
 
     def _sharded(self, tensor):
         from torch.distributed.tensor import DTensor

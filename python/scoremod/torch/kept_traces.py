@@ -13,6 +13,7 @@ import torch
 
 from scoremod.torch.attributes import ABSENT, NotKnown, chains, look_up
 from scoremod.torch.captures import Computed, Read
+from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.trace import Tracer
 
 _MAX_KEPT = 512
@@ -49,9 +50,9 @@ class _Captured:
         self.tensor = tensor
 
 
-def kept_trace(functions, key, tensors, extents, device):
+def kept_trace(functions, key, tensors, extents, device, whole=None):
     """(KeptTrace, sources, whether the trace is kept) of two functions, score_mod and mask_mod, which are traced if that isn't known; the same for
-    what can't be kept. key, tensors: those of key_of()."""
+    what can't be kept. key, tensors: those of key_of(), of which DTensors are whole(DTensor)."""
     if not all(isinstance(size, int) for size in extents.sizes().values()):
         key = None  # sizes that torch.export leaves open
     if key is not None:
@@ -59,7 +60,7 @@ def kept_trace(functions, key, tensors, extents, device):
         found = _kept.get(key)
         if found is not None:
             return found, found.bound(tensors), True
-    tracer = Tracer(extents, device)
+    tracer = Tracer(extents, device, whole)
     program, sources = tracer.trace(*functions)
     numbers = [_number_of(source, tensors) for source in sources]
     is_kept = key is not None and not tracer.read_numbers and None not in numbers
@@ -146,6 +147,8 @@ def _read_other(value, kind, key, tensors, depth):
         if kind is not type and value.__self__ is not None and not isinstance(value.__self__, types.ModuleType):
             raise _Unknown
         key += (kind, value)
+    elif is_sharded(value):
+        key += (kind, value.placements, _number_in(tensors, value))
     else:
         raise _Unknown
 
@@ -214,7 +217,7 @@ def _is_object(value):
     """Whether a value is one of those that attributes are read of, and nothing is known as a whole."""
     if type(value) is types.ModuleType:
         return not _is_of_library(value.__name__)
-    return value is not ABSENT and type(value) not in _KNOWN
+    return value is not ABSENT and type(value) not in _KNOWN and not is_sharded(value)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -48,10 +48,11 @@ class Tracer:
     """Finds a program node for each scalar of a function that it can, a view for each indexed tensor.
 
     read_numbers: whether a function has asked a captured tensor for its numbers, on which then the program may depend.
+    whole: a function that gives the whole tensor of a captured DTensor; None where a call has none.
     """
 
-    def __init__(self, extents, device):
-        self.extents, self.device = extents, device
+    def __init__(self, extents, device, whole=None):
+        self.extents, self.device, self.whole = extents, device, whole
         self.builder = Builder()
         self.reads = OperandReads(self.builder, extents.sizes())
         self._captured = CapturedReads(self.builder, self.reads, extents)

@@ -7,6 +7,8 @@ from torch._functorch.pyfunctorch import temporarily_restore_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from scoremod.torch.dtensors import is_sharded
+
 # What would read the number that a placeholder stands for.
 _READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and the like trace
@@ -49,6 +51,8 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, function, types, arguments=(), options=None):
         options = options or {}
+        if self._tracer.whole is not None:
+            arguments, options = (map_tensors(self._whole, each) for each in (arguments, options))
         tensors = tensors_in((arguments, options))
         if not any(self._tracer.is_traced(tensor) for tensor in tensors):
             self._tracer.read_numbers |= getattr(function, "__name__", "") in _READERS
@@ -76,6 +80,12 @@ class Functions(TorchFunctionMode):
             stack.enter_context(_disable_current_modes())
             stack.enter_context(Operations(self._tracer))
         return stack
+
+    def _whole(self, tensor):
+        if not is_sharded(tensor):
+            return tensor
+        with _disable_current_modes(), gradients_enabled(self._with_gradients):
+            return self._tracer.whole(tensor)
 
     def _plain(self, tensor):
         return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
