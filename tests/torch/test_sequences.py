@@ -342,6 +342,76 @@ def test_mistakes_of_what_belongs_together(random):
             call()
 
 
+ROADS = ("eager", "gradients", "compiled", "compiled gradients", "vmap")
+
+
+def refused(road, run, *tensors):
+    """Calls run(*tensors), the first with a gradient where the road says so."""
+    torch._dynamo.reset()
+    first = tensors[0].clone().requires_grad_("gradients" in road)
+    if "compiled" in road:
+        run = torch.compile(run, fullgraph=True, backend="aot_eager")
+    if road == "vmap":
+        run, many = torch.vmap(run, (0, *[None] * (len(tensors) - 1))), torch.stack([first, first])
+        return run(many, *tensors[1:])
+    return run(first, *tensors[1:])
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_lengths_out_of_range_are_refused(road, random):
+    q, k, v = (torch.randn(2, 2, size, DIM, generator=random) for size in (5, 64, 64))
+    keys = lambda q, lengths: flex_attention(q, k, v, lengths=lengths)  # noqa: E731
+    queries = lambda q, lengths: flex_attention(q, k, v, lengths=(lengths, None))  # noqa: E731
+    sequences = lambda q, lengths: flex_attention(q, k[0, 0, :9, None], v[0, 0, :9, None], q_offsets=torch.tensor([0, 6, 9]), lengths=lengths)  # noqa: E731
+    shard = lambda q, lengths: flex_attention(q, k, v, lengths=lengths, offsets=scoremod.Offsets(key=64))  # noqa: E731
+    flat = torch.randn(9, 1, DIM, generator=random)
+    for run, query, most, of in ((keys, q, 64, "keys"), (queries, q, 5, "queries"), (sequences, flat, 9 if "compiled" in road else 6, "keys")):
+        refused(road, run, query, torch.tensor([most, 0]))
+        for wrong in ([3, most + 1], [-3, most]):
+            found = next(each for each in wrong if not 0 <= each <= most)
+            with pytest.raises(scoremod.InvalidArgumentError, match=f"lengths of {of} from 0 to {most}, how many there are, found {found} of batch"):
+                refused(road, run, query, torch.tensor(wrong))
+    refused(road, shard, q, torch.tensor([70, 128]))  # the whole sequence's
+    with pytest.raises(scoremod.InvalidArgumentError, match="lengths of keys from 0, found -1 of batch 1"):
+        refused(road, shard, q, torch.tensor([70, -1]))
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_pages_and_offsets_out_of_range_are_refused(road, random):
+    q, k, v = pools(random)
+    paged = lambda q, table, lengths: flex_attention(q, k, v, page_table=table, lengths=lengths, enable_gqa=True)  # noqa: E731
+    refused(road, paged, q, TABLE, CACHED)  # whose last blocks are none of the pool
+    for table, lengths, message in (
+        (TABLE, torch.tensor([9, 0, 9]), r"blocks from 0 to 10, found 99 at \[2, 2\]"),
+        (TABLE.where(TABLE != 2, -1), CACHED, r"blocks from 0 to 10, found -1 at \[0, 1\]"),
+        (TABLE.where(TABLE != 2, 2**32 + 2), CACHED, f"found {2**32 + 2}"),
+        (TABLE.clamp(0, 10), torch.tensor([9, 0, 17]), "lengths from 0 to 16"),
+        (TABLE, CACHED - 1, "lengths from 0 to 16"),
+    ):
+        with pytest.raises(scoremod.InvalidArgumentError, match=message):
+            refused(road, paged, q, table, lengths)
+    flat = torch.randn(9, 1, DIM, generator=random)
+    ragged = lambda q, offsets: flex_attention(q, flat, flat, q_offsets=offsets)  # noqa: E731
+    refused(road, ragged, flat, torch.tensor([0, 4, 9]))
+    for wrong in ([0, 11, 9], [0, 4, 10], [-1, 4, 9], [0, 4 + 2**32, 9]):
+        with pytest.raises(scoremod.InvalidArgumentError, match="found"):
+            refused(road, ragged, flat, torch.tensor(wrong))
+
+
+def test_pages_that_are_none_end_a_sequence_where_nobody_checks_them(random, monkeypatch):
+    """As in device memory, whose tables are not read before the call: no other sequence's keys take part."""
+    from scoremod.torch import sequences
+
+    _, k, v = pools(random)
+    monkeypatch.setattr(sequences, "on_host", lambda tensor: False)
+    table, lengths = TABLE.to(torch.int32), torch.tensor([14, 9, 6], dtype=torch.int32)
+    *found, ended = sequences.gathered(k, v, (table, table.where(table != 3, -1), lengths))
+    assert ended.tolist() == [12, 0, 4]
+    for whole, pool in zip(found, (k, v)):
+        torch.testing.assert_close(whole[0, :, :12], torch.cat([pool[n] for n in (9, 2, 5)], 1))
+        assert not whole[0, :, 12:].any() and not whole[1].any() and not whole[2, :, 4:].any()
+
+
 def test_a_sink_beside_tokens_that_no_sequence_has(random):
     x, sink = torch.randn(10, 2, DIM, generator=random), torch.randn(2, generator=random)
     offsets = torch.tensor([2, 5, 8])

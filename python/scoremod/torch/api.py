@@ -121,7 +121,9 @@ def flex_attention(
         check_without_factors(query, "DTensors")
         sharded, batch = Sharded(query, key, value, offsets), query.shape[0]
         query, key, value = sharded.tensors
-        mask_mod = mask_mod if lengths is None else bounded(mask_mod, lengths, batch)
+        if lengths is not None:
+            lengths = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
+            mask_mod = bounded(mask_mod, lengths, batch, _most(query, key, offsets))
         options = options_of(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
         rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options, whole=sharded.whole)
         o, lse, largest = sharded.results(*rows[:3], sink)
@@ -131,7 +133,7 @@ def flex_attention(
         # What most calls have none of is not looked at: each call would pay for it.
         is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
         if is_placed or sink is not None:
-            mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink)
+            mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, offsets)
             if placed is not None:
                 place, longest, covers = placed.place, placed.longest, placed.covers
         has_factors = descale_q is not None or descale_k is not None or descale_v is not None or scale_o is not None or out_dtype is not None
@@ -157,7 +159,7 @@ def flex_attention(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink):
+def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, offsets=NO_OFFSETS):
     """(mask_mod, tensors of Call.bound(), Placed or None) of flex_attention's arguments."""
     if not torch.compiler.is_dynamo_compiling():  # where attend_graph does
         check_places(query, key, value)
@@ -165,9 +167,15 @@ def _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_l
     if lengths is not None:
         if placed is not None and placed.place == PAGED:  # those of the keys are bound
             lengths = (lengths[0] if isinstance(lengths, (tuple, list)) else None, None)
-        mask_mod = bounded(mask_mod, lengths, query.shape[0] if placed is None else placed.batch)
+        batch, most = (query.shape[0], _most(query, key, offsets)) if placed is None else (placed.batch, placed.most)
+        mask_mod = bounded(mask_mod, lengths, batch, most)
     bound = () if placed is None else placed.bound
     return mask_mod, bound if sink is None else (*bound, _sink_of_heads(sink, query)), placed
+
+
+def _most(query, key, offsets):
+    """How many queries and keys a length may be; None where the tensors are a shard's."""
+    return (query.shape[2], key.shape[2]) if offsets == NO_OFFSETS else (None, None)
 
 
 def _sink_of_heads(sink, query):

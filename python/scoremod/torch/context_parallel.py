@@ -62,10 +62,9 @@ def context_parallel_attention(
             f"expected as many keys as queries on each process, [batch, heads, sequence / processes, dim]; found {tuple(query.shape)} and {tuple(key.shape)}"
         )
     query, key, value = in_autocast_dtype(query, key, value)
+    ring, length = _Ring(group, way), query.shape[2]
     if lengths is not None:
-        mask_mod = bounded(mask_mod, lengths, query.shape[0])
-    ring = _Ring(group, way)
-    length = query.shape[2]
+        mask_mod = bounded(mask_mod, lengths, query.shape[0], (ring.size * length,) * 2)
     stripes = Stripes.of(ring.size, length, striped)
     if ring.size == 1:  # whose call is flex_attention's
         way, stripes = ring.way, None

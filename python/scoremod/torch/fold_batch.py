@@ -10,7 +10,7 @@ _TABLE_REMEDY = "index it before the attention, or write a loop"
 
 def fold_forward(operator, count, in_dims, q, k, v, operands, dropout, wanted, backward, with_lse, call):
     if call_of(call).bound():
-        return _one_by_one(operator, count, in_dims, q, k, v, operands, dropout, wanted, backward, with_lse, call)
+        return one_by_one(operator, count, in_dims, q, k, v, operands, dropout, wanted, backward, with_lse, call)
     fold = _Fold(count, q, in_dims[0])
     given = fold.operands(call_of(call), operands, in_dims[3], [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[3], operands))])
     tensors = [fold.tensor(tensor, dim) for tensor, dim in zip((q, k, v), in_dims)]
@@ -21,7 +21,7 @@ def fold_forward(operator, count, in_dims, q, k, v, operands, dropout, wanted, b
 
 def fold_backward(operator, count, in_dims, q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     if call_of(call).bound():
-        return _one_by_one(operator, count, in_dims, q, k, v, o, lse, d_o, operands, dropout, wanted, call)
+        return one_by_one(operator, count, in_dims, q, k, v, o, lse, d_o, operands, dropout, wanted, call)
     fold = _Fold(count, q, in_dims[0])
     # Each of the mapped calls has its own gradient of an operand that they share.
     mapped = [dim is not None or i in wanted for i, dim in enumerate(_dims(in_dims[6], operands))]
@@ -33,7 +33,7 @@ def fold_backward(operator, count, in_dims, q, k, v, o, lse, d_o, operands, drop
     return (fold.unfold(dq), fold.unfold(dk), fold.unfold(dv), unfolded), (0, 0, 0, [0] * len(unfolded))
 
 
-def _one_by_one(operator, count, in_dims, *arguments):
+def one_by_one(operator, count, in_dims, *arguments):
     """The mapped calls in turn: where sequences lie, and sinks, are each call's own."""
     results = [operator(*(_of_call(*each, number) for each in zip(arguments, in_dims))) for number in range(count)]
     stacked = [list(map(torch.stack, zip(*each))) if isinstance(each[0], (list, tuple)) else torch.stack(each) for each in zip(*results)]

@@ -3,15 +3,15 @@
 import torch
 
 from scoremod.errors import InvalidArgumentError
+from scoremod.torch.bound_integers import checked_lengths
 
 
-def bounded(mask_mod, lengths, batch):
+def bounded(mask_mod, lengths, batch, most):
     """The mask_mod that also keeps indices below each batch's lengths. lengths: an integer tensor [batch] for the keys, or a pair of such for
-    queries and keys, either of which may be None."""
+    queries and keys, either of which may be None. most: (queries, keys), how many there are at most; None where a shard's lengths may be beyond it."""
     is_pair = isinstance(lengths, (tuple, list)) and len(lengths) == 2
     of_queries, of_keys = lengths if is_pair else (None, lengths)
-    for tensor in (of_queries, of_keys):
-        _check(tensor, batch)
+    of_queries, of_keys = (_checked(tensor, batch, *each) for tensor, *each in ((of_queries, most[0], "queries"), (of_keys, most[1], "keys")))
     if of_queries is None and of_keys is None:
         return mask_mod
 
@@ -29,14 +29,15 @@ def bounded(mask_mod, lengths, batch):
     return bounded_mask
 
 
-def _check(tensor, batch):
+def _checked(tensor, batch, most, of):
     if tensor is None:
-        return
+        return None
     if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != (batch,) or tensor.dtype not in (torch.int32, torch.int64):
         found = f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise InvalidArgumentError(
             f"lengths: expected an int32 or int64 tensor of shape ({batch},), a length for each batch, or a pair of them for queries and keys; found {found}"
         )
+    return checked_lengths(tensor, most, of)
 
 
 def with_sink(o, lse, sink):

@@ -48,8 +48,8 @@ def taken_part(query, key, value, traced, sources, bound, options):
         refuse_gradients(query, key, value, options)
     is_gathered = options.place == PAGED and backward  # pages have no backward
     if is_gathered:
-        key, value = gathered(key, value, bound[:3])
-        bound, options = bound[2:], options._replace(place=None)
+        key, value, lengths = gathered(key, value, bound[:3])
+        bound, options = (lengths, *bound[3:]), options._replace(place=None)
     sink_after = None
     if options.sink and not _takes_sink(query, key, value, [*operands, *bound], options._replace(program=traced.program)):
         at = options.bound().index("sink")

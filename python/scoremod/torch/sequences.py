@@ -7,17 +7,19 @@ import torch
 
 from scoremod.arguments import int32
 from scoremod.errors import InvalidArgumentError
+from scoremod.torch.bound_integers import checked_int32, checked_pages, on_host
 from scoremod.torch.call import FLOAT8, PAGED, RAGGED
 from scoremod.torch.captures import has_data, operand_tensor
 
 
 class Placed(NamedTuple):
-    """Where the sequences of a call lie. bound: the tensors of Ragged.bound, or of Paged.bound and the keys' lengths; longest: Call.longest;
-    covers: whether each token is in a sequence, as far as that is known."""
+    """Where the sequences of a call lie. bound: the tensors of Ragged.bound, or of Paged.bound and the keys' lengths; most: how many queries and keys a
+    sequence has at most; longest: Call.longest; covers: whether each token is in a sequence, as far as that is known."""
 
     place: str
     batch: int
     bound: tuple
+    most: tuple
     longest: tuple = (None, None)
     covers: bool = True
 
@@ -52,22 +54,23 @@ def _sequences(query, key, q_offsets, kv_offsets, max_length):
     longest = [None if most is None else int32(most, "max_length") for most in longest]
     if any(most is not None and most < 1 for most in longest):
         raise InvalidArgumentError(f"max_length: expected the most tokens that a sequence has, at least 1, found {max_length!r}")
-    bound, covers = [], True
+    bound, most, covers = [], [], True
     for i, (name, offsets, tensor) in enumerate((("q_offsets", q_offsets, query), ("kv_offsets", kv_offsets, key))):
         offsets = _integers(name, offsets, query, 1, "[batch + 1]")
         if offsets.shape[0] < 2:
             raise InvalidArgumentError(f"{name}: expected at least 2 numbers, where the first sequence begins and ends; found {offsets.shape[0]}")
         bound.append(offsets)
+        most.append(tensor.shape[0] if longest[i] is None else longest[i])
         if _is_known(offsets):
-            longest[i] = _checked(name, offsets.tolist(), tensor.shape[0], longest[i])
+            most[i], longest[i] = _checked(name, offsets.tolist(), tensor.shape[0], longest[i])
             covers = covers and bool(offsets[0] == 0) and bool(offsets[-1] == tensor.shape[0])
     if bound[0].shape != bound[1].shape:
         raise InvalidArgumentError(f"kv_offsets: expected as many as q_offsets, {bound[0].shape[0]}, found {bound[1].shape[0]}")
-    return Placed(RAGGED, bound[0].shape[0] - 1, tuple(bound), tuple(longest), covers)
+    return Placed(RAGGED, bound[0].shape[0] - 1, tuple(bound), tuple(most), tuple(longest), covers)
 
 
 def _checked(name, numbers, tokens, longest):
-    """The most tokens that a sequence of these offsets is taken to have: without one that is given the next power of two, so that other offsets
+    """The most tokens that a sequence of these offsets has, and is taken to have: without one that is given the next power of two, so that other offsets
     seldom compile anything."""
     lengths = [end - first for first, end in zip(numbers, numbers[1:])]
     if numbers[0] < 0 or numbers[-1] > tokens or min(lengths) < 0:
@@ -75,10 +78,10 @@ def _checked(name, numbers, tokens, longest):
     if numbers[0] == numbers[-1]:
         raise InvalidArgumentError(f"{name}: expected a sequence with at least one token, found {_shown(numbers)}")
     if longest is None:
-        return min(1 << max(max(lengths) - 1, 15).bit_length(), tokens)
+        return max(lengths), min(1 << max(max(lengths) - 1, 15).bit_length(), tokens)
     if max(lengths) > longest:
         raise InvalidArgumentError(f"max_length: expected at least the {max(lengths)} tokens of the longest sequence of {name}, found {longest}")
-    return longest
+    return max(lengths), longest
 
 
 def _shown(numbers):
@@ -105,7 +108,7 @@ def _pages(query, key, value, page_table, lengths):
     of_keys = _integers("lengths", of_keys, query, 1, "[batch]")
     if of_keys.shape[0] != query.shape[0]:
         raise InvalidArgumentError(f"lengths: expected a length for each of query's {query.shape[0]} batches, found shape {tuple(of_keys.shape)}")
-    return Placed(PAGED, query.shape[0], (*tables, of_keys))
+    return Placed(PAGED, query.shape[0], (*tables, of_keys), (query.shape[2], tables[0].shape[1] * key.shape[2]))
 
 
 def _integers(name, tensor, query, rank, meaning):
@@ -115,7 +118,7 @@ def _integers(name, tensor, query, rank, meaning):
         found = f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise InvalidArgumentError(f"{name}: expected an int32 or int64 tensor {meaning} on {query.device}, where query is; found {found}")
     if torch.compiler.is_dynamo_compiling():
-        return tensor.to(torch.int32).contiguous()
+        return checked_int32(tensor, name).contiguous()
     return operand_tensor(tensor).contiguous()
 
 
@@ -125,9 +128,21 @@ def _is_known(offsets):
 
 
 def gathered(key, value, bound):
-    """(key, value) of each sequence in memory of its own, [batch, heads, sequence, dim]; 0 from its length on. bound: that of pages."""
+    """(key, value, lengths) of each sequence in memory of its own, [batch, heads, sequence, dim]; 0 from its length on. bound: that of pages.
+
+    In device memory a sequence ends before the first block that its table names wrongly, so that it has no other sequence's keys.
+    """
     *tables, lengths = bound
-    return tuple(_gathered(pool, table, lengths) for pool, table in zip((key, value), tables))
+    pools = tuple(zip((key, value), tables))
+    for pool, table in pools:
+        if not on_host(table):
+            lengths = _ended(lengths, (table >= 0) & (table < pool.shape[0]), pool.shape[2])
+    return *(_gathered(pool, checked_pages(table, lengths, pool.shape[0], pool.shape[2]), lengths) for pool, table in pools), lengths
+
+
+def _ended(lengths, is_block, block_size):
+    """Lengths that end before the first block that is none."""
+    return torch.minimum(lengths, is_block.cumprod(dim=1, dtype=torch.int32).sum(dim=1, dtype=torch.int32) * block_size)
 
 
 def _gathered(pool, table, lengths):
