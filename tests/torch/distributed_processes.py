@@ -278,6 +278,89 @@ def alike_refusals(problem):
             raise AssertionError(f"expected a refusal, {way}, striped={striped}")
 
 
+def refused(call, kind, text):
+    """Calls it, and asserts that it is refused so."""
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"expected a refusal with {text}")
+
+
+def together():
+    """Fails where a process has left a transfer, or is elsewhere."""
+    total = torch.ones(1 << 16, device="cuda" if torch.cuda.is_available() else "cpu")
+    dist.all_reduce(total)
+    assert bool((total == dist.get_world_size()).all()), total
+
+
+def nothing_half_done(problem):
+    """After a call that all processes refuse alike, the next collective is as after none: in both directions, and where the first part alone was run."""
+    from scoremod.torch import context_parallel as module
+
+    size = dist.get_world_size()
+    shards = [x.chunk(size, dim=2)[dist.get_rank()].detach().clone().requires_grad_() for x in (problem.q, problem.k, problem.v)]
+
+    def run(**options):
+        return context_parallel_attention(*shards, mask_mod=causal, enable_gqa=True, group=dist.group.WORLD, **options)
+
+    def fail(*arguments):
+        raise scoremod.UnsupportedError("planted")
+
+    for _, way in itertools.product(range(3), ("ring", "all_gather")):
+        refused(lambda way=way: run(way=way, backends="nobody"), scoremod.InvalidArgumentError, "nobody")
+        together()
+        for name in ("attention_forward", "attention_backward"):
+            loss = run(way=way).square().sum()
+            real = getattr(torch.ops.scoremod, name)
+            setattr(torch.ops.scoremod, name, fail)
+            try:
+                refused(lambda loss=loss: loss.backward() if name == "attention_backward" else run(), scoremod.UnsupportedError, "planted")  # noqa: B023
+            finally:
+                setattr(torch.ops.scoremod, name, real)
+            together()
+        loss, real, module.compile_backward = run(way=way).square().sum(), module.compile_backward, fail
+        sent, moving = [], module._Ring.start_moving
+        module._Ring.start_moving = lambda ring, tensors: sent.append(tensors) or moving(ring, tensors)  # noqa: B023
+        try:
+            refused(loss.backward, scoremod.UnsupportedError, "planted")
+        finally:
+            module.compile_backward, module._Ring.start_moving = real, moving
+        assert not sent
+        together()
+    context_parallel(problem, "ring")
+
+
+def unlike_calls(problem):
+    """Calls that differ between processes are refused on all, with their ranks, before anything is sent; and one that a process refuses alone."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    q, k, v = (x.chunk(size, dim=2)[rank] for x in (problem.q, problem.k, problem.v))
+    last = rank == size - 1
+
+    def run(q, k, v, **options):
+        return lambda: context_parallel_attention(q, k, v, **{"enable_gqa": True, "group": dist.group.WORLD, "mask_mod": causal, **options})
+
+    shorter = [x[:, :, :-5] for x in (q, k, v)] if last else (q, k, v)
+    rounded = [x.to(torch.float16) for x in (q, k, v)] if last else (q, k, v)
+    learned = (q.clone().requires_grad_(), k, v) if last else (q, k, v)
+    sizes = f"found {str(q.dtype).removeprefix('torch.')} {list(q.shape)} on rank{'s' if size > 2 else ''} 0"
+    for way in ("ring", "all_gather"):
+        for call, text in (
+            (run(*shorter, way=way), f"query: expected the same on each process of the group, {sizes}"),
+            (run(*rounded, way=way), f"query: expected the same on each process of the group, {sizes}"),
+            (run(*learned, way=way), "gradients: expected the same on each process of the group, found False on rank"),
+            (run(q, k, v, way="ring" if last else "all_gather"), f"and 'ring' on rank {size - 1}"),
+            (run(q, k, v, way=way, scale=0.5 if last else None), f"and 0.5 on rank {size - 1}"),
+            (run(q, k, v, way=way, sink=problem.sink if last else None), "sink: expected the same on each process of the group, found None on rank"),
+            (run(q, k[:, :, :-1] if last else k, v, way=way), "as many keys as queries"),
+            (run(q, k, v, way=way, mask_mod=(lambda b, h, i, j: 1.0) if last else causal), "whether the key is kept"),
+        ):
+            refused(call, scoremod.InvalidArgumentError, text)
+            together()
+    context_parallel(problem, "ring")
+
+
 class Slopes(torch.nn.Module):
     """A layer whose parameters become DTensors."""
 
@@ -331,7 +414,7 @@ def captured_dtensors(problem):
         learned = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x, place in ((slopes, Shard(0)), (bias, Shard(1)))]
         for name, score_mod, leaves in ways(*learned):
             for _ in range(2):
-                o = flex_attention(*sharded, score_mod, mask_mod=mask_mod, sink=problem.sink, enable_gqa=True, lengths=problem.lengths)
+                o = flex_attention(*sharded, score_mod, mask_mod=mask_mod, sink=problem.sink, enable_gqa=True, lengths=distribute_tensor(problem.lengths, mesh, [Replicate()]))
                 problem.check(f"{name}: o", o.full_tensor(), expected_o)
                 d_o = distribute_tensor(problem.d_o, mesh, [placement])
                 for found, wanted in zip(torch.autograd.grad(o, leaves, d_o), of_output(problem)):
@@ -375,6 +458,8 @@ CASES = {
     "sink_rounding": sink_rounding,
     "data_parallel": data_parallel,
     "alike_refusals": alike_refusals,
+    "nothing_half_done": nothing_half_done,
+    "unlike_calls": unlike_calls,
     "captured_dtensors": captured_dtensors,
     "refusals": refusals,
     "wrong_offsets": wrong_offsets,

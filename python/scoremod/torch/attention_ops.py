@@ -91,6 +91,20 @@ def _backward_fake(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     return _backward_outputs(q, k, v, operands, wanted, call)
 
 
+def compile_forward(q, k, v, operands, wanted, backward, with_lse, call):
+    """Compiles attention_forward for tensors that look like these, and refuses what it would."""
+    q, k, v = map(taken, (q, k, v))
+    operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
+    execution.compiled_problem(q, k, v, output_of(call_of(call), q, v), operands, call, wanted, backward, backward or with_lse)
+
+
+def compile_backward(q, k, v, o, operands, wanted, call):
+    """The same of attention_backward."""
+    q, k, v, o = map(taken, (q, k, v, o))
+    operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
+    execution.compiled_problem(q, k, v, o, operands, call, wanted, True, True)
+
+
 def _save(ctx, inputs, output):
     q, k, v, operands, dropout, wanted, backward, with_lse, call = inputs
     o, lse, largest, amax = output

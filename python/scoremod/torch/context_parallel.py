@@ -6,6 +6,7 @@ ever holds more than two. "all_gather": each process gathers all keys and values
 The program sees global indices. The backward computes each part from the whole row's output and log-sum-exp, so that parts need not be kept.
 """
 
+import contextlib
 import itertools
 
 import torch
@@ -13,9 +14,10 @@ import torch.distributed as dist
 
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.torch.agreement import agree
 from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
-from scoremod.torch.attention_ops import with_lse_columns
-from scoremod.torch.call import with_given_deltas
+from scoremod.torch.attention_ops import compile_backward, compile_forward, with_lse_columns
+from scoremod.torch.call import check_places, with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
 from scoremod.torch.stripes import Step, Stripes
 
@@ -53,37 +55,65 @@ def context_parallel_attention(
     Returns this process' shard of the output, and of the log-sum-exp with return_lse. Raises what flex_attention raises, on every process alike.
     """
     group = group.get_group() if hasattr(group, "get_group") else group
-    if way not in WAYS:
-        raise InvalidArgumentError(f"way: expected {' or '.join(map(repr, WAYS))}, found {way!r}")
     if torch.compiler.is_dynamo_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         raise UnsupportedError("context_parallel_attention: expected an eager call, found one within torch.compile or torch.func; call it outside")
+    check_places(query, key, value)
+    ring, described, refusal = _Ring(group, way), {}, None
+    options = {"way": way, "striped": striped, "scale": scale, "enable_gqa": enable_gqa, "backends": backends, "deterministic": deterministic}
+    try:
+        query, key, value = in_autocast_dtype(query, key, value)
+        described = _described({"query": query, "key": key, "value": value, "sink": sink}, lengths, options)
+        call = _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options)
+        described["gradients"] = torch.is_grad_enabled() and any(x.requires_grad for x in call[3:])
+    except Exception as error:
+        if ring.size == 1:
+            raise
+        refusal = error
+    if ring.size > 1:
+        agree(group, query.device, described, refusal)
+    o, lse = _Attention.apply(*call)
+    return (o, lse) if return_lse else o
+
+
+def _described(tensors, lengths, options):
+    """What all processes must have alike, by name."""
+    described = {name: f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x) for name, x in tensors.items()}
+    return described | {"lengths": lengths is not None} | {name: repr(option) for name, option in options.items()}
+
+
+def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
+    """The arguments of _Attention of a call, whose parts are compiled: what is refused is refused before anything is sent."""
+    if options["way"] not in WAYS:
+        raise InvalidArgumentError(f"way: expected {' or '.join(map(repr, WAYS))}, found {options['way']!r}")
     if any(tensor.dim() != 4 for tensor in (query, key, value)) or query.shape[2] != key.shape[2]:
         raise InvalidArgumentError(
             f"expected as many keys as queries on each process, [batch, heads, sequence / processes, dim]; found {tuple(query.shape)} and {tuple(key.shape)}"
         )
-    query, key, value = in_autocast_dtype(query, key, value)
-    ring, length = _Ring(group, way), query.shape[2]
+    length, enable_gqa = query.shape[2], options["enable_gqa"]
+    whole = ring.size * length
     if lengths is not None:
-        mask_mod = bounded(mask_mod, lengths, query.shape[0], (ring.size * length,) * 2)
-    stripes = Stripes.of(ring.size, length, striped)
+        mask_mod = bounded(mask_mod, lengths, query.shape[0], (whole, whole))
+    stripes = Stripes.of(ring.size, length, options["striped"])
     if ring.size == 1:  # whose call is flex_attention's
-        way, stripes = ring.way, None
-    unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, (scale, backends, deterministic))
+        stripes = None
+    of_call = options["scale"], options["backends"], options["deterministic"]
+    unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, of_call)
     parts = []
     for source in ring.sources:
         offsets, functions, step = Offsets(query=ring.rank * length, key=source * length), (score_mod, mask_mod), None
         if stripes is not None:
-            step = Step(stripes, ring.rank, source if way == "ring" else None, query.device)
+            step = Step(stripes, ring.rank, source if ring.way == "ring" else None, query.device)
             offsets, functions = Offsets(), (step.at_positions(score_mod, 3), step.at_positions(mask_mod, 2))
-        like_keys, like_values = (key, value) if way == "ring" else (_like_whole(ring, each) for each in (key, value))
-        options = (scale, backends, deterministic, offsets)
-        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, options, step)
+        like_keys, like_values = (key, value) if ring.way == "ring" else (_like_whole(ring, each) for each in (key, value))
+        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, (*of_call, offsets), step)
         parts.append(part)
         unread = {number: tensor for number, tensor in unread.items() if number not in read}
+    here = [ring.room_for(each) for each in (key, value)]
+    for part in parts:
+        compile_forward(query.contiguous(), *here, part.operands, part.wanted, part.backward, True, part.text)
     operands = [operand for part in parts for operand in part.operands]
     sink = None if sink is None else checked_sink(sink, query.shape[1]).float()
-    o, lse = _Attention.apply(ring, [part._replace(operands=len(part.operands)) for part in parts], sink, query, key, value, *operands, *unread.values())
-    return (o, lse) if return_lse else o
+    return ring, [part._replace(operands=len(part.operands)) for part in parts], sink, query, key, value, *operands, *unread.values()
 
 
 def _like_whole(ring, shard):
@@ -110,6 +140,7 @@ class _Ring:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.way = way if self.size > 1 else "ring"  # one process gathers nothing
+        self._pending = []  # transfers that nobody has waited for
         # Whose keys are here at each step: all of them in one step where they are gathered, which start at index 0.
         self.sources = [(self.rank - step) % self.size for step in range(self.size)] if self.way == "ring" else [0]
 
@@ -122,16 +153,35 @@ class _Ring:
             dist.P2POp(dist.isend, sent, group=self.group, group_peer=following),
             dist.P2POp(dist.irecv, taken, group=self.group, group_peer=previous),
         ]
-        pending = dist.batch_isend_irecv(operations)
+        pending = dist.batch_isend_irecv(operations), sent  # whose memory must live until then
+        self._pending.append(pending)
 
         def wait():
-            for each in pending:
-                each.wait()
+            self._finish(pending)
             pieces = taken.split([tensor.numel() for tensor in tensors])
             return [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors)]
 
-        wait.sent = sent  # which must live until then
         return wait
+
+    def _finish(self, pending):
+        self._pending.remove(pending)
+        for transfer in pending[0]:
+            transfer.wait()
+
+    @contextlib.contextmanager
+    def finished(self):
+        """Leaves no transfer half done where something is raised: the group's next collective would meet it."""
+        try:
+            yield
+        except Exception:
+            for pending in list(self._pending):
+                self._finish(pending)
+            raise
+
+    def room_for(self, shard):
+        """A new tensor of what a part has of it, which nobody has filled."""
+        length = shard.shape[2] * (1 if self.way == "ring" else self.size)
+        return shard.new_empty((*shard.shape[:2], length, shard.shape[3]))
 
     def gathered(self, tensor):
         """All shards of the sequence."""
@@ -152,17 +202,9 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, ring, parts, sink, q, k, v, *operands):
-        q, here = q.contiguous(), [k.contiguous(), v.contiguous()]
-        if ring.way == "all_gather":
-            here = [ring.gathered(each) for each in here]
-        total, lse = None, None
-        given = list(_split(parts, operands))
-        for number, (part, tensors) in enumerate(zip(parts, given)):
-            wait = ring.start_moving(here) if number + 1 < len(parts) else None
-            o, part_lse, *_ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
-            total, lse = _joined(total, lse, o, part_lse)
-            if wait is not None:
-                here = wait()
+        q = q.contiguous()
+        with ring.finished():
+            total, lse = _joined_parts(ring, parts, q, [k.contiguous(), v.contiguous()], operands)
         if sink is not None:  # as a key whose value is 0, before the output is rounded
             total, lse = _joined(total, lse, torch.zeros((), device=q.device), sink[:, None].expand_as(lse))
         o, rest = total.to(q.dtype), None
@@ -178,41 +220,70 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, d_o, d_lse):
         sink, rest, q, k, v, o, lse, *operands = ctx.saved_tensors
         ring, parts = ctx.ring, ctx.parts
-        gradients = [None] * len(operands)
         # Even if nobody asks this process: the others may wait for what it passes on.
         d_o = torch.zeros_like(o) if d_o is None else d_o.contiguous()
-        own = [k.contiguous(), v.contiguous()]
-        if ring.way == "all_gather":
-            own = [ring.gathered(each) for each in own]
+        is_whole, given = len(parts) == 1 and sink is None, list(_split(parts, operands))
+        like_keys, *like = ring.room_for(k), *_with_lse_columns(ring.room_for(v), o, d_o, d_lse)[:2]
+        for part, tensors in zip(parts, given):
+            compile_backward(q, like_keys, *like, tensors, part.wanted, _text_of_backward(part, d_lse, is_whole))
+        with ring.finished():
+            dq, of_keys, gradients = _added_gradients(ring, parts, q, [k.contiguous(), v.contiguous()], o, lse, d_o, d_lse, given, is_whole)
         used = sum(part.operands for part in parts)
-        gradients[used:] = map(torch.zeros_like, operands[used:])  # read by other processes' parts alone
-        given, starts = list(_split(parts, operands)), [0, *itertools.accumulate(part.operands for part in parts)]
-        dq, traveling = None, None
-        # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed. The own part
-        # comes last: its gradients stay here, and those that the other processes have added up come home meanwhile.
-        following = ring.start_moving(own) if len(parts) > 1 else None
-        for number in [*range(1, len(parts)), 0]:
-            here = following() if number > 0 else own
-            following = ring.start_moving(here) if 0 < number < len(parts) - 1 else None
-            arriving = None if traveling is None else ring.start_moving(traveling)
-            part = parts[number]
-            d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, given[number], part, whole=len(parts) == 1 and sink is None)
-            dq = d_q if dq is None else _sum(dq, d_q)
-            traveling = d_here if arriving is None else list(map(_sum, arriving(), d_here))
-            for i, gradient in zip(part.wanted, d_operands):
-                gradients[starts[number] + i] = gradient
+        gradients += map(torch.zeros_like, operands[used:])  # read by other processes' parts alone
         if ring.way == "all_gather":
-            traveling = [ring.scattered_sum(each.float()) for each in traveling]
+            of_keys = [ring.scattered_sum(each.float()) for each in of_keys]
         d_sink = None if sink is None else _sink_gradient(sink, o if rest is None else _sum(o, rest), lse, d_o, d_lse)
-        return None, None, d_sink, dq.to(q.dtype), *(each.to(tensor.dtype) for each, tensor in zip(traveling, (k, v))), *gradients
+        return None, None, d_sink, dq.to(q.dtype), *(each.to(tensor.dtype) for each, tensor in zip(of_keys, (k, v))), *gradients
 
 
-def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, *, whole):
-    """(dq, dk, dv, gradients of the wanted operands) of the queries' attention to some keys, from the whole row's o and lse. whole: these are all."""
-    dim = v.shape[-1]
-    text = part.text if whole and d_lse is None else with_given_deltas(part.text)
-    if d_lse is not None:
-        v, o, d_o = with_lse_columns(v, o, d_o, d_lse, by_row_sum=False)
+def _joined_parts(ring, parts, q, here, operands):
+    """(o, lse) over the keys of all processes, before a sink. here: this process' keys and values."""
+    if ring.way == "all_gather":
+        here = [ring.gathered(each) for each in here]
+    total, lse = None, None
+    for number, (part, tensors) in enumerate(zip(parts, _split(parts, operands))):
+        wait = ring.start_moving(here) if number + 1 < len(parts) else None
+        o, part_lse, *_ = torch.ops.scoremod.attention_forward(q, *here, tensors, None, part.wanted, part.backward, True, part.text)
+        total, lse = _joined(total, lse, o, part_lse)
+        if wait is not None:
+            here = wait()
+    return total, lse
+
+
+def _added_gradients(ring, parts, q, own, o, lse, d_o, d_lse, given, is_whole):
+    """(dq, gradients of the own keys and values, gradients of all parts' operands)."""
+    if ring.way == "all_gather":
+        own = [ring.gathered(each) for each in own]
+    gradients = [[None] * part.operands for part in parts]
+    dq, traveling = None, None
+    # The gradients of a shard of keys go around with it, a step behind: what was added up so far comes while the next part is computed. The own part
+    # comes last: its gradients stay here, and those that the other processes have added up come home meanwhile.
+    following = ring.start_moving(own) if len(parts) > 1 else None
+    for number in [*range(1, len(parts)), 0]:
+        here = following() if number > 0 else own
+        following = ring.start_moving(here) if 0 < number < len(parts) - 1 else None
+        arriving = None if traveling is None else ring.start_moving(traveling)
+        d_q, *d_here, d_operands = _part_gradients(q, *here, o, lse, d_o, d_lse, given[number], parts[number], is_whole)
+        dq = d_q if dq is None else _sum(dq, d_q)
+        traveling = d_here if arriving is None else list(map(_sum, arriving(), d_here))
+        for i, gradient in zip(parts[number].wanted, d_operands):
+            gradients[number][i] = gradient
+    return dq, traveling, list(itertools.chain(*gradients))
+
+
+def _with_lse_columns(v, o, d_o, d_lse):
+    return (v, o, d_o) if d_lse is None else with_lse_columns(v, o, d_o, d_lse, by_row_sum=False)
+
+
+def _text_of_backward(part, d_lse, is_whole):
+    """The call's text. is_whole: the part's keys are all that there are."""
+    return part.text if is_whole and d_lse is None else with_given_deltas(part.text)
+
+
+def _part_gradients(q, k, v, o, lse, d_o, d_lse, operands, part, is_whole):
+    """(dq, dk, dv, gradients of the wanted operands) of the queries' attention to some keys, from the whole row's o and lse."""
+    dim, text = v.shape[-1], _text_of_backward(part, d_lse, is_whole)
+    v, o, d_o = _with_lse_columns(v, o, d_o, d_lse)
     dq, dk, dv, gradients = torch.ops.scoremod.attention_backward(q, k, v, o, lse, d_o, operands, None, part.wanted, text)
     return dq, dk, dv[..., :dim], gradients
 
