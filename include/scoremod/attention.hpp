@@ -44,7 +44,7 @@ struct CompileOptions {
   /// CUDA: the ordinal of the device that will run the calls. Absent: the calling thread's current one. The host is
   /// device 0.
   std::optional<int> device;
-  /// CPU threads; 0 means one for each core.
+  /// CPU threads; 0 means OMP_NUM_THREADS, or one for each core. The environment variable SCOREMOD_THREADS is the most.
   int threads = 0;
   /// The most scratch memory that a call may need on a device, in bytes: what needs more is not chosen. Absent: the
   /// environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.

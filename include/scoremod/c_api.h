@@ -69,7 +69,7 @@ typedef struct scoremod_compile_options {
   const char* backend; /* "cudnn", "kernels", "cpu", "reference"; NULL or "": a choice among `backends` */
   const char* const* disabled_passes; /* names of compiler passes to leave out */
   size_t disabled_pass_count;
-  int32_t threads;    /* CPU threads; 0: one for each core */
+  int32_t threads;    /* CPU threads; 0: OMP_NUM_THREADS, or one for each core; SCOREMOD_THREADS is the most */
   int32_t has_device; /* not 0: `device` takes the place of the calling thread's current CUDA device */
   int32_t device;     /* its ordinal; the host is device 0 */
   /* Where the calls' tensors will lie: "host" or "cuda"; NULL or "": in the named backend's memory, or on the host. */

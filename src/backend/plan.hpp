@@ -66,7 +66,7 @@ class BackwardPlan : public Plan {
 };
 
 struct PlanOptions {
-  int threads = 0;  ///< 0: one for each core
+  int threads = 0;  ///< as cpu_threads() takes them
 };
 
 }  // namespace scoremod::backend

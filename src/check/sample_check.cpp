@@ -4,11 +4,11 @@
 #include <functional>
 #include <future>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "backend/reference/dense_tensor.hpp"
 #include "backend/reference/fast_oracle.hpp"
+#include "base/cpu_threads.hpp"
 #include "base/fail.hpp"
 #include "check/problem_slice.hpp"
 #include "compiler/pipeline.hpp"
@@ -169,10 +169,10 @@ class SampleCheck {
     judge(output->name, slice.tensor.dtype, 1, elements, all_of(rows));
   }
 
-  /// Of the box's rows and all keys, by as many threads as there are cores.
+  /// Of the box's rows and all keys, by as many threads as a call gets.
   RowsTruth rows_truth(Box box) const {
     box.kv = {0, problem_.seq_kv};
-    const auto threads = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+    const auto threads = std::int64_t{cpu_threads(0)};
     const std::int64_t chunk = std::max(kBlock, (box.q.count + threads - 1) / threads);
     const std::int64_t heads = box.b.count * box.h.count, dim = problem_.dim_v;
     RowsTruth rows{std::vector<double>(static_cast<std::size_t>(heads * box.q.count * dim)),

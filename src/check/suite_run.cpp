@@ -9,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/cpu_threads.hpp"
 #include "base/fail.hpp"
 #include "check/plain_attention.hpp"
 
@@ -204,8 +205,7 @@ SuiteReport run_suite(const std::vector<CheckCase>& cases, const CheckSuiteOptio
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return cost(cases[a]) > cost(cases[b]); });
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
+  const int threads = cpu_threads(options.threads);
   std::vector<std::vector<SuiteResult>> results(cases.size());
   std::mutex progress_mutex;
   std::size_t done = 0;

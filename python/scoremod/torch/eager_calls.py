@@ -43,7 +43,7 @@ def is_plain(*tensors):
 
 def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):
     """The kind of a call. functions: the key of its functions; captured: the tensors that they and the call's fields read."""
-    kind = [functions, options, enable_gqa, with_lse, torch.is_grad_enabled(), settings()]
+    kind = [functions, options, enable_gqa, with_lse, torch.is_grad_enabled(), torch.get_num_threads(), settings()]
     for x in (query, key, value, *captured):
         kind += (x.shape, x.stride(), x.dtype, x.device, x.requires_grad)
     return tuple(kind)

@@ -100,13 +100,15 @@ def gradient_dtype(tensor):
 def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
     """The CompiledProblem of tensors that look like these. text: Call.text()."""
     wanted = tuple(wanted)
-    key = (text, wanted, backward, stats, settings(), q.dtype, q.device, *((x.shape, x.stride()) for x in (q, k, v, o)))
+    threads = torch.get_num_threads() if q.is_cpu else 0
+    key = (text, wanted, backward, stats, threads, settings(), q.dtype, q.device, *((x.shape, x.stride()) for x in (q, k, v, o)))
     key += tuple((x.shape, x.stride(), x.dtype) for x in operands)
     found = _kept.get(key)
     if found is None:
         call = call_of(text)
         problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats)
-        attention = Attention(problem, backends=list(call.backends), memory=MEMORY[q.device.type], device=q.device.index if q.is_cuda else None)
+        place = {"memory": MEMORY[q.device.type], "device": q.device.index if q.is_cuda else None}
+        attention = Attention(problem, backends=list(call.backends), threads=threads, **place)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         while len(_kept) >= _MAX_KEPT:

@@ -8,6 +8,7 @@
 #include "backend/cpu/sink.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
+#include "base/cpu_threads.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::cpu {
@@ -26,7 +27,7 @@ class CpuBackward final : public BackwardPlan {
         shape_(compiled.problem),
         program_(vectorize(compiled.backward->program)),
         operands_(operand_views(compiled.problem)),
-        threads_(useful_threads(shape_, thread_count(options.threads))),
+        threads_(useful_threads(shape_, cpu_threads(options.threads))),
         keys_(keys_per_backward_tile(shape_)),
         tiles_((shape_.seq_kv + static_cast<std::int64_t>(keys_) - 1) / static_cast<std::int64_t>(keys_)),
         row_terms_(compiled_, analyzer_, shape_, threads_) {

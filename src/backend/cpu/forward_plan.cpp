@@ -5,6 +5,7 @@
 #include "backend/cpu/forward_worker.hpp"
 #include "backend/cpu/tile_sizes.hpp"
 #include "backend/cpu/workers.hpp"
+#include "base/cpu_threads.hpp"
 
 namespace scoremod::backend::cpu {
 namespace {
@@ -17,7 +18,7 @@ class CpuForward final : public ForwardPlan {
         shape_(compiled.problem),
         program_(vectorize(compiled.forward.program)),
         operands_(operand_views(compiled.problem)),
-        threads_(useful_threads(shape_, thread_count(options.threads))) {
+        threads_(useful_threads(shape_, cpu_threads(options.threads))) {
     // A call refers to these: they must live as long as it does.
     const ForwardTensors no_tensors;
     const CallParameters no_parameters;

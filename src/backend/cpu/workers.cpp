@@ -11,11 +11,6 @@
 
 namespace scoremod::backend::cpu {
 
-int thread_count(int requested) {
-  if (requested > 0) return requested;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 void run_workers(int count, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(std::max(count, 1)));
   const auto guarded = [&](int worker) noexcept {

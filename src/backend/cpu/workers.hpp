@@ -7,9 +7,6 @@
 
 namespace scoremod::backend::cpu {
 
-/// The number of threads that a request means: itself, or one for each core when it is 0.
-int thread_count(int requested);
-
 /// Calls body(0) ... body(count - 1), each on a thread of its own (0 on the caller's), and waits for all. The body must
 /// do its part of the work whatever the others do: when the system has no more threads, fewer calls are made. The first
 /// exception is rethrown once all have returned.

@@ -7,12 +7,12 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 
 #include "backend/reference/oracle_task.hpp"
 #include "backend/reference/padded_matrix.hpp"
 #include "backend/reference/sink_value.hpp"
 #include "backend/reference/strip_evaluator.hpp"
+#include "base/cpu_threads.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::reference {
@@ -289,9 +289,9 @@ void run(OracleTask& task, int threads, const Progress& progress) {
   const AttentionProblem& p = task.problem;
   const double scores =
       static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) * static_cast<double>(p.seq_kv);
-  const double cores = threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
+  const double most = cpu_threads(threads);
   const double units = static_cast<double>(p.batch * p.heads_kv);
-  const auto count = static_cast<int>(std::max(1.0, std::min({cores, units, scores / kLeastScores})));
+  const auto count = static_cast<int>(std::max(1.0, std::min({most, units, scores / kLeastScores})));
   std::vector<std::future<void>> others;
   for (int i = 1; i < count; ++i)
     others.push_back(std::async(std::launch::async, [&] { Worker(task, progress).run(); }));
