@@ -52,7 +52,9 @@ typedef struct scoremod_buffer {
   size_t bytes;
 } scoremod_buffer;
 
-/* A tensor that the program reads, by the name under which the program declares it. */
+/* A tensor that the program reads, by the name under which the program declares it. Lengths, offsets and page tables in
+ * host memory are refused where they are out of range; in a device's memory offsets and lengths are clamped, and keys
+ * of a block that the pool does not have are masked. */
 typedef struct scoremod_operand {
   const char* name;
   scoremod_const_buffer buffer;

@@ -114,7 +114,8 @@ struct AttentionProblem {
   std::optional<std::int64_t> tokens_q, tokens_kv;
   /// Forward only, and with lengths of keys. Calls bind the page tables as operands 'page_table_k' and 'page_table_v',
   /// i32 [batch, blocks_per_sequence], which may be the same memory. What a table holds for blocks at or after its
-  /// sequence's length is not looked at; on the host, calls check that the rest is from 0 to blocks - 1.
+  /// sequence's length is not looked at; on the host, calls check that the rest is from 0 to blocks - 1;
+  /// in a device's memory, keys of another block are masked.
   std::optional<PagedKeys> paged;
   /// Of q, k, v and their gradients: f32, f16 or bf16. Or e4m3 or e5m2, of q, k and v: what a tensor of eight bits
   /// holds stands for numbers, which it is those times a factor that calls bind as an operand, f32 and a single

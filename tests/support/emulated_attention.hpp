@@ -29,6 +29,7 @@ CheckReport check_emulated(const checking::CheckCase& test, const ProblemInputs&
 
 /// The bits of O, LSE and the largest score of a forward in this shape, of each of some inputs; `seed` is that of the
 /// order in which blocks, warps and copies run. A call runs `times`, as a graph repeats it: with the same arguments.
+/// Operands may hold what calls on a host refuse.
 std::vector<std::uint64_t> emulated_forward_bits(const checking::CheckCase& test,
                                                  const std::vector<ProblemInputs>& inputs,
                                                  const backend::kernels::TileShape& shape, unsigned seed, int times = 1,

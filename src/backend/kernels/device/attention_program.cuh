@@ -16,7 +16,9 @@ template <bool kMasked, bool kCopied = false>
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{statements}*/ const float value = score; /*{}*/
-  return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/) ? /*{value}*/ value /*{}*/ : -infinity();
+  return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/ && key_has_block(p.call, b, any_kv))
+             ? /*{value}*/ value /*{}*/
+             : -infinity();
 }
 /*{}*/
 
@@ -105,7 +107,9 @@ template <bool kMasked, bool kCopied = false>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool keeps(const Arguments& p, int b, int h, int q, int kv) {
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
+  // First, so that its loads do not wait for the mask's.
+  const bool has_block = key_has_block(p.call, b, kv);
   /*{statements}*/ const bool keep = kv <= q; /*{}*/
-  return /*{keep}*/ keep /*{}*/;
+  return /*{keep}*/ keep /*{}*/ && has_block;
 }
 /*{}*/

@@ -31,6 +31,13 @@ SCOREMOD_FUNCTION TileState state_by_elements(const Arguments& p, int b, int h, 
   return !some ? kEmptyTile : all ? kFullTile : kPartialTile;
 }
 
+// Whether all keys have a block; by a warp.
+SCOREMOD_FUNCTION bool keys_have_blocks(const AttentionArguments& call, int b, int first_kv, int end_kv) {
+  bool all = true;
+  for (int kv = first_kv + threadIdx.x % 32; kv < end_kv; kv += 32) all = all && key_has_block(call, b, kv);
+  return ballot(!all) == 0;
+}
+
 SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const long long number = (long long)blockIdx.x * 4 + threadIdx.x / 32;
@@ -48,6 +55,7 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const bool there = first_q < queries_of(call, b) && first_kv < keys_of(call, b);
   if (there && band_state(call, query_tile, key_tile) != kEmptyTile) {
     state = mask_over(p, b, h, first_q, end_q - 1, first_kv, end_kv - 1);
+    if (kPaged && state == kFullTile && !keys_have_blocks(call, b, first_kv, end_kv)) state = kPartialTile;
     if (state == kPartialTile) state = state_by_elements(p, b, h, first_q, end_q, first_kv);
     // Keys beyond the last are masked.
     if (state == kFullTile && (kMask == kScoreMask || first_kv + kKeys > call.seq_kv)) state = kPartialTile;

@@ -51,6 +51,18 @@ SCOREMOD_FUNCTION int keys_of(const AttentionArguments& call, int b) {
   return kPaged ? clamped(call.lengths_kv[b * call.length_step], 0, call.seq_kv) : call.seq_kv;
 }
 
+// Whether a key's block is one of the pool in both page tables: nobody has checked what a call's tables hold. A key of
+// another block is masked, so that no sequence reads rows that its table does not name.
+SCOREMOD_FUNCTION bool names_block(const TensorArgument& pool, int b, int kv) {
+  const int page = pool.places[b * pool.place_batch + kv / kBlockRows * pool.place_step];
+  return page >= 0 && page < pool.count;
+}
+SCOREMOD_FUNCTION bool key_has_block(const AttentionArguments& call, int b, int kv) {
+  if (!kPaged) return true;
+  const bool of_k = names_block(call.k, b, kv), of_v = names_block(call.v, b, kv);
+  return of_k && of_v;
+}
+
 // Of a query's row in lse and max_logit.
 SCOREMOD_FUNCTION long long row_number(const AttentionArguments& call, int b, int h, int q) {
   if (kRaggedQueries) return ((long long)tokens_of(call.q, b).first + q) * call.heads_q + h;
@@ -69,7 +81,7 @@ struct RowsOf {
 
   SCOREMOD_MEMBER Of* at(int position) const {
     if (kPaged && pages != nullptr) {
-      // Nobody has checked what a call's page table holds either.
+      // A key of no block is masked; its copy reads any block.
       const int page = clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
       return data + page * block + position % kBlockRows * row;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 #include "backend/kernels/direction_kernels.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/implied_operands.hpp"
 #include "problem/strided_tensor.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
@@ -139,9 +141,24 @@ class GuardedBytes {
   std::size_t size_ = 0;
 };
 
-/// Runs both directions of a problem whose operands all hold `number` here and there, as a call's on a device may:
-/// nobody reads those before the kernels do.
-void run_with(const AttentionProblem& problem, std::int32_t number, bool at_end, const Fault& fault = {}) {
+/// What an operand has at an entry.
+using Number = std::function<std::int32_t(const std::string& operand, std::size_t entry)>;
+
+/// The number, and at every second entry another one of the other sign.
+Number here_and_there(std::int32_t number) {
+  return [=](const std::string&, std::size_t entry) { return entry % 2 == 0 ? -number / 3 : number; };
+}
+
+/// Whole sequences, every second block of which is one that the pool has.
+Number half_of_the_blocks(const AttentionProblem& problem, std::int32_t number) {
+  return [=, keys = static_cast<std::int32_t>(problem.seq_kv)](const std::string& operand, std::size_t entry) {
+    return operand == problem::kLengthsOfKeys ? keys : entry % 2 == 0 ? 0 : number;
+  };
+}
+
+/// Runs both directions of a problem whose operands all hold such numbers, as a call's on a device may: nobody reads
+/// those before the kernels do.
+void run_with(const AttentionProblem& problem, const Number& number, bool at_end, const Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   const AttentionProblem& p = compiled.problem;
   using problem::TensorRole;
@@ -154,8 +171,8 @@ void run_with(const AttentionProblem& problem, std::int32_t number, bool at_end,
   std::vector<std::vector<std::int32_t>> numbers;
   std::vector<const void*> operands;
   for (std::uint32_t i = 0; i < p.program.operands().size(); ++i) {
-    numbers.emplace_back(problem::bytes_of(problem::spec_of(p, i)) / sizeof(std::int32_t), number);
-    for (std::size_t n = 0; n < numbers.back().size(); n += 2) numbers.back()[n] = -number / 3;
+    numbers.emplace_back(problem::bytes_of(problem::spec_of(p, i)) / sizeof(std::int32_t));
+    for (std::size_t n = 0; n < numbers.back().size(); ++n) numbers.back()[n] = number(p.program.operands()[i].name, n);
   }
   for (const auto& each : numbers) operands.push_back(each.data());
   const auto run = [&](const test::EmulatedKernels& kernels, const auto& tensors) {
@@ -184,15 +201,19 @@ TEST(AttentionKernelBounds, StayInsideTheirTensorsWhateverACallBinds) {
     SCOPED_TRACE(name);
     const AttentionProblem problem = case_of(name).problem;
     for (const std::int32_t number : {1'000'000, -2'000'000'000}) {
-      for (const bool at_end : {false, true}) run_with(problem, number, at_end);
+      for (const bool at_end : {false, true}) {
+        run_with(problem, here_and_there(number), at_end);
+        if (problem.paged) run_with(problem, half_of_the_blocks(problem, number), at_end);
+      }
     }
   }
 }
 
 TEST(AttentionKernelBoundsDeathTest, ABoundThatIsMissingIsSeen) {
   const Fault none{"return x < least ? least : x > most ? most : x;", "return x;"};
-  for (const char* const name : {"ragged", "paged"})
-    EXPECT_DEATH(run_with(case_of(name).problem, -2'000'000'000, true, none), "") << name;
+  EXPECT_DEATH(run_with(case_of("ragged").problem, here_and_there(-2'000'000'000), true, none), "");
+  const AttentionProblem paged = case_of("paged").problem;
+  EXPECT_DEATH(run_with(paged, half_of_the_blocks(paged, -2'000'000'000), true, none), "");
 }
 
 /// Where nothing that a call binds decides the mask, its tiles' states are found once.

@@ -1,0 +1,111 @@
+// Page tables in device memory, which nobody checks before the kernels: keys of a block that the pool does not have are
+// masked.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
+#include "base/concat.hpp"
+#include "problem/implied_operands.hpp"
+#include "support/attention_kernels_cases.hpp"
+#include "support/emulated_attention.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using Fault = test::EmulatedLaunches::Fault;
+
+/// A case with pages, in the portable kernels or, with a number of rows, in those of few queries.
+struct PagedCase {
+  const char* name;
+  const char* value;
+  const char* keep;
+  int rows = 0;
+};
+
+checking::CheckCase case_of(const PagedCase& paged) {
+  std::vector<checking::CheckCase> cases =
+      paged.rows == 0 ? test::attention_kernels_cases(true) : test::few_query_cases(true);
+  checking::CheckCase test = std::move(cases.at(
+      static_cast<std::size_t>(std::ranges::find(cases, paged.name, &checking::CheckCase::name) - cases.begin())));
+  test.problem.program = Program::parse(concat("value = ", paged.value, "\nkeep = ", paged.keep));
+  return test;
+}
+
+TileShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
+  if (paged.rows == 0) return tile_shape(problem, Direction::kForward);
+  DeviceProperties device;
+  device.compute_capability = 80;
+  device.multiprocessors = 6;
+  device.shared_memory_per_block = 232448;
+  for (const TileShape& shape : few_query_shapes(problem, device))
+    if (shape.queries == paged.rows) return shape;
+  ADD_FAILURE() << "no shape of " << paged.rows << " rows";
+  return {};
+}
+
+/// The same problem, whose program asks of each key whether both tables name a block of the pool for it.
+checking::CheckCase asking(const PagedCase& paged, checking::CheckCase test) {
+  const auto& pages = *test.problem.paged;
+  std::string program, keep = paged.keep;
+  for (const char* const table : {problem::kPagesOfKeys, problem::kPagesOfValues}) {
+    const std::string page = concat(table, "[b, kv_idx // ", pages.block_size, "]");
+    program += concat("table ", table, ": i32 rank 2\n");
+    keep += concat(" & ", page, " >= 0 & ", page, " < ", pages.blocks);
+  }
+  test.problem.program = Program::parse(concat(program, "value = ", paged.value, "\nkeep = ", keep));
+  return test;
+}
+
+std::int32_t& entry(ProblemInputs& inputs, const std::string& operand, std::int64_t at) {
+  const auto found = std::ranges::find(inputs.operands, operand, &OwnedOperand::name);
+  return reinterpret_cast<std::int32_t*>(found->bytes.data())[at];
+}
+
+/// Whole sequences; with blocks that the pool does not have: one of the first sequence's keys and another one of its
+/// values, the last of the second's keys, and the first of the last one's values.
+ProblemInputs inputs_of(const AttentionProblem& problem, bool is_wrong) {
+  ProblemInputs inputs = random_inputs(problem);
+  const auto& [block_size, blocks, per_sequence] = *problem.paged;
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    entry(inputs, problem::kLengthsOfKeys, b) = static_cast<std::int32_t>(problem.seq_kv);
+  if (!is_wrong) return inputs;
+  const std::int64_t last = (problem.seq_kv - 1) / block_size;
+  entry(inputs, problem::kPagesOfKeys, 1) = -1;
+  entry(inputs, problem::kPagesOfValues, 2) = static_cast<std::int32_t>(blocks);
+  entry(inputs, problem::kPagesOfKeys, per_sequence + last) = 1 << 30;
+  entry(inputs, problem::kPagesOfValues, (problem.batch - 1) * per_sequence) = -(1 << 30);
+  return inputs;
+}
+
+class PageTables : public ::testing::TestWithParam<PagedCase> {};
+
+TEST_P(PageTables, ThatNameNoBlockMaskItsKeys) {
+  const checking::CheckCase test = case_of(GetParam()), asked = asking(GetParam(), test);
+  const TileShape shape = shape_of(GetParam(), test.problem);
+  const auto bits = [&](const checking::CheckCase& of, bool is_wrong, const Fault& fault = {}) {
+    return test::emulated_forward_bits(of, {inputs_of(test.problem, is_wrong)}, shape, 1, 1, fault);
+  };
+  const auto expected = bits(asked, true);
+  EXPECT_EQ(bits(test, true), expected);
+  EXPECT_EQ(bits(test, false), bits(asked, false)) << "a table that is right masks nothing";
+  EXPECT_NE(bits(test, false), expected);
+  const Fault unasked{"return page >= 0 && page < pool.count;", "return true;"};
+  EXPECT_NE(bits(test, true, unasked), expected) << "the comparison would see it";
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, PageTables,
+                         ::testing::Values(PagedCase{"paged", "score", "kv_idx <= q_idx + 60"},
+                                           PagedCase{"paged by heads", "score * 0.5", "kv_idx >= 0"},
+                                           PagedCase{"paged f32", "score", "kv_idx <= q_idx + 60"},
+                                           PagedCase{"few queries of pages", "score * 0.5", "kv_idx >= 0", 16},
+                                           PagedCase{"few queries of pages by heads", "score", "kv_idx >= 0", 32},
+                                           PagedCase{"few queries of large pages", "score", "score < 5.0", 16}));
+
+}  // namespace
+}  // namespace scoremod::backend::kernels
