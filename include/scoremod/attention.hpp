@@ -93,6 +93,7 @@ SCOREMOD_API std::vector<Support> support(const AttentionProblem& problem, const
                                           SupportLevel level = SupportLevel::kVerified);
 
 /// A compiled problem. Calls may run at the same time from several threads, each with its own workspace and outputs.
+/// One that was moved from can be destroyed and assigned to; its other functions throw Error(kInvalidArgument).
 class SCOREMOD_API Attention {
  public:
   /// Validates, compiles and plans. Throws Error: kInvalidArgument, or kUnsupported with every backend's reasons when
@@ -136,6 +137,7 @@ class SCOREMOD_API Attention {
  private:
   struct State;
   explicit Attention(std::unique_ptr<State> state);
+  const State& state() const;
   std::unique_ptr<State> state_;
 };
 

@@ -24,6 +24,7 @@ class SCOREMOD_API CallTimer {
 
  private:
   struct State;
+  State& state();
   std::unique_ptr<State> state_;
 };
 

@@ -25,7 +25,7 @@ class SCOREMOD_API Staging {
   Buffer workspace(std::size_t bytes);
   /// CUDA: the cudaStream_t of the calls, one of the library's own for the thread that made the staging. The host's is
   /// null.
-  void* stream() const;
+  void* stream();
   /// Waits for the calls made so far.
   void wait();
   /// Waits, and copies every output back into the caller's buffers.
@@ -33,6 +33,7 @@ class SCOREMOD_API Staging {
 
  private:
   struct State;
+  State& state();
   std::unique_ptr<State> state_;
 };
 

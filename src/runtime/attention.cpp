@@ -9,6 +9,7 @@
 #include "backend/backend.hpp"
 #include "base/environment.hpp"
 #include "base/fail.hpp"
+#include "base/moved_from.hpp"
 #include "base/timeline.hpp"
 #include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
@@ -193,46 +194,50 @@ Attention::Attention(Attention&&) noexcept = default;
 Attention& Attention::operator=(Attention&&) noexcept = default;
 Attention::~Attention() = default;
 
-const AttentionProblem& Attention::problem() const { return state_->problem; }
-const std::string& Attention::backend() const { return state_->running().backend; }
-const std::string& Attention::backward_backend() const { return state_->running().backward_backend; }
-const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state_->running().backward_reasons; }
-int Attention::device() const { return state_->device; }
-MemoryKind Attention::memory() const { return state_->memory->kind(); }
-std::size_t Attention::alignment() const { return state_->memory->alignment(); }
-std::size_t Attention::forward_workspace_bytes() const { return state_->running().forward->workspace_bytes(); }
+const Attention::State& Attention::state() const { return held_by(state_, "Attention"); }
+
+const AttentionProblem& Attention::problem() const { return state().problem; }
+const std::string& Attention::backend() const { return state().running().backend; }
+const std::string& Attention::backward_backend() const { return state().running().backward_backend; }
+const std::vector<UnsupportedReason>& Attention::backward_reasons() const { return state().running().backward_reasons; }
+int Attention::device() const { return state().device; }
+MemoryKind Attention::memory() const { return state().memory->kind(); }
+std::size_t Attention::alignment() const { return state().memory->alignment(); }
+std::size_t Attention::forward_workspace_bytes() const { return state().running().forward->workspace_bytes(); }
 
 std::size_t Attention::backward_workspace_bytes() const {
-  const auto& backward = state_->running().backward;
+  const auto& backward = state().running().backward;
   return backward == nullptr ? 0 : backward->workspace_bytes();
 }
 
 void Attention::forward(const ForwardArgs& args, Buffer workspace) const {
   with_memory("forward", [&] {
-    const backend::DeviceScope current(*state_->memory, state_->device);
-    const auto& plan = state_->plan_for(&runtime::RunningPlans::forward, workspace);
+    const State& own = state();
+    const backend::DeviceScope current(*own.memory, own.device);
+    const auto& plan = own.plan_for(&runtime::RunningPlans::forward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
-    const runtime::ForwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
-    const runtime::Workspace scratch(*state_->memory, workspace, bytes, args.options.stream);
+    const runtime::ForwardCall call = runtime::check_call(own.problem, args, workspace, bytes, *own.memory);
+    const runtime::Workspace scratch(*own.memory, workspace, bytes, args.options.stream);
     plan->execute(call.tensors, call.parameters, scratch.span());
-    if (state_->memory->is_capturing(args.options.stream)) keep_for_replays(plan);
+    if (own.memory->is_capturing(args.options.stream)) keep_for_replays(plan);
   });
 }
 
 void Attention::backward(const BackwardArgs& args, Buffer workspace) const {
-  const runtime::RunningPlans& served = state_->served;
+  const State& own = state();
+  const runtime::RunningPlans& served = own.served;
   if (served.backward == nullptr && !served.backward_reasons.empty()) fail_no_backward(served.backward_reasons);
   if (served.backward == nullptr) {
     fail_argument("this problem was compiled for the forward only: set its field backward before it is compiled");
   }
   with_memory("backward", [&] {
-    const backend::DeviceScope current(*state_->memory, state_->device);
-    const auto& plan = state_->plan_for(&runtime::RunningPlans::backward, workspace);
+    const backend::DeviceScope current(*own.memory, own.device);
+    const auto& plan = own.plan_for(&runtime::RunningPlans::backward, workspace);
     const std::size_t bytes = plan->workspace_bytes();
-    const runtime::BackwardCall call = runtime::check_call(state_->problem, args, workspace, bytes, *state_->memory);
-    const runtime::Workspace scratch(*state_->memory, workspace, bytes, args.options.stream);
+    const runtime::BackwardCall call = runtime::check_call(own.problem, args, workspace, bytes, *own.memory);
+    const runtime::Workspace scratch(*own.memory, workspace, bytes, args.options.stream);
     plan->execute(call.tensors, call.parameters, scratch.span());
-    if (state_->memory->is_capturing(args.options.stream)) keep_for_replays(plan);
+    if (own.memory->is_capturing(args.options.stream)) keep_for_replays(plan);
   });
 }
 

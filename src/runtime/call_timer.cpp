@@ -1,6 +1,7 @@
 #include "scoremod/call_timer.hpp"
 
 #include "backend/backend.hpp"
+#include "base/moved_from.hpp"
 
 namespace scoremod {
 
@@ -20,14 +21,16 @@ CallTimer::CallTimer(CallTimer&&) noexcept = default;
 CallTimer& CallTimer::operator=(CallTimer&&) noexcept = default;
 CallTimer::~CallTimer() = default;
 
+CallTimer::State& CallTimer::state() { return held_by(state_, "CallTimer"); }
+
 void CallTimer::start() {
-  const backend::DeviceScope current(state_->space, state_->device);
-  state_->stopwatch->start();
+  const backend::DeviceScope current(state().space, state().device);
+  state().stopwatch->start();
 }
 
 double CallTimer::stop() {
-  const backend::DeviceScope current(state_->space, state_->device);
-  return state_->stopwatch->stop();
+  const backend::DeviceScope current(state().space, state().device);
+  return state().stopwatch->stop();
 }
 
 }  // namespace scoremod

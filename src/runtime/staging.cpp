@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "base/moved_from.hpp"
 
 namespace scoremod {
 
@@ -52,55 +53,57 @@ Staging::Staging(Staging&&) noexcept = default;
 Staging& Staging::operator=(Staging&&) noexcept = default;
 Staging::~Staging() = default;
 
+Staging::State& Staging::state() { return held_by(state_, "Staging"); }
+
 ForwardArgs Staging::stage(const ForwardArgs& host) {
-  const backend::DeviceScope current(state_->space, state_->device);
-  ForwardArgs staged{state_->in(host.q),      state_->in(host.k),    state_->in(host.v), state_->in(host.operands),
-                     state_->out(host.o),     state_->out(host.lse), host.options,       state_->out(host.max_logit),
-                     state_->out(host.amax_o)};
-  staged.options.stream = state_->stream;
+  const backend::DeviceScope current(state().space, state().device);
+  ForwardArgs staged{state().in(host.q),      state().in(host.k),    state().in(host.v), state().in(host.operands),
+                     state().out(host.o),     state().out(host.lse), host.options,       state().out(host.max_logit),
+                     state().out(host.amax_o)};
+  staged.options.stream = state().stream;
   return staged;
 }
 
 BackwardArgs Staging::stage(const BackwardArgs& host) {
-  const backend::DeviceScope current(state_->space, state_->device);
-  BackwardArgs staged{state_->in(host.q),
-                      state_->in(host.k),
-                      state_->in(host.v),
-                      state_->in(host.o),
-                      state_->in(host.lse),
-                      state_->in(host.d_o),
-                      state_->in(host.operands),
-                      state_->out(host.dq),
-                      state_->out(host.dk),
-                      state_->out(host.dv),
+  const backend::DeviceScope current(state().space, state().device);
+  BackwardArgs staged{state().in(host.q),
+                      state().in(host.k),
+                      state().in(host.v),
+                      state().in(host.o),
+                      state().in(host.lse),
+                      state().in(host.d_o),
+                      state().in(host.operands),
+                      state().out(host.dq),
+                      state().out(host.dk),
+                      state().out(host.dv),
                       {},
                       host.options};
   for (const OperandGradient& gradient : host.d_operands) {
-    staged.d_operands.push_back({gradient.name, state_->out(gradient.buffer)});
+    staged.d_operands.push_back({gradient.name, state().out(gradient.buffer)});
   }
-  staged.options.stream = state_->stream;
+  staged.options.stream = state().stream;
   return staged;
 }
 
 Buffer Staging::workspace(std::size_t bytes) {
   if (bytes == 0) return {};
-  const backend::DeviceScope current(state_->space, state_->device);
-  state_->workspaces.emplace_back(state_->space, bytes);
-  return {state_->workspaces.back().data(), bytes};
+  const backend::DeviceScope current(state().space, state().device);
+  state().workspaces.emplace_back(state().space, bytes);
+  return {state().workspaces.back().data(), bytes};
 }
 
-void* Staging::stream() const { return state_->stream; }
+void* Staging::stream() { return state().stream; }
 
 void Staging::wait() {
-  const backend::DeviceScope current(state_->space, state_->device);
-  state_->space.wait(state_->stream);
+  const backend::DeviceScope current(state().space, state().device);
+  state().space.wait(state().stream);
 }
 
 void Staging::fetch() {
   wait();
-  if (state_->on_host()) return;
-  const backend::DeviceScope current(state_->space, state_->device);
-  for (const auto& [host, bytes] : state_->outputs) state_->space.copy_out(host, state_->copies.at(host).data(), bytes);
+  if (state().on_host()) return;
+  const backend::DeviceScope current(state().space, state().device);
+  for (const auto& [host, bytes] : state().outputs) state().space.copy_out(host, state().copies.at(host).data(), bytes);
 }
 
 }  // namespace scoremod

@@ -33,7 +33,7 @@ class AttentionRun {
   void run(std::size_t set);
   void wait() { sets_.front().staging.wait(); }
   /// A device's stream for everything that is measured.
-  void* stream() const { return sets_.front().staging.stream(); }
+  void* stream() { return sets_.front().staging.stream(); }
 
   /// What every call reads, in host memory.
   InputBuffers inputs() const;

@@ -5,12 +5,15 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "scoremod/call_timer.hpp"
 #include "scoremod/check.hpp"
 #include "scoremod/inputs.hpp"
+#include "scoremod/staging.hpp"
 
 #include "problem/tensor_view.hpp"
 #include "support/refusal.hpp"
@@ -273,6 +276,46 @@ TEST(Attention, ScaleOfTheCallOverridesTheProblems) {
   Attention::compile(problem, on_reference()).forward(call.forward);
   EXPECT_EQ(call.o, with_override);
 }
+
+// NOLINTBEGIN(bugprone-use-after-move): what is tested
+TEST(Attention, OneThatWasMovedFromRefusesEveryCall) {
+  const AttentionProblem problem = test_problem();
+  Attention first = Attention::compile(problem, on_reference());
+  const Attention second = std::move(first);
+  Call call(problem);
+  const std::vector<std::function<void()>> calls = {[&] { first.forward(call.forward); },
+                                                    [&] { first.backward(call.backward); },
+                                                    [&] { first.problem(); },
+                                                    [&] { first.backend(); },
+                                                    [&] { first.backward_backend(); },
+                                                    [&] { first.backward_reasons(); },
+                                                    [&] { first.memory(); },
+                                                    [&] { first.device(); },
+                                                    [&] { first.alignment(); },
+                                                    [&] { first.forward_workspace_bytes(); },
+                                                    [&] { first.backward_workspace_bytes(); },
+                                                    [&] { Staging{first}; },
+                                                    [&] { CallTimer{first}; }};
+  for (const auto& each : calls)
+    expect_refusal("Attention: expected one that holds something, found one that was moved", each);
+  second.forward(call.forward);
+  first = Attention::compile(problem, on_reference());
+  first.forward(call.forward);
+}
+
+TEST(Attention, StagingsAndTimersThatWereMovedFromRefuseEveryCall) {
+  const Attention attention = Attention::compile(test_problem(), on_reference());
+  Staging staging(attention);
+  CallTimer timer(attention);
+  const Staging other_staging = std::move(staging);
+  const CallTimer other_timer = std::move(timer);
+  expect_refusal("Staging: expected one that holds something", [&] { staging.stage(ForwardArgs{}); });
+  expect_refusal("Staging: expected one that holds something", [&] { staging.workspace(1); });
+  expect_refusal("Staging: expected one that holds something", [&] { staging.fetch(); });
+  expect_refusal("CallTimer: expected one that holds something", [&] { timer.start(); });
+  expect_refusal("CallTimer: expected one that holds something", [&] { timer.stop(); });
+}
+// NOLINTEND(bugprone-use-after-move)
 
 }  // namespace
 }  // namespace scoremod
