@@ -7,6 +7,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.program import AXES
+from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.values import values_in
 
 # The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
@@ -49,8 +50,7 @@ def operand_tensor(tensor):
 
 
 # id of a tensor -> (a weak reference to it, its version) when its integers were looked at last: PyTorch counts what is written into a tensor.
-_MAX_CHECKED = 1024
-_checked = {}
+_checked = BoundedCache(1024)
 
 
 def _check_int32(tensor):
@@ -62,8 +62,6 @@ def _check_int32(tensor):
     if state is not None and state == before and reference() is tensor:
         return
     _check_numbers(tensor)
-    while len(_checked) >= _MAX_CHECKED:
-        _checked.pop(next(iter(_checked)), None)
     _checked[id(tensor)] = weakref.ref(tensor), state
 
 

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 from scoremod.environment import settings
 from scoremod.torch.attention_ops import amax_of, differentiate, gradient_of, output_of, rows_of
+from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
@@ -19,8 +20,7 @@ from scoremod.torch.kept_traces import rebased
 from scoremod.torch.strides import all_taken, empty_like, empty_output, lying_as, output_strides, taken_operand
 from scoremod.torch.trace_modes import PRE_DISPATCH
 
-_MAX_KEPT = 1024
-_kept = {}
+_kept = BoundedCache(1024)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _peek = torch._C._functorch.peek_interpreter_stack
@@ -55,8 +55,6 @@ def known(kind):
 
 
 def keep(kind, call):
-    while len(_kept) >= _MAX_KEPT:
-        _kept.pop(next(iter(_kept)), None)
     _kept[kind] = call
 
 

@@ -5,6 +5,7 @@ import torch
 from scoremod.attention import Attention
 from scoremod.environment import settings
 from scoremod.problem import OperandTensor, problem_json
+from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.prepared_calls import Direction
@@ -12,8 +13,7 @@ from scoremod.torch.prepared_calls import Direction
 _STRIDE_NAMES = ("batch", "head", "sequence", "dim")
 _BYTES_OF_FLOAT = 4
 # What was compiled for calls that look alike. The library keeps what is compiled, too, by the problem; this saves writing the problem.
-_MAX_KEPT = 1024
-_kept = {}
+_kept = BoundedCache(1024)
 
 
 def forward(q, k, v, operands, o, lse, max_scores, amax_o, dropout, call, wanted, backward):
@@ -111,8 +111,6 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
         attention = Attention(problem, backends=list(call.backends), threads=threads, **place)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
-        while len(_kept) >= _MAX_KEPT:
-            _kept.pop(next(iter(_kept)), None)
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)
     return found
 

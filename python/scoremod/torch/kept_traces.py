@@ -12,12 +12,12 @@ import types
 import torch
 
 from scoremod.torch.attributes import ABSENT, NotKnown, chains, look_up
+from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.captures import Computed, Read
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.trace import Tracer
 
-_MAX_KEPT = 512
-_kept = {}
+_kept = BoundedCache(512)
 
 _PLAIN = {int, bool, str, bytes, type(None), torch.dtype, torch.device, type(Ellipsis)}
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -66,8 +66,6 @@ def kept_trace(functions, key, tensors, extents, device, whole=None):
     is_kept = key is not None and not tracer.read_numbers and None not in numbers
     if not is_kept:
         return KeptTrace(program, list(zip(numbers, sources))), sources, False
-    while len(_kept) >= _MAX_KEPT:
-        _kept.pop(next(iter(_kept)), None)
     found = _kept[key] = KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(numbers, sources)])
     return found, sources, True
 

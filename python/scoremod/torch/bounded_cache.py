@@ -1,0 +1,28 @@
+"""A cache of the newest entries, which threads share."""
+
+import threading
+from collections import deque
+
+
+class BoundedCache(dict):
+    """A dict of at most `limit` entries: a new one takes the place of the oldest. Several threads may read it and add to it at once."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self._limit, self._order = limit, deque()
+        # What is dropped may run code of its own as it goes, which may add an entry.
+        self._lock = threading.RLock()
+
+    def __setitem__(self, key, value):
+        dropped = []  # freed after the lock
+        with self._lock:
+            if key not in self:
+                while len(self._order) >= self._limit:
+                    dropped.append(self.pop(self._order.popleft(), None))
+                self._order.append(key)
+            super().__setitem__(key, value)
+
+    def clear(self):
+        with self._lock:
+            super().clear()
+            self._order.clear()
