@@ -18,6 +18,8 @@ from scoremod.torch import execution
 from scoremod.torch.call import FLOAT8, call_of, with_given_deltas
 from scoremod.torch.execution import gradient_dtype
 from scoremod.torch.fold_batch import fold_backward, fold_forward
+from scoremod.torch.looks import dense, look_of
+from scoremod.torch.saved_tensors import as_saved, save
 from scoremod.torch.strides import all_taken, empty_like, empty_output, lying_as, taken, taken_operand
 
 _library = torch.library.Library("scoremod", "DEF")
@@ -61,9 +63,16 @@ def gradient_of(call, tensor):
     return gradient.zero_() if call.is_ragged else gradient
 
 
+def _taken_operands(operands, wanted, call):
+    """The operands as a call takes them; those of Call.bound() are dense."""
+    count = len(call_of(call).program.operands)
+    of_program = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands[:count])]
+    return [*of_program, *(operand.contiguous() for operand in operands[count:])]
+
+
 def _forward(q, k, v, operands, dropout, wanted, backward, with_lse, call):
     o, lse, largest, amax = _forward_outputs(q, k, v, backward, with_lse, call)
-    operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
+    operands = _taken_operands(operands, wanted, call)
     filled = (each if asked else None for each, asked in ((lse, backward or with_lse), (largest, call_of(call).max_scores), (amax, call_of(call).amax_o)))
     execution.forward(*all_taken(q, k, v, backward), operands, o, *filled, dropout, call, wanted, backward)
     return o, lse, largest, amax
@@ -74,16 +83,15 @@ def _forward_fake(q, k, v, operands, dropout, wanted, backward, with_lse, call):
 
 
 def _backward_outputs(q, k, v, operands, wanted, call):
-    return *(gradient_of(call_of(call), taken(x)) for x in (q, k, v)), [empty_like(taken_operand(operands[i], True)) for i in wanted]
+    return *(gradient_of(call_of(call), taken(x)) for x in (q, k, v)), [empty_like(_taken_operands(operands, wanted, call)[i]) for i in wanted]
 
 
 def _backward(q, k, v, o, lse, d_o, operands, dropout, wanted, call):
     dq, dk, dv, d_operands = _backward_outputs(q, k, v, operands, wanted, call)
-    operands = [taken_operand(operand, i in wanted) for i, operand in enumerate(operands)]
+    operands = _taken_operands(operands, wanted, call)
     o = taken(o)
-    execution.backward(
-        taken(q), taken(k), taken(v), o, lse.contiguous(), lying_as(d_o, o), operands, dropout, dq, dk, dv, d_operands, call, wanted
-    )
+    lse, d_o = lying_as(lse, dense(q.shape[:-1], torch.float32, q.device)), lying_as(d_o, look_of(o))
+    execution.backward(taken(q), taken(k), taken(v), o, lse, d_o, operands, dropout, dq, dk, dv, d_operands, call, wanted)
     return dq, dk, dv, d_operands
 
 
@@ -108,7 +116,7 @@ def compile_backward(q, k, v, o, operands, wanted, call):
 def _save(ctx, inputs, output):
     q, k, v, operands, dropout, wanted, backward, with_lse, call = inputs
     o, lse, largest, amax = output
-    ctx.save_for_backward(q, k, v, o, lse, dropout, *operands)
+    save(ctx, q, k, v, o, lse, dropout, *operands)
     ctx.mark_non_differentiable(largest, amax)
     ctx.wanted, ctx.call, ctx.with_lse, ctx.count, ctx.runs = list(wanted), call, with_lse, len(operands), backward
     ctx.set_materialize_grads(False)
@@ -124,9 +132,8 @@ def with_lse_columns(v, o, d_o, d_lse, *, by_row_sum):
     return lse_gradient.with_lse_columns(torch, v, o, d_o, d_lse[..., None], rounded, by_row_sum=by_row_sum)
 
 
-def differentiate(ctx, d_o, d_lse, *d_others):
-    """The gradients of attention_forward's arguments. ctx: has what _save keeps."""
-    q, k, v, o, lse, dropout, *operands = ctx.saved_tensors
+def differentiate(ctx, saved, d_o, d_lse):
+    """The gradients of attention_forward's arguments. ctx: has what _save keeps. saved: ctx.saved_tensors, which hooks may let nobody read twice."""
     # An empty list, whatever it would hold, is taken for one of tensors.
     nothing = [None] * ctx.count, None, None if ctx.wanted else [], None, None, None
     if d_o is None and d_lse is None:
@@ -137,6 +144,7 @@ def differentiate(ctx, d_o, d_lse, *d_others):
             "torch.autograd.functional.jacobian with vectorize=True); use torch.func.jacrev, or torch.func.vmap of torch.func.vjp, which run as one call"
         )
     refuse_tangents(d_o, d_lse)
+    q, k, v, o, lse, dropout, *operands = as_saved(ctx, saved)
     if not ctx.runs:
         raise UnsupportedError(
             "scoremod::attention_forward: expected backward=True of a call that is differentiated, found one of a graph that was made where gradients were off, "
@@ -155,6 +163,10 @@ def differentiate(ctx, d_o, d_lse, *d_others):
     if q.dtype in FLOAT8:  # parts.taken_part refuses to be asked for these
         dq = dk = dv = None
     return dq, dk, dv, [by_number.get(i) for i in range(ctx.count)], *nothing[1:]
+
+
+def _differentiate_operator(ctx, d_o, d_lse, *d_others):
+    return differentiate(ctx, ctx.saved_tensors, d_o, d_lse)
 
 
 def _refuse_second(ctx, *gradients):
@@ -223,7 +235,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_o, d_lse, *d_others):
-        dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
+        dq, dk, dv, gradients, *_ = differentiate(ctx, ctx.saved_tensors, d_o, d_lse)
         return dq, dk, dv, None, None, None, None, *gradients
 
     @staticmethod
@@ -252,7 +264,7 @@ for _name, _run, _fake in (("attention_forward", _forward, _forward_fake), ("att
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _run, _key)
     torch.library.register_fake(f"scoremod::{_name}", _fake, lib=_library)
-torch.library.register_autograd(_FORWARD, differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd(_FORWARD, _differentiate_operator, setup_context=_save, lib=_library)
 torch.library.register_autograd(_BACKWARD, _refuse_second, lib=_library)
 torch.library.register_vmap(_FORWARD, _fold_forward, lib=_library)
 torch.library.register_vmap(_BACKWARD, _fold_backward, lib=_library)

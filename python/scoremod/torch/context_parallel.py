@@ -19,9 +19,11 @@ from scoremod.torch.api import in_autocast_dtype, learned_by_call, part_of_call
 from scoremod.torch.attention_ops import compile_backward, compile_forward, with_lse_columns
 from scoremod.torch.call import check_places, with_given_deltas
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink
+from scoremod.torch.saved_tensors import as_saved, save
 from scoremod.torch.stripes import Step, Stripes
 
 WAYS = ("ring", "all_gather")
+_SAVED = ("sink", "output's rest", "query", "key", "value", "output", "log-sum-exp")
 
 
 def context_parallel_attention(
@@ -210,7 +212,7 @@ class _Attention(torch.autograd.Function):
         o, rest = total.to(q.dtype), None
         if ctx.needs_input_grad[2] and o.dtype != total.dtype:
             rest = (total - o).to(o.dtype)  # what rounding took: a sink's gradient is the small sum of large numbers
-        ctx.save_for_backward(sink, rest, q, k, v, o, lse, *operands)
+        save(ctx, sink, rest, q, k, v, o, lse, *operands)
         ctx.ring, ctx.parts = ring, parts
         ctx.set_materialize_grads(False)
         return o, lse
@@ -218,7 +220,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_o, d_lse):
-        sink, rest, q, k, v, o, lse, *operands = ctx.saved_tensors
+        sink, rest, q, k, v, o, lse, *operands = as_saved(ctx, ctx.saved_tensors, _SAVED)
         ring, parts = ctx.ring, ctx.parts
         # Even if nobody asks this process: the others may wait for what it passes on.
         d_o = torch.zeros_like(o) if d_o is None else d_o.contiguous()

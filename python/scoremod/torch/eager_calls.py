@@ -11,23 +11,23 @@ import torch
 from torch.autograd import forward_ad
 
 from scoremod.environment import settings
-from scoremod.torch.attention_ops import amax_of, differentiate, gradient_of, output_of, rows_of
+from scoremod.torch.attention_ops import amax_of, differentiate, output_of, rows_of
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
-from scoremod.torch.strides import all_taken, empty_like, empty_output, lying_as, output_strides, taken_operand
+from scoremod.torch.looks import dense, hold_numbers, look_of
+from scoremod.torch.saved_tensors import save
+from scoremod.torch.strides import all_taken, empty_output, lying_as, output_strides, taken_operand
 from scoremod.torch.trace_modes import PRE_DISPATCH
 
 _kept = BoundedCache(1024)
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _peek = torch._C._functorch.peek_interpreter_stack
 _count_modes = torch._C._len_torch_dispatch_stack
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _tracing_state = torch._C._get_tracing_state
-_STRIDED = torch.strided
 
 
 def is_plain(*tensors):
@@ -35,9 +35,8 @@ def is_plain(*tensors):
 
     On which device they are, their kind says, and calls of none but those of scoremod's devices are kept.
     """
-    for tensor in tensors:  # a loop: all() with a generator takes a third longer, which each call would pay
-        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED or tensor.is_neg() or tensor._is_zerotensor():
-            return False
+    if not hold_numbers(*tensors):
+        return False
     return _peek() is None and _count_modes() == 0 and not _is_included(PRE_DISPATCH) and forward_ad._current_level < 0 and _tracing_state() is None
 
 
@@ -86,6 +85,11 @@ class EagerCall:
         alike = q.shape[-1] == v.shape[-1] and self._call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
         self._like_query = alike and not self._call.is_ragged
         self._rows = q.shape[:-1]
+        if backward:
+            tensors, operands = self._compiled.backward.tensors, self._compiled.backward.operands
+            self._look_of_dropout = dense((2,), torch.int64, torch.device("cpu")) if self._call.dropout else None
+            self.saved_looks = [*map(tensors.get, ("q", "k", "v", "o", "lse")), self._look_of_dropout, *(look for _, look in operands)]
+            self._look_of_d_o, self._looks_of_gradients = tensors["d_o"], [tensors["dq"], tensors["dk"], tensors["dv"]]
 
     def __call__(self, query, key, value, captured, bound, dropout):
         """(o, lse, largest scores, largest magnitude); None for what nobody asked for. dropout: as in attention_ops."""
@@ -119,19 +123,28 @@ class EagerCall:
         largest = rows_of(self._call, q, self._rows) if self._with_max else None
         amax = amax_of(self._call, q) if self._with_amax else None
         rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        self._compiled.forward.run(q, k, v, o, *rows, *operands, dropout=dropout)
+        self._compiled.forward.run_known(q, k, v, o, *rows, *operands, dropout=dropout)
         return o, lse, largest, amax
 
-    def backward(self, q, k, v, o, lse, d_o, operands, dropout):
-        """(dq, dk, dv, gradient of each operand or None)."""
-        d_o = lying_as(d_o, o)
-        gradients = [gradient_of(self._call, x) for x in (q, k, v)]
-        of_operands = [empty_like(operands[i]) for i in self.wanted]
-        self._compiled.backward.run(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout)
+    def backward(self, saved, d_o):
+        """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back; None where these do not look as those that were saved, or
+        are not plain ones."""
+        q, k, v, o, lse, dropout, *operands = saved
+        if dropout is not None and look_of(dropout) != self._look_of_dropout:
+            return None
+        gradients = [self._new(look) for look in self._looks_of_gradients]
+        of_operands = [look.empty() for _, look in self._compiled.backward.gradients]
+        d_o = lying_as(d_o, self._look_of_d_o)
+        if not self._compiled.backward.run_if_plain(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout):
+            return None
         all_operands = [None] * len(operands)
         for i, gradient in zip(self.wanted, of_operands):
             all_operands[i] = gradient
         return *gradients, *all_operands
+
+    def _new(self, look):
+        gradient = look.empty()
+        return gradient.zero_() if self._call.is_ragged else gradient
 
 
 def _is_read_as_it_is(operand, captured, wanted):
@@ -145,7 +158,7 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx, call, dropout, q, k, v, *operands):
         o, lse, *others = call.forward(q, k, v, operands, dropout)
         others = [each for each in others if each is not None]
-        ctx.save_for_backward(q, k, v, o, lse, dropout, *operands)
+        save(ctx, q, k, v, o, lse, dropout, *operands, looks=call.saved_looks)
         ctx.set_materialize_grads(False)
         ctx.eager, ctx.call, ctx.wanted, ctx.count, ctx.runs = call, call.text, call.wanted, len(operands), True
         ctx.mark_non_differentiable(*others)
@@ -156,12 +169,12 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx, d_o, *d_rows):
         d_lse = None if ctx.lse_place is None else d_rows[ctx.lse_place]
         plain = d_o is not None and d_lse is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_plain(d_o)
+        saved = ctx.saved_tensors
         if plain and not torch._C._functorch.is_legacy_batchedtensor(d_o):  # of is_grads_batched
-            q, k, v, o, lse, dropout, *operands = ctx.saved_tensors
-            if is_plain(q, k, v, o, lse, *operands):
-                dq, dk, dv, *gradients = ctx.eager.backward(q, k, v, o, lse, d_o, operands, dropout)
-                if q.dtype in FLOAT8:  # as in differentiate()
-                    dq = dk = dv = None
-                return None, None, dq, dk, dv, *gradients
-        dq, dk, dv, gradients, *_ = differentiate(ctx, d_o, d_lse)
+            gradients = ctx.eager.backward(saved, d_o)
+            if gradients is not None:
+                if saved[0].dtype in FLOAT8:  # as in differentiate()
+                    gradients = None, None, None, *gradients[3:]
+                return None, None, *gradients
+        dq, dk, dv, gradients, *_ = differentiate(ctx, saved, d_o, d_lse)
         return None, None, dq, dk, dv, *gradients

@@ -6,12 +6,12 @@ from scoremod.attention import Attention
 from scoremod.environment import settings
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.torch.bounded_cache import BoundedCache
-from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes
 from scoremod.torch.covered_tokens import covered_tokens
+from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
 
 _STRIDE_NAMES = ("batch", "head", "sequence", "dim")
-_BYTES_OF_FLOAT = 4
 # What was compiled for calls that look alike. The library keeps what is compiled, too, by the problem; this saves writing the problem.
 _kept = BoundedCache(1024)
 
@@ -41,20 +41,31 @@ class CompiledProblem:
     """One problem, ready to be called with tensors that look as those that it was compiled for."""
 
     def __init__(self, attention, call, q, k, v, o, operands, wanted, backward, stats):
-        sizes = {"q": _bytes(q), "k": _bytes(k), "v": _bytes(v), "o": _bytes(o)}
-        of_operands = [(name, _bytes(operand)) for name, operand in zip(call.names(), operands, strict=True)]
-        lse = o.numel() // o.shape[-1] * _BYTES_OF_FLOAT
-        of_gradients = {f"d{name}": _bytes(x) * gradient_dtype(x).itemsize // x.itemsize for name, x in (("q", q), ("k", k), ("v", v))}
+        def look(x, dtype, shape=None):
+            """What x has to look like: it is where q is."""
+            return Look(shape or x.shape, x.stride(), dtype, q.device)
+
+        looks = {"q": look(q, q.dtype), "k": look(k, q.dtype), "v": look(v, q.dtype)}
+        looks["o"] = look(o, call.output_dtype(q), torch.Size([*q.shape[:-1], v.shape[-1]]))
+        in_program = len(call.program.operands)
+        of_operands = [
+            # The problem has no strides of what is bound beside its program.
+            (name, look(x, x.dtype) if i < in_program or x.is_contiguous() else dense(x.shape, x.dtype, q.device))
+            for i, (name, x) in enumerate(zip(call.names(), operands, strict=True))
+        ]
+        lse = dense(q.shape[:-1], torch.float32, q.device)
         outputs = {"lse": lse} if stats else {}
-        outputs |= ({"max_logit": lse} if call.max_scores else {}) | ({"amax_o": _BYTES_OF_FLOAT} if call.amax_o else {})
+        outputs |= {"max_logit": lse} if call.max_scores else {}
+        outputs |= {"amax_o": dense((), torch.float32, q.device)} if call.amax_o else {}
         workspace = attention.forward_workspace_bytes
-        self.forward = Direction(attention, "forward", {**sizes, **outputs}, of_operands, [], workspace, call, q.device)
+        self.forward = Direction(attention, "forward", {**looks, **outputs}, of_operands, [], workspace, call, q.device)
         self.backward = None
         if backward:
-            gradients = {"lse": lse, "d_o": sizes["o"], **of_gradients}
+            gradients = {f"d{name}": look(x, gradient_dtype(x)) for name, x in (("q", q), ("k", k), ("v", v))}
             of_wanted = [of_operands[i] for i in wanted]
             workspace = attention.backward_workspace_bytes
-            self.backward = Direction(attention, "backward", {**sizes, **gradients}, of_operands, of_wanted, workspace, call, q.device)
+            all_looks = {**looks, "lse": lse, "d_o": looks["o"], **gradients}
+            self.backward = Direction(attention, "backward", all_looks, of_operands, of_wanted, workspace, call, q.device)
 
 
 def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
@@ -106,6 +117,7 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
     found = _kept.get(key)
     if found is None:
         call = call_of(text)
+        check_dtypes(q, k, v)
         problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats)
         place = {"memory": MEMORY[q.device.type], "device": q.device.index if q.is_cuda else None}
         attention = Attention(problem, backends=list(call.backends), threads=threads, **place)
@@ -113,10 +125,3 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)
     return found
-
-
-def _bytes(tensor):
-    """From the first element to the last."""
-    if tensor.is_contiguous():
-        return tensor.nbytes
-    return (1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))) * tensor.element_size()

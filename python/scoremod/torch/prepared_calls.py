@@ -1,4 +1,4 @@
-"""Compiled problems with the structs of their calls, in which a call puts nothing but addresses."""
+"""Compiled problems with the structs of their calls, in which a call puts nothing but addresses: those of tensors that look as the structs were made for."""
 
 import ctypes
 from ctypes import addressof, c_uint64, sizeof
@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 
 from scoremod import library
+from scoremod.torch.looks import Looks
 
 _ALIGNMENT = 64
 # Of addresses on a GPU: boxes of tensors are copied from multiples of it.
@@ -19,27 +20,45 @@ class Direction:
     """The calls of one direction of a compiled problem."""
 
     def __init__(self, attention, direction, tensors, operands, gradients, workspace_bytes, call, device):
-        """tensors: name of a field -> its bytes; operands, gradients: (name of the operand, bytes) each.
+        """tensors: name of a field -> its Look; operands, gradients: (name of the operand, Look) each.
 
         A call's tensors come in this order, and its workspace is PyTorch's.
         """
+        of_operands = {f"operand {name}": look for name, look in operands} | {f"gradient of operand {name}": look for name, look in gradients}
+        self.looks = Looks(tensors | of_operands)
         self._attention = attention  # which the handle belongs to
         self._handle = attention._handle.value
         self._name = f"scoremod_attention_{direction}"
         self._function = library.by_addresses(self._name)
         self._kind = {"forward": library.ForwardArgs, "backward": library.BackwardArgs}[direction]
-        self._tensors, self._operands, self._gradients = tensors, operands, gradients
+        self.tensors, self.operands, self.gradients = tensors, operands, gradients
         self._workspace_bytes = workspace_bytes
         self._call, self._device = call, device
         self._stream = _stream_of(device)
         self._blocks = []
 
     def run(self, *tensors, dropout=None):
-        """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights."""
+        """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights.
+
+        Raises InvalidArgumentError for tensors that do not look as those that it was prepared for.
+        """
+        if not self.looks.fit(tensors):
+            self.looks.refuse(self._name, tensors)
+        self.run_known(*tensors, dropout=dropout)
+
+    def run_if_plain(self, *tensors, dropout=None):
+        """The same, but False without a call where the tensors look otherwise, or are not plain ones (looks.hold_numbers)."""
+        if not self.looks.fit(tensors, plain=True):
+            return False
+        self.run_known(*tensors, dropout=dropout)
+        return True
+
+    def run_known(self, *tensors, dropout=None):
+        """The same of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind."""
         try:
             block = self._blocks.pop()
         except IndexError:  # each thread in a call has its own
-            block = _Block(self._kind, self._tensors, self._operands, self._gradients, self._call)
+            block = _Block(self._kind, self.tensors, self.operands, self.gradients, self._call)
         words = block.words
         low = 0
         for place, tensor in zip(block.places, tensors):
@@ -95,13 +114,13 @@ class _Block:
         arguments.__init__(options=ctypes.pointer(options))
         self.workspace = (offsets["arguments"] + kind.workspace.offset) // _WORD
         self.places = []
-        for name, size in tensors.items():
-            getattr(arguments, name).bytes = size
+        for name, look in tensors.items():
+            getattr(arguments, name).bytes = look.nbytes()
             self.places.append((offsets["arguments"] + getattr(kind, name).offset) // _WORD)
 
         named = (library.NamedBuffer * size_of_names).from_buffer(self.words, offsets["named"])
-        for i, (name, size) in enumerate(chain(operands, gradients)):
-            named[i].name, named[i].buffer.bytes = _encoded_name(name), size
+        for i, (name, look) in enumerate(chain(operands, gradients)):
+            named[i].name, named[i].buffer.bytes = _encoded_name(name), look.nbytes()
             place = offsets["named"] + i * sizeof(library.NamedBuffer) + library.NamedBuffer.buffer.offset
             self.places.append(place // _WORD)
         at = ctypes.POINTER(library.NamedBuffer)

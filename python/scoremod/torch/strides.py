@@ -69,8 +69,8 @@ def empty_like(tensor, dtype=None):
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=tensor.device)
 
 
-def lying_as(tensor, model):
-    """The tensor with the strides of another of its shape."""
-    if tensor.stride() == model.stride() and tensor.dtype == model.dtype:
+def lying_as(tensor, look):
+    """The tensor with the strides and the dtype of a Look of its shape and device; itself where it has another shape or device."""
+    if tensor.stride() == look.stride and tensor.dtype == look.dtype or tensor.shape != look.shape or tensor.device != look.device:
         return tensor
-    return empty_like(model).copy_(tensor)
+    return look.empty().copy_(tensor)

@@ -1,0 +1,95 @@
+"""What a call was prepared for, of each tensor: its look, which is all but its address. A tensor of another look never enters the call.
+
+prepared_calls holds every tensor of a call to this, and saved_tensors what autograd hands back to a backward.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from scoremod.errors import InvalidArgumentError
+
+try:  # one call of C++ for all tensors: in Python each tensor would take half a microsecond
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:
+    TensorGuards = None
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
+# Guards also tell apart whether tensors require gradients, and which modes are on: calls that look the same come in some such ways.
+_MAX_GUARDS = 4
+
+
+class Look(NamedTuple):
+    shape: torch.Size
+    stride: tuple
+    dtype: torch.dtype
+    device: torch.device
+
+    def nbytes(self):
+        """From the first element to the last."""
+        return (1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.stride))) * self.dtype.itemsize
+
+    def empty(self):
+        """A new tensor that looks so."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+    def __str__(self):
+        return f"{str(self.dtype).removeprefix('torch.')} of shape {tuple(self.shape)} and strides {tuple(self.stride)} on {self.device}"
+
+
+def look_of(tensor):
+    return Look(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def dense(shape, dtype, device):
+    """The Look of a contiguous tensor."""
+    shape = torch.Size(shape)
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return Look(shape, tuple(reversed(stride)), dtype, device)
+
+
+def hold_numbers(*tensors):
+    """Whether each of these is one whose memory holds its numbers."""
+    for tensor in tensors:  # a loop: all() with a generator takes a third longer, which each call would pay
+        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED or tensor.is_neg() or tensor._is_zerotensor():
+            return False
+    return True
+
+
+class Looks:
+    """Those of the tensors of a call, by name, in the order in which the call takes them."""
+
+    def __init__(self, looks):
+        """looks: name -> Look."""
+        self._names, self._looks = tuple(looks), tuple(looks.values())
+        self._guards = ()
+
+    def fit(self, tensors, plain=False):
+        """Whether these tensors look so; with plain also whether they hold_numbers()."""
+        for guard in self._guards:
+            if guard(*tensors):
+                return True
+        return self._fit_slowly(tensors, plain)
+
+    def _fit_slowly(self, tensors, plain):
+        if len(tensors) != len(self._looks) or any((x.shape, x.stride(), x.dtype, x.device) != look for x, look in zip(tensors, self._looks)):
+            return False
+        if not hold_numbers(*tensors):
+            return not plain
+        if TensorGuards is not None and len(self._guards) < _MAX_GUARDS:
+            sizes, strides = [list(look.shape) for look in self._looks], [list(look.stride) for look in self._looks]
+            guard = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+            if guard(*tensors):  # never where one tensor comes twice
+                self._guards = (*self._guards, guard)
+        return True
+
+    def refuse(self, function, tensors):
+        """Raises InvalidArgumentError for tensors that do not fit."""
+        for name, look, tensor in zip(self._names, self._looks, tensors, strict=True):
+            found = look_of(tensor)
+            if found != look:
+                raise InvalidArgumentError(f"{function}: expected {name} to be {look}, as its other tensors ask for; found {found}; convert it")
