@@ -100,3 +100,9 @@ def test_the_lse_has_a_gradient_of_all_weights(tensors, random):
 
     for found, expected in zip(gradients(0.4), gradients(0.0), strict=True):
         assert (found - expected).norm() <= 64 * 2**-24 * expected.norm()
+
+
+def test_dropout_that_rounds_to_1_is_refused_as_it_was_given():
+    query = torch.ones(1, 1, 4, 8)
+    with pytest.raises(scoremod.InvalidArgumentError, match="in float32 at most 0.9999999403953552, found 0.999999999"):
+        flex_attention(query, query, query, dropout_p=1 - 1e-9)

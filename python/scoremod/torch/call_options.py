@@ -12,6 +12,7 @@ from scoremod.torch.call import PAGED, Call
 
 # The offsets of a call that says nothing of a larger problem, by identity.
 NO_OFFSETS = Offsets()
+_MOST_DROPOUT = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False, dtype_o=None, amax_o=False, factors=0):
@@ -32,8 +33,8 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
     if any(offset < 0 for offset in offsets):
         raise InvalidArgumentError(f"offsets: expected numbers that are not negative, found {offsets}")
     deterministic = torch.are_deterministic_algorithms_enabled() if deterministic is None else bool(deterministic)
-    if not isinstance(dropout_p, numbers.Real) or not 0 <= dropout_p < 1:
-        raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, found {dropout_p!r:.100}")
+    if not isinstance(dropout_p, numbers.Real) or not 0 <= np.float32(dropout_p) < 1:
+        raise InvalidArgumentError(f"dropout_p: expected a number from 0 to below 1, in float32 at most {_MOST_DROPOUT!r}, found {dropout_p!r:.100}")
     return Call(
         None,
         scale,
