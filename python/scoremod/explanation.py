@@ -25,6 +25,7 @@ class Explanation:
     problem: dict  # docs/problem.md
     compiled: dict  # what the compiler made of it: the fields of `scoremod explain --json`
     road: str = ""  # where there are sequences, pages or a sink: what they are of the problem
+    why_not_kept: str = ""  # what the functions do that has them traced at each call; nothing where a trace is kept
     # compiled's map of the mask -> the same with what operands hold, which takes up to seconds; None where that isn't known.
     decide: Callable | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -35,6 +36,8 @@ class Explanation:
             lines.append(f"{operand.name}: {operand.dtype}{list(operand.shape)}, {where}, {operand.origin}, {operand.bytes} bytes")
         if self.road:
             lines += ["", f"sequences, pages and sinks: {self.road}"]
+        if self.why_not_kept:
+            lines += ["", f"traced at each call: score_mod or mask_mod {self.why_not_kept}"]
         mask = self.compiled["mask"]
         lines += ["", f"mask: {mask['kind']}", *self._map(self.mask_map()), f"derivative:\n{self.compiled['derivative']}"]
         lines += [f"{name}: {'yes' if not reasons else '; '.join(reasons)}" for name, reasons in self.answers().items()]

@@ -1,5 +1,7 @@
 """What frameworks have as one operation and programs as several: each takes a scoremod.program.Builder and nodes, and gives a node."""
 
+import math
+
 import numpy as np
 
 
@@ -21,6 +23,23 @@ def truncated_remainder(builder, x, y):
         return builder.op("sub", x, builder.op("mul", y, truncated_quotient(builder, x, y)))
     size = builder.op("mod", builder.op("abs", x), builder.op("abs", y))
     return builder.op("select", builder.op("lt", x, builder.constant(0, "f32")), builder.op("neg", size), size)
+
+
+def floor_quotient(builder, x, y):
+    """The largest integer not above x / y of f32: by the exact remainder, for a rounded quotient may be the next integer. x / 0 is that of floats."""
+    quotient, divisor = builder.op("floor", builder.op("div", x, y)), builder.constant_value(y)
+    if divisor and math.frexp(abs(divisor))[0] == 0.5:  # x / y of a power of two is exact
+        return quotient
+    zero, one = builder.constant(0, "f32"), builder.constant(1, "f32")
+    rest = truncated_remainder(builder, x, y)
+    whole = builder.op("div", builder.op("sub", x, rest), y)
+    signs_differ = builder.op("ne", builder.op("lt", rest, zero), builder.op("lt", y, zero))
+    is_below = builder.op("and", builder.op("ne", rest, zero), signs_differ)
+    whole = builder.op("select", is_below, builder.op("sub", whole, one), whole)
+    floor = builder.op("floor", whole)
+    is_above = builder.op("gt", builder.op("sub", whole, floor), builder.constant(0.5, "f32"))
+    nearest = builder.op("select", is_above, builder.op("add", floor, one), floor)
+    return nearest if divisor else builder.op("select", builder.op("eq", y, zero), quotient, nearest)
 
 
 def integer_power(builder, x, exponent):

@@ -74,7 +74,7 @@ def test_what_has_no_op_is_computed_by_pytorch():
         (lambda s, *i: s + i[2] % 4, "let t3 = q_idx % 4"),
         (lambda s, *i: F.gelu(s, approximate="tanh") + F.gelu(s), "gelu_tanh(score)"),
         (lambda s, *i: s.sigmoid() * s.pow(2), "let t2 = score * score"),
-        (lambda s, *i: s.to(torch.bfloat16).float(), "value = score"),
+        (lambda s, *i: s.double().float(), "value = score"),
     ],
 )
 def test_operations_become_ops(function, text):
@@ -130,6 +130,11 @@ def test_programs_are_what_the_functions_compute():
         (lambda s, b, h, q, k: s[None].add_(1)[0] + s, scoremod.UnsupportedError, "another one shows"),
         (lambda s, b, h, q, k: torch.mul(s, 2, out=torch.zeros_like(s)), scoremod.UnsupportedError, "another one shows"),
         (lambda s, b, h, q, k: s.detach() * s, scoremod.UnsupportedError, "stops gradients"),
+        (lambda s, b, h, q, k: s.to(torch.bfloat16).float(), scoremod.UnsupportedError, "rounds the score to torch.bfloat16"),
+        (lambda s, b, h, q, k: s.half(), scoremod.UnsupportedError, "rounds the score to torch.float16"),
+        (lambda s, b, h, q, k: s.view(torch.int32).float(), scoremod.UnsupportedError, "takes the bits of torch.float32 for torch.int32"),
+        (lambda s, b, h, q, k: q < 2**31, scoremod.InvalidArgumentError, "found 2147483648"),
+        (lambda s, b, h, q, k: s + (q + 2**31 - k), scoremod.InvalidArgumentError, "found 2147483648"),
         (lambda s, b, h, q, k: (s * torch.ones(3)).sum(), scoremod.UnsupportedError, "shape .3,. of the score"),
         (lambda s, b, h, q, k: torch.nonzero(s), scoremod.UnsupportedError, "'nonzero'"),
         (lambda s, b, h, q, k: s + torch.ones(3)[q], scoremod.InvalidArgumentError, "expected a size of 16"),

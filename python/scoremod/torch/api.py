@@ -18,7 +18,8 @@ from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
 from scoremod.torch.empty_calls import is_empty, of_nothing
 from scoremod.torch.float8 import check_without_factors, factors_of
-from scoremod.torch.kept_traces import KeptTrace, kept_trace, key_of
+from scoremod.torch.function_keys import key_of
+from scoremod.torch.kept_traces import KeptTrace, kept_trace
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.other_arguments import refuse_others
 from scoremod.torch.parts import taken_part

@@ -29,7 +29,7 @@ class Operands:
             argument = int(argument)  # torch.compile then makes a graph for this number
         if not isinstance(argument, (bool, numbers.Real)):
             raise NoNode
-        return self.builder.constant(argument, type or _type_of_number(argument))
+        return self._tracer.constant(argument, type or _type_of_number(argument))
 
     def alike(self, *arguments):
         """Nodes in the type that PyTorch computes in."""

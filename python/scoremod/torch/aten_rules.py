@@ -4,7 +4,7 @@ are made for several operations by a function of the op of a program."""
 import math
 import numbers
 
-from scoremod.program_forms import clamp, integer_power, is_finite, log2, truncated_quotient, truncated_remainder
+from scoremod.program_forms import clamp, floor_quotient, integer_power, is_finite, log2, truncated_quotient, truncated_remainder
 from scoremod.torch.values import Value
 
 
@@ -80,7 +80,7 @@ def divide(operands, arguments, options):
 def floor_divide(operands, arguments, options):
     builder, (x, y) = operands.builder, arguments[:2]
     if operands.common_type(x, y) == "f32":
-        return builder.op("floor", builder.op("div", operands.node(x, "f32"), operands.node(y, "f32")))
+        return floor_quotient(builder, operands.node(x, "f32"), operands.node(y, "f32"))
     return builder.op("floor_div", operands.node(x, "i32"), operands.node(y, "i32"))
 
 

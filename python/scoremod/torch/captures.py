@@ -1,13 +1,12 @@
 """Captured tensors as operands of a score program."""
 
-import weakref
 from typing import NamedTuple
 
 import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.program import AXES
-from scoremod.torch.bounded_cache import BoundedCache
+from scoremod.torch.checked_integers import ANY, checked_int32
 from scoremod.torch.values import values_in
 
 # The type that a tensor's elements have in a program. Integers are converted to int32, float64 to float32.
@@ -16,7 +15,6 @@ OPERAND_TYPES = {
     **dict.fromkeys((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8), "i32"),
     torch.bool: "bool",
 }
-_INT32 = torch.iinfo(torch.int32)
 
 
 class Extents(NamedTuple):
@@ -37,45 +35,15 @@ class Extents(NamedTuple):
         return {axis: count for axis, (_, count) in self.axes().items()}
 
 
-def operand_tensor(tensor):
-    """The tensor in a dtype that operands have."""
+def operand_tensor(tensor, limit=ANY):
+    """The tensor in a dtype that operands have. limit: the largest magnitude that its integers may have."""
     if tensor.layout != torch.strided:
         raise UnsupportedError(f"a captured tensor of shape {tuple(tensor.shape)}: expected a dense one, found layout {tensor.layout}; use its to_dense()")
     if tensor.dtype == torch.float64:
         return tensor.to(torch.float32)
-    if OPERAND_TYPES[tensor.dtype] == "i32" and tensor.dtype != torch.int32:
-        _check_int32(tensor)
-        return tensor.to(torch.int32)
-    return tensor
-
-
-# id of a tensor -> (a weak reference to it, its version) when its integers were looked at last: PyTorch counts what is written into a tensor.
-_checked = BoundedCache(1024)
-
-
-def _check_int32(tensor):
-    """Raises InvalidArgumentError for integers that int32 doesn't hold. What is on a device is looked at there, and what has no data isn't."""
-    if tensor.dtype != torch.int64 or tensor.numel() == 0 or not has_data(tensor):
-        return
-    state = None if tensor.is_inference() else (tensor._version, tensor.data_ptr(), tensor.shape)
-    reference, before = _checked.get(id(tensor), (None, None))
-    if state is not None and state == before and reference() is tensor:
-        return
-    _check_numbers(tensor)
-    _checked[id(tensor)] = weakref.ref(tensor), state
-
-
-def _check_numbers(tensor):
-    if tensor.device.type == "cpu":
-        low, high = tensor.min().item(), tensor.max().item()
-        number = next((each for each in (low, high) if not _INT32.min <= each <= _INT32.max), None)
-        if number is not None:
-            raise InvalidArgumentError(
-                f"a captured tensor of shape {tuple(tensor.shape)}: expected integers from {_INT32.min} to {_INT32.max}, which int32 holds, found "
-                f"{number}; score programs have no others"
-            )
-    else:
-        torch._assert_async((tensor == tensor.to(torch.int32)).all())
+    if tensor.dtype == torch.int64 or (tensor.dtype == torch.int32 and limit < ANY):
+        return checked_int32(tensor, limit) if has_data(tensor) else torch.ops.scoremod.checked_int32(tensor, limit)
+    return tensor.to(torch.int32) if OPERAND_TYPES[tensor.dtype] == "i32" else tensor
 
 
 def has_data(tensor):
@@ -94,12 +62,14 @@ class ArrayView(NamedTuple):
 
 
 class Read(NamedTuple):
-    """One operand made of a captured tensor: base, with some dimensions fixed, the others cut to `extents` (if given) and reordered."""
+    """One operand made of a captured tensor: base, with some dimensions fixed, the others cut to `extents` (if given) and reordered. limit: the largest
+    magnitude that its integers may have."""
 
     base: object
     fixed: tuple
     order: tuple
     extents: tuple | None
+    limit: int = ANY
 
     def identity(self):
         """What two equal reads of one trace share. The extents follow from the axes; those that torch.compile leaves open have no hash."""
@@ -116,7 +86,7 @@ class Read(NamedTuple):
                     tensor = tensor.narrow(dim, first, count)
         if self.order != tuple(range(tensor.dim())):
             tensor = tensor.permute(self.order)
-        return operand_tensor(tensor)
+        return operand_tensor(tensor, self.limit)
 
     def known_array(self):
         tensor = self.base.tensor
@@ -131,15 +101,16 @@ class Computed(NamedTuple):
 
     value: object
     extents: Extents
+    limit: int = ANY
 
     def identity(self):
         return self.value
 
     def tensor(self, device):
-        if self.value.is_uniform:
-            tensor = self.value.tensor
-            return operand_tensor(tensor if tensor.dim() == 0 else tensor.reshape(())).to(device)
-        return operand_tensor(self.value.over(self.extents.axes(), device))
+        tensor = self.value.tensor
+        if tensor is not None:
+            return operand_tensor(tensor if tensor.dim() == 0 else tensor.reshape(()), self.limit).to(device)
+        return operand_tensor(self.value.over(self.extents.axes(), device), self.limit).to(device)
 
     def known_array(self):
         return None
@@ -150,15 +121,18 @@ class Computed(NamedTuple):
 
 def learned(sources):
     """id -> tensor, of the captured tensors that have gradients and that these read."""
-    found = {}
-    for source in sources:
-        pending = [source.base if isinstance(source, Read) else source.value]
-        while pending:
-            value = pending.pop()
-            if not value.is_uniform:
-                pending += values_in(value.operation[1:]) if value.operation is not None else []
-            elif value.tensor is not None and value.tensor.requires_grad:
-                found[id(value.tensor)] = value.tensor
+    return learned_by(source.base if isinstance(source, Read) else source.value for source in sources)
+
+
+def learned_by(values):
+    """The same of those that Values are computed of."""
+    found, pending = {}, list(values)
+    while pending:
+        value = pending.pop()
+        if value.is_uniform and value.tensor is not None:
+            found.update({id(value.tensor): value.tensor} if value.tensor.requires_grad else {})
+        elif value.operation is not None:
+            pending += values_in(value.operation[1:])
     return found
 
 

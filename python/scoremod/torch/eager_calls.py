@@ -15,6 +15,7 @@ from scoremod.torch.attention_ops import amax_of, differentiate, output_of, rows
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, call_of
 from scoremod.torch.captures import operand_tensor
+from scoremod.torch.checked_integers import ANY
 from scoremod.torch.execution import compiled_problem
 from scoremod.torch.kept_traces import rebased
 from scoremod.torch.looks import dense, hold_numbers, look_of
@@ -42,7 +43,7 @@ def is_plain(*tensors):
 
 def kind_of(functions, captured, query, key, value, enable_gqa, with_lse, options):
     """The kind of a call. functions: the key of its functions; captured: the tensors that they and the call's fields read."""
-    kind = [functions, options, enable_gqa, with_lse, torch.is_grad_enabled(), torch.get_num_threads(), settings()]
+    kind = [functions, options, enable_gqa, with_lse, torch.get_num_threads(), settings()]
     for x in (query, key, value, *captured):
         kind += (x.shape, x.stride(), x.dtype, x.device, x.requires_grad)
     return tuple(kind)
@@ -64,8 +65,11 @@ class EagerCall:
         """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace. text: Call.text()."""
         self._device = query.device
         self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
-        # What operands can't have the dtype of is converted once a call, however often it is read.
-        self._converted = [number for number, tensor in enumerate(captured) if tensor.dtype not in DTYPE_NAMES]
+        # What operands can't have the dtype of is converted, and looked at, once a call, however often it is read.
+        limits = [min([source.limit for number, source in sources if number == at], default=ANY) for at in range(len(captured))]
+        limited = [tensor.dtype not in DTYPE_NAMES or limit < ANY for tensor, limit in zip(captured, limits)]
+        self._converted = [(number, limits[number]) for number, is_limited in enumerate(limited) if is_limited]
+        sources = [(number, source._replace(limit=ANY)) for number, source in sources]
         captured = self._in_dtypes(captured)
         operands = [rebased(source, captured[number]).tensor(query.device) for number, source in sources]
         self._sources = [
@@ -110,8 +114,8 @@ class EagerCall:
 
     def _in_dtypes(self, captured):
         captured = list(captured)
-        for number in self._converted:
-            captured[number] = operand_tensor(captured[number])
+        for number, limit in self._converted:
+            captured[number] = operand_tensor(captured[number], limit)
         return captured
 
     def _operand(self, tensor, source, wanted):

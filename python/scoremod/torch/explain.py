@@ -9,7 +9,8 @@ from scoremod.program import operand_name
 from scoremod.torch.api import call_of_arguments, checked
 from scoremod.torch.call import MEMORY, PAGED
 from scoremod.torch.execution import problem_of
-from scoremod.torch.kept_traces import kept_trace, key_of
+from scoremod.torch.function_keys import key_of
+from scoremod.torch.kept_traces import kept_trace
 from scoremod.torch.strides import empty_output, taken, taken_operand
 
 
@@ -35,13 +36,14 @@ def explain(
 
     enable_gqa: False refuses fewer heads of key than of query, as flex_attention does where it isn't asked for them."""
     sequences = q_offsets, kv_offsets, page_table, max_length, lengths
-    problem, program, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
+    problem, traced, sources, tensors = _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences, sink, backends)
+    program = traced.program
     operands = tuple(_operand(i, source, decl, tensor) for i, (source, decl, tensor) in enumerate(zip(sources, program.operands, tensors)))
     compiled = scoremod.explain(problem, backends=backends, memory=MEMORY[query.device.type], device=query.device.index if query.is_cuda else None)
     decide = None
     if q_offsets is None and page_table is None:
         decide = lambda drawn: decided(drawn, program, problem, _arrays(tensors))  # noqa: E731
-    return Explanation(program.text(), operands, json.loads(problem), compiled, decide=decide)
+    return Explanation(program.text(), operands, json.loads(problem), compiled, why_not_kept=traced.why_not_kept, decide=decide)
 
 
 def draw(query, key, value, score_mod=None, block_mask=None, *, mask_mod=None, enable_gqa=True, **options):
@@ -57,7 +59,7 @@ def _arrays(tensors):
 
 
 def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequences=(None,) * 5, sink=None, backends=None):
-    """(problem, program, sources, tensors) of a call."""
+    """(problem, KeptTrace, sources, tensors) of a call."""
     mask_mod, bound, options = call_of_arguments(query, key, value, block_mask, mask_mod, None, backends, sequences, sink)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
     functions, captured = key_of(score_mod, mask_mod)
@@ -68,7 +70,7 @@ def _traced(query, key, value, score_mod, block_mask, mask_mod, enable_gqa, sequ
     of_call = [*tensors, *(tensor.detach() for tensor in bound)]
     backward = call.place != PAGED
     problem = problem_of(q, k, v, empty_output(q, v, call.output_dtype(q)), of_call, call, wanted=range(len(of_call)), backward=backward, stats=True)
-    return problem, traced.program, sources, tensors
+    return problem, traced, sources, tensors
 
 
 def _operand(number, source, decl, tensor):

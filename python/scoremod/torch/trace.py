@@ -1,5 +1,6 @@
 """From a Python function of one score to a score program."""
 
+import contextlib
 import sys
 
 import torch
@@ -12,16 +13,19 @@ from scoremod.operand_reads import OperandReads
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
 from scoremod.torch.aten_operands import NoNode, Operands
 from scoremod.torch.aten_ops import FILLS, PRODUCTS, RANDOM, RULES, SHARING
-from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, has_data, whole
+from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, Read, has_data, learned_by, whole
+from scoremod.torch.checked_integers import ANY, INT32
+from scoremod.torch.integer_bounds import GROWING, IntegerBounds
 from scoremod.torch.trace_modes import Functions, Operations, gradients_enabled, map_tensors, tensors_in
 from scoremod.torch.values import Value, map_values, values_in
 from scoremod.user_functions import check_callable, name_of
 
 # Where frames are not the user's.
-_OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
+OWN_FOLDERS = tuple(module.__path__[0] for module in (torch, scoremod))
 _NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default, torch.ops.aten.equal.default)
 # Of operations whose result, or its size, hangs on the numbers in a tensor.
 _BY_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_ROUNDED = (torch.float16, torch.bfloat16)
 _HOW = "choose with torch.where, index tensors (torch.as_tensor(array)) and no arrays or lists, and compute with torch's functions"
 
 
@@ -47,8 +51,9 @@ def trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, device):
 class Tracer:
     """Finds a program node for each scalar of a function that it can, a view for each indexed tensor.
 
-    read_numbers: whether a function has asked a captured tensor for its numbers, on which then the program may depend.
     whole: a function that gives the whole tensor of a captured DTensor; None where a call has none.
+    asked: what a function has asked a tensor for first, and where, on which the program may depend and no key of a trace does; or None.
+    count: how many operations were called.
     """
 
     def __init__(self, extents, device, whole=None):
@@ -56,11 +61,14 @@ class Tracer:
         self.builder = Builder()
         self.reads = OperandReads(self.builder, extents.sizes())
         self._captured = CapturedReads(self.builder, self.reads, extents)
+        self._bounds, self._limits = IntegerBounds(self.builder, extents), []
         self._values = {}  # by id of the tensor, which is kept beside it, so that no other gets the id
         self._made = {}  # uniform tensors that the functions made, by id
         self._functions = []
         self._name = None
-        self.read_numbers = False
+        self._cuts_gradients = False
+        self._lines = {}  # by id of a uniform tensor that PyTorch computed, or of a Value that it is to compute
+        self.asked, self.count = None, 0
 
     def trace(self, score_mod, mask_mod):
         value, keep = self.builder.node("score", "f32"), None
@@ -72,7 +80,32 @@ class Tracer:
 
     def finish(self, value, keep):
         program, order = self.builder.finish(value, keep)
-        return program, [self.reads.sources[number] for number in order]
+        limits = self._limits_of_operands(value, keep)
+        sources = ((number, self.reads.sources[number]) for number in order)
+        return program, [source._replace(limit=limits[number]) if number in limits else source for number, source in sources]
+
+    def _limits_of_operands(self, *roots):
+        """operand -> how large its integers may be, so that int32 holds what the program computes and PyTorch computes in int64."""
+        reached, pending = set(), [root for root in roots if root is not None]
+        while pending:
+            node = pending.pop()
+            if node not in reached:
+                reached.add(node)
+                pending += self.builder.nodes[node].args
+        limits = {}
+        for node, bound in self._limits:
+            if node in reached:
+                limits.update((operand, min(bound.limit(), limits.get(operand, ANY))) for operand, _ in bound.reads)
+        return limits
+
+    def _fits(self, result):
+        """Whether int32 holds what is computed in int64, as far as calls check their operands."""
+        bound = self._bounds.of(result)
+        if bound.number > INT32.max or (bound.reads and bound.limit() < 1):
+            return False
+        if bound.reads:
+            self._limits.append((result.node, bound))
+        return True
 
     def root(self, name, function, type):
         """The node of what a user's function returns."""
@@ -94,8 +127,8 @@ class Tracer:
     def run(self, name, function):
         """What a function of placeholders returns. name: for messages."""
         self._name = name
-        with_gradients = torch.is_grad_enabled()
-        with temporarily_clear_interpreter_stack() as stack, gradients_enabled(False), Functions(self, stack, with_gradients), Operations(self):
+        # Gradients are on or off as the caller has them, which the function may ask.
+        with temporarily_clear_interpreter_stack() as stack, gradients_enabled(torch.is_grad_enabled()), Functions(self, stack), Operations(self):
             try:
                 return function()
             except NotImplementedError as error:
@@ -131,6 +164,7 @@ class Tracer:
             elif value.view is not None:
                 value.node = self._captured.element(value.view)
             if value.node is None and "score" not in value.deps:
+                self._lines.setdefault(id(value), _line())
                 value.node = self._captured.scalar(value)
         return value.node
 
@@ -139,10 +173,40 @@ class Tracer:
         return self.node_of(Value((), torch.float32, tensor=torch.scalar_tensor(number, dtype=torch.float32, device=self.device)))
 
     def _constant(self, value):
-        type = OPERAND_TYPES[value.dtype]
-        if type == "i32" and not -(2**31) <= int(value.literal) < 2**31:
-            raise InvalidArgumentError(f"{self._name}: expected integers that int32 holds, as score programs have no others; found {value.literal}")
-        return self.builder.constant(value.literal, type)
+        literal = value.literal
+        if value.dtype in _ROUNDED:
+            with _disable_current_modes():
+                literal = torch.tensor(literal, dtype=value.dtype).item()
+        return self.constant(literal, OPERAND_TYPES[value.dtype])
+
+    def constant(self, number, type):
+        """The node of a number of the function's text."""
+        if type == "i32" and not INT32.min <= int(number) <= INT32.max:
+            raise InvalidArgumentError(
+                f"{self._name}: at {_line()} expected integers that int32 holds, as score programs have no others; found {number}"
+            )
+        return self.builder.constant(number, type)
+
+    # What a trace depends on beside its key.
+
+    def ask(self, what):
+        """Notes that the function asked for something that no key of a trace holds."""
+        if self.asked is None:
+            self.asked = f"{what} at {_line()}"
+
+    def line_of(self, source):
+        """Where the function made what a source reads that PyTorch computes."""
+        value = source.base if isinstance(source, Read) else source.value
+        return self._lines.get(id(value if value.tensor is None else value.tensor), "an unknown line")
+
+    @contextlib.contextmanager
+    def without_gradients(self, cut):
+        """While operations are called where the function has turned gradients off."""
+        before, self._cuts_gradients = self._cuts_gradients, self._cuts_gradients or cut
+        try:
+            yield
+        finally:
+            self._cuts_gradients = before
 
     # What tensors stand for.
 
@@ -173,6 +237,7 @@ class Tracer:
 
     def operation(self, function, arguments, options):
         """What an operation of the function returns while it is traced."""
+        self.count += 1
         tensors = tensors_in((arguments, options))
         if not any(self.is_traced(tensor) for tensor in tensors):
             return self._uniform(function, arguments, options)
@@ -195,14 +260,22 @@ class Tracer:
         meta = self._meta(function, values, named, name)
         if not isinstance(meta, torch.Tensor):
             return self._several(function, values, named, meta, name)
+        self._check_gradients(name, meta, values_in((values, named)))
         result = self._result_of(base, function, values, named, meta)
         if "score" in result.deps and result.node is None:
-            self._refuse(name, self._why_not(values_in((values, named)), result))
+            self._refuse(name, self._why_not(function, values_in((values, named)), result))
         if in_place:
             result.dtype = values[0].dtype
             self._values[id(arguments[0])] = (arguments[0], self._converted(result, values[0].dtype))
             return arguments[0]
         return self._placeholder(result)
+
+    def _check_gradients(self, name, meta, inputs):
+        """Refuses what the function computes where it has turned gradients off."""
+        if self._cuts_gradients and meta.is_floating_point() and (any("score" in value.deps for value in inputs) or learned_by(inputs)):
+            self._refuse(
+                name, "is called where gradients are off, as in torch.no_grad(), which the derived backward pass would not do; detach captured tensors instead"
+            )
 
     def _converted(self, value, dtype):
         """What an in-place operation leaves in a tensor of a dtype."""
@@ -217,14 +290,18 @@ class Tracer:
         result = Value(meta.shape, meta.dtype, deps, operation=(function, values, named))
         if base in SHARING and values[0].literal is None:
             values[0].is_shared = result.is_shared = True
-        if base == "detach":
+        if base == "detach" and not learned_by(values[:1]):  # PyTorch computes what stops gradients
             result.node, result.view, result.literal = self.node_of(values[0]), values[0].view, values[0].literal
+        elif _is_other_number(function, values, meta):
+            result.node = None
         elif base in RULES and result.is_single and all(value.is_single for value in values_in((values, named))):
             if not self._stays_outside(values_in((values, named)), result) and not _may_wrap(base, meta.dtype):
                 try:
                     result.node = RULES[base](Operands(self, meta.dtype), values, named)
                 except NoNode:
                     result.node = None
+            if result.node is not None and meta.dtype == torch.int64 and base in GROWING and not self._fits(result):
+                result.node = None
         elif base in ("index", "select", "unsqueeze", "squeeze", "slice", "view", "alias"):
             result.view = self._view(base, values, named, result)
         return result
@@ -322,11 +399,15 @@ class Tracer:
         if RANDOM in function.tags:
             self._refuse(name, "makes random numbers, and a score function must be pure")
         self._check_pure(function, name, arguments, options)
-        self.read_numbers |= function in _NUMBERS or bool(_BY_NUMBERS.intersection(function.tags))
+        if function in _NUMBERS or _BY_NUMBERS.intersection(function.tags):
+            self.ask("reads the numbers of a captured tensor")
         result = function(*arguments, **options)
         literal = _literal(name, arguments, result)
         if literal is not None:
             self._values[id(result)] = (result, Value((), result.dtype, literal=literal))
+        elif tensors_in(result):
+            line = _line()
+            self._lines.update((id(tensor), line) for tensor in tensors_in(result))
         shows = name != "lift_fresh" and any(each.alias_info is not None for each in function._schema.returns)
         if not shows or all(id(tensor) in self._made for tensor in tensors_in(arguments)):  # otherwise it shows what was there before
             self._made.update((id(tensor), tensor) for tensor in tensors_in(result))
@@ -361,14 +442,32 @@ class Tracer:
     def _refuse(self, name, why):
         raise UnsupportedError(f"{self._name}: '{name}' at {_line()} {why}. docs/torch.md says what score functions can be made of")
 
-    def _why_not(self, inputs, result):
+    def _why_not(self, function, inputs, result):
+        if _takes_bits(function):
+            return f"takes the bits of {inputs[0].dtype} for {result.dtype}; convert the number with .to({result.dtype})"
+        if result.dtype in _ROUNDED:
+            return f"rounds the score to {result.dtype}, and score programs compute in float32 alone; leave the conversion out"
         if not result.is_single:
             return f"makes a tensor of shape {result.shape} of the score, and a score function is of one score, whose operations are on 0-dim tensors"
         if result.dtype not in OPERAND_TYPES:
             return f"makes {result.dtype} of the score, and score programs have float32, int32 and bool alone"
         if any(value.view is not None and value.node is None for value in inputs):
             return f"reads a tensor at more than {MAX_TABLE_RANK} indices that are computed"
+        if not result.dtype.is_floating_point and any(value.dtype == torch.int64 for value in inputs):
+            return f"makes {result.dtype} of the score that may be beyond int32, which score programs have alone"
         return "depends on the score and is no operation of a score program"
+
+
+def _takes_bits(function):
+    """Whether an operation is x.view(dtype)."""
+    return function._overloadname == "dtype" and function._schema.name == "aten::view"
+
+
+def _is_other_number(function, values, meta):
+    """Whether an operation makes another number than programs have of an element: its bits taken for another dtype, or one that is rounded."""
+    if values and isinstance(values[0], Value) and values[0].dtype != meta.dtype:
+        return _takes_bits(function) or (meta.dtype in _ROUNDED and function._schema.name == "aten::_to_copy" and values[0].literal is None)
+    return False
 
 
 def _literal(name, arguments, result):
@@ -396,6 +495,6 @@ def _last_frame(traceback):
 def _line(frame=None):
     """Where the user's code stands that asked for an operation, or that led to a frame."""
     frame = frame or sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((*_OWN_FOLDERS, "<frozen")):
+    while frame is not None and frame.f_code.co_filename.startswith((*OWN_FOLDERS, "<frozen")):
         frame = frame.f_back
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

@@ -8,8 +8,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from scoremod.torch.dtensors import is_sharded
+from scoremod.torch.pure_functions import answers_by_key
 
-# What would read the number that a placeholder stands for.
+# These would read the number that a placeholder stands for.
 _READERS = {"numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__cuda_array_interface__", "untyped_storage", "storage", "cpu_data"}
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # on while torch.export and the like trace
 
@@ -43,35 +44,54 @@ class Operations(TorchDispatchMode):
 
 class Functions(TorchFunctionMode):
     """What is called above autograd: tensors are indexed by tensors, where PyTorch would ask a 0-dim one for its number; numbers aren't to be
-    read; and what has captured tensors alone is computed with the history of gradients, and in the transformations, that they have."""
+    read; what has captured tensors alone is computed in the transformations that they have; and the tracer is told of questions whose answers no
+    key of a trace holds."""
 
-    def __init__(self, tracer, stack, with_gradients):
+    def __init__(self, tracer, stack):
         super().__init__()
-        self._tracer, self._stack, self._with_gradients = tracer, stack, with_gradients
+        self._tracer, self._stack = tracer, stack
+        self._with_gradients = torch.is_grad_enabled()
 
     def __torch_function__(self, function, types, arguments=(), options=None):
         options = options or {}
         if self._tracer.whole is not None:
             arguments, options = (map_tensors(self._whole, each) for each in (arguments, options))
-        tensors = tensors_in((arguments, options))
-        if not any(self._tracer.is_traced(tensor) for tensor in tensors):
-            self._tracer.read_numbers |= getattr(function, "__name__", "") in _READERS
-            with gradients_enabled(self._with_gradients), temporarily_restore_interpreter_stack(self._stack):
-                return function(*arguments, **options)
-        name = getattr(function, "__name__", "")
-        if function is torch.Tensor.__getitem__:
-            indexed, index = arguments
-            index = index if isinstance(index, tuple) else (index,)
-            self._tracer.check_rank(indexed, index)
-            index = _expanded(index, indexed.dim())
-            if index is not None and any(self._tracer.is_traced(each) for each in index):
-                return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
-        elif name in _READERS and self._tracer.is_traced(arguments[0]):
-            self._tracer.refuse_number(name)
-        if self._stack:
-            arguments, options = (map_tensors(self._plain, each) for each in (arguments, options))
-        with self._unseen():
+        if function is torch._C._set_grad_enabled:
             return function(*arguments, **options)
+        tensors, before = tensors_in((arguments, options)), self._tracer.count
+        is_traced = any(self._tracer.is_traced(tensor) for tensor in tensors)
+        result = (self._on_placeholders if is_traced else self._on_captured)(function, arguments, options)
+        if not answers_by_key(function):
+            name = _name_of(function)
+            if self._tracer.count != before:
+                is_known = is_traced or _is_of_tensors(result)
+            else:
+                is_known = any(result is tensor for tensor in tensors) and (name.endswith("__") or not name.endswith("_"))
+            if not is_known:
+                self._tracer.ask(f"asks for {name!r}")
+        return result
+
+    def _on_captured(self, function, arguments, options):
+        with temporarily_restore_interpreter_stack(self._stack):
+            return function(*arguments, **options)
+
+    def _on_placeholders(self, function, arguments, options):
+        name = getattr(function, "__name__", "")
+        cuts_gradients = self._with_gradients and not torch.is_grad_enabled()
+        with gradients_enabled(False), self._tracer.without_gradients(cuts_gradients):
+            if function is torch.Tensor.__getitem__:
+                indexed, index = arguments
+                index = index if isinstance(index, tuple) else (index,)
+                self._tracer.check_rank(indexed, index)
+                index = _expanded(index, indexed.dim())
+                if index is not None and any(self._tracer.is_traced(each) for each in index):
+                    return self._tracer.operation(torch.ops.aten.index.Tensor, (indexed, [_index_tensor(each) for each in index]), {})
+            elif name in _READERS and self._tracer.is_traced(arguments[0]):
+                self._tracer.refuse_number(name)
+            if self._stack:
+                arguments, options = (map_tensors(self._plain, each) for each in (arguments, options))
+            with self._unseen():
+                return function(*arguments, **options)
 
     def _unseen(self):
         """Without the modes of torch.export, which come before those of what lies below autograd and would keep placeholders as constants."""
@@ -89,6 +109,19 @@ class Functions(TorchFunctionMode):
 
     def _plain(self, tensor):
         return self._tracer.stand_in(tensor) if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor
+
+
+def _name_of(function):
+    """A function's name; of the getter of an attribute that one's."""
+    name = getattr(function, "__name__", "")
+    return getattr(getattr(function, "__self__", None), "__name__", name) if name == "__get__" else name
+
+
+def _is_of_tensors(result):
+    """Whether a result is made of tensors alone, whose numbers nobody has read."""
+    if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
+        return all(map(_is_of_tensors, result))
+    return result is None or isinstance(result, torch.Tensor)
 
 
 def _expanded(index, rank):

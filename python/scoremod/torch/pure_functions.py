@@ -1,0 +1,78 @@
+"""Which functions answer from their arguments and from what a trace's key holds, so that a kept trace may stand for calls of them.
+
+What is asked of tensors is seen while a function is traced (trace_modes): what isn't listed here, and computes no tensor, makes a trace that isn't
+kept. What no mode sees is judged where a function's text names it (function_keys).
+"""
+
+import builtins
+import functools
+import math
+import operator
+
+import torch
+from torch.overrides import get_overridable_functions
+
+# What tensors answer by their shape, dtype, device and layout, and by what a key has of them beside: strides, and whether they ask for gradients.
+_ANSWERS = (
+    *("shape", "ndim", "dim", "ndimension", "size", "numel", "nelement", "dtype", "device", "layout", "itemsize", "element_size", "nbytes", "__len__"),
+    *("is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "get_device", "is_same_size"),
+    *("requires_grad", "stride", "is_contiguous", "is_neg", "is_conj"),
+)
+_ANSWERS_OF_TORCH = ("is_floating_point", "is_complex", "is_signed", "is_same_size", "numel", "result_type", "promote_types", "can_cast", "get_device")
+# Python's functions that no state decides. Of tensors they ask what a mode sees, too.
+_BUILTINS = (
+    *("abs", "all", "any", "bool", "callable", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float", "format", "frozenset", "int"),
+    *("isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next", "object", "ord", "pow", "print", "range", "repr", "reversed"),
+    *("round", "set", "slice", "sorted", "str", "sum", "tuple", "type", "zip"),
+)
+_FINDERS = ("attrgetter", "methodcaller", "is_", "is_not")  # of operator
+_TYPES = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo)
+_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+# What asks for state that is in each key (function_keys.ambient_state), or that is decided before a function is traced.
+_OF_KEYED_STATE = (
+    *(torch.is_grad_enabled, torch.get_default_dtype, torch.get_default_device, torch.is_autocast_enabled, torch.get_autocast_dtype),
+    *(torch.are_deterministic_algorithms_enabled, torch._C._get_deterministic_algorithms),
+    *(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting),
+    *(torch.jit.is_scripting, torch.jit.is_tracing, torch.is_tensor),
+)
+_OF_CONTAINERS = (dict, list, tuple, str, bytes, int, float, slice, range, torch.Size, torch.dtype, torch.device, torch.finfo, torch.iinfo)
+
+
+def _of_tensors(name):
+    found = getattr(torch.Tensor, name)
+    return found if callable(found) else found.__get__
+
+
+_ANSWERS = frozenset([*map(_of_tensors, _ANSWERS), *(getattr(torch, name) for name in _ANSWERS_OF_TORCH)])
+_SEEN = frozenset(name for kind in (torch.Tensor, *_OF_CONTAINERS) for name in dir(kind) if not name.startswith("_"))
+
+
+def answers_by_key(function):
+    """Whether a function that a mode sees answers by what a trace's key has of its tensors."""
+    return function in _ANSWERS
+
+
+def is_seen(attribute):
+    """Whether an attribute is one of tensors, which a mode sees, or of Python's containers and numbers, whose answers follow from what they are."""
+    return attribute in _SEEN
+
+
+@functools.cache
+def _pure():
+    modules = (torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft, torch._C._VariableFunctions, math, operator)
+    found = [value for module in modules for name in dir(module) if name not in (*_FINDERS, "is_vulkan_available") and callable(value := getattr(module, name))]
+    found += [value for values in get_overridable_functions().values() for value in values]
+    return frozenset([*found, *(getattr(builtins, name) for name in _BUILTINS), *_TYPES, *_MODES, *_OF_KEYED_STATE])
+
+
+def is_pure(value):
+    """Whether a function or a type answers from its arguments and keys, or comes to a tracer's mode when it is called."""
+    if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == "builtins":
+        return True
+    return value in _pure()
+
+
+def is_pure_builtin(name):
+    """The same of what a name without a variable is; one that Python doesn't have raises NameError when it is read."""
+    found = getattr(builtins, name, None)
+    return found is None or isinstance(found, (bool, str, type(Ellipsis), type(NotImplemented))) or is_pure(found)
