@@ -203,9 +203,10 @@ def _add_method(name, arguments, function, options=()):
         values = [tensor.value for tensor in tensors]
         try:
             result = Tensor(function(*values, **chosen))
-        except TypeError as error:
+        except TypeError:
             found = ", ".join(f"{each} of {jnp.asarray(value).dtype}" for each, value in zip(arguments, values))
-            raise WrongTypeError(f"graph.{name}: found {found}, which it can't be computed of: {error}") from None
+            expected = "truth values" if name.startswith("logical") else "numbers of one type"
+            raise WrongTypeError(f"graph.{name}: expected {expected}, found {found}; binary_select makes numbers of truth values, a comparison the other way") from None
         _check_compute_type(name, given.get("compute_data_type"), tensors, result)
         return result
 
