@@ -223,3 +223,22 @@ def test_open_sizes_make_one_graph(random):
     counter = CompileCounterWithBackend("inductor")
     torch.compile(flex_attention, fullgraph=True, backend=counter, dynamic=True)(*(x.detach() for x in tensors(random)))
     assert counter.frame_count == 1
+
+
+def test_sizes_that_the_compiler_knows_nothing_of(random):
+    """torch._dynamo.mark_unbacked: no guard may ask for the number, and one graph serves all."""
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v), fullgraph=True, backend="aot_eager")
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for length in (24, 40):
+        tensors = [torch.randn(2, 3, length, 16, generator=random).requires_grad_() for _ in range(3)]
+        for tensor in tensors:
+            torch._dynamo.decorators.mark_unbacked(tensor, 2)
+        found, expected = compiled(*tensors), attention(*tensors)
+        torch.testing.assert_close(found, expected)
+        for one, other in zip(torch.autograd.grad(found.sum(), tensors), torch.autograd.grad(expected.sum(), tensors), strict=True):
+            torch.testing.assert_close(one, other)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
+
+
+def attention(q, k, v):
+    return flex_attention(q, k, v, lambda score, b, h, q_idx, kv_idx: score * 0.5, mask_mod=lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)

@@ -21,6 +21,7 @@ from scoremod.torch.float8 import check_without_factors, factors_of
 from scoremod.torch.function_keys import key_of
 from scoremod.torch.kept_traces import KeptTrace, kept_trace
 from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
+from scoremod.torch.open_sizes import hold_open_sizes
 from scoremod.torch.other_arguments import refuse_others
 from scoremod.torch.parts import taken_part
 from scoremod.torch.sequences import placed_of
@@ -237,6 +238,7 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
     reads."""
     offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
     options = options_of(*options[:3], offsets if any(offsets) else NO_OFFSETS, dropout_p, with_max, place, longest, *fields)
+    hold_open_sizes(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
@@ -286,7 +288,8 @@ def checked(query, key, value, bound, enable_gqa, options):
 
 
 def _warn_of_masks(program, extents, options):
-    if options.offsets is NO_OFFSETS and not options.is_ragged:
+    is_known = isinstance(extents.q_idx[1], int) and isinstance(extents.kv_idx[1], int)  # a graph may leave sizes open
+    if is_known and options.offsets is NO_OFFSETS and not options.is_ragged:
         warn_of_decode_masks(program, extents.q_idx[1], extents.kv_idx[1], 4)
 
 
