@@ -24,8 +24,8 @@ class UnreadMemory final : public backend::MemorySpace {
  public:
   MemoryKind kind() const override { return MemoryKind::kCuda; }
   std::size_t alignment() const override { return host_.alignment(); }
-  void* allocate(std::size_t bytes) const override { return host_.allocate(bytes); }
-  void release(void* data) const noexcept override { host_.release(data); }
+  void* allocate(std::size_t bytes, void* stream) const override { return host_.allocate(bytes, stream); }
+  void release(void* data, void* stream) const noexcept override { host_.release(data, stream); }
   void copy_in(void* to, const void* from, std::size_t bytes) const override { host_.copy_in(to, from, bytes); }
   void copy_out(void* to, const void* from, std::size_t bytes) const override { host_.copy_out(to, from, bytes); }
   void wait(void* stream) const override { host_.wait(stream); }

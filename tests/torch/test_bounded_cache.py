@@ -6,10 +6,10 @@ import threading
 import pytest
 import torch
 
-from scoremod.torch import captures, eager_calls, execution, flex_attention, kept_traces
+from scoremod.torch import checked_integers, eager_calls, execution, flex_attention, kept_traces
 from scoremod.torch.bounded_cache import BoundedCache
 
-KEPT = [(eager_calls, "_kept"), (kept_traces, "_kept"), (execution, "_kept"), (captures, "_checked")]
+KEPT = [(eager_calls, "_kept"), (kept_traces, "_kept"), (execution, "_kept"), (checked_integers, "_checked")]
 
 
 @pytest.fixture(autouse=True)

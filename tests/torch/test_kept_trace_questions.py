@@ -273,7 +273,7 @@ def test_a_question_that_no_key_holds_would_be_found(monkeypatch):
     monkeypatch.setattr(function_keys, "reading_of", lambda *arguments, real=function_keys.reading_of: real(*arguments)._replace(impure_builtins=frozenset()))
     monkeypatch.setattr(function_keys, "is_seen", lambda name: True)
     assert {found[1] for found in stale_of_tensors(questions)} >= {"t.grad is None", "t.storage_offset()", "t.is_inference()"}
-    assert stale_of_states(["torch.get_num_threads()"])
+    assert stale_of_states(["torch.get_float32_matmul_precision()"])
 
 
 _IN_ANOTHER_PROCESS = """

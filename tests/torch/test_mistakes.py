@@ -82,6 +82,7 @@ def test_a_large_part_that_pytorch_computes_is_warned_of(compiled, random, monke
     assert compiled or found[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "score_mod or mask_mod is traced anew")
         flex_attention(*tensors(random), lambda score, b, h, q_idx, kv_idx: score + torch.searchsorted(edges, q_idx))
         monkeypatch.setenv("SCOREMOD_WARN_MIB", "0.002")
         flex_attention(*tensors(random), by_pair)
