@@ -97,7 +97,8 @@ class CpuBackward final : public BackwardPlan {
     const auto rows = static_cast<std::size_t>(shape_.batch * shape_.heads_q * shape_.seq_q);
     SharedMemory memory;
     if (needs_dq_sums(shape_, tiles_)) memory.dq_sums = scratch.take<float>(multiply_bytes(rows, shape_.padded_qk));
-    memory.terms = {scratch.take<float>(rows), scratch.take<float>(rows)};
+    memory.terms.remainders = scratch.take<float>(rows);
+    if (row_terms_.rounds_deltas()) memory.terms.deltas = scratch.take<float>(rows);
     const auto count = static_cast<std::size_t>(units());
     memory.turns = {scratch.take<Turn>(count), count};
     return memory;

@@ -16,7 +16,7 @@ template <bool kMasked, bool kCopied = false>
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
   /*{statements}*/ const float value = score; /*{}*/
-  return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/ && key_has_block(p.call, b, any_kv))
+  return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/ && has_page(p.call, b, any_kv))
              ? /*{value}*/ value /*{}*/
              : -infinity();
 }
@@ -36,11 +36,6 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
   return kFloatTiles ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
                      : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
-}
-
-// The same of a sink; one of +inf has all weight.
-SCOREMOD_FUNCTION float weight_of_sink(float sink, float exponent) {
-  return sink == infinity() ? 1.0f : weight_of(sink, 1.0f, exponent);
 }
 
 // What gradients of scores are multiplied by as they are made, and what sums of them are: the scale belongs to one of
@@ -107,9 +102,8 @@ template <bool kMasked, bool kCopied = false>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ bool keeps(const Arguments& p, int b, int h, int q, int kv) {
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
             offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
-  // First, so that its loads do not wait for the mask's.
-  const bool has_block = key_has_block(p.call, b, kv);
+  const bool page = has_page(p.call, b, kv);
   /*{statements}*/ const bool keep = kv <= q; /*{}*/
-  return /*{keep}*/ keep /*{}*/ && has_block;
+  return /*{keep}*/ keep /*{}*/ && page;
 }
 /*{}*/

@@ -11,6 +11,11 @@ SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int
   return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
 }
 
+// A sink's weight_of(); one of +inf has all weight.
+SCOREMOD_FUNCTION float weight_of_sink(float sink, float exponent) {
+  return sink == infinity() ? 1.0f : weight_of(sink, 1.0f, exponent);
+}
+
 // Of a row of `query_sums`, whose blocks have 64.
 constexpr int kSumColumns = (kDimQk + 63) / 64 * 64;
 

@@ -34,7 +34,7 @@ SCOREMOD_FUNCTION TileState state_by_elements(const Arguments& p, int b, int h, 
 // Whether all keys have a block; by a warp.
 SCOREMOD_FUNCTION bool keys_have_blocks(const AttentionArguments& call, int b, int first_kv, int end_kv) {
   bool all = true;
-  for (int kv = first_kv + threadIdx.x % 32; kv < end_kv; kv += 32) all = all && key_has_block(call, b, kv);
+  for (int kv = first_kv + threadIdx.x % 32; kv < end_kv; kv += 32) all = all && has_page(call, b, kv);
   return ballot(!all) == 0;
 }
 

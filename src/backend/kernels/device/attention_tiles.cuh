@@ -57,7 +57,8 @@ SCOREMOD_FUNCTION bool names_block(const TensorArgument& pool, int b, int kv) {
   const int page = pool.places[b * pool.place_batch + kv / kBlockRows * pool.place_step];
   return page >= 0 && page < pool.count;
 }
-SCOREMOD_FUNCTION bool key_has_block(const AttentionArguments& call, int b, int kv) {
+// A mask asks it first, so that its loads do not wait for the mask's own.
+SCOREMOD_FUNCTION bool has_page(const AttentionArguments& call, int b, int kv) {
   if (!kPaged) return true;
   const bool of_k = names_block(call.k, b, kv), of_v = names_block(call.v, b, kv);
   return of_k && of_v;
