@@ -256,7 +256,7 @@ NUMBER = r"(?<![\w.#/-])\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = r"(?:ms|us|ns|s|seconds|minutes|TFLOP/s|TF/s|GB/s|%|times)"
 COUNTED = r"(?:right|wrong|refused|crashed|results)"
 MEASURED = re.compile(rf"{NUMBER} (?:{UNITS}|{COUNTED})(?![\w/])|commit [0-9a-f]{{7}}\b")
-# What a mark, a part that a script writes, and an example hold is not looked at.
+# Marks, parts that a script writes, and examples are not looked at.
 WRITTEN = re.compile(r"<!-- (?P<part>[^>]*?): (?:written by bench/show_records\.py|begin) -->.*?<!-- (?P=part): end -->", re.DOTALL)
 EXAMPLES = re.compile(r"^```.*?^```|^    [^\n]*|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 TIMES_OF_TABLES = re.compile(r"(?<![\w.-])\d+\.\d+(?![\w.])")

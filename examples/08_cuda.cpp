@@ -13,7 +13,7 @@ using namespace scoremod;
 
 namespace {
 
-/// Of the backends that take tensors in this memory, one is chosen.
+/// One of the backends that take tensors in this memory is chosen.
 CompileOptions in(MemoryKind memory) {
   CompileOptions options;
   options.memory = memory;

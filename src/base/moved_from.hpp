@@ -6,7 +6,7 @@
 
 namespace scoremod {
 
-/// What a movable object holds. Throws where it was moved from, when it holds nothing.
+/// Returns what a movable object holds. Throws if it was moved from and holds nothing.
 /// kind: the object's, such as "Attention".
 template <class State>
 State& held_by(const std::unique_ptr<State>& state, const char* kind) {

@@ -89,7 +89,7 @@ class RowWeights {
   void add_program_error(Key& key);
   /// Fills keys_; returns the row's LSE.
   double weigh_keys(std::int64_t b, std::int64_t h, std::int64_t i);
-  /// Of a row whose sink leaves its keys nothing, and is its LSE.
+  /// For a row whose sink leaves its keys nothing, and is its LSE.
   double leave_to_sink(double sink);
   /// How far the largest value moves: up to where a key may come, down to where one surely stays; and what the LSE is
   /// allowed for itself, which is the same number where there is one key.

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE_PACKAGES = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-# Where a system's CUDA may have its headers.
+# A system's CUDA may have its headers here.
 IGNORED = "/usr/local/cuda/include;/usr/local/include;/usr/include"
 PROJECT = """
 cmake_minimum_required(VERSION 3.25)

@@ -120,7 +120,7 @@ def test_a_wrong_backward_with_a_renamed_tensor_is_refused_under_jit():
     [
         # A causal mask by a finite number: its keys have no weight.
         (causal_bias, lambda graph, dscore, tensors: dscore),
-        # The same by the number that is usual in float16.
+        # Float16's usual number for a mask does, too.
         (
             lambda graph, score, tensors: causal_bias(graph, score, tensors | {"low": Tensor(jnp.float32(-1e4))}),
             lambda graph, dscore, tensors: dscore,

@@ -275,7 +275,7 @@ def _shared_gain(kept, upstream):
 
 gained_by_shared.defvjp(lambda x, y: (gained_by_shared(x, y), (x, y)), _shared_gain)
 
-# What JAX writes casts into inside jax.shard_map, also into what it calls: functions of a score, a gate and a number that all shards share.
+# JAX writes casts into these inside jax.shard_map: functions of a score, a gate and a number that all shards share.
 OF_GATES = {
     "literals": lambda score, gate, shared: score * 2.0 + jnp.where(gate > 0.5, 1.0, -0.5) + gate * jnp.sqrt(2.0) * 0.1,
     "library functions": lambda score, gate, shared: jnp.logaddexp(score, gate * 0.5) + jax.nn.relu(gate * 2.0) * jax.nn.relu(score * shared),

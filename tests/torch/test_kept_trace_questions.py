@@ -140,7 +140,7 @@ def questions_to_tensors():
     names = [name for name in dir(torch.Tensor) if not name.startswith("_")]
     names += ["_version", "_base", "_backward_hooks", "__class__", "__dict__"]
     given = [f"t.{name}({argument_of(name)})" if isinstance(getattr(torch.Tensor, name), _METHODS) else f"t.{name}" for name in names]
-    # Those that no attribute or method is.
+    # These are no attribute and no method.
     return [*given, "id(t)", "hash(t)", "str(t)", "repr(t)", "f'{t}'", "type(t) is torch.nn.Parameter", "t is t.contiguous()", "len(t)", "t.dtype.itemsize",
             "getattr(t, 'factor', 1.0)", "hasattr(t, 'factor')", "vars(t)", "len(t.__dict__)", "t.factor", "t.grad is None", "t.requires_grad and 7"]  # fmt: skip
 

@@ -17,7 +17,7 @@ ENDINGS = {".cpp", ".hpp", ".cuh", ".py"}
 SKIPPED = re.compile(r"bench/.*\.py")
 
 MEMORY = "src/backend/cuda/memory_pool.cpp"
-# What is forbidden, what to do instead, and the one file that may do it.
+# A forbidden call, what to do instead, and the one file that may make it.
 RULES = (
     (r"\bcu(?:daDevice|daThread|Ctx)Synchronize\b", "wait for a stream: wait_for_own_stream(), MemorySpace::wait()", None),
     (r"\bcudaMem(?:cpy|cpy2D|set|cpyToSymbol)\b", "copy on own_stream(): MemorySpace::copy_in(), copy_out()", None),

@@ -1,6 +1,6 @@
 """scoremod for PyTorch. docs/torch.md is a walk through it."""
 
-# What scripts import beside flex_attention is PyTorch's own, so that one changed import serves them.
+# Scripts import these beside flex_attention; they are PyTorch's own, so that one changed import serves a script.
 from torch.nn.attention.flex_attention import (
     AuxOutput,
     AuxRequest,

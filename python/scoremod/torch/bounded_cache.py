@@ -10,7 +10,7 @@ class BoundedCache(dict):
     def __init__(self, limit):
         super().__init__()
         self._limit, self._order = limit, deque()
-        # What is dropped may run code of its own as it goes, which may add an entry.
+        # A dropped value may run code of its own as it goes, which may add an entry.
         self._lock = threading.RLock()
 
     def __setitem__(self, key, value):

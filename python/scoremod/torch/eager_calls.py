@@ -65,7 +65,7 @@ class EagerCall:
         """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace. text: Call.text()."""
         self._device = query.device
         self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
-        # What operands can't have the dtype of is converted, and looked at, once a call, however often it is read.
+        # A tensor whose dtype operands can't have is converted, and looked at, once a call, however often it is read.
         limits = [min([source.limit for number, source in sources if number == at], default=ANY) for at in range(len(captured))]
         limited = [tensor.dtype not in DTYPE_NAMES or limit < ANY for tensor, limit in zip(captured, limits)]
         self._converted = [(number, limits[number]) for number, is_limited in enumerate(limited) if is_limited]

@@ -284,7 +284,7 @@ def _is_number(value):
     return type(value) in _PLAIN or type(value) is float
 
 
-# Of any other value, what a text asks it for is read.
+# Any other value is read as far as a text asks it.
 _READ_AS_A_WHOLE = {types.FunctionType, *_TENSORS, float, *_PLAIN, slice, functools.partial, types.BuiltinFunctionType, types.MethodType}
 
 

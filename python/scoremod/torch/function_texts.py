@@ -109,7 +109,7 @@ def text_of(code):
             for variable, chains in within.uses.items():
                 uses.setdefault(variable, []).extend(chains)
             loose += within.loose
-            # What a function within has as its own is no variable of the one around it.
+            # A function's own variables are none of the one around it.
             sets = {variable: place for variable, place in within.sets.items() if variable[1] in each.co_freevars} | sets
             objection = objection or within.objection
     uses = {variable: tuple(dict.fromkeys(chains)) for variable, chains in uses.items()}

@@ -12,7 +12,7 @@ import operator
 import torch
 from torch.overrides import get_overridable_functions
 
-# What tensors answer by their shape, dtype, device and layout, and by what a key has of them beside: strides, and whether they ask for gradients.
+# Tensors answer these by shape, dtype, device and layout, and by strides and requires_grad, which a key has too.
 _ANSWERS = (
     *("shape", "ndim", "dim", "ndimension", "size", "numel", "nelement", "dtype", "device", "layout", "itemsize", "element_size", "nbytes", "__len__"),
     *("is_floating_point", "is_complex", "is_signed", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "get_device", "is_same_size"),
@@ -28,7 +28,7 @@ _BUILTINS = (
 _FINDERS = ("attrgetter", "methodcaller", "is_", "is_not")  # of operator
 _TYPES = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo)
 _MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
-# What asks for state that is in each key (function_keys.ambient_state), or that is decided before a function is traced.
+# These ask for state that is in each key (function_keys.ambient_state), or that is decided before a function is traced.
 _OF_KEYED_STATE = (
     *(torch.is_grad_enabled, torch.get_default_dtype, torch.get_default_device, torch.is_autocast_enabled, torch.get_autocast_dtype),
     *(torch.are_deterministic_algorithms_enabled, torch._C._get_deterministic_algorithms),

@@ -187,7 +187,7 @@ class Tracer:
             )
         return self.builder.constant(number, type)
 
-    # What a trace depends on beside its key.
+    # A trace depends on these beside its key.
 
     def ask(self, what):
         """Notes that the function asked for something that no key of a trace holds."""

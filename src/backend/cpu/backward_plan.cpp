@@ -78,7 +78,7 @@ class CpuBackward final : public BackwardPlan {
     std::span<Turn> turns;
   };
 
-  /// Where one tile has all keys, units make deltas on the way.
+  /// Units make deltas on the way if one tile has all keys.
   bool units_make_deltas() const { return tiles_ == 1 && row_terms_.rounds_deltas(); }
 
   void make_row_terms(const BackwardTensors& tensors, const CallParameters& parameters,
@@ -89,7 +89,7 @@ class CpuBackward final : public BackwardPlan {
     terms = row_terms_.make(tensors, parameters, operands, workspace, worker_bytes_, terms);
     if (!units_make_deltas()) return;
     terms.deltas = deltas;
-    // Of rows whose tiles are all empty no unit makes one.
+    // No unit makes one of rows whose tiles are all empty.
     std::fill_n(deltas, shape_.batch * shape_.heads_q * shape_.seq_q, 0.0f);
   }
 

@@ -148,7 +148,7 @@ class Worker {
     }
   }
 
-  /// Of the unit's keys.
+  /// The unit's keys.
   struct Columns {
     std::size_t first, count;
     bool masked;
@@ -189,7 +189,7 @@ class Worker {
                             : dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
     for (const NeededKeys& part : needed) {
       const auto [first, count, masked] = columns_of(part);
-      // Of what was evaluated for the delta, the last columns are what the program holds still.
+      // The program still holds the last columns of what was evaluated for the delta.
       if (!call_.makes_deltas)
         weigh(tile, row, columns_of(part));
       else if (needed.size() > 1)

@@ -20,7 +20,7 @@ struct RowTermArrays {
   float* deltas = nullptr;      ///< rowsum(dO * O), of an O that was never rounded
 };
 
-/// What a pass for rows' terms reads beside a forward's tensors, and what it writes in place of its outputs.
+/// A pass for rows' terms reads these beside a forward's tensors, and writes these in place of its outputs.
 struct RowTermCall {
   const float* lse = nullptr;  ///< as the problem has it
   const void* d_o = nullptr;

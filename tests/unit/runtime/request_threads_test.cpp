@@ -160,7 +160,7 @@ TEST(RequestThreads, DrainingRunsWhatWasSubmittedBefore) {
   EXPECT_EQ(drained.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   first.open();
   EXPECT_EQ(drained.get(), 2);
-  // What came later is not waited for, and an empty queue is drained at once.
+  // Later requests are not waited for, and an empty queue is drained at once.
   threads.submit(later.work(), replies.callback(3));
   later.open();
   threads.drain();

@@ -141,7 +141,7 @@ class GuardedBytes {
   std::size_t size_ = 0;
 };
 
-/// What an operand has at an entry.
+/// An operand's number at an entry.
 using Number = std::function<std::int32_t(const std::string& operand, std::size_t entry)>;
 
 /// The number, and at every second entry another one of the other sign.

@@ -49,7 +49,7 @@ TileShape shape_of(const PagedCase& paged, const AttentionProblem& problem) {
   return {};
 }
 
-/// The same problem, whose program asks of each key whether both tables name a block of the pool for it.
+/// Gives the problem a program that asks of each key whether both tables name a block of the pool for it.
 checking::CheckCase asking(const PagedCase& paged, checking::CheckCase test) {
   const auto& pages = *test.problem.paged;
   std::string program, keep = paged.keep;
