@@ -40,11 +40,17 @@ def _is_said_by_text(jaxpr):
     if jaxpr.effects or any(isinstance(array, jax.core.Tracer) for array in jaxpr.consts):
         return False
     for equation in jaxpr.jaxpr.eqns:
-        if any(callable(value) and not isinstance(value, type) for name, value in equation.params.items() if name not in _RULES):
+        if any(_may_compute(value) for name, value in equation.params.items() if name not in _RULES):
             return False
         if any(not _is_said_by_text(inner) for inner in inner_jaxprs(equation)):
             return False
     return True
+
+
+def _may_compute(value):
+    """Whether a parameter is a function, of which text says nothing. A mesh can be called, too; an empty one is none."""
+    is_no_mesh = isinstance(value, jax.sharding.Mesh) and value.empty
+    return callable(value) and not isinstance(value, type) and not is_no_mesh
 
 
 def called_jaxpr(equation):
