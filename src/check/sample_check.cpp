@@ -169,7 +169,7 @@ class SampleCheck {
     judge(output->name, slice.tensor.dtype, 1, elements, all_of(rows));
   }
 
-  /// Of the box's rows and all keys, by as many threads as a call gets.
+  /// Evaluates the box's rows and all keys, by as many threads as a call gets.
   RowsTruth rows_truth(Box box) const {
     box.kv = {0, problem_.seq_kv};
     const auto threads = std::int64_t{cpu_threads(0)};

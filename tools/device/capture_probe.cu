@@ -202,18 +202,11 @@ void report(const char* title, const std::vector<Call>& all, unsigned flags, cud
   cudaThreadExchangeStreamCaptureMode(&own_mode);
 }
 
-// What unloading does to a kernel of the image that still runs, and to other threads' launches.
-void report_unloading(cudaStream_t busy) {
-  cudaStream_t other;
-  cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
-  float* data;
-  cudaMalloc(&data, 4);
-  for (const bool as_library : {false, true}) {
-    CUmodule module = nullptr;
-    CUlibrary library = nullptr;
-    CUkernel kernel = nullptr;
-    CUfunction function = nullptr;
+// The probe kernel, loaded as a module or as a library.
+struct Image {
+  explicit Image(bool as_library) {
     if (as_library) {
+      CUkernel kernel = nullptr;
       cuLibraryLoadData(&library, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0);
       cuLibraryGetKernel(&kernel, library, "probe");
       cuKernelGetFunction(&function, kernel);
@@ -221,12 +214,28 @@ void report_unloading(cudaStream_t busy) {
       cuModuleLoadData(&module, kPtx);
       cuModuleGetFunction(&function, module, "probe");
     }
+  }
+  CUresult unload() const { return library != nullptr ? cuLibraryUnload(library) : cuModuleUnload(module); }
+
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  CUfunction function = nullptr;
+};
+
+// Shows what unloading does to a kernel of the image that still runs, and to other threads' launches.
+void report_unloading(cudaStream_t busy) {
+  cudaStream_t other;
+  cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+  float* data;
+  cudaMalloc(&data, 4);
+  for (const bool as_library : {false, true}) {
+    const Image image(as_library);
     cudaDeviceSynchronize();
-    std::string status = text(launch(function, busy, 300'000'000));
+    std::string status = text(launch(image.function, busy, 300'000'000));
     double unload = 0, longest = 0;
     std::atomic<bool> done = false;
     std::thread unloader([&] {
-      unload = milliseconds([&] { status += text(as_library ? cuLibraryUnload(library) : cuModuleUnload(module)); });
+      unload = milliseconds([&] { status += text(image.unload()); });
       done = true;
     });
     while (!done) longest = std::max(longest, milliseconds([&] { touch<<<1, 1, 0, other>>>(data); cudaStreamSynchronize(other); }));
@@ -283,27 +292,16 @@ void report_graph_after_unload() {
   cudaStream_t stream;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   for (const bool as_library : {false, true}) {
-    CUmodule module = nullptr;
-    CUlibrary library = nullptr;
-    CUkernel kernel = nullptr;
-    CUfunction function = nullptr;
-    if (as_library) {
-      cuLibraryLoadData(&library, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0);
-      cuLibraryGetKernel(&kernel, library, "probe");
-      cuKernelGetFunction(&function, kernel);
-    } else {
-      cuModuleLoadData(&module, kPtx);
-      cuModuleGetFunction(&function, module, "probe");
-    }
+    const Image image(as_library);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
-    launch(function, stream, 1000);
+    launch(image.function, stream, 1000);
     cudaStreamEndCapture(stream, &graph);
     cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphLaunch(exec, stream);
     cudaStreamSynchronize(stream);
-    if (as_library) cuLibraryUnload(library); else cuModuleUnload(module);
+    image.unload();
     std::string status = text(cudaGraphLaunch(exec, stream));
     status += " " + text(cudaStreamSynchronize(stream));
     std::printf("a graph after %s: '%s'\n", as_library ? "cuLibraryUnload" : "cuModuleUnload", status.c_str());

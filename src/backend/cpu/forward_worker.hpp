@@ -29,7 +29,7 @@ struct RowTermCall {
   bool any() const { return arrays.remainders != nullptr || arrays.deltas != nullptr; }
 };
 
-/// What all threads of a call share; read only but for the counter.
+/// All threads of a call share this; it is read only but for the counter.
 struct ForwardCall {
   const compiler::CompiledProblem& compiled;
   const masks::TileMaskAnalyzer& analyzer;

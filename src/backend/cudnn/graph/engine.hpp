@@ -59,8 +59,8 @@ struct BuildOutcome {
 /// next time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
 BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 
-/// What cudnn-frontend objects to in a graph for an architecture, whatever its modifier is, with the version of cuDNN
-/// that library() has found; empty where it objects to nothing. Needs no device, and takes no turn with builds.
+/// Returns what cudnn-frontend objects to in a graph for an architecture, whatever its modifier is, with the version of
+/// cuDNN that library() has found; empty where it objects to nothing. Needs no device, and takes no turn with builds.
 std::string frontend_objection(const AttentionGraph& graph, int compute_capability);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,
