@@ -1,5 +1,4 @@
-// What a call's dropout is, as kernels have it. One text for the kernels' compiler and for the host's, which fills it
-// in.
+// A call's dropout, as kernels have it. NVRTC and the host's compiler, which fills it in, share this text.
 #pragma once
 
 /// DropoutMask's key and threshold (problem/dropout_mask.hpp), and what a weight that is left is multiplied by.

@@ -1,5 +1,4 @@
-// Numbers of eight bits and of the other dtypes of tensors, by their number in scoremod::DType: float8_conversion.cuh
-// says what for.
+// FP8 numbers and the other dtypes of tensors, by their number in scoremod::DType: float8_conversion.cuh uses them.
 #pragma once
 
 #include "backend/cuda/program_prelude.cuh"
@@ -36,8 +35,8 @@ SCOREMOD_FUNCTION float number_of(int dtype, unsigned bits) {
   return float_of_bits(dtype == kBfloat16 ? bits << 16 : bits);
 }
 
-// A format with this many bits of mantissa and this bias, of which `rest` bits of a float32's are left out: to nearest,
-// ties to even. What is not below `largest` becomes its code.
+// Rounds to nearest, ties to even, in a format with these bits of mantissa and this bias. A magnitude that is not below
+// `largest` becomes its code.
 SCOREMOD_FUNCTION unsigned rounded_bits(float x, int mantissa_bits, int bias, float largest, unsigned largest_code) {
   const unsigned magnitude = bits_of_float(x) & 0x7fffffffu;
   if (float_of_bits(magnitude) >= largest) return largest_code;
@@ -51,7 +50,7 @@ SCOREMOD_FUNCTION unsigned rounded_bits(float x, int mantissa_bits, int bias, fl
   }
   return (significand + ((1u << (shift - 1)) - 1u) + ((significand >> shift) & 1u)) >> shift;
 }
-// The bits of a number as a tensor of this dtype holds it, those of eight bits within their numbers.
+// The bits of a number in a tensor of this dtype; FP8 saturates.
 SCOREMOD_FUNCTION unsigned stored_bits(int dtype, float x) {
   const unsigned bits = bits_of_float(x), sign = bits >> 31;
   if (dtype == kFloat32) return bits;

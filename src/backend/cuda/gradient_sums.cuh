@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   Run /*{run}*/ run_0 /*{}*/[kColumnsOfLane] = {};
   /*{}*/
   /*{}*/
-  // What a row reads is loaded while the row before it is computed: otherwise the device waits for memory.
+  // A row's inputs are loaded while the row before it is computed: otherwise the device waits for memory.
   float next_scores[kColumnsOfLane], next_products[kColumnsOfLane], next_lse = 0.0f, next_delta = 0.0f;
   const auto load_row = [&](int r) {
     const long long row = (b * /*{heads}*/ 4LL /*{}*/ + h) * /*{seq_q}*/ 512 /*{}*/ + q0 + r;

@@ -1,4 +1,5 @@
-// What generated statements call: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each dtype.
+// Functions that generated statements call: ir/scalar_eval.hpp's meaning of each op in float32, and loads of each
+// dtype.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -85,11 +86,11 @@ SCOREMOD_FUNCTION float f32_min(float x, float y) { return is_nan(x) || x < y ? 
 SCOREMOD_FUNCTION float f32_max(float x, float y) { return is_nan(x) || x > y ? x : y; }
 SCOREMOD_FUNCTION float f32_sign(float x) { return is_nan(x) || x == 0.0f ? x : x > 0.0f ? 1.0f : -1.0f; }
 SCOREMOD_FUNCTION float f32_relu(float x) { return is_nan(x) || x > 0.0f ? x : 0.0f; }
-// x / y of a positive constant whose reciprocal is not subnormal: the quotient by the reciprocal, mended by what it
-// leaves (N. Brisebarre, J.-M. Muller, S. K. Raina, Accelerating Correctly Rounded Floating-Point Division when the
-// Divisor Is Known in Advance, IEEE Transactions on Computers 53(8), 2004). Rounded right, but that subnormal quotients
-// and those of dividends below 2^-102, which leave what is subnormal, may miss a unit; the operator takes three times
-// as many instructions and a branch. What it leaves of an infinity is NaN.
+// x / y of a positive constant whose reciprocal is not subnormal: the quotient by the reciprocal, corrected by its
+// remainder. Source: N. Brisebarre, J.-M. Muller, S. K. Raina, Accelerating Correctly Rounded Floating-Point Division
+// when the Divisor Is Known in Advance, IEEE Transactions on Computers 53(8), 2004. It rounds correctly, but subnormal
+// quotients and dividends below 2^-102, whose remainder is subnormal, may be off by one unit. The operator takes three
+// times as many instructions and a branch. The remainder of an infinity is NaN.
 SCOREMOD_FUNCTION float f32_divide_by(float x, float y, float reciprocal) {
   const float near = x * reciprocal, quotient = fmaf(-fmaf(y, near, -x), reciprocal, near);
   return is_nan(quotient) ? near : quotient;

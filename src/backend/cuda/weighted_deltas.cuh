@@ -1,12 +1,12 @@
-// The kernel "weighted_deltas" of a GradientSource: in the place of row_deltas where few rows or keys are summed over,
-// since o's rounding is much of the error of a sum of few.
+// The kernel "weighted_deltas" of a GradientSource replaces row_deltas if few rows or keys are summed over. The
+// rounding of o is much of the error of such a sum.
 #pragma once
 
 #include "backend/cuda/gradient_prelude.cuh"
 
-// deltas[row] becomes the mean of the products by their weights, over this block of keys and those before it, of which
-// `weights` has the sums; both begin as zeros. One warp for each row; grid: rows, 1, heads. That it is divided by the
-// weights' sum takes the LSE's rounding out, which is a factor of all of a row's weights.
+// deltas[row] becomes the mean of the products by their weights, over this block of keys and those before it. `weights`
+// has the sums of these weights; both begin as zeros. One warp has each row; the grid is rows, 1, heads. The division
+// by the weights' sum removes the rounding of the LSE, which is a factor of all of a row's weights.
 extern "C" __global__ void weighted_deltas(int offset_b, int offset_h, int offset_q, int offset_kv, const float* scores,
                                            const float* products, const float* lse, float* deltas, float* weights,
                                            int b, int h0, int q0, int rows, int first_key, int columns, int block_rows,

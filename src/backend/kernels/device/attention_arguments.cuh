@@ -3,8 +3,8 @@
 
 #include "backend/cuda/dropout_argument.cuh"
 
-/// A tensor of four dimensions; distances in elements. In a ragged tensor all batches are one after the other, and in a
-/// paged one `batch` is the distance between the blocks of a pool: RowsOf of attention_tiles.cuh says where rows lie.
+/// A tensor of four dimensions; strides are in elements. A varlen tensor packs all batches one after the other. In a
+/// paged KV cache `batch` is the stride between pages; RowsOf of attention_tiles.cuh finds the rows.
 struct TensorArgument {
   void* data;
   long long batch, head, row, dim;
@@ -23,12 +23,12 @@ struct OperandArgument {
   float* sums;     ///< of the gradient, see attention_operand_gradients.cuh
 };
 
-/// Of a size that is a multiple of 16: where operands begin elsewhere, ptxas 13.0 leaves the fused backward of
-/// documents too few registers.
+/// The alignment makes the size a multiple of 16. If operands began elsewhere, ptxas 13.0 would leave the fused
+/// backward of documents too few registers.
 struct alignas(16) AttentionArguments {
   TensorArgument q, k, v, o, d_o, dq, dk, dv;
-  /// Where kCopiesOperand, that operand: rows are its queries, dims its keys; strides of 0 where batches or heads share
-  /// them.
+  /// The operand that TMA loads, if kCopiesOperand: rows are its queries, dims its keys. Strides are 0 if batches or
+  /// heads share it.
   TensorArgument copied;
   float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
   float* max_logit;       ///< likewise, where kMaxLogit

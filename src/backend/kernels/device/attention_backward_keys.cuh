@@ -1,7 +1,7 @@
-// attention_backward_keys: dk and dv, one block of threads for kWarps * 16 keys of one batch and key head, which walks
-// over the query heads of its group and over their queries in ascending order. Products are transposed, keys along
-// rows, so that weights and gradients are the left factors of the products with d_o and q as they stand. Where the sums
-// of both would not fit into the registers, two kernels write one each.
+// attention_backward_keys computes dk and dv: one CTA for kWarps * 16 keys of one batch and KV head. It walks over the
+// query heads of its group and their queries in ascending order. Its MMAs are transposed, keys along rows, so that
+// weights and gradients are the left operands of those with d_o and q. If both accumulators do not fit into the
+// registers, two kernels compute one each.
 #pragma once
 
 #include "backend/kernels/device/attention_key_gradients.cuh"

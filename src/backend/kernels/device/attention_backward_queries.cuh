@@ -1,12 +1,12 @@
-// attention_backward_queries: dq, one block of threads for kQueries queries of one batch and head, which walks over the
+// attention_backward_queries computes dq: one CTA for kQueries queries of one batch and head, which walks over the
 // tiles of keys in ascending order.
 #pragma once
 
 #include "backend/kernels/device/attention_products.cuh"
 #include "backend/kernels/device/attention_query_gradients.cuh"
 
-// Puts the sum of each row's weights times their gradients, in float32 from end to end, in the place of the rows' sums
-// of o d_o, here and in memory.
+// Replaces the rows' sums of o d_o, here and in memory. The new delta is the sum of each row's weights times their
+// gradients, in float32 from end to end.
 SCOREMOD_FUNCTION void make_own_deltas(const Arguments& p, TileElement* q_tile, TileElement* d_o_tile,
                                        TileElement* k_tile, TileElement* v_tile, float (&terms)[kRowTiles][2][2], int b,
                                        int h, int query_tile) {

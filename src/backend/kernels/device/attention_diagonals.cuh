@@ -1,7 +1,7 @@
-// The gradient of a table whose indices follow from kv_idx - q_idx: what scores contribute is summed along diagonals,
-// in a fixed order and without atomics, by groups of four warps that have 64 rows of scores and walk over the columns.
-// Rows are queries and columns keys; where kFused it is the other way round. A group leaves one sum for each diagonal
-// of its rows; attention_operand_diagonals_I adds those of all groups.
+// The gradient of a relative-position table, whose indices follow from kv_idx - q_idx. Contributions are summed along
+// diagonals, in a fixed order and without atomics. A group of four warps has 64 rows of scores and walks over the
+// columns. Rows are queries and columns keys; if kFused, rows are keys. A group leaves one sum for each diagonal of its
+// rows; attention_operand_diagonals_I adds those of all groups.
 #pragma once
 
 #include "backend/kernels/device/attention_row_terms.cuh"
@@ -18,7 +18,7 @@ static_assert(kDifferenceTargets == 0 || kDiagonalRows + kDiagonalStep <= kDiago
 SCOREMOD_FUNCTION int diagonal_pitch(const AttentionArguments& call) {
   return (kFused ? call.query_tiles * kQueries : call.key_tiles * kKeys) + kDiagonalThreads;
 }
-// Of each batch and head.
+// The number of groups for each batch and head.
 SCOREMOD_FUNCTION int diagonal_groups(const AttentionArguments& call) {
   return (kFused ? call.key_tiles : call.query_tiles) * kDiagonalGroups;
 }
@@ -26,17 +26,17 @@ SCOREMOD_FUNCTION float* diagonal_sums(const Arguments& p, int b, int h, int gro
   const long long head = (long long)b * p.call.heads_q + h;
   return difference_target_sums(p) + (head * diagonal_groups(p.call) + group) * diagonal_pitch(p.call);
 }
-// Of the calling thread's group, of a block that has this tile.
+// The sums of the calling thread's group, in a CTA that has this tile.
 SCOREMOD_FUNCTION float* own_diagonal_sums(const Arguments& p, int b, int h, int tile) {
   return diagonal_sums(p, b, h, tile * kDiagonalGroups + threadIdx.x / kDiagonalThreads);
 }
-// Where a group has the sum of kv - q = difference; there is none of one below 0, or not below diagonal_pitch().
+// The place of a group's sum for kv - q = difference. A place below 0, or not below diagonal_pitch(), has no sum.
 SCOREMOD_FUNCTION int diagonal_place(int difference, int group) {
   return (kFused ? -difference : difference) + group * kDiagonalRows + kDiagonalRows - 1;
 }
 
-// A warp's 16 rows of a step, summed along diagonals in each thread: for each of eight columns, alike modulo 8, the
-// sums of their diagonals, which eight lanes write side by side and four of them eight words apart.
+// Each thread sums its part of a warp's 16 rows of a step along diagonals. The sums are kept apart by column modulo 8.
+// Eight lanes write side by side, and four of them eight words apart.
 constexpr int kDiagonalsOfColumn = kDiagonalStep + 8, kColumnPitch = (kDiagonalsOfColumn + 11) / 16 * 16 + 4;
 constexpr int kDiagonalWords = 8 * kColumnPitch;  // of shared memory, for each warp
 

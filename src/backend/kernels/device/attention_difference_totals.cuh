@@ -1,5 +1,5 @@
-// The gradient of a table whose indices follow from kv_idx - q_idx, from the sums that attention_diagonals.cuh leaves:
-// those of all diagonals are added to exact sums of its entries (attention_exact_totals.cuh).
+// The gradient of a relative-position table, whose indices follow from kv_idx - q_idx. It adds the sums of
+// attention_diagonals.cuh to exact sums of the table's entries (attention_exact_totals.cuh).
 #pragma once
 
 #include "backend/cuda/exact_sum.cuh"

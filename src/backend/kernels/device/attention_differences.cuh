@@ -1,5 +1,5 @@
-// What a program makes of h (and b) and kv_idx - q_idx alone: attention_differences tabulates it, for every difference
-// that a tile may have, and the attention kernels read it.
+// attention_differences tabulates the parts of a program that depend on h (and b) and kv_idx - q_idx alone. It has
+// every difference that a tile may have, and the attention kernels read it.
 #pragma once
 
 #include "backend/kernels/device/attention_tiles.cuh"
@@ -17,9 +17,9 @@ SCOREMOD_FUNCTION float* difference_table(const AttentionArguments& call, int nu
   const long long head = (long long)(kDifferencesByBatch ? b : 0) * heads + (kDifferencesByHead ? h : 0);
   return call.differences + (head * kDifferences + number) * difference_pitch(call);
 }
-// Where kv == q.
+// The entry of kv == q.
 SCOREMOD_FUNCTION int difference_origin(const AttentionArguments& call) { return call.query_tiles * kQueries - 1; }
-// By local indices, of any rows and keys of tiles.
+// Local indices may be those of any rows and keys of tiles.
 template <int kNumber>
 SCOREMOD_FUNCTION float difference_at(const Arguments& p, int b, int h, int q, int kv) {
   return difference_table(p.call, kNumber, b, h)[kv - q + difference_origin(p.call)];

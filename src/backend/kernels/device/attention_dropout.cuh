@@ -5,7 +5,7 @@
 #include "backend/cuda/dropout_mask.cuh"
 #include "backend/kernels/device/attention_tiles.cuh"
 
-// Where a part of a sequence has its queries, or its keys, in the whole: DropoutPlaces of problem/call_dropout.hpp.
+// The places of a part's queries, or keys, in the whole sequence: DropoutPlaces of problem/call_dropout.hpp.
 struct DropoutPlaces {
   unsigned first, tokens, step;
 
@@ -17,7 +17,7 @@ struct DropoutPlaces {
   SCOREMOD_MEMBER bool by_fours() const { return !kDropoutPlaces || (first | tokens | step) % 4u == 0; }
 };
 
-// What a batch's weights are dropped by.
+// The Philox key and index offsets of one batch.
 struct BatchDropout {
   DropoutKey key;
   unsigned b, first_h, offset_q, offset_kv;
@@ -45,7 +45,7 @@ struct BatchDropout {
     return one_stays(key, b, (unsigned)h + first_h, queries.at((unsigned)q + offset_q),
                      keys.at((unsigned)kv + offset_kv));
   }
-  // Of four neighbouring keys that share an evaluation.
+  // The dropout bits of four neighbouring keys that share an evaluation.
   SCOREMOD_MEMBER unsigned four(int h, int q, int first_kv) const {
     return four_stay(key, b, (unsigned)h + first_h, queries.at((unsigned)q + offset_q),
                      keys.at((unsigned)first_kv + offset_kv) / 4u);
@@ -56,7 +56,8 @@ SCOREMOD_FUNCTION bool weight_stays(const AttentionArguments& call, int b, int h
   return !kDropout || BatchDropout(call, b).one(h, q, kv);
 }
 
-// Of 16 rows by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a multiple of 8.
+// The dropout bits of 16 rows by kColumns keys, as Sums has them: bit 4 n + e is of at[.][n][e]. first_key is a
+// multiple of 8.
 template <int kColumns>
 SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int h, int first_row, int first_key) {
   static_assert(kColumns <= 64, "four bits for each 8 columns");
@@ -83,7 +84,7 @@ SCOREMOD_FUNCTION unsigned rows_stay(const AttentionArguments& call, int b, int 
   return (first >> own & 0x33333333u) | (second >> own & 0x33333333u) << 2;
 }
 
-// Likewise of 16 keys by kColumns queries.
+// The dropout bits of 16 keys by kColumns queries, in the layout of rows_stay().
 template <int kColumns>
 SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, int h, int first_query, int first_key) {
   static_assert(kColumns <= 64, "four bits for each 8 columns");
@@ -114,7 +115,7 @@ SCOREMOD_FUNCTION unsigned columns_stay(const AttentionArguments& call, int b, i
   return all;
 }
 
-// The same of rows as long as they are.
+// The bits of rows_stay() for rows of any length.
 template <int kColumns>
 struct RowsStay {
   unsigned bits[(kColumns + 63) / 64];
@@ -138,7 +139,7 @@ struct ColumnsStay {
   SCOREMOD_MEMBER bool at(int n, int e) const { return !kDropout || (bits[n / 8] >> (n % 8 * 4 + e) & 1u) != 0; }
 };
 
-// What dropout makes of what a weight is, or is multiplied by.
+// Applies dropout to a weight, or to a factor of one.
 SCOREMOD_FUNCTION float dropped(const AttentionArguments& call, float x, bool stays) {
   return !kDropout ? x : stays ? x * call.dropout.factor : 0.0f;
 }

@@ -1,5 +1,5 @@
-// The numbers that tensors and tiles hold: what q, k, v and their gradients are in memory, what o and d_o are, what
-// a tile in shared memory is made of, and how one becomes another. attention_products.cuh has the products of each.
+// The element types of tensors and tiles, and their conversions. q, k, v and their gradients have one type, o and d_o
+// another, and tiles in shared memory a third. attention_products.cuh has the MMAs of each.
 #pragma once
 
 #include "backend/kernels/device/attention_primitives.cuh"
@@ -8,7 +8,7 @@ struct OtherHalf {
   unsigned short bits;
 };
 
-// Of q, k, v and their gradients, and of tiles.
+// The type of q, k, v and their gradients, and of tiles.
 template <bool kAreFloats>
 struct ElementOf {
   using Type = Half;
@@ -20,7 +20,7 @@ struct ElementOf<true> {
 using Element = ElementOf<kFloats>::Type;
 using TileElement = ElementOf<kFloatTiles>::Type;
 
-// Of o and d_o.
+// The type of o and d_o.
 template <OutputKind kKind>
 struct OutputElement {
   using Type = Half;
@@ -45,7 +45,7 @@ SCOREMOD_FUNCTION void store_element(Half* to, float x) { *to = (Half)pair_of(x,
 SCOREMOD_FUNCTION void store_element(OtherHalf* to, float x) { to->bits = (unsigned short)other_pair_of(x, 0.0f); }
 SCOREMOD_FUNCTION void store_element(float* to, float x) { *to = x; }
 
-// What a tensor holds, as an element of a tile.
+// Converts a tensor's element to a tile's.
 template <class From, class To>
 SCOREMOD_FUNCTION void convert_element(To* to, From x) {
   store_element(to, float_of(x));
@@ -59,7 +59,7 @@ SCOREMOD_FUNCTION float in_tile(From x) {
   return float_of(element);
 }
 
-// Of two neighbours in an aligned row.
+// Two neighbours in an aligned row.
 struct alignas(8) FloatPair {
   float low, high;
 };

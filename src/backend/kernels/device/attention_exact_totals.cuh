@@ -1,5 +1,6 @@
-// What becomes of exact sums of a gradient's entries: attention_operand_clear_I makes them 0 before anybody adds to
-// them, and attention_operand_total_I the gradient of them. A gradient that nothing contributes to has none, and is 0.
+// Kernels for exact sums of a gradient's entries. attention_operand_clear_I zeroes them before anybody adds to them,
+// and attention_operand_total_I rounds them to the gradient. A gradient that nothing contributes to has no sums, and is
+// 0.
 #pragma once
 
 #include "backend/cuda/exact_sum.cuh"

@@ -1,6 +1,6 @@
-// Few queries against many keys. attention_few_queries: one block of threads for kQueries rows of the heads that share
-// a head of keys, and for one of call.splits shares of the keys. Its teams of warps walk over different keys, each with
-// kStages tiles of k and v of its own, all but one of which are on their way.
+// attention_few_queries is the decode kernel: split-KV with pack-GQA. One CTA has kQueries rows of the heads that share
+// a KV head, and one of call.splits shares of its keys. Its teams of warps walk over different keys. Each team has
+// kStages tiles of k and v, and all but one are in flight (cp.async).
 #pragma once
 
 #include "backend/kernels/device/attention_parts.cuh"

@@ -1,5 +1,5 @@
-// attention_forward: one block of threads for kQueries queries of one batch and head. Each warp has 16 kRowTiles of
-// them, and walks with the others over the tiles of keys with an online softmax.
+// attention_forward: one CTA for kQueries queries of one batch and head. Each warp has 16 kRowTiles of them, and walks
+// with the others over the tiles of keys with an online softmax.
 #pragma once
 
 #include "backend/kernels/device/attention_products.cuh"

@@ -1,5 +1,4 @@
-// What dk and dv are made of beside products of matrices: weights and gradients of a part of a tile's scores, and keys
-// by plain sums.
+// The parts of dk and dv that are not MMAs: weights and gradients of a part of a tile's scores, and keys by plain sums.
 #pragma once
 
 #include "backend/kernels/device/attention_row_terms.cuh"
@@ -7,7 +6,7 @@
 static_assert(kKeys == kWarps * 16, "a tile of keys is a block's");
 static_assert(kQueries % kStep == 0 && kStep % kPart == 0, "a tile of queries is a number of steps");
 
-// What a block takes one after the other: kStep queries of one head.
+// The steps that a CTA takes one after the other: kStep queries of one head each.
 struct QuerySteps {
   TileWalk<true> walk;
   int h, end_h, part;  // of the walk's tile
@@ -126,7 +125,7 @@ SCOREMOD_FUNCTION void move_gains_to(Gains& gains, const Arguments& p, int b, in
   }
 }
 
-// Of an operand whose tiles are copied, the numbers of a thread's scores; here those of none.
+// An operand that TMA loads gives each thread the numbers of its scores; this is the absence of one.
 struct NoCopiedKeys {
   static constexpr bool kThere = false;
   SCOREMOD_MEMBER float at(int, int) const { return 0.0f; }

@@ -1,6 +1,6 @@
-// What a mask can be over a box of elements, by arithmetic of intervals: the mask's program once for the box in place
-// of once for each element. Operands are asked for their least and greatest value in the box. What
-// analysis/interval.hpp says of each op, in double, which holds every int and float.
+// Interval arithmetic on masks: it runs the mask's program once for a box of elements in place of once for each
+// element. An operand's interval is its least and greatest value in the box. The intervals of each op are those of
+// analysis/interval.hpp, in double, which holds every int and float.
 #pragma once
 
 #include "backend/kernels/device/attention_tiles.cuh"
@@ -72,8 +72,8 @@ SCOREMOD_FUNCTION Range max_range(Range x, Range y) {
 SCOREMOD_FUNCTION bool is_exact_int(double x) { return x >= -16777216.0 && x <= 16777216.0 && floor(x) == x; }
 SCOREMOD_FUNCTION bool has_exact_ends(Range x) { return is_exact_int(x.lo) && is_exact_int(x.hi); }
 SCOREMOD_FUNCTION bool is_bounded(Range x) { return x.lo - x.lo == 0.0 && x.hi - x.hi == 0.0; }
-// Of a float whose exact value lies in x: by more than one rounding wider, flush to zero included, unless the ends are
-// whole numbers that floats hold.
+// The interval of a float whose exact value lies in x. It is wider by more than one rounding, flush to zero included,
+// unless the ends are whole numbers that floats hold.
 SCOREMOD_OUT_OF_LINE Range rounded_range(Range x, bool whole) {
   if (whole && has_exact_ends(x)) return x;
   constexpr double kRelative = 0x1p-22, kLeastNormal = 0x1p-126, kGreatest = 0x1.fffffep127;
@@ -143,7 +143,7 @@ SCOREMOD_FUNCTION Truth truth_select(Truth which, Truth x, Truth y) {
   return {x.certain && y.certain, x.possible || y.possible};
 }
 
-// Of an operand's entries those that the box reads: `first` and how many in each dimension.
+// The entries of an operand that the box reads: `first` and the count in each dimension.
 struct Entries {
   int first[4], count[4];
 };
@@ -156,7 +156,7 @@ SCOREMOD_FUNCTION void read_along(Entries& entries, const OperandArgument& opera
   entries.first[dimension] = one ? 0 : first;
   entries.count[dimension] = one ? 1 : last - first + 1;
 }
-// Of a table, whose indices are clamped to its extent.
+// A table's indices are clamped to its extent.
 SCOREMOD_FUNCTION void read_at(Entries& entries, const OperandArgument& operand, int dimension, Range index) {
   const int extent = operand.extent[dimension];
   read_along(entries, operand, dimension, clamp_index((int)index.lo, extent), clamp_index((int)index.hi, extent));
@@ -165,8 +165,8 @@ SCOREMOD_FUNCTION void read_at(Entries& entries, const OperandArgument& operand,
 SCOREMOD_FUNCTION float exchanged(float x, int distance) { return exchange(x, distance); }
 SCOREMOD_FUNCTION int exchanged(int x, int distance) { return (int)exchange_bits((unsigned)x, distance); }
 
-// The least and greatest entry, which the threads of a warp, who all ask for the same, look for together; false where
-// there are too many entries, or NaNs alone. `load` is the prelude's of the dtype.
+// The least and greatest entry. The threads of a warp, which all ask for the same, look for them together. `known` is
+// false if there are too many entries, or NaNs alone. `load` is the prelude's of the dtype.
 template <class Value>
 struct Extremes {
   Value least, greatest;
@@ -223,7 +223,8 @@ SCOREMOD_FUNCTION Truth truth_entries(const OperandArgument& operand, const Entr
 }
 
 /*{mask}*/
-// What the mask leaves of a box of one batch and head, whose ends are among the elements, as far as its intervals say.
+// The tile state of a box of one batch and head, as far as intervals decide it. The ends of the box are among the
+// elements.
 SCOREMOD_FUNCTION TileState mask_over(const Arguments& p, int b, int h, int first_q, int last_q, int first_kv,
                                       int last_kv) {
   const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),

@@ -1,17 +1,17 @@
-// Gradients of captured operands by tiles of scores, as the backward's kernels have them: no scores are in memory.
-// attention_operand_queries walks as attention_backward_queries does; of what does not vary along keys it keeps the
-// sums of its own rows, and what varies along queries and keys it writes. attention_operand_keys walks as
-// attention_backward_keys does, and keeps the sums of its own keys. Sums are in `sums` of each operand, one for each
-// batch, query head, and query, key or tile of queries; attention_operand_total_I adds those of one entry in ascending
-// order. What tables gain goes to exact sums along the walk over keys (attention_table_sums.cuh), and what batches or
-// heads share along queries and keys is a kernel of its own (attention_shared_elements.cuh).
+// Operand gradients by tiles of scores, as the backward's kernels have them: no scores are in memory.
+// attention_operand_queries walks as attention_backward_queries does. It sums the gradients that do not vary along keys
+// over its own rows, and writes those that vary along queries and keys. attention_operand_keys walks as
+// attention_backward_keys does, and sums over its own keys. `sums` of each operand holds one partial sum for each
+// batch, query head, and query, key or tile of queries. attention_operand_total_I adds those of one entry in ascending
+// order. Table gradients go to exact sums along the walk over keys (attention_table_sums.cuh). A bias that batches or
+// heads share has its own gradient kernel (attention_shared_elements.cuh).
 #pragma once
 
 #include "backend/kernels/device/attention_operand_program.cuh"
 #include "backend/kernels/device/attention_products.cuh"
 #include "backend/kernels/device/attention_table_sums.cuh"
 
-// What an element's targets gain that vary along queries and keys.
+// The gradients of one element whose operands vary along queries and keys.
 SCOREMOD_FUNCTION ElementGains element_gains(const Gains& gains) {
   ElementGains own{};
 #pragma unroll
@@ -19,7 +19,7 @@ SCOREMOD_FUNCTION ElementGains element_gains(const Gains& gains) {
   return own;
 }
 
-// Of a row: the sums over its keys of weights, of these times their gradients, and of what each target gains from both.
+// A row's sums over its keys: weights, weights times their gradients, and each target's contributions from both.
 struct RowSums {
   float weights[kRowTiles][2], products[kRowTiles][2];
   float of_weights[kRowTiles][2][kMaxRowTargets], of_products[kRowTiles][2][kMaxRowTargets];
@@ -68,8 +68,8 @@ SCOREMOD_FUNCTION void add_gains(const Arguments& p, RowSums& sums, TableSums& t
   }
 }
 
-// What a row's targets gain: of a product, less the row's delta times that of a weight. The delta is the sums' own, in
-// float32 from end to end, unless the call's o says it.
+// Writes the gradients of a row's targets: the sum of products less the row's delta times the sum of weights. The delta
+// is recomputed from these float32 sums, unless the call supplies it by o and d_o.
 SCOREMOD_FUNCTION void write_row_sums(const Arguments& p, RowSums& sums, const float (&terms)[kRowTiles][2][2], int b,
                                       int h, int query_tile, float* parts) {
   const AttentionArguments& call = p.call;
@@ -176,7 +176,7 @@ SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_queries(SCOREMOD_ARGUMENT p
   if (kRowTargets > 0) write_row_sums(p, sums, terms, b, h, query_tile, (float*)shared);
 }
 
-// One block of threads for kKeys keys of one batch and query head.
+// One CTA for kKeys keys of one batch and query head.
 SCOREMOD_KERNEL(kThreads, kBlocks) attention_operand_keys(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
   constexpr int kStepElements = kStep * (row_length(kDimQk) + row_length(kDimV));

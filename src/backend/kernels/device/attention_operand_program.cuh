@@ -1,4 +1,4 @@
-// What operands' gradients gain at one element: the part of a program that attention_operand_gradients.cuh calls.
+// Operand gradients at one element: the part of a program that attention_operand_gradients.cuh calls.
 #pragma once
 
 #include "backend/kernels/device/attention_key_gradients.cuh"

@@ -1,6 +1,6 @@
-// Operands whose gradients are summed by tiles of scores: where their sums go. Of a row and of a key they are sums of
-// `sums` of each operand, one for each batch, query head, and query, key or tile of queries (a warp's keys where
-// kFused), which attention_operand_totals.cuh adds up.
+// Operands whose gradients are summed by tiles of scores, and the places of their partial sums. Targets of rows and of
+// keys have them in `sums` of each operand. There is one for each batch, query head, and query, key or tile of queries
+// (if kFused, a warp's keys). attention_operand_totals.cuh adds them up.
 #pragma once
 
 #include "backend/kernels/device/attention_tiles.cuh"
@@ -8,7 +8,7 @@
 // No array has no elements.
 constexpr int kMaxRowTargets = kRowTargets > 0 ? kRowTargets : 1, kMaxKeyTargets = kKeyTargets > 0 ? kKeyTargets : 1;
 constexpr int kMaxTargets = kTargets > 0 ? kTargets : 1;
-// Those that are written once come last, and have no sums.
+// Targets that are written once come last, and have no sums.
 constexpr int kFirstTableRead = kRowTargets + kKeyTargets + kDifferenceTargets;
 constexpr int kFirstSharedTarget = kFirstTableRead + kTableReads;
 constexpr int kFirstElementTarget = kFirstSharedTarget + kSharedTargets;
@@ -40,7 +40,7 @@ SCOREMOD_FUNCTION long long entries_of(const OperandArgument& operand, int rank)
   for (int d = 0; d < rank; ++d) entries *= operand.extent[d];
   return entries;
 }
-// What a table of differences has behind the exact sums of its entries.
+// The partial sums of a relative-position table, which lie behind the exact sums of its entries.
 SCOREMOD_FUNCTION float* difference_target_sums(const Arguments& p) {
   const OperandArgument& operand = p.operands[/*{difference_operand}*/ 0 /*{}*/];
   constexpr int kExactSumFloats = 26;  // 13 words
@@ -55,7 +55,7 @@ SCOREMOD_FUNCTION void store_bf16(void* data, long long i, float value) {
   ((unsigned short*)data)[i] = (unsigned short)bf16_pair_of(value, 0.0f);
 }
 
-// What an element's targets of that kind gain.
+// The gradients of one element whose operands vary along queries and keys.
 struct ElementGains {
   float of[kElementTargets > 0 ? kElementTargets : 1];
 };
@@ -78,7 +78,7 @@ SCOREMOD_FUNCTION void clear_empty_tiles(const Arguments& p, int b, int h, int q
   for (int tile = 0; tile < p.call.key_tiles; ++tile)
     if (state_of(p.call, b, h, query_tile, tile) == kEmptyTile) clear_tile_gains(p, b, h, query_tile, tile);
 }
-// The same of a column of tiles.
+// clear_empty_tiles() for a column of tiles.
 SCOREMOD_FUNCTION void clear_empty_tiles_of_keys(const Arguments& p, int b, int h, int key_tile) {
   if (kElementTargets == 0) return;
   for (int tile = 0; tile < p.call.query_tiles; ++tile)

@@ -42,8 +42,8 @@ SCOREMOD_KERNEL(128, 1) /*{name}*/ attention_operand_total_0 /*{}*/ (SCOREMOD_AR
 }
 /*{}*/
 
-// The gradient of a learned sink, one block of threads for each head: the sum over its rows of -p (o . d_o), where p is
-// the sink's weight.
+// The gradient of a learned sink, one CTA for each head: the sum over its rows of -p (o . d_o), where p is the sink's
+// weight.
 SCOREMOD_KERNEL(128, 1) attention_sink_gradient(SCOREMOD_ARGUMENT p) {
   SCOREMOD_SHARED(shared);
   float* const parts = (float*)shared;

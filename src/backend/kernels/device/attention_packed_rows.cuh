@@ -1,6 +1,6 @@
-// What kernels of few queries share: which rows and keys a block has, its rows of q in shared memory, and the walk over
-// its tiles of keys. Rows are the queries of all heads that share a head of keys, whose keys are shared out among
-// blocks, and in these among teams of threads.
+// Shared parts of the decode kernels (split-KV, pack-GQA). They find a CTA's rows and keys, load its rows of q to
+// shared memory, and walk over its tiles of keys. Rows are the queries of all heads that share a KV head. Its keys are
+// split among CTAs, and within a CTA among teams of threads.
 #pragma once
 
 #include "backend/kernels/device/attention_program.cuh"
@@ -10,8 +10,7 @@ constexpr int kChunkTiles = 64 / kKeys;
 
 SCOREMOD_FUNCTION int key_heads_of(const AttentionArguments& call) { return call.heads_q / call.group; }
 
-// A tile of kQueries rows of a batch's head of keys, the first of whose heads is h, and one of call.splits shares of
-// its keys.
+// A tile of kQueries rows of a batch's KV head, whose first query head is h, and one of call.splits shares of its keys.
 struct KeyShare {
   int b, key_head, h, row_tile, split;
 
@@ -23,8 +22,8 @@ SCOREMOD_FUNCTION KeyShare share_of(const AttentionArguments& call, int number) 
   return {head / key_heads_of(call), key_head, key_head * call.group, number % call.query_tiles, rest % call.splits};
 }
 
-// Steps through a team's tiles of keys that are not empty, in ascending order: of all the chunks that the band leaves
-// of a row of tiles, every `step`-th is its own, so that teams have like shares of any stretch of keys.
+// Steps through a team's tiles of keys that are not empty, in ascending order. A team takes every `step`-th of the
+// chunks that the band leaves, so that teams share any stretch of keys evenly.
 struct KeyWalk {
   int h, first_q, last_q;  // of the row of tiles; h is its first head
   int chunk, end, step;
@@ -66,8 +65,8 @@ struct KeyWalk {
     full = kMask == kScoreMask ? 0u : ballot(state == kFullTile);
     if (kMask == kListedMask && some != 0) look_closely(p, b);
   }
-  // Evaluates the mask until every tile is known to have a kept key and a masked one; once for all queries where it is
-  // the same for them, as lengths are: tiles without a masked key take longest.
+  // Evaluates the mask until every tile is known to have a kept key and a masked one. It does so once for all queries
+  // if the mask is the same for them, as lengths are. Tiles without a masked key take longest.
   SCOREMOD_MEMBER void look_closely(const Arguments& p, int b) {
     constexpr int kTogether = kKeys < 32 ? kKeys : 32;
     constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;

@@ -1,25 +1,25 @@
-// Of few queries' rows, what some of the keys make of them: how it is left and merged, in ascending order, and o and
-// lse that are made of all. Of the blocks that share the keys of the same rows, whichever comes last merges.
+// Split-KV partials: how they are stored and merged in ascending order, and o and lse from all of them. The last CTA to
+// finish merges the splits of the same rows.
 #pragma once
 
 #include "backend/kernels/device/attention_packed_rows.cuh"
 #include "backend/kernels/device/attention_softmax.cuh"
 
-// A part is what some keys make of kQueries rows: of each the output so far, as long as kDimV, and from there its
-// reference, its sum and its largest value. Eight rows at one column lie in different banks.
+// A partial holds kQueries rows of the output of some keys. Each row has kDimV outputs, then its reference (lazily
+// raised running max), its sum and its largest value. Eight rows at one column lie in different banks.
 constexpr int kPartRow = padded(kDimV) + 8, kPartFloats = kQueries * kPartRow;
 static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room where parts were");
 
-// Of the tile of rows among those of all batches and heads of keys.
+// The number of the tile of rows among those of all batches and KV heads.
 SCOREMOD_FUNCTION long long tile_number(const AttentionArguments& call, const KeyShare& own) {
   return ((long long)own.b * key_heads_of(call) + own.key_head) * call.query_tiles + own.row_tile;
 }
-// Of its call.splits parts, the first.
+// The first of the tile's call.splits partials.
 SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare& own) {
   return call.parts + tile_number(call, own) * call.splits * kPartFloats;
 }
 
-// Of the warp's rows, those of the block's tile from `to` on.
+// Stores the warp's rows, which are those of the CTA's tile from `to` on.
 SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -109,9 +109,9 @@ SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, in
   return not_finite;
 }
 
-// By the threads that have a block's rows, when they have left a part of them: whether those of all other shares of
-// their keys are left too, and may be read. A word of the tile counts them, with the call's number beside: whatever it
-// was before, it counts nothing. The last one leaves 0, for a call that a graph repeats with its number.
+// Returns whether all other splits of these keys are stored too, and may be read. All threads that have the CTA's rows
+// call it after they stored their partial. The tile's arrival counter is tagged with a call id, so it needs no reset.
+// The last CTA leaves 0, for a CUDA graph that repeats a call with its id.
 SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own) {
   constexpr int kCountBits = 16;
   order_memory();
@@ -131,7 +131,7 @@ SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeySh
   return last;
 }
 
-// From the parts of all shares, by the block that came last. A warp merges several rows at once, because each waits for
+// The CTA that came last merges the partials of all splits. A warp merges several rows at once, because each waits for
 // memory twice. Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_shares(const Arguments& p, const KeyShare& own) {
   constexpr int kAtOnce = 4;
@@ -168,9 +168,9 @@ SCOREMOD_FUNCTION bool store_shares(const Arguments& p, const KeyShare& own) {
   return not_finite;
 }
 
-// By the threads that have a block's rows, when nobody reads its tiles any more: from what its teams have of them, o
-// and lse, or a part. `scratch` has room for a part of each team. The warp's rows are those of the tile from `warp_row`
-// on.
+// Merges the teams' rows into o and lse, or into a partial. All threads that have the CTA's rows call it when nobody
+// reads its tiles any more. `scratch` has room for a partial of each team. The warp's rows are those of the tile from
+// `warp_row` on.
 SCOREMOD_FUNCTION void end_rows(const Arguments& p, const SoftmaxRows& rows, const KeyShare& own, int team,
                                 int warp_row, float* scratch) {
   const AttentionArguments& call = p.call;

@@ -1,6 +1,6 @@
-// What the attention kernels ask of the device: sm_80's matrix products, copies to shared memory that run beside
-// other work, exchanges between threads. Nothing else in these kernels is more than C++, so that a host can run them on
-// primitives of its own.
+// Device primitives of the attention kernels: MMAs of sm_80 (mma.sync), asynchronous copies to shared memory
+// (cp.async), shuffles and barriers. The rest of these kernels is plain C++, so that a host can run them on primitives
+// of its own.
 #pragma once
 
 #include "backend/cuda/program_prelude.cuh"
@@ -17,20 +17,22 @@ using Half = unsigned short;  // an f16 or a bf16, by kBf16
 
 SCOREMOD_FUNCTION unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
 
-// Four 8 x 8 matrices of halves. Lane l says where row l % 8 of matrix l / 8 begins; it gets elements 2 (l % 4) and
-// the next of row l / 4 of each matrix, or of that column where transposed.
+// ldmatrix.x4: four 8 x 8 matrices of 16-bit elements. Lane l points to row l % 8 of matrix l / 8. It gets elements 2
+// (l % 4) and the next of row l / 4 of each matrix.
 SCOREMOD_FUNCTION void load_matrices(unsigned (&out)[4], const Half* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(shared_address(row)));
 }
+// ldmatrix.x4.trans: as load_matrices(), but lane l gets elements of column l / 4.
 SCOREMOD_FUNCTION void load_matrices_transposed(unsigned (&out)[4], const Half* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(shared_address(row)));
 }
 
-// sum += a b, 16 x 16 by 16 x 8. Lane l holds of sum rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
+// mma.sync.m16n8k16: sum += a b, 16 x 16 by 16 x 8. Lane l holds of sum rows l / 4 and l / 4 + 8, columns 2 (l % 4) and
+// the next.
 SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if (kBf16) {
     asm volatile(
@@ -47,8 +49,8 @@ SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const unsigned (&a)[4], uns
   }
 }
 
-// The same of the upper 11 digits of floats, 16 x 8 by 8 x 8: a's columns and b's rows are l % 4 and l % 4 + 4 of lane
-// l, and a's rows l / 4 and l / 4 + 8, which come first.
+// mma.sync.m16n8k8 in TF32, which reads the upper 11 digits of fp32: sum += a b, 16 x 8 by 8 x 8. Lane l has columns l
+// % 4 and l % 4 + 4 of a, and these rows of b. Its rows of a are l / 4 and l / 4 + 8, which come first.
 SCOREMOD_FUNCTION void multiply_add_upper(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -57,8 +59,8 @@ SCOREMOD_FUNCTION void multiply_add_upper(float (&sum)[4], const unsigned (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Copies `bytes` of kBytes and fills the rest with zeros, beside what follows. `from` must be an address of the tensor
-// even where nothing is copied.
+// cp.async: copies `bytes` of kBytes to shared memory and fills the rest with zeros. `from` must be an address of the
+// tensor even if nothing is copied.
 template <int kBytes>
 SCOREMOD_FUNCTION void copy_ahead(void* shared, const void* from, int bytes) {
   if constexpr (kBytes == 16) {
@@ -70,33 +72,35 @@ SCOREMOD_FUNCTION void copy_ahead(void* shared, const void* from, int bytes) {
                  : "memory");
   }
 }
-// copy_ahead<16>() of what is read once, side by side with what is read next: the cache asks memory for lines of 128
-// bytes.
+// cp.async with an L2 prefetch of 128 bytes: copy_ahead<16>() for data that is read once, side by side with the next
+// read.
 SCOREMOD_FUNCTION void copy_line_ahead(void* shared, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from),
                "r"(bytes)
                : "memory");
 }
-// What the thread has asked for since the last call becomes a group.
+// cp.async.commit_group: the thread's copies since the last call become a group.
 SCOREMOD_FUNCTION void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Returns when all groups of the thread but the last kBut are there; other threads see them after a barrier.
+// cp.async.wait_group: returns when at most kBut groups of the thread are in flight. Other threads see the data after a
+// barrier.
 template <int kBut>
 SCOREMOD_FUNCTION void wait_for_copies_but() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kBut) : "memory");
 }
-// Returns when all of the thread's copies are there; other threads see them after a barrier.
+// cp.async.wait_all: returns when all of the thread's copies are complete. Other threads see the data after a barrier.
 SCOREMOD_FUNCTION void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// All threads of a block, producers too, or of a block of another size.
+// bar.sync 0 (__syncthreads): all threads of a CTA, producers too, also in kernels whose CTA has another size.
 SCOREMOD_FUNCTION void everyone_meets() { __syncthreads(); }
-// Of the block's threads but producers, which have other things to do.
+// Named barrier 1 (bar.sync) of the CTA's consumers; producers have other things to do. Without producers it is
+// __syncthreads().
 SCOREMOD_FUNCTION void block_barrier() {
   if (kProducers == 0)
     __syncthreads();
   else
     asm volatile("barrier.cta.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
 }
-// Of kTeamWarps warps, which are the block's `team`.
+// Named barrier (bar.sync) of the kTeamWarps warps that are the CTA's `team`.
 template <int kTeamWarps>
 SCOREMOD_FUNCTION void team_barrier(int team) {
   if (kTeamWarps == 1)
@@ -104,6 +108,7 @@ SCOREMOD_FUNCTION void team_barrier(int team) {
   else
     asm volatile("barrier.cta.sync %0, %1;" ::"r"(team + 1), "n"(kTeamWarps * 32) : "memory");
 }
+// barrier.cta.red.or (bar.red.or): whether the condition holds for any thread that block_barrier() waits for.
 SCOREMOD_FUNCTION bool any_of_block(bool condition) {
   if (kProducers == 0) return __syncthreads_or(condition) != 0;
   unsigned any;
@@ -122,16 +127,16 @@ SCOREMOD_FUNCTION unsigned exchange_bits(unsigned value, int lane_distance) {
   return __shfl_xor_sync(0xffffffffu, value, lane_distance);
 }
 
-// What the thread wrote to the device's memory before, others that see what it writes after see too; and what it reads
-// after is no older than what it has seen.
+// Memory fence (__threadfence): writes before it become visible before writes after it, and reads after it are no older
+// than those before.
 SCOREMOD_FUNCTION void order_memory() { __threadfence(); }
-// Makes the word `instead` if it is `expected`; returns what it was.
+// atomicCAS: makes the word `instead` if it is `expected`; returns its previous value.
 SCOREMOD_FUNCTION unsigned long long exchange_word(unsigned long long* word, unsigned long long expected,
                                                    unsigned long long instead) {
   return atomicCAS(word, expected, instead);
 }
 
-// Of a word with one bit.
+// The number of the bit that is set in a word with one bit.
 SCOREMOD_FUNCTION int bit_number(unsigned bit) { return 31 - __clz((int)bit); }
 
 SCOREMOD_FUNCTION unsigned bits_of(float x) { return __float_as_uint(x); }

@@ -1,5 +1,5 @@
-// Products of tiles by the threads of a warp: of halves, which the matrix units have, and of floats, to float32's own
-// rounding. Tiles are as attention_tiles.cuh has them, and so are sums.
+// MMAs of a warp on tiles: of 16-bit elements with mma.sync, and of fp32 to float32's own rounding by TF32 pairs. Tiles
+// and accumulators are those of attention_tiles.cuh.
 #pragma once
 
 #include "backend/kernels/device/attention_tiles.cuh"
@@ -59,8 +59,8 @@ SCOREMOD_FUNCTION void add_product(Sums<kRowTiles, padded(kDim)>& sums, const Su
   }
 }
 
-// Numbers of float32 as a sum of two whose products sm_80's matrix units make: the first has float32's upper 11 digits,
-// rounded, and the second, of which they read 11 digits too, what that leaves. A NaN is one in the second.
+// A float32 as the sum of two TF32 numbers, which sm_80's mma.sync multiplies. The first has float32's upper 11 digits,
+// rounded. The second has the rest, of which mma.sync reads 11 digits too. A NaN stays one in the second.
 struct SplitFloats {
   unsigned large, small;
 
@@ -80,9 +80,8 @@ struct SplitMatrix {
   }
 };
 
-// sum += a b, 16 x 8 by 8 x 8. Matrix units cut off what a sum is too short for, always towards zero: the small
-// products are made first, and the sum of all is added by an addition that rounds. What is less than float32's rounding
-// of a product is left out: the product of both small parts.
+// sum += a b, 16 x 8 by 8 x 8. Tensor cores truncate towards zero. The small products therefore come first, and a
+// rounding addition adds the total. The product of both small parts is below float32's rounding and is left out.
 SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const SplitMatrix<4>& a, const SplitMatrix<2>& b) {
   float product[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   multiply_add_upper(product, a.small, b.large[0], b.large[1]);
@@ -92,7 +91,7 @@ SCOREMOD_FUNCTION void multiply_add(float (&sum)[4], const SplitMatrix<4>& a, co
   for (int e = 0; e < 4; ++e) sum[e] += product[e];
 }
 
-// The same as those of halves. A matrix of halves has rows of 16 bytes: four floats.
+// As for 16-bit elements. A matrix of ldmatrix has rows of 16 bytes: four floats.
 template <int kDim, int kRowTiles, int kColumns>
 SCOREMOD_FUNCTION void add_product_of_rows(Sums<kRowTiles, kColumns>& sums, const float* a, const float* b) {
   const int lane = threadIdx.x % 32;

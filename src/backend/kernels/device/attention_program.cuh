@@ -23,7 +23,7 @@ template <bool kMasked, bool kCopied = false>
 /*{}*/
 
 /*{sink}*/
-// What the sums of a query head's rows have beside their keys' terms; -inf where that is nothing.
+// The term of the learned sink in the row sums of a query head; -inf means none.
 SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
   /*{statements}*/ /*{}*/
   return /*{sink}*/ 0.0f /*{}*/;
@@ -31,15 +31,15 @@ SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
 /*{}*/
 
 /*{backward}*/
-// exp(x factor - lse), where `exponent` is what row_terms() have of the LSE: of halves an exponent of 2, so that there
-// is one product less; of floats the LSE, since no rounding but that of the difference is small enough there.
+// exp(x factor - lse), where `exponent` is row_terms()'s form of the LSE. With 16-bit tiles it is an exponent of 2,
+// which saves one product. With fp32 tiles it is the LSE, because only the rounding of the difference is small enough.
 SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
   return kFloatTiles ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
                      : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
 }
 
-// What gradients of scores are multiplied by as they are made, and what sums of them are: the scale belongs to one of
-// the two. Sums are fewer, but gradients without it might not be within f16's numbers.
+// Factors of the gradients of scores as they are made, and of sums over them. The scale belongs to one of the two. Sums
+// are fewer, but unscaled gradients might exceed f16's range.
 constexpr bool kScaledGradients = !kFloatTiles && !kBf16;
 SCOREMOD_FUNCTION float gradient_factor(const AttentionArguments& call) { return kScaledGradients ? call.scale : 1.0f; }
 SCOREMOD_FUNCTION float sum_factor(const AttentionArguments& call) { return kScaledGradients ? 1.0f : call.scale; }
@@ -47,16 +47,15 @@ SCOREMOD_FUNCTION float sum_factor(const AttentionArguments& call) { return kSca
 struct Differentiated {
   float weight, gradient;  // exp(value - lse), before dropout; of the score, times gradient_factor()
   bool kept;
-  // Where operands' gradients are summed: what each gains; of the first kRowTargets, those of rows, what they gain
-  // of the weight alone, to be multiplied by `centred`, the gradient of the weight less the row's delta. `counted` is
-  // the weight, and `upstream` that times `centred`. All 0 of what is not kept.
+  // Operand gradients of one element, if they are summed here; all are 0 if it is not kept. `counted` is the weight,
+  // `centred` its gradient less the row's delta, and `upstream` their product. The first kRowTargets gains are those of
+  // rows and come from the weight alone, to be multiplied by `centred`.
   float counted, centred, upstream, gains[kMaxTargets];
 };
 
-// From the products of q and k, and of d_o and v, whether dropout leaves the weight, and the row's terms
-// (row_terms()). Unless kMasked, and where the score is the value, an element that is not kept for its value alone has
-// what that gives: nothing, or a NaN, for which its row or key is summed again. Where kCopied, `copied` is as of
-// value_of().
+// Differentiates one element from the products of q and k, and of d_o and v, its dropout bit, and row_terms(). If not
+// kMasked and the score is the value, an element with a value of -inf yields nothing or a NaN. A NaN makes its row or
+// key be summed again. `copied` is as in value_of().
 template <bool kMasked, bool kCopied = false>
 /*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
                                                                     bool stays, float exponent, float delta, int b,

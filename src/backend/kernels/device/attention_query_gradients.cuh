@@ -1,4 +1,4 @@
-// What dq is made of beside products of matrices: the gradients of a tile's scores, and rows by plain sums.
+// The parts of dq that are not MMAs: the gradients of a tile's scores, and rows by plain sums.
 #pragma once
 
 #include "backend/kernels/device/attention_diagonals.cuh"
@@ -7,7 +7,7 @@ constexpr int kWarpRows = 16 * kRowTiles;
 static_assert(kQueries == kWarps * kWarpRows, "a tile of queries is a block's");
 static_assert(kKeys % kKeyStep == 0, "a tile of keys is a number of steps");
 
-// What a block takes one after the other: kKeyStep keys.
+// The steps that a CTA takes one after the other: kKeyStep keys each.
 struct KeySteps {
   TileWalk<false> walk;
   int part;  // of the walk's tile
@@ -56,9 +56,9 @@ SCOREMOD_OUT_OF_LINE void backward_query_row(const Arguments& p, float* gradient
   }
 }
 
-// Of a row, where operands' gradients are summed: the sums over its keys of weights, of these times their centred
-// gradients, and of what each target gains of both. Less the mean of the gradients these are free of the rounding of
-// the delta that they are centred by.
+// A row's sums for operand gradients, over its keys: weights, weights times their centred gradients, and each target's
+// contributions from both. Less the mean of the gradients, these are free of the rounding of the delta that they are
+// centred by.
 struct RowGains {
   float weights[kRowTiles][2], upstreams[kRowTiles][2];
   float of_weights[kRowTiles][2][kMaxRowTargets], of_centred[kRowTiles][2][kMaxRowTargets];
@@ -89,7 +89,8 @@ struct RowGains {
   }
 };
 
-// Of a block's rows; `parts` is a float of shared memory for each warp. By all of the block's threads but producers.
+// Writes the gradients of a CTA's rows; `parts` is a float of shared memory for each warp. All threads of the CTA but
+// producers call it.
 SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums, const float (&terms)[kRowTiles][2][2],
                                        int b, int h, int query_tile, float* parts) {
   const AttentionArguments& call = p.call;
@@ -145,8 +146,8 @@ SCOREMOD_FUNCTION void write_row_gains(const Arguments& p, const RowGains& sums,
   }
 }
 
-// What the walk of a block would write of its rows, all of which are beyond the end of a ragged sequence. By all of the
-// block's threads but producers.
+// Writes zero gradients for a CTA whose rows are all beyond the end of a varlen sequence. All threads of the CTA but
+// producers call it.
 SCOREMOD_FUNCTION void write_no_gains(const Arguments& p, int b, int h, int query_tile) {
   const AttentionArguments& call = p.call;
   if (kTargets == 0 || (int)threadIdx.x >= kThreads) return;

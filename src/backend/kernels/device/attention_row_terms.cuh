@@ -1,6 +1,6 @@
-// What the backward needs of each query's row beside its tensors, as attention_backward_rows leaves it: the LSE as
-// weight_of() has it, +inf where no key was kept or a sequence has ended, and the sum of o d_o. And an element by plain
-// sums.
+// The terms of each query's row that the backward reads, as attention_backward_rows leaves them: the LSE and delta. The
+// LSE is in the form of weight_of(), and +inf if no key was kept or the sequence has ended. Delta is the sum of o d_o.
+// An element by plain sums is here too.
 #pragma once
 
 #include "backend/kernels/device/attention_program.cuh"
@@ -16,15 +16,16 @@ SCOREMOD_FUNCTION float weight_of_sink(float sink, float exponent) {
   return sink == infinity() ? 1.0f : weight_of(sink, 1.0f, exponent);
 }
 
-// Of a row of `query_sums`, whose blocks have 64.
+// The columns of a row of `query_sums`, whose blocks have 64.
 constexpr int kSumColumns = (kDimQk + 63) / 64 * 64;
 
-// Of the row of a query in `rows`.
+// The terms of a query's row in `rows`.
 SCOREMOD_FUNCTION const float* row_terms(const AttentionArguments& call, int b, int h, int q) {
   return call.rows + row_place(call, b, h, q);
 }
 
-// Those of the rows that a thread has of kTiles tiles of 16 queries, from first_query on; beyond the last row, its.
+// Reads the terms of a thread's rows of kTiles tiles of 16 queries, from first_query on. A row beyond the last has the
+// last one's.
 template <int kTiles>
 SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const AttentionArguments& call, int b, int h,
                                       int first_query) {
@@ -39,7 +40,7 @@ SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const Attent
     }
 }
 
-// What an element's targets gain that vary along queries and keys.
+// The gradients of one element whose operands vary along queries and keys.
 SCOREMOD_FUNCTION ElementGains element_gains(const Differentiated& element) {
   ElementGains gains{};
 #pragma unroll

@@ -1,6 +1,6 @@
-// The gradient of an operand that varies along queries and keys and that batches or heads share: a block has a tile of
-// its entries, of which each thread keeps some in registers, and goes through all that share them in ascending order.
-// There is no memory for sums, and nobody else writes them.
+// The gradient of a bias that varies along queries and keys and is broadcast over batch or heads. A CTA has a tile of
+// its entries, and each thread keeps some in registers. It goes through all that share them in ascending order. There
+// is no memory for sums, and nobody else writes them.
 #pragma once
 
 #include "backend/kernels/device/attention_operand_program.cuh"

@@ -1,5 +1,5 @@
-// The softmax of a forward: rows of scores of a block's queries, as Sums have them, become weights and sums, tile after
-// tile, and at the end o and lse.
+// The online softmax of a forward: rows of scores of a CTA's queries, as accumulators hold them, become weights and row
+// sums, tile after tile. At the end they become o and lse.
 #pragma once
 
 #include "backend/kernels/device/attention_program.cuh"
@@ -7,8 +7,8 @@
 constexpr int kWarpRows = 16 * kRowTiles;
 static_assert(kQueries * kTeams == kWarps * kWarpRows, "a tile of rows is a block's, and each of its teams'");
 
-// Of a row: the exponent of 2 that its weights are relative to, the sum of the thread's weights, and the output to be
-// divided by the sum of all.
+// Softmax state of a row. `reference` is its lazily raised running max as an exponent of 2, `sum` the thread's part of
+// the row sum. `output` is the unnormalized accumulator.
 struct SoftmaxRows {
   float reference[kRowTiles][2], sum[kRowTiles][2];
   float largest[kRowTiles][2];  // of the row's values, where kMaxLogit
@@ -28,7 +28,8 @@ struct SoftmaxRows {
   }
 };
 
-// A reference stays until a weight would be more than 2 to this: few tiles then change what was summed before.
+// Rescale threshold: a reference stays until a weight would exceed 2 to this power, so that few tiles rescale the
+// accumulator.
 constexpr float kSlack = 8.0f;
 
 // Scores in units whose exponential is a power of 2.
@@ -43,11 +44,11 @@ constexpr int kChains = 4;
 template <bool kMasked>
 constexpr bool kFindsLargest = kMasked || !kScoreIsValue || kMaxLogit;
 
-// Of an operand whose tiles are copied, the numbers for two neighbouring scores of a thread.
+// The numbers of an operand that TMA loads, for two neighbouring scores of a thread.
 struct CopiedPair {
   float of[2];
 };
-// Where none is.
+// The absence of such an operand.
 struct NothingCopied {
   static constexpr bool kThere = false;
   SCOREMOD_MEMBER CopiedPair pair(int, int) const { return {}; }
@@ -90,8 +91,8 @@ SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores
     }
 }
 
-// The largest of 0 and a row's values in the thread's columns. Floats that are not below 0 are in the order of their
-// bits as integers, of which sm_90 takes the largest of three at once; where all are below, 0 is larger.
+// The largest of 0 and a row's values in the thread's columns. Nonnegative floats order as their bits do as integers,
+// and sm_90 takes the largest of three integers at once. If all values are negative, 0 is larger.
 SCOREMOD_FUNCTION float largest_or_zero(const float (&values)[kKeys / 8][4], int half) {
   int chains[2] = {0, 0};
 #pragma unroll
@@ -110,10 +111,10 @@ SCOREMOD_FUNCTION float largest_of(const float (&values)[kKeys / 8][4], int half
   return fmaxf(chains[0], chains[1]);
 }
 
-// Raises the references of rows whose weights would grow too large, and returns whether it did, for any row of the
-// warp: what was summed before is then to be multiplied by the factors. For most tiles a comparison of each thread
-// says that there is none. Where modify() left that to integers (not kFound), a tile that follows one that raised a
-// reference is looked at in full at once, as all are where values grow along the keys.
+// Raises the running max of rows whose weights would grow too large. Returns whether it did for any row of the warp;
+// the accumulator is then to be rescaled by the factors. For most tiles one comparison of each thread rules it out. If
+// modify() left it to integers (not kFound), a tile after one that raised a reference gets the full check at once. This
+// serves values that grow along the keys.
 template <bool kFound>
 SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles, kKeys>& values,
                                         float (&top)[kRowTiles][2], SoftmaxRows& rows, float (&factors)[kRowTiles][2]) {
@@ -214,7 +215,7 @@ SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores,
   }
 }
 
-// Turns products of q and k into weights, and fits what was summed before to them.
+// One step of the online softmax: turns products of q and k into weights, and rescales the accumulator.
 SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
                               int b, int h, int first_row, int first_key) {
   float factors[kRowTiles][2];
@@ -241,8 +242,8 @@ SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float
   return factor;
 }
 
-// One row by plain sums over its kept keys alone, for blocks with an output that is not finite: in a product of
-// matrices a weight of zero does not keep out a masked key's NaN.
+// Computes one row by plain sums over its kept keys alone, if its CTA has an output that is not finite. In an MMA a
+// weight of zero does not keep out a masked key's NaN.
 SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b, int h, int q) {
   const AttentionArguments& call = p.call;
   const Rows qs = rows_of(call.q, b, h), ks = rows_of(call.k, b, h / call.group),

@@ -1,9 +1,8 @@
-// What tables gain that are read at any indices: each contribution belongs to the exact sum of its entry, which any
-// thread may add to. Entries are numbered over all tables, whose sums lie one after the other. A thread keeps the sums
-// of a few entries to itself and adds one of them to the exact sum when its place is wanted for another entry:
-// neighbouring scores often read the same ones, and an address that all threads add to at once is what takes longest.
-// What it keeps follows from its scores alone, so that the same numbers are added each time, in whatever order threads
-// run.
+// Gradients of tables that are read at any indices. Each contribution belongs to the exact sum of its entry, which any
+// thread may add to. Entries are numbered over all tables, whose sums lie one after the other. A thread caches the sums
+// of a few entries. It flushes one to the exact sum when another entry needs its slot. Neighbouring scores often read
+// the same entries, and atomics of all threads on one address would be slowest. The cached sums follow from the
+// thread's scores alone, so that the same numbers are added in whatever order threads run.
 #pragma once
 
 #include "backend/cuda/exact_sum.cuh"

@@ -1,6 +1,6 @@
-// attention_tile_states: which tiles the mask leaves, one warp for each, exactly: where intervals do not say, it
-// evaluates the mask at every element until it has seen a kept key and a masked one. A part of a mask whose other part
-// reads the score only tells which tiles are empty.
+// attention_tile_states decides exactly which tiles the mask leaves, one warp for each. If intervals do not decide, it
+// evaluates the mask at every element until it has seen a kept key and a masked one. If a mask reads the score, only
+// its score-free terms classify tiles: a tile can be proven empty, never full.
 #pragma once
 
 #include "backend/kernels/device/attention_mask_ranges.cuh"
@@ -42,7 +42,7 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   const AttentionArguments& call = p.call;
   const long long number = (long long)blockIdx.x * 4 + threadIdx.x / 32;
   const long long of_plane = (long long)call.query_tiles * call.key_tiles;
-  // What persistent blocks begin with, where these states are found in every call.
+  // A persistent kernel's counter of taken work tiles starts at 0 here, if every call finds these states.
   if (kPersistent && number == 0 && threadIdx.x == 0 && call.taken != nullptr) *call.taken = 0;
   const int heads = kMaskVariesWithHead ? call.heads_q : 1, batches = kMaskVariesWithBatch ? call.batch : 1;
   if (number >= of_plane * heads * batches) return;
@@ -63,8 +63,8 @@ SCOREMOD_KERNEL(128, 1) attention_tile_states(SCOREMOD_ARGUMENT p) {
   if (threadIdx.x % 32 == 0) call.states[number] = (unsigned char)state;
 }
 
-// attention_tile_order: of each plane of states the rows of tiles, or for kFused the columns, the longest first; those
-// of the same length in the order that they have without it.
+// attention_tile_order sorts the rows of tiles of each plane of states (if kFused, the columns), the longest first.
+// Those of equal length stay in the order that they have without it.
 constexpr int kFullTileTime = 2, kPartialTileTime = 3;
 
 constexpr int kOrderThreads = 512;

@@ -1,4 +1,4 @@
-// Tiles of q, k, v and d_o in shared memory, sums over them, and which tiles a mask leaves.
+// Tiles of q, k, v and d_o in shared memory, accumulators over them, and the tiles that a mask leaves.
 #pragma once
 
 #include "backend/kernels/device/attention_elements.cuh"
@@ -32,8 +32,8 @@ SCOREMOD_FUNCTION int program_key(const AttentionArguments& call, int kv) {
   return kClampsKeys && kv >= call.seq_kv ? call.seq_kv - 1 : kv;
 }
 
-// Where a batch's sequence lies among the tokens of a ragged tensor. Nobody has checked what a call's offsets hold:
-// whatever it is, nothing beyond the tokens is read or written.
+// The place of a batch's sequence among the tokens of a varlen tensor (cu_seqlens). Offsets in device memory are not
+// validated, so they are clamped: nothing beyond the tokens is read or written.
 struct SequenceTokens {
   int first, count;
 };
@@ -51,8 +51,8 @@ SCOREMOD_FUNCTION int keys_of(const AttentionArguments& call, int b) {
   return kPaged ? clamped(call.lengths_kv[b * call.length_step], 0, call.seq_kv) : call.seq_kv;
 }
 
-// Whether a key's block is one of the pool in both page tables: nobody has checked what a call's tables hold. A key of
-// another block is masked, so that no sequence reads rows that its table does not name.
+// Whether the page table names a page of the pool for this key. Page tables in device memory are not validated. A key
+// of another page is masked, so that no sequence reads rows that its table does not name.
 SCOREMOD_FUNCTION bool names_block(const TensorArgument& pool, int b, int kv) {
   const int page = pool.places[b * pool.place_batch + kv / kBlockRows * pool.place_step];
   return page >= 0 && page < pool.count;
@@ -64,7 +64,7 @@ SCOREMOD_FUNCTION bool has_page(const AttentionArguments& call, int b, int kv) {
   return of_k && of_v;
 }
 
-// Of a query's row in lse and max_logit.
+// The place of a query's row in lse and max_logit.
 SCOREMOD_FUNCTION long long row_number(const AttentionArguments& call, int b, int h, int q) {
   if (kRaggedQueries) return ((long long)tokens_of(call.q, b).first + q) * call.heads_q + h;
   return ((long long)b * call.heads_q + h) * call.seq_q + q;
@@ -194,8 +194,8 @@ SCOREMOD_FUNCTION bool any_not_finite(const Sums<kRowTiles, kColumns>& sums, int
   return found;
 }
 
-// The rows that a block's tiles of scores have, of a batch and a head (the first of those that share one of keys where
-// heads are packed, where a query's heads are neighbours), and whose they are.
+// The rows of a CTA's tiles of scores, for a batch and a head, and their owners. With pack-GQA the head is the first of
+// those that share a KV head, and a query's heads are neighbours.
 SCOREMOD_FUNCTION int rows_of_head(const AttentionArguments& call) {
   return kPackedHeads ? call.group * call.seq_q : call.seq_q;
 }
@@ -207,9 +207,9 @@ SCOREMOD_FUNCTION RowOwner owner_of(const AttentionArguments& call, int h, int r
   return {h + row % call.group, row / call.group};
 }
 
-// Which of a number of heads' tiles a block has. Heads are taken call.heads_together at a time, so that what their
-// blocks read stays in the second level of the cache; the first tiles of all of them come first, then their second
-// tiles: where these are in the order of the time that they take, the last blocks are short.
+// The tile coordinate of a CTA. Heads are taken call.heads_together at a time, so that what their CTAs read stays in
+// L2. The first tiles of all heads come first, then their second tiles. If tiles are in order of their time, the last
+// CTAs are short.
 struct TilePlace {
   int head, tile;
 };
@@ -218,12 +218,13 @@ SCOREMOD_FUNCTION TilePlace place_of(const AttentionArguments& call, int number,
   const int together = heads - first < call.heads_together ? heads - first : call.heads_together;
   return {first + within % together, within / together};
 }
-// Of the batches and heads that the mask tells apart, the number of one.
+// The number of a plane of tile states, among the batches and heads that the mask tells apart.
 SCOREMOD_FUNCTION long long plane_of(const AttentionArguments& call, int b, int h) {
   return (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
          (kMaskVariesWithHead ? h : 0);
 }
-// Of queries, in the heads of all batches. The last ones come first: under a causal mask they take longest.
+// The coordinate of a tile of queries, in the heads of all batches. The last tiles come first: under a causal mask they
+// take longest.
 struct QueryPlace {
   int b, h, query_tile;
 };
@@ -234,7 +235,7 @@ SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int num
     return {b, h, call.order[plane_of(call, b, h) * call.query_tiles + place.tile]};
   return {b, h, call.query_tiles - 1 - place.tile};
 }
-// Of keys, whose first ones take longest then.
+// The coordinate of a tile of keys; the first tiles come first, which take longest under a causal mask.
 struct KeyPlace {
   int b, head_kv, key_tile;
 };
@@ -247,7 +248,7 @@ SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number)
   return {b, head_kv, place.tile};
 }
 
-// What a mask leaves of a tile of kQueries by kKeys.
+// The state of a tile of kQueries by kKeys under the mask.
 enum TileState { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
 
 // The tile's place in `states`: a byte for each tile of each batch and head that the mask tells apart.

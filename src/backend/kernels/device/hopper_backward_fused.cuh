@@ -1,8 +1,8 @@
-// hopper_backward_fused: hopper_backward_keys that makes dq too. The gradients of a step's scores are left factors of
-// dk in registers; they go to shared memory as well, and times all of the block's keys they are what the step's queries
-// gain, which is added to sums in the device's memory. Blocks add in no order: dq differs in its last bits from call to
-// call. hopper_write_queries, launched next, makes dq of the sums. Operands' gradients are summed beside, all of them
-// over a tile's keys and in a fixed order, but for those along queries, which it has none of.
+// hopper_backward_fused: hopper_backward_keys that computes dq too. The gradients of a step's scores are left operands
+// of dk's WGMMA in registers, and go to shared memory as well. There their product with all keys of the CTA is the
+// step's part of dq, which is added to fp32 sums in global memory (red.add). CTAs add in no order: dq differs in its
+// last bits from call to call. hopper_write_queries, launched next, turns the sums into dq. Operand gradients are
+// summed beside over a tile's keys and in a fixed order, except for those along queries.
 #pragma once
 
 #include "backend/kernels/device/attention_diagonals.cuh"
@@ -13,8 +13,9 @@
 constexpr bool kSharesDims = kStep == 64;
 static_assert(!kFused || (kGroups == 2 && kStep * blocks_of(kDimQk) == 128), "a group's half is 64 rows by 64 columns");
 
-// KeyGains with what hopper_backward_queries sums elsewhere. What does not vary along queries or keys is a warp's sum
-// over its 16 keys and a head's queries; a row's delta is the one from the rounded o, as dq, dk and diagonals have it.
+// KeyGains with the gradients that hopper_backward_queries sums elsewhere. A gradient that varies along neither queries
+// nor keys is a warp's sum over its 16 keys and a head's queries. A row's delta is the one from the rounded o, as dq,
+// dk and diagonals have it.
 struct FusedGains : KeyGains {
   static constexpr bool kAny = kTargets > 0;
   static_assert(!kFused || kRowTargets == 0 || row_target_is_total(kRowTargets - 1), "none along queries");
@@ -57,9 +58,9 @@ struct FusedGains : KeyGains {
   }
 };
 
-// The first group asks for its products of a step before the second one has left the gradients of the step before, so
-// what queries gain is made two steps later; the second group's turn of that step is over before the first one writes
-// the gradients of the third step.
+// The first warpgroup issues a step's WGMMAs before the second has stored the gradients of the step before. Hence dq
+// follows two steps later. The second warpgroup's turn of that step ends before the first one stores the gradients of
+// the third step.
 struct FusedGroup : KeyGroup<true, true, FusedGains> {
   Sums<1, 64> dq;
   unsigned all_gradients, all_k;
@@ -126,9 +127,9 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     finish_dq(own_tile, last_box);
   }
 
-  // What is left of the last step, and the scores of the next one. Registers of the weights and gradients, then those
-  // of dq, are free before more products are asked for; the next one is under way meanwhile. Of the first step there is
-  // none before, and its product is left where it is.
+  // Issues the rest of the last step, and the scores of the next one. Registers of the weights and gradients, then
+  // those of dq, are free before more WGMMAs are issued; the next one runs meanwhile. The first step has no step before
+  // it, and its product is ignored.
   SCOREMOD_MEMBER void ask_dq_last(int last, bool has_box) {
     ask_dv(last);
     ask_dk(last);
@@ -142,8 +143,8 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
     pin(dq.at[0]);
     if (has_box) add_dq(box);
   }
-  // The additions begin beside the other products, and have more time until the next fence; but scores, for which there
-  // are no registers before these products are over, begin later.
+  // The additions begin beside the other WGMMAs, and have more time until the next fence. But scores begin later,
+  // because there are no registers for them before these WGMMAs end.
   SCOREMOD_MEMBER void ask_dq_first(int last, bool has_box) {
     ask_dq(next_tile(next_tile(own_tile)));
     ask_dv(last);

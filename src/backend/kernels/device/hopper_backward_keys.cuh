@@ -1,5 +1,5 @@
-// hopper_backward_keys, and hopper_backward_values where the sums of both do not fit into the registers: dk and dv by
-// groups of keys.
+// hopper_backward_keys computes dk and dv by warpgroups of keys. If both accumulators do not fit into the registers,
+// hopper_backward_values computes dv apart.
 #pragma once
 
 #include "backend/kernels/device/hopper_key_groups.cuh"

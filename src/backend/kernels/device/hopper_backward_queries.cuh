@@ -1,6 +1,6 @@
-// hopper_backward_queries: attention_backward_queries with one warpgroup that copies keys and values ahead and others
-// that have 64 queries each. While a group turns the scores of a step into gradients, its product of the last step's
-// gradients and k runs, and the other groups' products.
+// hopper_backward_queries: attention_backward_queries with a producer warpgroup, which loads keys and values ahead by
+// TMA, and consumer warpgroups of 64 queries each. While one turns the scores of a step into gradients, its WGMMA of
+// the last step's gradients and k runs. The other warpgroups' WGMMAs run too.
 #pragma once
 
 #include "backend/kernels/device/attention_query_gradients.cuh"
@@ -43,7 +43,7 @@ struct QueryTiles {
 
 SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const QueryTiles& tiles, int b, int h, int query_tile) {
   const AttentionArguments& call = all.rest.call;
-  // One thread asks for all copies of boxes.
+  // One thread issues all TMA loads.
   if (call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned && threadIdx.x >= kThreads + 32) return;
   KeySteps steps;
   steps.begin(call, b, h, query_tile);

@@ -1,7 +1,7 @@
-// hopper_few_queries: attention_few_queries by warpgroups. A team is a warpgroup, which has all of the block's rows,
-// and a warp that finds the team's tiles and copies them ahead, by boxes, into a ring of the team's own. The rings fill
-// shared memory, and their copies are asked for before a block does anything else: memory is what these kernels wait
-// for.
+// hopper_few_queries: the decode kernel (split-KV, pack-GQA) by warpgroups. A team is a warpgroup, which has all of the
+// CTA's rows, and a producer warp. The producer finds the team's tiles and loads them by TMA into the team's own ring.
+// The rings fill shared memory, and their loads are issued before the CTA does anything else: memory bounds these
+// kernels.
 #pragma once
 
 #include "backend/kernels/device/attention_parts.cuh"
@@ -9,10 +9,12 @@
 
 static_assert(kTeams == kGroups, "a team is a warpgroup");
 
-// Where consumers wait for what they need to begin with, and producers for nobody. Groups take no turns here.
+// Named barrier at which consumers wait for q and the rings' mbarriers; producers only arrive. Warpgroups take no turns
+// here.
 constexpr int kBegun = kTurns;
 
-// Where a block's rows of q, a team's ring and, when the rings are no longer needed, the teams' parts lie.
+// Shared memory of a CTA's rows of q and a team's ring. The teams' partials take the rings' place when these are no
+// longer needed.
 struct TeamTiles {
   static constexpr int kQBytes = tile_bytes(kQueries, kDimQk);
   static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kVBytes = tile_bytes(kKeys, kDimV);
@@ -75,8 +77,8 @@ SCOREMOD_FUNCTION void produce_team(const MappedArguments& all, const TeamTiles&
   arrive(tiles.k_full + ring.stage);
 }
 
-// By a team's warpgroup, whose rows begin at the warp's `first_row`. While one team turns scores into weights,
-// another's products run. Of a warp without rows the products are whatever they are, and nobody reads them.
+// The consumer warpgroup of a team, whose rows begin at the warp's `first_row`. While one team turns scores into
+// weights, another's WGMMAs run. A warp without rows has arbitrary products, which nobody reads.
 SCOREMOD_FUNCTION void consume_team(const Arguments& p, const TeamTiles& tiles, const KeyShare& own, SoftmaxRows& rows,
                                     int first_row) {
   const unsigned q = tile_view(tiles.q, kQueries), k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);

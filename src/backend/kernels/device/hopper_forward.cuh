@@ -1,8 +1,9 @@
-// hopper_forward: attention_forward by warpgroups, a block for each tile of queries of a batch and head.
+// hopper_forward: attention_forward with WGMMA and TMA, a CTA for each tile of queries of a batch and head.
 #pragma once
 
 #include "backend/kernels/device/hopper_forward_tiles.cuh"
 
+// Producer warpgroup: loads the tile of q, then a tile of k and one of v for each step of the walk.
 SCOREMOD_FUNCTION void produce_forward(const MappedArguments& all, const ForwardTiles& tiles, int b, int h,
                                        int query_tile) {
   const AttentionArguments& call = all.rest.call;
@@ -15,6 +16,7 @@ SCOREMOD_FUNCTION void produce_forward(const MappedArguments& all, const Forward
   produce_keys(all, tiles, walk, ring, b, h, query_tile);
 }
 
+// Consumer warpgroup: waits for q, then runs the main loop of QK and PV over the tiles of keys.
 SCOREMOD_FUNCTION void consume_forward(const Arguments& p, const ForwardTiles& tiles, SoftmaxRows& rows, int b, int h,
                                        int query_tile) {
   const int first_query = query_tile * kQueries + threadIdx.x / 32 * 16;

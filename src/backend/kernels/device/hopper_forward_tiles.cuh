@@ -1,23 +1,23 @@
-// What a forward's kernels do with the tiles of a batch and head: a warpgroup copies tiles of keys ahead, and others
-// have 64 queries each. While a group turns the scores of a tile into weights, its product of the last tile's weights
-// and v runs, and the other groups' products.
+// The main loop of the Hopper forwards, for the tiles of a batch and head. A producer warpgroup loads tiles of keys
+// ahead by TMA, and consumer warpgroups have 64 queries each. While one computes the softmax of a tile, its WGMMA of
+// the last tile's weights and v runs, and so do the other warpgroups' WGMMAs.
 #pragma once
 
 #include "backend/kernels/device/attention_softmax.cuh"
 #include "backend/kernels/device/hopper_tiles.cuh"
 
-// Whether the sequence has ended before it.
+// Whether a varlen sequence ends before the work tile.
 SCOREMOD_FUNCTION bool is_over(const AttentionArguments& call, const QueryPlace& item) {
   return kRaggedQueries && item.query_tile * kQueries >= queries_of(call, item.b);
 }
 
-// Where kPersistent, what the producers tell the consumers of an item: the first tiles of its TileWalk too, which the
-// consumers then need not wait for. Its query_tile is below 0 where nothing is left.
+// A work tile of the persistent kernel, as the producers pass it to the consumers. It has the first tiles of its
+// TileWalk too, for which the consumers then need not wait. Its query_tile is below 0 if no work is left.
 struct GivenItem {
   QueryPlace item;
   unsigned some, full;
 };
-// Of the item that was the block's number `count`: that a sum of it is not finite.
+// A note that the CTA's work tile number `count` has a sum that is not finite.
 struct ItemNote {
   int count;
   QueryPlace item;
@@ -27,7 +27,7 @@ struct ForwardTiles {
   Half *q, *k, *v;
   Half* copied;  // tiles of an operand, where kCopiesOperand
   Barrier *q_full, *q_empty, *k_full, *k_empty, *v_full, *v_empty, *copied_full, *copied_empty;
-  // Where kPersistent: of each tile of q; of some items; and what the producers have taken.
+  // The persistent kernel has a work tile for each stage of q, some notes, and the work tile that the producers took.
   GivenItem* given;
   ItemNote* notes;
   int* taken;
@@ -75,12 +75,12 @@ struct ForwardTiles {
   }
 };
 
-// One thread asks for all copies of boxes; the others of its group have nothing to do then.
+// One thread issues all TMA loads; the others of its warpgroup then have nothing to do.
 SCOREMOD_FUNCTION bool one_thread_copies(const AttentionArguments& call) {
   return call.q.aligned && call.k.aligned && call.v.aligned && (!kCopiesOperand || call.copied.aligned);
 }
 
-// The operand's numbers for a tile of scores.
+// Loads the operand's numbers for a tile of scores.
 SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const ForwardTiles& tiles, const Ring<kStages>& ring,
                                       int b, int h, int query_tile, int first_key) {
   const AttentionArguments& call = all.rest.call;
@@ -90,7 +90,7 @@ SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const ForwardT
                              call.copied.head == 0 ? 0 : h, query_tile * kQueries, call.seq_q, first_key, call.seq_kv);
 }
 
-// The tiles of keys from the walk's on.
+// Loads the tiles of k and v from the walk's on.
 SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTiles& tiles, TileWalk<false>& walk,
                                     Ring<kStages>& ring, int b, int h, int query_tile) {
   const AttentionArguments& call = all.rest.call;
@@ -108,7 +108,7 @@ SCOREMOD_FUNCTION void produce_keys(const MappedArguments& all, const ForwardTil
   } while (walk.next(call, b, h));
 }
 
-// A tile of an operand's numbers, as the thread reads those of its scores.
+// A tile of an operand in shared memory, from which a thread reads the numbers of its scores.
 struct CopiedTile {
   static constexpr bool kThere = true;
   Half* tile;
@@ -120,7 +120,7 @@ struct CopiedTile {
   }
 };
 
-// modify_tile() of the ring's tile of keys.
+// modify_tile() for the tile of keys at the ring's stage.
 SCOREMOD_FUNCTION bool modify_keys(const Arguments& p, const ForwardTiles& tiles, const Ring<kStages>& ring,
                                    Sums<1, kKeys>& scores, SoftmaxRows& rows, float (&factors)[1][2], bool partial,
                                    int b, int h, int first_query, int first_key) {
@@ -135,8 +135,9 @@ SCOREMOD_FUNCTION bool modify_keys(const Arguments& p, const ForwardTiles& tiles
   }
 }
 
-// The rows of a group of consumers, over all tiles of keys from the walk's on. Their queries lie in tile `own`, and
-// `first_query` is the first of the warp's 16. Which tile comes next is found while products run.
+// Main loop of a consumer warpgroup over all tiles of keys from the walk's on. Its queries lie in tile `own`, and
+// `first_query` is the first of the warp's 16. The next tile is found while WGMMAs run. Warpgroups take turns to issue,
+// so that one's softmax overlaps the other's WGMMAs (ping-pong).
 SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tiles, Half* own, SoftmaxRows& rows,
                                     TileWalk<false>& walk, Ring<kStages>& ring, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
@@ -181,8 +182,8 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     pin(scores.at[0]);
     leave(tiles.k_empty + ring.stage);
     const bool raised = modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
-    // Exponentials, sums and roundings run beside each other where no branch is between them, and the registers that
-    // weights are rounded to are free by now.
+    // Exponentials, sums and roundings overlap if no branch is between them, and the registers that weights are rounded
+    // to are free by now.
     wait_for_products<0>();
     pin(rows.output.at[0]);
     leave(tiles.v_empty + last.stage);
@@ -200,7 +201,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   pin(rows.output.at[0]);
 }
 
-// Writes what the group's rows have come to, o through its rows of tile `own`. Returns whether an output is not finite.
+// Stores the warpgroup's rows, o through its rows of tile `own`. Returns whether an output is not finite.
 SCOREMOD_FUNCTION bool store_forward(const Arguments& p, Half* own, SoftmaxRows& rows, int b, int h, int first_query) {
   const AttentionArguments& call = p.call;
   float factors[1][2];
@@ -210,7 +211,7 @@ SCOREMOD_FUNCTION bool store_forward(const Arguments& p, Half* own, SoftmaxRows&
   return not_finite;
 }
 
-// By all consumers: the tile's rows once more, one after the other, with a tile of q as scratch.
+// All consumers compute the tile's rows once more, one after the other, with a tile of q as scratch.
 SCOREMOD_FUNCTION void forward_rows(const Arguments& p, Half* scratch, int b, int h, int query_tile) {
   const int queries = queries_of(p.call, b);
   for (int i = 0; i < kQueries && query_tile * kQueries + i < queries; ++i)

@@ -1,6 +1,6 @@
-// What hopper_backward_keys and hopper_backward_fused are made of: one warpgroup that copies queries and their
-// gradients ahead and others that have 64 keys each. While a group turns the scores of a step into weights and
-// gradients, the other groups' products run.
+// Shared parts of hopper_backward_keys and hopper_backward_fused. A producer warpgroup loads queries and their
+// gradients ahead by TMA, and consumer warpgroups have 64 keys each. While one turns the scores of a step into weights
+// and gradients, the others' WGMMAs run.
 #pragma once
 
 #include "backend/kernels/device/attention_key_gradients.cuh"
@@ -55,7 +55,7 @@ struct KeyTiles {
   }
 };
 
-// A step's rows of q and d_o, and what belongs to them.
+// Loads a step's rows of q and d_o, and their row terms.
 SCOREMOD_FUNCTION void produce_step(const MappedArguments& all, const KeyTiles& tiles, const Ring<kStages>& ring, int b,
                                     int h, int first, int queries) {
   const AttentionArguments& call = all.rest.call;
@@ -71,8 +71,8 @@ SCOREMOD_FUNCTION void produce_step(const MappedArguments& all, const KeyTiles& 
                           queries);
 }
 
-// By a warp of producers, the operand's numbers for a step and a group's keys. There is room for those of one step,
-// which is free as soon as the group has read them: the copy runs beside the group's products.
+// A producer warp loads the operand's numbers for a step and a warpgroup's keys. The buffer holds one step, and is free
+// as soon as the warpgroup has read it: the load overlaps the warpgroup's WGMMAs.
 SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const KeyTiles& tiles, const Ring<1>& ring, int group,
                                       int b, int h, int first_query, int key_tile) {
   const TensorArgument& copied = all.rest.call.copied;
@@ -85,7 +85,7 @@ SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const KeyTiles
 SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTiles& tiles, int b, int head_kv,
                                        int key_tile) {
   const AttentionArguments& call = all.rest.call;
-  // One thread asks for all copies of boxes but the operand's, which a warp for each group does.
+  // One thread issues all TMA loads but the operand's, which a warp for each consumer warpgroup issues.
   const bool boxes = call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned;
   const int warp = (threadIdx.x - kThreads) / 32, group = warp - 1;
   const bool copies = kCopiesOperand && warp > 0 && group < kGroups, copies_alone = copies && boxes;
@@ -107,8 +107,8 @@ SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTile
   } while (steps.next(call, b));
 }
 
-// A group's numbers of the copied operand for a step, whose rows are queries, as a thread reads those of its scores.
-// One access each: with matrices of 8 by 8 at once, a quarter of the accesses, ptxas serializes the products.
+// A warpgroup's tile of the TMA-loaded operand for a step, whose rows are queries. A thread reads each number of its
+// scores apart: with ldmatrix, a quarter of the accesses, ptxas serializes the WGMMAs.
 struct CopiedKeys {
   static constexpr bool kThere = true;
   Half* own;
@@ -122,7 +122,7 @@ struct CopiedKeys {
   }
 };
 
-// A group's 64 keys: their sums, and what is made of the step that the ring is at.
+// A consumer warpgroup of 64 keys: its accumulators, and the state of the step that the ring is at.
 template <bool kDk, bool kDv, class Gains = KeyGains>
 struct KeyGroup {
   const Arguments& p;
@@ -183,7 +183,7 @@ struct KeyGroup {
       ask_dv(last);
       ask_dk(last);
       ask_scores();
-      // The registers of the weights and gradients are free before more products are asked for.
+      // The registers of the weights and gradients are free before more WGMMAs are issued.
       wait_for_products<1>();
       pin_sums();
       leave(tiles.empty + last);
@@ -197,7 +197,7 @@ struct KeyGroup {
     end_heads();
     wait_for_products<0>();
   }
-  // Those that the walk has left behind.
+  // Closes the sums of heads that the walk has left behind.
   SCOREMOD_MEMBER void end_heads() {
     if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
   }
@@ -270,7 +270,7 @@ struct KeyGroup {
   }
 };
 
-// By a block whose consumers are these: KeyGroup, or what does more.
+// The kernel body of a CTA whose consumers are KeyGroup, or a class that does more.
 template <bool kDk, bool kDv, class Group>
 SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
   SCOREMOD_SHARED(unaligned);

@@ -1,19 +1,19 @@
-// hopper_persistent_forward: hopper_forward with few blocks, each of which has items one after the other. Which block
-// has an item decides nothing of its result. While the consumers end one, the producers copy for the next, and groups
-// of consumers do not wait for one another between them.
+// hopper_persistent_forward: hopper_forward as a persistent kernel, whose CTAs take work tiles one after the other. A
+// tile's result does not depend on its CTA. While the consumers end one tile, the producers load for the next, and
+// consumer warpgroups do not wait for one another between them.
 #pragma once
 
 #include "backend/kernels/device/hopper_forward_tiles.cuh"
 
-// Items that a block has had are counted. Number `count` lies in this tile of q, whose barriers are in this phase.
+// A CTA counts its work tiles. Number `count` lies in this stage of q, whose mbarriers are in this phase.
 SCOREMOD_FUNCTION int query_stage(int count) { return count % kQueryStages; }
 SCOREMOD_FUNCTION int query_phase(int count) { return count / kQueryStages % 2; }
 SCOREMOD_FUNCTION ItemNote* note_of(const ForwardTiles& tiles, int count) {
   return tiles.notes + count % ForwardTiles::kNotes;
 }
 
-// A block's first item has the block's number, and later ones are whichever no block has taken yet: `call.taken` is how
-// many were. The number is the same for all producers; `alone` says that they are one warp.
+// A CTA's first work tile has the CTA's number, and later ones come from an atomic counter: `call.taken` is how many
+// were taken. The number is the same for all producers; `alone` says that they are one warp.
 SCOREMOD_FUNCTION int take_item(const AttentionArguments& call, const ForwardTiles& tiles, bool alone) {
   int number = 0;
   if (threadIdx.x == kThreads) number = call.blocks + take_number(call.taken);
@@ -53,14 +53,14 @@ SCOREMOD_FUNCTION void produce_items(const MappedArguments& all, const ForwardTi
   }
 }
 
-// Of an item that every consumer has, in a tile of q; read where it is used, so that it takes no registers between.
+// Reads a work tile that every consumer has, from shared memory at each use, so that it takes no registers between.
 SCOREMOD_FUNCTION QueryPlace item_at(const volatile QueryPlace& item) {
   return {uniform(item.b), uniform(item.h), uniform(item.query_tile)};
 }
 
-// By all consumers, each after its part of the next item: the rows of item `count` once more, where one of its sums was
-// not finite. In this way no group waits for another at the end of an item. A note is overwritten kNotes items later:
-// its tile of q is copied after every consumer has left item count + 1, and has been here.
+// All consumers call it, each after its part of the next work tile. It computes the rows of tile `count` once more if
+// one of its sums was not finite. So no warpgroup waits for another at the end of a tile. A note is overwritten kNotes
+// tiles later: its stage of q is loaded after every consumer has left tile count + 1, and has been here.
 SCOREMOD_FUNCTION void look_back(const Arguments& p, const ForwardTiles& tiles, int count, Half* scratch) {
   wait_for(tiles.q_empty + query_stage(count), query_phase(count));
   const ItemNote* const note = note_of(tiles, count);
@@ -69,7 +69,7 @@ SCOREMOD_FUNCTION void look_back(const Arguments& p, const ForwardTiles& tiles, 
   forward_rows(p, scratch, item.b, item.h, item.query_tile);
 }
 
-// The group's rows of an item, which lies in `own`; notes where a sum is not finite.
+// Computes the warpgroup's rows of a work tile, which lies in `own`; notes if a sum is not finite.
 SCOREMOD_FUNCTION void consume_item(const Arguments& p, const ForwardTiles& tiles, const GivenItem& given, Half* own,
                                     Ring<kStages>& ring, int count) {
   const QueryPlace item = item_at(given.item);
@@ -100,7 +100,7 @@ SCOREMOD_FUNCTION void consume_items(const Arguments& p, const ForwardTiles& til
     if (!is_last) consume_item(p, tiles, tiles.given[stage], own, ring, count);
     if (count > 0) look_back(p, tiles, count - 1, own);
     if (is_last) return;
-    // What was written to the tile of q comes before the next copy to it.
+    // Writes to the tile of q through the generic proxy come before the next TMA load to it (fence.proxy.async).
     publish_writes();
     leave(tiles.q_empty + stage);
   }

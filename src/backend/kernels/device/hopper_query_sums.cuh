@@ -1,7 +1,6 @@
-// Where hopper_backward_fused adds dq up: floats in the workspace of a call, in boxes of 64 queries by 64 dims, of
-// whole tiles of queries. A box has a warpgroup's sums of as many rows and columns as its threads have them, so that
-// threads that are neighbours add to 16 bytes each that are neighbours too: column 8 n of a thread's is its nth four
-// floats.
+// The fp32 workspace in which hopper_backward_fused adds dq up, in boxes of 64 queries by 64 dims, of whole tiles of
+// queries. A box has a warpgroup's accumulators in the order of its threads, so that neighbouring threads add to
+// neighbouring 16 bytes. Column 8 n of a thread is its nth four floats.
 #pragma once
 
 #include "backend/kernels/device/attention_row_terms.cuh"

@@ -1,5 +1,5 @@
-// Tiles in shared memory as a warpgroup's products read them, how a warpgroup of producers fills them, and which
-// products the attention kernels ask for.
+// Tiles in shared memory as WGMMA reads them, the loads of a producer warpgroup, and the WGMMAs that the attention
+// kernels issue.
 #pragma once
 
 #include "backend/kernels/device/attention_tiles.cuh"
@@ -15,37 +15,38 @@ constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
 // Registers of a thread: 64 Ki are shared by the consumers and one group of producers.
 constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
-// Tiles of gradients that FusedGroup has at once.
+// Tiles of gradients that FusedGroup has in flight.
 constexpr int kGradientTiles = 3;
-// Numbers of barriers that threads meet at: one where producers do, and two for each group of consumers.
+// Numbers of named barriers: one for the producers, and two for each consumer warpgroup.
 constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
 
-// The number of a thread's group, and the same as the compiler knows it to be for all threads of a warp, which takes an
-// exchange between them.
+// The number of a thread's warpgroup. group_number() tells the compiler that it is the same for all threads of a warp,
+// at the price of a shuffle.
 SCOREMOD_FUNCTION int own_group() { return threadIdx.x / kGroup; }
 SCOREMOD_FUNCTION int group_number() { return uniform(own_group()); }
 
-// Of the threads of a consumer's group.
+// Named barrier (bar.sync) of the threads of a consumer warpgroup.
 SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + own_group(), kGroup); }
 
 SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return (dim + 63) / 64; }
 SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return rows * blocks_of(dim) * 128; }
 
-// From where on tiles may lie.
+// Shared memory from the first address on that the 128-byte swizzle allows.
 SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
   return shared + (0u - shared_address(shared)) % 1024;
 }
 
-// Where the eight dims that have `dim` among them lie.
+// The address of the eight dims that include `dim`, in the 128-byte swizzle.
 template <int kTileRows>
 SCOREMOD_FUNCTION Half* word_of_tile(Half* tile, int row, int dim) {
   const int word = (dim % 64 / 8) ^ (row % 8);
   return tile + dim / 64 * kTileRows * 64 + row * 64 + word * 8;
 }
 
-// By all producers, or by a warp of them: rows first, first + 1, ... of a batch and head. Those from `end` on are
-// zeros, or in a ragged tensor rows of the next sequences, which the mask leaves out. Of each row kDim dims from
-// `first_dim` on; those from `end_dim` on are zeros. Completes a phase of `full`, which one arrival does.
+// Loads rows first, first + 1, ... of a batch and head by TMA, or element by element if a row is not aligned. All
+// producers call it, or one warp of them. Rows from `end` on are zeros, or in a varlen tensor rows of the next
+// sequences, which the mask leaves out. It loads kDim dims from `first_dim` on; those from `end_dim` on are zeros. It
+// completes a phase of `full` with one arrival.
 template <int kTileRows, int kDim, int kFillers = kGroup>
 SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
                                  int h, int first, int end, int first_dim = 0, int end_dim = kDim) {
@@ -78,13 +79,13 @@ SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const
   if (thread == 0) arrive(full);
 }
 
-// One arrival for each warp of consumers.
+// consumer_release: one arrival on the `empty` mbarrier for each warp of consumers.
 SCOREMOD_FUNCTION void leave(Barrier* empty) {
   warp_barrier();
   if (threadIdx.x % 32 == 0) arrive(empty);
 }
 
-// A ring of tiles: which one is next, and which phase its barriers are in.
+// A ring of stages: the next one, and the phase of its mbarriers.
 template <int kStages>
 struct Ring {
   int stage = 0, phase = 0;
@@ -97,7 +98,8 @@ struct Ring {
   }
 };
 
-// Asks for sums = a b^T, where a's rows are the group's of kRowsA and b has kColumns of kRowsB rows, both of kDim.
+// Issues the WGMMAs of sums = a b^T. The warpgroup has 64 rows of kRowsA of a, and b has kColumns of kRowsB rows; both
+// have kDim.
 template <int kDim, int kRowsA, int kRowsB, int kColumns>
 SCOREMOD_FUNCTION void ask_product_of_rows(Sums<1, kColumns>& sums, unsigned a, unsigned b) {
 #pragma unroll
@@ -106,7 +108,7 @@ SCOREMOD_FUNCTION void ask_product_of_rows(Sums<1, kColumns>& sums, unsigned a, 
                                moved_by(b, k / 64 * kRowsB * 128 + k % 64 * 2), k != 0);
 }
 
-// Asks for sums += w b, where b has kInner rows of kDim.
+// Issues the WGMMAs of sums += w b, with w in registers and kInner rows of kDim of b in shared memory.
 template <int kDim, int kInner>
 SCOREMOD_FUNCTION void ask_product(Sums<1, padded(kDim)>& sums, const unsigned (&w)[kInner / 16][4], unsigned b) {
 #pragma unroll
@@ -114,7 +116,7 @@ SCOREMOD_FUNCTION void ask_product(Sums<1, padded(kDim)>& sums, const unsigned (
     Product<padded(kDim)>::of_registers(sums.at[0], w[k / 16], moved_by(b, k * 128), true);
 }
 
-// Sums rounded to halves, as the left factor of a product.
+// Rounds accumulators to 16 bits, as the left operand of a WGMMA.
 template <int kInner>
 SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums<1, kInner>& sums) {
 #pragma unroll
@@ -128,7 +130,8 @@ SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums
   }
 }
 
-// Groups of consumers ask for their products in turns, so that one's products run beside the other's arithmetic.
+// Scheduler barriers: consumer warpgroups issue their WGMMAs in turns (ping-pong), so that one's run beside the other's
+// arithmetic.
 SCOREMOD_FUNCTION void begin_turns() {
   if (own_group() == kGroups - 1) arrive_at(kTurns, 2 * kGroup);
 }
@@ -140,8 +143,9 @@ constexpr bool kIsHalf = false;
 template <>
 constexpr bool kIsHalf<Half> = true;
 
-// Rows below `end` of the sums times a factor of each row, to a tensor: through the group's rows of a tile of kTileDim,
-// whose products are over, so that neighbouring threads write neighbouring words. Another dtype's go straight there.
+// Stores rows below `end` of the accumulators times a factor of each row. They go through the warpgroup's rows of a
+// tile of kTileDim that no WGMMA reads any more, so that neighbouring threads write neighbouring words. An element of
+// another dtype goes to memory directly.
 template <int kDim, int kTileDim, class Element>
 SCOREMOD_FUNCTION void store_through_tile(const Sums<1, padded(kDim)>& sums, const float (&factors)[1][2],
                                           const RowsOf<Element>& to, Half* tile, int first, int end) {

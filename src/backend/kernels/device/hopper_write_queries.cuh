@@ -1,5 +1,5 @@
-// hopper_write_queries: dq of what hopper_backward_fused added up, a tile of queries by each block. Rows whose sums are
-// not finite are summed again.
+// hopper_write_queries turns the sums of hopper_backward_fused into dq, a tile of queries by each CTA. Rows whose sums
+// are not finite are computed again.
 #pragma once
 
 #include "backend/kernels/device/attention_query_gradients.cuh"
