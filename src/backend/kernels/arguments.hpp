@@ -15,8 +15,8 @@ namespace device {
 #include "backend/kernels/device/attention_arguments.cuh"
 }  // namespace device
 
-/// What Hopper kernels are given before the rest: q, k, v, d_o and a copied operand as copies of boxes see them
-/// (hopper_tiles.cuh), as the driver writes them.
+/// The tensor maps of q, k, v, d_o and a TMA-loaded bias, as the driver writes them. Hopper kernels take them before
+/// the other arguments (hopper_tiles.cuh).
 struct TensorMaps {
   static constexpr std::size_t kBytes = 128, kCount = 5;
   std::byte bytes[kCount][kBytes];
@@ -25,9 +25,9 @@ struct TensorMaps {
 /// More operands than this would make the kernels' argument larger than the 4 KiB that a parameter may have.
 inline constexpr std::size_t kMaxOperands = 35;
 
-/// What every kernel of one direction is given, but for the places in the call's workspace: as bytes of an
-/// AttentionArguments and of one OperandArgument for each operand (one that holds nothing where there is none). There
-/// is room for TensorMaps before them.
+/// The arguments of every kernel of one direction, except for the places in the call's workspace. They are the bytes of
+/// an AttentionArguments and of one OperandArgument for each operand, or an empty one if there is none. There is room
+/// for TensorMaps before them.
 class ArgumentBytes {
  public:
   explicit ArgumentBytes(const AttentionProblem& problem);
@@ -60,7 +60,7 @@ device::TensorArgument tensor_argument(const AttentionProblem& problem, problem:
 /// Strides are 0 where batches or heads share it; `data` may be null where only the layout matters.
 device::TensorArgument copied_argument(const AttentionProblem& problem, std::uint32_t operand, const void* data);
 
-/// What of a problem decides which branches of a text run: beside the text, what a structural key consists of.
+/// Writes the facts of a problem that decide which branches of a text run: with the text, they are a structural key.
 void write_branches(CanonicalWriter& out, const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::kernels

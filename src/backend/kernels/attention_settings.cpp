@@ -16,7 +16,7 @@ namespace {
 
 using cuda::fill;
 
-/// Of the halves that there are: those of q, k and v, or of o where only that has some.
+/// The 16-bit dtype of the kernels: that of q, k and v, or of o if only o has one.
 DType half_dtype(const AttentionProblem& problem) {
   return problem.dtype == DType::kF32 ? problem.dtype_o.value_or(DType::kBF16) : problem.dtype;
 }

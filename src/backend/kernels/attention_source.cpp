@@ -35,8 +35,8 @@ using cuda::ProgramSource;
 /// minutes, and leave the instruction cache.
 constexpr std::size_t kMaxInlinedNodes = 120;
 
-/// Those that a direction's kernels read. Kernels of few queries have rows of several heads in a tile, and those of
-/// gradients alone walk once.
+/// The tables that a direction's kernels read. Decode kernels have rows of several heads in a tile, and kernels of
+/// gradients alone walk once, so these read none.
 DifferenceTables tables_of(const compiler::CompiledProblem& problem, Direction direction, Family family, Gains gains) {
   if (is_few_queries(family) || gains == Gains::kApart) return {};
   return difference_tables(program_of(problem, direction));
@@ -62,7 +62,7 @@ std::string forward_function(const AttentionProblem& problem, const Program& pro
                                                              {"value", ProgramSource::variable(program.value())}});
 }
 
-/// What operands gain at an element, at the end of its derivative.
+/// The text of the operand gradients at an element, at the end of its derivative.
 std::string gains_of(ProgramSource source, const Program& derivative, const OperandText& operands) {
   return fill(part(embedded::kAttentionProgram, "gains"), {{"value", ProgramSource::variable(derivative.value())},
                                                            {"gains_statements", operands.statements(source)},
@@ -154,7 +154,7 @@ std::string hopper_primitives(const AttentionProblem& problem, Direction directi
   return fill(embedded::kHopperPrimitives, {{"product", products}});
 }
 
-/// What stands before a program's functions, and the kernels that call them.
+/// The text before a program's functions and the kernels that call them.
 std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
                         const MaskKnowledge& mask, std::optional<std::string_view> primitives,
                         const OperandText& operands) {
@@ -167,7 +167,7 @@ std::string text_before(const compiler::CompiledProblem& compiled, Direction dir
       embedded::kAttentionDropout, sink_function(compiled.problem));
 }
 
-/// What text_before() and the kernels' texts follow from.
+/// Writes the inputs of text_before() and of the kernels' texts.
 void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled, Direction direction,
                  const TileShape& shape, const OperandText& operands) {
   const bool hopper = is_hopper(shape.family);
@@ -227,7 +227,7 @@ std::string mask_text(const compiler::CompiledProblem& compiled, Direction direc
               {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
 }
 
-/// The same of a box of elements.
+/// The mask of a box of elements.
 std::string mask_ranges(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const MaskKnowledge mask = mask_knowledge(compiled, direction);
   if (is_few_queries(family) || !mask.has_states()) return {};

@@ -12,15 +12,15 @@
 
 namespace scoremod::backend::kernels {
 
-/// Of the backward's kernels those of queries, and those of keys.
+/// The backward's kernels of queries, and those of keys.
 std::string text_of_queries(const TileShape& shape);
 std::string text_of_keys(const TileShape& shape);
-/// The same as texts that can be compiled side by side, each with what its kernel calls.
+/// text_of_keys() as texts that can be compiled side by side, each with the functions that its kernel calls.
 std::vector<std::string> texts_of_keys(const TileShape& shape);
-/// What both read: rows' terms. And the kernel that makes them.
+/// The text of rows' terms, which both read, and the kernel that computes them.
 std::string text_of_rows(const TileShape& shape);
 std::string_view text_of_row_kernel();
-/// All of a direction's.
+/// All kernels of a direction.
 std::string text_of_kernels(Direction direction, const TileShape& shape);
 
 /// Another number where any text is another.

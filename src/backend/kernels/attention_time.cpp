@@ -12,8 +12,8 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-/// What a direction takes where times were measured (measured_at.hpp) without a program: all tiles, and what there is
-/// to do for each row of tiles beside.
+/// The time of a direction without a program, at the shape where times were measured (measured_at.hpp): that of all
+/// tiles, and of each row of tiles beside.
 struct Direct {
   double tiles, rows;
   double dimless;     ///< the part that does not grow with the head dims
@@ -27,14 +27,14 @@ constexpr Direct kHopperForward{0.765, 0.075, 0.29, 1.06, 1, 0.006, 1},
     kHopperBackward{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
 /// With dq made beside dk and dv: five products in place of seven, which hide more of the program.
 constexpr Direct kHopperFused{2.1, 0.19, 0.22, 1, 1, 0.016, 0.6};
-/// Of floats, whose products are three of a half the width each, beside what splits them.
+/// A product of floats is three MMAs of half the width each, beside the instructions that split them.
 constexpr double kFloatProducts = 6;
 /// Portable tiles of 16 rows a warp read each matrix for half as many products, and so do small Hopper ones.
 constexpr double kSmallTiles = 1.15;
-/// Of the kernel that finds the states of tiles, for all scores: by intervals, and where they leave a tile undecided by
-/// its elements, beside the mask's own statements.
+/// The time of the kernel that finds tile states, for all scores: by intervals, and by its elements for a tile that
+/// intervals leave undecided. The mask's own statements come on top.
 constexpr double kStates = 0.05, kStatesOfElements = 0.9, kStatesLaunch = 0.016;
-/// Of the memory's bandwidth, what kernels reach.
+/// The part of the memory's bandwidth that kernels reach.
 constexpr double kReachedBandwidth = 0.7;
 
 const Direct& direct_of(Direction direction, const TileShape& shape) {
@@ -65,7 +65,7 @@ double memory_time(const AttentionProblem& p, Direction direction, const DeviceR
   return bytes / (kReachedBandwidth * rates.bytes_per_ms);
 }
 
-/// Of the kernel that finds the states of tiles.
+/// The time of the kernel that finds tile states.
 double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const MaskWork& work, const NodeCosts& costs) {
   if (!mask.has_states() || mask.same_in_every_call) return 0;
   double pairs = filled_part(p) * pairs_of(p) / static_cast<double>(p.batch * p.heads_q);
@@ -76,16 +76,16 @@ double states_time(const AttentionProblem& p, const MaskKnowledge& mask, const M
 
 /// A walk over all tiles with two products of each, and what there is to do at each element beside the program.
 constexpr double kOperandWalk = 1.9, kOperandElement = 0.5, kOperandRows = 0.1, kOperandLaunches = 0.02;
-/// Of a walk for an operand that batches or heads share, in place of kOperandWalk: each tile copies all four tensors.
-/// And of each read of a table: what threads keep to themselves, and in large tables what they add to exact sums. As an
-/// H200 took it (docs/performance.md); what it took for 257 entries without neighbours stands for a large table.
+/// kSharedWalk is the walk for a bias that batches or heads share, in place of kOperandWalk: each tile loads all four
+/// tensors. kTableRead is each read of a table, whose sums threads keep to themselves; in large tables they add to
+/// exact sums. Both are times of an H200 (docs/performance.md); 257 entries without neighbours stand for a large table.
 constexpr double kSharedWalk = 5.1, kTableRead = 13, kLargeTableRead = 47;
 constexpr std::int64_t kSmallTableOfHead = 64;
-/// What sums beside dq, dk and dv add to a walk: for all targets, for each, and for one along diagonals, which goes
-/// through shared memory.
+/// The additional time of gradient sums beside dq, dk and dv: for all targets, for each, and for one along diagonals,
+/// which goes through shared memory.
 constexpr double kGainsElement = 0.2, kGain = 0.15, kDiagonals = 0.6, kGainsLaunches = 0.01;
 
-/// Of each element of a walk over queries, for all tables that are summed in it.
+/// The time of an element of a walk over queries, for all tables that are summed in it.
 double table_reads_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets) {
   double time = 0;
   for (const OperandTarget& target : targets) {

@@ -15,11 +15,11 @@ namespace scoremod::backend::kernels {
 Prediction attention_time(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape,
                           const MaskWork& mask, const DeviceRates& rates);
 
-/// Likewise of operands' gradients from tiles of scores; `mask` is of the backward.
+/// The predicted time of operand gradients from tiles of scores; `mask` is of the backward.
 Prediction operand_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                         const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
 
-/// What attention_time() grows by where these are summed beside dq, dk and dv, in milliseconds.
+/// The growth of attention_time() if these are summed beside dq, dk and dv, in milliseconds.
 double gains_time(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
                   const TileShape& shape, const MaskWork& mask, const DeviceRates& rates);
 

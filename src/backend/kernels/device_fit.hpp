@@ -11,7 +11,7 @@ namespace scoremod::backend::kernels {
 
 /// Why a device cannot run what these kernels are made of, whatever the problem.
 std::vector<UnsupportedReason> device_objections(const DeviceProperties& device);
-/// Likewise for want of shared memory for one of the launches.
+/// The reasons why a launch has too little shared memory on this device.
 std::vector<UnsupportedReason> memory_objections(const std::vector<KernelLaunch>& launches,
                                                  const DeviceProperties& device);
 

@@ -21,12 +21,13 @@ using cuda::fill;
 using cuda::part;
 using cuda::ProgramSource;
 
-/// Of a node and all that it is made of, in the milliseconds of NodeCosts: more than a read takes. A backward has few
-/// registers to spare for the reads: with its bias in a table ALiBi's took 3.69 ms on an H200, and 3.41 without.
+/// The cost of a node and all its inputs that is worth a table, in the milliseconds of NodeCosts: more than a read
+/// takes. A backward has few registers to spare for the reads. With its bias in a table ALiBi's took 3.69 ms on an
+/// H200, and 3.41 without.
 constexpr double kWorthATable = 0.15, kWorthATableOfADerivative = 0.5;
 
-/// Of what is evaluated for each score: what varies along one of queries and keys, or neither, is evaluated for a row
-/// or once.
+/// The cost of all nodes that are evaluated for each score. Nodes that vary along one of queries and keys, or neither,
+/// are evaluated for a row or once.
 double cost_of_all(const Program& program, const std::vector<analysis::Dependence>& dependences, NodeId root) {
   const std::vector<Node>& nodes = program.nodes();
   std::vector<bool> needed(nodes.size());

@@ -10,18 +10,18 @@
 
 namespace scoremod::backend::kernels {
 
-/// What kernels read from tables that a kernel makes first (attention_differences.cuh): floats of a program that follow
-/// from b, h and kv_idx - q_idx alone, and that take longer to evaluate for each score than to read.
+/// Relative-position tables, which a kernel fills first (attention_differences.cuh). They hold floats of a program that
+/// follow from b, h and kv_idx - q_idx alone. Such a float takes longer to evaluate for each score than to read.
 struct DifferenceTables {
   std::vector<NodeId> nodes;  ///< at most kMaxDifferenceTables
   bool by_batch = false, by_head = false;
 
-  /// Of each table, for tiles that cover so many rows and keys.
+  /// The entries of each table, for tiles that cover so many rows and keys.
   std::int64_t entries(const AttentionProblem& problem, std::int64_t rows, std::int64_t keys) const;
 };
 inline constexpr std::size_t kMaxDifferenceTables = 4;
 
-/// Those of a direction's program. What the mask alone is made of is not among them.
+/// The tables of a direction's program. Nodes of the mask alone are not among them.
 DifferenceTables difference_tables(const Program& program);
 
 /// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.

@@ -20,12 +20,12 @@ namespace {
 using problem::TensorRole;
 
 constexpr std::int64_t kMaxDim = 256;
-/// Of backward_rows and of tile_states: four warps, each of which has a row or a tile.
+/// The threads of backward_rows and of tile_states: four warps, each of which has a row or a tile.
 constexpr int kSmallThreads = 128;
 constexpr std::int64_t kSmallWarps = 4;
 constexpr int kWarpThreads = 32;
-/// About the multiprocessors of the devices that these kernels are for: so many blocks, one on each, read from as many
-/// heads whether these are together or not, so that nothing more has to stay in the second level of the cache.
+/// About the SM count of the devices that these kernels are for. So many CTAs, one on each SM, read from as many heads
+/// in either order, so that L2 has to keep nothing more.
 constexpr std::int64_t kBlocksAtOnce = 128;
 /// With fewer heads than these the last blocks wait for a few long rows; up to so many tiles a head more cost nothing.
 constexpr int kLeastTogether = 8;
@@ -35,8 +35,7 @@ constexpr std::int64_t kMostOrdered = 4096;
 
 std::int64_t tiles_of(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; }
 
-/// Of calls whose blocks count in a workspace which nobody has cleared: one that no earlier call has left there, of
-/// this process or of another. In 48 bits.
+/// A call id unique across processes (48 bits). It tags counters in a workspace that is never cleared.
 std::uint64_t next_call_number() {
   static std::atomic<std::uint64_t> last{std::uint64_t{std::random_device{}()} << 16};
   return ++last & 0xffff'ffff'ffff;

@@ -26,9 +26,8 @@ struct KernelLaunch {
   }
 };
 
-/// Everything that one direction of a problem is made of, but for a device: the text of its kernels, the launches that
-/// a call consists of, in order, and their argument. The forward and the backward of attention alone: operands'
-/// gradients are not among it.
+/// The parts of one direction of a problem that need no device: the text of its kernels, a call's launches in order,
+/// and their argument. It is the forward or the backward of attention alone, without operand gradients.
 class DirectionKernels {
  public:
   DirectionKernels(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);
@@ -39,15 +38,15 @@ class DirectionKernels {
   const AttentionProblem& problem() const { return problem_; }
   const TileShape& shape() const { return shape_; }
   const std::vector<KernelLaunch>& launches() const { return launches_; }
-  /// Of a workspace that is aligned to 16 bytes.
+  /// The size of a workspace that is aligned to 16 bytes.
   std::size_t workspace_bytes() const {
     if (shape_.persistent_blocks > 0) return taken_at() + sizeof(int);
     return query_sums_at() + query_sums_bytes_;
   }
 
-  /// Where the states of tiles are the same in every call, the launches that find them, once for all, and the order of
-  /// the rows of tiles; they are then not among launches(). What they write, states_bytes(), goes where set_states()
-  /// says, which calls' arguments() are given from then on.
+  /// Launches that find tile states and the order of the rows of tiles once, if they are the same in every call. They
+  /// are then not among launches(). Their output, of states_bytes(), goes to set_states(), and later arguments() point
+  /// to it.
   const std::vector<KernelLaunch>& states_launches() const { return states_launches_; }
   std::size_t states_bytes() const { return states_bytes_; }
   void set_states(void* states) { states_ = static_cast<unsigned char*>(states); }

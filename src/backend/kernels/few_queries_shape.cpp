@@ -20,24 +20,25 @@ constexpr std::int64_t kWidestOfTwoRowTiles = 128;
 constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
 /// Keys that a team takes at once, before others' begin.
 constexpr std::int64_t kChunk = 64;
-/// Of Hopper's: rows and keys of a warpgroup's product, fewer keys where these leave too few stages, and warps of one.
+/// Hopper's tile: rows and keys of a warpgroup's WGMMA, fewer keys if these leave too few stages, and the warps of a
+/// group.
 constexpr int kGroupRows = 64, kGroupKeys = 64, kFewerGroupKeys = 32, kGroupWarps = 4;
 constexpr std::int64_t kWidestOfTwoTeams = 128;
-/// What the device keeps of its shared memory for each block.
+/// The shared memory that the device reserves for each CTA.
 constexpr std::int64_t kReservedBytes = 1024;
 
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
 /// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
 std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
-/// Of a part: kPartRow of attention_parts.cuh.
+/// A row of a partial: kPartRow of attention_parts.cuh.
 std::int64_t part_row_bytes(std::int64_t dim_v) {
   return (padded(dim_v) + 8) * static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Of a block of hopper_few_queries: TeamTiles.
+/// The shared memory of a CTA of hopper_few_queries: TeamTiles.
 std::int64_t hopper_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::int64_t parts) {
-  // Of a stage: four barriers, and which tile it has.
+  // A stage has four mbarriers, and the number of its tile.
   constexpr std::int64_t kBeside = 4 * 8 + 4;
   const std::int64_t stages = std::int64_t{shape.teams} * shape.stages;
   const std::int64_t tiles = hopper_tile_bytes(shape.keys, dim_qk) + hopper_tile_bytes(shape.keys, dim_v);
@@ -68,7 +69,7 @@ int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int6
   const std::int64_t heads = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
   const std::int64_t chunks = quotient_up(problem.seq_kv, kChunk), at_once = multiprocessors * shape.blocks;
   const std::int64_t most = std::max<std::int64_t>(2, std::min(quotient_up(chunks, shape.teams), at_once));
-  // What a block takes beside its keys, in chunks of a team.
+  // The time of a CTA beside its keys, in chunks of a team.
   constexpr std::int64_t kBlock = 2;
   std::int64_t best = 2, least = 0;
   for (std::int64_t splits = 2; splits <= most; ++splits) {

@@ -11,17 +11,17 @@
 
 namespace scoremod::backend::kernels {
 
-/// Shapes of a forward of few queries on this device, with room for 16, 32 and 64 rows, each with keys that are shared
-/// out and with a single share. What a problem's rows, the queries of all heads that share one of keys, fill best is
-/// fastest; a problem with other sizes (a trial of this one) has the same six, but for the number of shares.
+/// Shapes of a decode forward on this device, with room for 16, 32 and 64 rows, each with split-KV and with a single
+/// split. The fastest is the one that a problem's rows fill best, which are the queries of all heads of a KV head. A
+/// problem with other sizes (a trial of this one) has the same six, but for the number of splits.
 std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device);
 
-/// One for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once: with as many stages as
-/// the device has room for, and with fewer warps where that leaves too few.
+/// A shape for so many rows, by warps of 16 row_tiles of them each, which take so many keys at once. It has as many
+/// stages as the device has room for, and fewer warps if that leaves too few.
 TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
                           const DeviceProperties& device);
 
-/// The same by warpgroups, on Hopper, whatever the rows: with keys that are shared out, and with a single share.
+/// Shapes by warpgroups, on Hopper, whatever the rows: with split-KV, and with a single split.
 std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, std::int64_t multiprocessors);
 /// One whose teams, a warpgroup each, take so many keys at once: with as many stages as there is room for.
 TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors);
@@ -37,7 +37,7 @@ std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem&
 
 /// Shared memory of one block, in bytes.
 std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-/// Of the workspace: what blocks leave of their rows.
+/// The size of the partials in the workspace.
 std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::kernels

@@ -23,9 +23,9 @@ struct Walk {
 constexpr Walk kByWarps{0.005, 0, 7.25, 0.095, 0.885}, kByGroups{0.005, 7.7e-5, 7.7, 0, 0.911};
 constexpr double kWarps = 8;
 const Walk& walk_of(const TileShape& shape) { return is_hopper(shape.family) ? kByGroups : kByWarps; }
-/// Of blocks that begin when others have ended: their first copies have nothing to run beside.
+/// The delay of CTAs that begin when others have ended: their first loads have nothing to run beside.
 constexpr double kNextBlocks = 0.002;
-/// What blocks take that leave parts, the last of a tile to merge them, and for each million rows.
+/// The time of split CTAs: to store partials, for the last of a tile to merge them, and for each million rows.
 constexpr double kMerge = 0.004, kMergeRows = 0.74;
 /// Keys and values that are read again by other blocks at the same time come from the cache.
 constexpr double kReadAgain = 0.6;
@@ -40,7 +40,7 @@ struct Rounds {
   double count() const { return full + (rest > 0 ? 1 : 0); }
 };
 
-/// Of the arithmetic, were there no memory to wait for: `keys` are a block's.
+/// The time of the arithmetic, as if memory took none: `keys` are a CTA's.
 double compute_time(const compiler::CompiledProblem& problem, const TileShape& shape, const MaskWork& mask, double keys,
                     const Rounds& rounds, const DeviceRates& rates) {
   const AttentionProblem& p = problem.problem;
@@ -58,12 +58,12 @@ double compute_time(const compiler::CompiledProblem& problem, const TileShape& s
   return of_block * (rounds.full * together(shape.blocks) + together(rest)) * kMeasuredOn.clock_khz / rates.clock_khz;
 }
 
-/// Of the memory, were there no arithmetic.
+/// The time of the memory, as if arithmetic took none.
 double memory_time(const AttentionProblem& p, const TileShape& shape, const MaskWork& mask, const DeviceRates& rates) {
   const double rows = static_cast<double>(p.batch * p.heads_kv * p.seq_kv);
   const auto row_tiles = static_cast<double>(few_query_row_tiles(shape, p));
   double bytes = 2 * rows * static_cast<double>(p.dim_qk + p.dim_v) * mask.run * (1 + kReadAgain * (row_tiles - 1));
-  // Of the rows that a tile has room for, those that are there.
+  // The part of a tile's rows that the problem fills.
   const double filled = static_cast<double>(p.heads_q / p.heads_kv * p.seq_q) / (row_tiles * shape.queries);
   if (shape.splits > 1) bytes += 2 * filled * static_cast<double>(few_query_part_bytes(shape, p));
   return bytes / (walk_of(shape).reached * rates.bytes_per_ms);

@@ -14,8 +14,8 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr int kCapability = 90;
-/// Of the kernel that makes dq beside dk and dv: queries of a step times blocks of 64 dims of q and k, whose product is
-/// two groups', and the widest head whose sums fit into the registers.
+/// Limits of the fused kernel of dq, dk and dv. The queries of a step times the blocks of 64 dims of q and k make a
+/// product for two warpgroups. The last number is the widest head whose accumulators fit into the registers.
 constexpr int kFusedProduct = 128;
 constexpr std::int64_t kFusedWidest = 128;
 constexpr std::size_t kFusedGroups = 2;
@@ -24,11 +24,11 @@ constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
 constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
 constexpr std::size_t kSharedBytes = kHopperSharedBytes;
-/// Of an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more 1.01 to
-/// 1.06.
+/// Measured on an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
+/// 1.01 to 1.06.
 constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
-/// Of an H200, docs/performance.md: with 64 global queries and keys beside a window, and heads that take turns so;
-/// other masks took 1 to 1.01.
+/// Measured on an H200, docs/performance.md: with 64 global queries and keys beside a window, and heads that take turns
+/// so; other masks took 1 to 1.01.
 constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
 constexpr int kOrderedTogether = 16;
 /// Keys of the widest tile, and of a trial's.
@@ -60,7 +60,7 @@ TileShape square_shape() {
   return shape;
 }
 
-/// Of a forward: the one that was fastest on an H200, and the smaller one.
+/// Shapes of a forward: the one that was fastest on an H200, and the smaller one.
 std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   TileShape shape = square_shape();
@@ -79,7 +79,7 @@ std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
   return {shape, smaller};
 }
 
-/// Of a backward, likewise; wide heads have one.
+/// Shapes of a backward: the one that was fastest on an H200, and the smaller one. Wide heads have one.
 std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
   const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
   TileShape shape = square_shape();
@@ -202,7 +202,7 @@ TileShape hopper_fused_shape(const AttentionProblem& problem) {
   shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
   // Beside the gradients of so many scores shared memory has no room for more.
   if (shape.step == kFusedProduct) shape.stages = 2;
-  // Where a group has half of the dims of dq (docs/performance.md).
+  // Each warpgroup has half of the dims of dq here (docs/performance.md).
   else
     shape.dq_order = DqOrder::kEarlyAdditions;
   return shape;
@@ -280,7 +280,7 @@ std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem
                                                to_string(problem.dtype), ", found ", to_string(*problem.dtype_o))));
   }
   using problem::TensorRole;
-  // What tensor maps read: no rows that are the same memory either.
+  // Tensor maps read these, whose rows must not be the same memory.
   static constexpr std::array<const char*, 4> kNames{"q", "k", "v", "d_o"};
   static constexpr std::array kRoles{TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kDO};
   for (std::size_t i = 0; i < (backward ? 4 : 3); ++i) {

@@ -11,7 +11,7 @@ namespace scoremod::backend::kernels {
 /// The program that a direction's kernels evaluate: the derivative has the forward's value and mask.
 const Program& program_of(const compiler::CompiledProblem& problem, Direction direction);
 
-/// What kernels can know of a mask before they have scores.
+/// Facts about a mask that kernels know before they have scores.
 struct MaskKnowledge {
   enum class Kind : std::uint8_t {
     kBand,   ///< it is a band, or nothing is masked, or everything is: tiles are told by their indices
@@ -19,8 +19,8 @@ struct MaskKnowledge {
     kList,   ///< a kernel finds the state of every tile before the attention runs
   };
   Kind kind = Kind::kBand;
-  /// What the kernel that finds states evaluates, nodes of the direction's program of which an element that is kept has
-  /// all true: of kList the mask, of kScore what its parts are that read no score. Without any there are no states.
+  /// The nodes that the kernel of tile states evaluates, all of which are true for a kept element. For kList they are
+  /// the mask, for kScore its score-free parts. Without any there are no states.
   std::vector<NodeId> terms;
   bool has_states() const { return !terms.empty(); }
   /// The axes whose indices the states differ along.

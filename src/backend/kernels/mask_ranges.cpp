@@ -21,7 +21,7 @@ namespace {
 
 using cuda::ProgramSource;
 
-/// Of masks with more nodes the intervals would take the compiler longer than they save.
+/// Masks with more nodes get no intervals, which would take the compiler longer than they save.
 constexpr std::size_t kMaxNodes = 160;
 
 /// The functions of attention_mask_ranges.cuh, by what they take and give; null where a result may be anything.

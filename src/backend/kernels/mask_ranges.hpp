@@ -7,9 +7,9 @@
 
 namespace scoremod::backend::kernels {
 
-/// mask_over() of attention_mask_ranges.cuh, for a mask that keeps what all of `terms` keep, which are bools of the
-/// program and read neither the score nor the upstream gradient: it tells by intervals whether a box of elements is
-/// kept whole, or not at all. That of a mask with many nodes never does.
+/// mask_over() of attention_mask_ranges.cuh, for a mask that keeps what all of `terms` keep. Terms are bools of the
+/// program that read neither the score nor the upstream gradient. It tells by intervals whether a box of elements is
+/// kept whole, or not at all; for a mask with many nodes it never does.
 std::string mask_ranges_function(const AttentionProblem& problem, const Program& program,
                                  std::span<const NodeId> terms);
 

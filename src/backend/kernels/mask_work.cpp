@@ -21,8 +21,8 @@ constexpr double kEven = 1.25;
 /// Rows that run more than this times the mean are few: under a causal mask the longest runs twice as much.
 constexpr double kMostEven = 2.5;
 
-/// Of tiles that only the contents of operands can decide, the part that is usually run, and of that the part that is
-/// run in full.
+/// Assumptions about tiles that only the contents of operands can decide: the part that usually runs, and the part of
+/// that which runs in full.
 struct Usual {
   double run = 0.5, full = 0;
 };
@@ -35,7 +35,7 @@ Usual usual(MaskKind kind) {
   }
 }
 
-/// Of the tiles that ragged sequences fill, the part that none ends in.
+/// The part of the tiles of varlen sequences in which none ends.
 constexpr double kWithinSequences = 0.9;
 
 /// Counts the tiles of one head.
@@ -44,7 +44,7 @@ class TileCount {
   TileCount(const compiler::CompiledProblem& compiled, const Program& program, const TileShape& shape)
       : p_(compiled.problem), shape_(shape), analyzer_(program), scratch_(analyzer_.make_scratch()) {}
 
-  /// Of the row of tiles with this query, the parts of its keys that are run whole and that were not decided.
+  /// For the row of tiles with this query: the parts of its keys that run whole, and that were not decided.
   struct Row {
     double full = 0, mixed = 0;
   };

@@ -12,12 +12,11 @@ struct MaskWork {
   bool few_longest = false;  ///< the first or the last row of tiles runs much more than most do
 };
 
-/// Of all pairs of a query and a key that there is room for, the part that ragged sequences have if they are as long as
-/// each other.
+/// The part of all pairs of a query and a key that varlen sequences fill if they are as long as each other.
 double filled_part(const AttentionProblem& problem);
 
-/// What a direction's mask leaves, from the program: intervals are evaluated over boxes of tiles for some rows of
-/// tiles, evenly spaced. Where an operand decides, the kind of the mask says what is usual. Takes some 0.1 ms.
+/// The tiles that a direction's mask leaves, from the program: intervals are evaluated over boxes of tiles for some
+/// rows of tiles, evenly spaced. If an operand decides, the kind of the mask says what is usual. It takes some 0.1 ms.
 MaskWork mask_work(const compiler::CompiledProblem& problem, Direction direction, const TileShape& shape);
 
 }  // namespace scoremod::backend::kernels

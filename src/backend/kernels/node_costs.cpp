@@ -14,11 +14,11 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-/// Of what varies along one of queries and keys, the part that is left where the compiler evaluates it once for a
-/// thread's scores of one row or column.
+/// The part of a node's cost that is left if it varies along one of queries and keys. The compiler then evaluates it
+/// once for a thread's scores of one row or column.
 constexpr double kAlongOneAxis = 0.15;
-/// A read of a difference's entry, which neighbouring scores of a thread share; of a table for each head too, which the
-/// first level of the cache does not keep from block to block. From bench/results/h200-peers.json.
+/// A read of a relative-position entry, which neighbouring scores of a thread share. If there is a table for each head,
+/// L1 does not keep it from CTA to CTA. The times are from bench/results/h200-peers.json.
 constexpr double kReadDifference = 0.16, kReadDifferenceOfHead = 0.25;
 
 /// A read of a tile that was copied ahead: half an access to shared memory, and a conversion. From the case "bias" of

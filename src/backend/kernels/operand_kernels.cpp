@@ -12,7 +12,7 @@ namespace scoremod::backend::kernels {
 namespace {
 
 constexpr std::size_t kAlignment = 16;
-/// Of the kernels that add up sums: one thread for an entry, or one warp.
+/// The kernels that add up partial sums have one thread for an entry, or one warp.
 constexpr int kTotalThreads = 128;
 constexpr std::int64_t kTotalWarps = 4;
 /// As in attention_diagonals.cuh.
@@ -21,7 +21,7 @@ constexpr std::int64_t kDiagonalRows = 64, kDiagonalThreads = 128;
 std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Of each batch and query head: diagonal_groups() times diagonal_pitch() of attention_diagonals.cuh.
+/// The sums of each batch and query head: diagonal_groups() times diagonal_pitch() of attention_diagonals.cuh.
 std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape) {
   const std::int64_t queries = blocks_of(p.seq_q, shape.queries) * shape.queries,
                      keys = blocks_of(p.seq_kv, shape.keys) * shape.keys;
@@ -126,7 +126,7 @@ void OperandKernels::add_clears(const AttentionProblem& p) {
   }
 }
 
-/// What is summed over batches or heads along queries and keys.
+/// Adds the kernel of a bias that batches or heads share along queries and keys.
 void OperandKernels::add_shared(std::size_t target, const TileShape& shape) {
   const AttentionProblem& p = problem();
   const std::int64_t tiles = blocks_of(p.seq_q, shape.queries) * blocks_of(p.seq_kv, shape.key_step);

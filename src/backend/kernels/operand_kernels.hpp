@@ -29,13 +29,13 @@ class OperandKernels {
   std::size_t states_bytes() const { return backward_.states_bytes(); }
   void set_states(void* states) { backward_.set_states(states); }
   ArgumentBytes states_arguments() const { return backward_.states_arguments(); }
-  /// Of a workspace that is aligned to 16 bytes.
+  /// The size of a workspace that is aligned to 16 bytes.
   std::size_t workspace_bytes() const { return workspace_bytes_; }
 
   ArgumentBytes arguments(const BackwardTensors& tensors, const CallParameters& parameters, std::byte* workspace) const;
 
  private:
-  /// Of the kernels that add up a target's sums.
+  /// The names of the kernels that add up a target's sums.
   struct Names {
     std::string total, clear, diagonals;
   };

@@ -41,7 +41,7 @@ OperandSum sum_of(const AttentionProblem& problem, const compiler::OperandReduct
   return once ? OperandSum::kElement : OperandSum::kShared;
 }
 
-/// The same beside dq, dk and dv, where there is a way.
+/// The kind of sum beside dq, dk and dv, if there is one.
 std::optional<OperandSum> sum_beside(OperandSum apart, const Program& derivative,
                                      const compiler::OperandReduction& reduction) {
   if (apart == OperandSum::kShared || apart == OperandSum::kNothing) return std::nullopt;

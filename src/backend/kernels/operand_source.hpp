@@ -16,24 +16,24 @@
 
 namespace scoremod::backend::kernels {
 
-/// Those of some operands of a problem with backward, ascending by sum. Kernels that do nothing else sum all, and none
-/// along diagonals. Beside dq, dk and dv there are none where one of them is summed in no such way: a table whose
-/// indices follow from more than kv_idx - q_idx, one along queries and keys that batches or heads share, one that
-/// nothing contributes to.
+/// The targets of some operands of a problem with backward, ascending by sum. Kernels that do nothing else sum all, and
+/// none along diagonals. Beside dq, dk and dv there are none if one of them cannot be summed there. Such are a table
+/// whose indices follow from more than kv_idx - q_idx, a bias that batches or heads share, and an operand that nothing
+/// contributes to.
 std::vector<OperandTarget> operand_targets(const compiler::CompiledProblem& problem,
                                            std::span<const std::uint32_t> operands, Gains gains);
 
 /// Beside dq, dk and dv more targets than this would leave a thread no registers.
 inline constexpr std::size_t kMaxTargets = 6;
 
-/// Of all tables whose gradients are summed together: as many have numbers.
+/// The number of entries of all tables whose gradients are summed together.
 inline constexpr std::int64_t kMaxTableEntries = std::numeric_limits<std::int32_t>::max();
 std::int64_t table_entries(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets);
 
 /// Whether one of them is summed along diagonals, which Hopper's kernel of dq alone does.
 bool has_differences(std::span<const OperandTarget> targets);
 
-/// Of kernels that do: the most keys that they take at once.
+/// The most keys that kernels with sums along diagonals take at once.
 inline constexpr int kMaxDiagonalStep = 64;
 
 /// The name of the kernel that writes a target's gradient; of one of OperandSum::kTable or kDifference, that which

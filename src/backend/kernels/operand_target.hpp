@@ -21,7 +21,7 @@ struct OperandTarget {
   OperandSum sum = OperandSum::kTotal;
 };
 
-/// Where a text's targets are summed: by the kernels of dq, dk and dv, or by kernels that do nothing else.
+/// The place where a text's targets are summed: the kernels of dq, dk and dv, or kernels that do nothing else.
 enum class Gains : std::uint8_t { kBeside, kApart };
 
 }  // namespace scoremod::backend::kernels

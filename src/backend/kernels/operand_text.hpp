@@ -16,7 +16,7 @@ class OperandText {
  public:
   OperandText(const compiler::CompiledProblem& compiled, std::span<const OperandTarget> targets);
 
-  /// Of rows, of keys, and of all but sinks and what nothing contributes to.
+  /// The targets of rows, of keys, and all but sinks and those that nothing contributes to.
   std::size_t row_targets() const;
   std::size_t key_targets() const;
   std::size_t difference_targets() const;
@@ -30,8 +30,8 @@ class OperandText {
   std::string places() const;
   /// attention_operand_program.cuh, of kernels that do nothing else.
   std::string program() const;
-  /// What these targets gain at an element, in the text of its derivative: the definitions, and the list of it.
-  /// `source` has written the values of the forward, and nothing that depends on the upstream gradient.
+  /// The gradients of these targets at an element, in the text of its derivative: the definitions, and the list of
+  /// them. `source` has written the values of the forward, and nothing that depends on the upstream gradient.
   std::string statements(cuda::ProgramSource& source) const;
   std::string contributions() const;
   /// The nodes that are contributions.

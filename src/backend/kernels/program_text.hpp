@@ -8,7 +8,7 @@
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/operand_text.hpp"
 
-// What the texts of the attention kernels and of the kernels of operands' gradients share.
+// Functions that the texts of the attention kernels and of the operand-gradient kernels share.
 
 namespace scoremod::backend::kernels {
 

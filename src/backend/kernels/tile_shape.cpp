@@ -16,8 +16,8 @@ std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
   return padded(dim) * shape.element_bytes + kWordBytes;
 }
 
-/// Whether tiles and products are of floats. A backward's are too where d_o in q's dtype would be another one: f16 has
-/// few of a float's numbers, and deltas that are given were made from d_o as it is.
+/// Whether tiles and MMAs are of floats. A backward's are too if d_o would lose digits in q's dtype: f16 has few of a
+/// float's numbers, and supplied deltas were made from d_o as it is.
 bool needs_floats(const AttentionProblem& problem, Direction direction) {
   const bool rounds_d_o = direction == Direction::kBackward && problem.dtype_o.value_or(problem.dtype) != problem.dtype;
   return problem.dtype == DType::kF32 || (rounds_d_o && (problem.dtype == DType::kF16 || problem.given_deltas));
