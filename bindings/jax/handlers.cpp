@@ -1,11 +1,13 @@
 // The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backends` (as
-// CompileOptions has them, with commas between them), and may have `scale` (f32, which takes the place of the
-// problem's); the backward ones also have `wanted` (i64 numbers of the operands whose gradients are results).
+// CompileOptions has them, with commas between them), and may have `new_sizes` ("wait" or "serve") and `scale` (f32,
+// which takes the place of the problem's); the backward ones also have `wanted` (i64 numbers of the operands whose
+// gradients are results).
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,15 +69,31 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   });
 }
 
+/// An attribute that is a text. Throws Error(kBug) without it.
+std::string text_of(const ffi::Dictionary& attributes, const char* name) {
+  const auto text = attributes.get<std::string_view>(name);
+  if (!text) throw Error(ErrorCode::kBug, text.error().message());
+  return std::string(*text);
+}
+
+CompileOptions compile_options(const ffi::Dictionary& attributes) {
+  CompileOptions options;
+  std::istringstream names(text_of(attributes, "backends"));
+  for (std::string name; std::getline(names, name, ',');) options.backends.push_back(name);
+  if (!attributes.contains("new_sizes")) return options;
+  const std::string found = text_of(attributes, "new_sizes");
+  for (const NewSizes each : {NewSizes::kWait, NewSizes::kServe}) {
+    if (found == to_string(each)) options.new_sizes = each;
+  }
+  if (!options.new_sizes) throw Error(ErrorCode::kBug, "new_sizes: expected wait or serve, found '" + found + "'");
+  return options;
+}
+
 template <class State>
 ffi::ErrorOr<std::unique_ptr<State>> instantiate(ffi::Dictionary attributes, std::int32_t device) {
-  const auto problem = attributes.get<std::string_view>("problem");
-  if (!problem) return ffi::Unexpected(problem.error());
-  const auto backends = attributes.get<std::string_view>("backends");
-  if (!backends) return ffi::Unexpected(backends.error());
   std::unique_ptr<State> state;
   const ffi::Error error = guarded([&] {
-    state = std::make_unique<State>(std::string(*problem), std::string(*backends));
+    state = std::make_unique<State>(text_of(attributes, "problem"), compile_options(attributes));
     state->prepare(device);
   });
   if (error.failure()) return ffi::Unexpected(error);

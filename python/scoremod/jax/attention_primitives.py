@@ -78,14 +78,17 @@ def _lower(target, platform, context, arguments, call, problem, **attributes):
     device = device_of(platform)
     if device is not None:
         ffi.use_device(device)
-    attention = compiled(problem, call.backends, platform, backward=target == ffi.BACKWARD)
+    attention = compiled(problem, call.selection, platform, backward=target == ffi.BACKWARD)
     # The call has one more result than the primitive: its scratch memory.
     needed = attention.backward_workspace_bytes if target == ffi.BACKWARD else attention.forward_workspace_bytes
     scratch = jax.core.ShapedArray((needed + _ALIGNMENT,), jnp.uint8)
     if call.scale is not None:
         attributes["scale"] = np.float32(call.scale)
+    if call.selection.new_sizes is not None:
+        attributes["new_sizes"] = call.selection.new_sizes
+    attributes["backends"] = ",".join(call.selection.backends)
     context = context.replace(avals_out=[*context.avals_out, scratch])
-    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backends=",".join(call.backends), **attributes)[:-1]
+    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, **attributes)[:-1]
 
 
 def _refuse_jvp(primitive, primals, tangents, **parameters):

@@ -9,6 +9,7 @@ import numpy as np
 
 from scoremod.arguments import finite
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax.selection import Selection
 from scoremod.places import FACTORS, Paged, Ragged
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
@@ -36,7 +37,7 @@ class Call(NamedTuple):
     program: Program
     layout: str
     scale: float | None
-    backends: tuple  # who may run it: scoremod.Attention's `backends`
+    selection: Selection  # of who may run it
     deterministic: bool
     dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score

@@ -18,7 +18,7 @@ from scoremod.sizes import sizes_of
 FIELDS, ARRAYS = "fields of the problem", "arrays made before and after it"
 
 
-def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, sink):
+def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink):
     """The TracedCall with the problem's own fields. placed: Sequences, Pages or None."""
     place = None if placed is None else placed.place()
     sizes = sizes_of(layout, query, key, value) if place is None else place.sizes(layout, query, key, value)
@@ -31,7 +31,7 @@ def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, opti
     number, array = split_scale(scale)
     program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits, (query, key, value))
     fields = {"place": place, "lengths": isinstance(placed, Pages), "sink": sink is not None}
-    call = Call(program, layout, number, backends, **options._asdict(), **fields, environment=settings())
+    call = Call(program, layout, number, selection, **options._asdict(), **fields, environment=settings())
     operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
     return TracedCall(call, sources, operands, problem)
@@ -50,7 +50,7 @@ def bound_arrays(call, query, placed, sink, dropout_keys):
 
 def takes_own_fields(traced, memory):
     """Whether one of the call's backends runs its problem, in both directions where there are two; found out without building anything."""
-    return _runs(traced.problem, traced.call.backends, memory, traced.call.environment)
+    return _runs(traced.problem, traced.call.selection.backends, memory, traced.call.environment)
 
 
 @functools.lru_cache(maxsize=1024)

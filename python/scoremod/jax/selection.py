@@ -1,8 +1,10 @@
 """Which backends may run a call, where, and the attention that the planner makes of it: what is said here is passed on, nothing is chosen."""
 
+from typing import NamedTuple
+
 import jax
 
-from scoremod.arguments import backend_names
+from scoremod.arguments import backend_names, check_new_sizes
 from scoremod.attention import Attention
 from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
 
@@ -13,9 +15,21 @@ _MEMORIES = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
 _WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 
+class Selection(NamedTuple):
+    """scoremod.Attention's arguments of these names."""
+
+    backends: tuple = ()  # without a name the choice is open
+    new_sizes: str | None = None
+
+
+def selection_of(backend, backends, new_sizes):
+    """The Selection of flex_attention's three arguments; None for backend="xla", which runs without scoremod's backends."""
+    check_new_sizes(new_sizes)
+    return None if backend == XLA and backends is None else Selection(selected(backend, backends), new_sizes)
+
+
 def selected(backend, backends):
-    """flex_attention's two arguments as a tuple of what scoremod.Attention takes for `backends`; () leaves the choice open. `backend` is not
-    "xla", which is none of scoremod's."""
+    """The names among which two arguments choose. `backend` is not "xla", which is none of scoremod's."""
     if backend is not None and backends is not None:
         raise InvalidArgumentError(f"expected 'backend' or 'backends', found both, {backend!r} and {backends!r}; leave one of them out")
     if backend is not None and not isinstance(backend, str):
@@ -58,12 +72,12 @@ def device_of(platform):
         ) from None
 
 
-def compiled(problem, backends, platform, *, backward=False):
+def compiled(problem, selection, platform, *, backward=False):
     """The Attention of a problem on a platform, which the process compiles once. Raises UnsupportedError with the backends' reasons and the way
     out; with `backward` also where they run the forward alone. Raises InvalidArgumentError for names that no backend has."""
     memory, device = memory_of(platform), device_of(platform)
     try:
-        attention = Attention(problem, backends=backends, memory=memory, device=device)
+        attention = Attention(problem, **selection._asdict(), memory=memory, device=device)
         if backward:
             attention.backward_backend
         return attention
