@@ -60,15 +60,17 @@ class AttentionState {
 
 /// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA each have a registry of types,
 /// where one number means different types: a number that the one has given must not be shown to the other.
-template <MemoryKind kMemory>
-class PlatformState : public AttentionState {
+template <class State, MemoryKind kMemory>
+class PlatformState : public State {
  public:
   /// Filled in by XLA when Python registers the type.
   inline static xla::ffi::TypeId id = {};
   static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
 
-  PlatformState(std::string problem, CompileOptions options)
-      : AttentionState(std::move(problem), in_memory(std::move(options))) {}
+  /// `rest` is what State's constructor takes beside the problem and the options.
+  template <class... Rest>
+  PlatformState(std::string problem, CompileOptions options, Rest... rest)
+      : State(std::move(problem), in_memory(std::move(options)), rest...) {}
 
  private:
   static CompileOptions in_memory(CompileOptions options) {

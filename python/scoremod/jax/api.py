@@ -12,16 +12,17 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
 from scoremod.jax.layout_hint import warn_of_heads_before_positions
-from scoremod.jax.call import Call, TracedCall, check_known, dtype_of, problem_text, split_scale
+from scoremod.jax.call import Call, TracedCall, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
 from scoremod.jax.float8 import checked_factors, counts, output_dtype
 from scoremod.jax.manual_axes import vary_alike
+from scoremod.jax.open_sizes import check_numbers, check_open, comparable, is_open
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
-from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selection_of
+from scoremod.jax.selection import XLA, check_runs, memory_of, platform_of, selection_of
 from scoremod.jax.sequences import Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -170,7 +171,10 @@ def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, len
         if ragged:
             raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
         return Pages(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
-    return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length) if ragged else None
+    if not ragged:
+        return None
+    check_numbers("q_offsets", query, key, value, *(offsets for offsets in (q_offsets, kv_offsets) if hasattr(offsets, "shape")))
+    return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length)
 
 
 def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback):
@@ -185,7 +189,7 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
     platform = platform_of(query, key, value)
     if fallback is not None:
         try:
-            compiled(traced.problem, selection, platform, backward=not traced.call.is_paged)
+            check_runs(traced.problem, selection, platform, traced.has_open_sizes, backward=not traced.call.is_paged)
         except UnsupportedError:
             return None
     warn_of_finite_masks(traced.call.program, traced.sources, memory_of(platform), 3)
@@ -277,7 +281,7 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:  # otherwise what is refused raises where XLA compiles it, and nothing is compiled before
-                compiled(traced.problem, selection, platform)
+                check_runs(traced.problem, selection, platform, traced.has_open_sizes)
         except UnsupportedError:
             if fallback is None:
                 raise
@@ -288,7 +292,8 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
     if options.factors:
         raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them, or use another backend")
     dtype_of(query, key, value, on_xla=True)
-    o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
+    with comparable():
+        o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
     return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
 
 
@@ -303,7 +308,8 @@ def _run(call, query, key, value, operands, with_lse):
 def _computed_by_xla(traced):
     """(axes, shape, bytes) of each operand that XLA computes for the indices that it depends on."""
     operands = zip(traced.call.program.operands, traced.sources, traced.operands)
-    return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, source, shape in operands if isinstance(source, Computed)]
+    known = [each for each in operands if isinstance(each[1], Computed) and not is_open(each[2])]
+    return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, _, shape in known]
 
 
 def _of_nothing(query, sizes, with_lse, options):
@@ -358,9 +364,10 @@ def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, s
     """What flex_attention's arguments are traced to. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
-    check_known(sizes)
-    program, sources = trace(score_mod, mask_mod, sizes.axes(), array, like=(query, key, value))
+    check_open(sizes)
+    with comparable():
+        program, sources = trace(score_mod, mask_mod, sizes.axes(), array, like=(query, key, value))
+        operands = [jax.eval_shape(source.array) for source in sources]
     call = Call(program, layout, number, selection, **options._asdict(), environment=settings())
-    operands = [jax.eval_shape(source.array) for source in sources]
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
-    return TracedCall(call, sources, operands, problem)
+    return TracedCall(call, sources, operands, problem, is_open(query, key, value, *operands))

@@ -27,6 +27,7 @@ from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
+from scoremod.jax.open_sizes import check_numbers
 from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selection_of
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -75,6 +76,7 @@ def context_parallel_attention(
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     query, key, value = tensors(query, key, value)
+    check_numbers("context_parallel_attention", query, key, value)
     sizes = sizes_of(layout, query, key, value)
     if lengths is not None:
         mask_mod = bounded(mask_mod, lengths, sizes.batch)

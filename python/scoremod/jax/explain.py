@@ -59,6 +59,8 @@ def explain(
         sizes_of(layout, query, key, value)
         dtype_of(query, key, value, float8=True)
         traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among)
+    if traced.has_open_sizes:
+        raise UnsupportedError("explain: expected sizes that are numbers, on which the answer depends, found symbolic ones of jax.export")
     problem = json.loads(traced.problem)
     problem["backward"] = not traced.call.is_paged
     if traced.call.scale is not None:

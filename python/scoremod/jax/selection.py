@@ -5,8 +5,9 @@ from typing import NamedTuple
 import jax
 
 from scoremod.arguments import backend_names, check_new_sizes
-from scoremod.attention import Attention
+from scoremod.attention import Attention, support
 from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
+from scoremod.jax.open_sizes import with_some_sizes
 
 XLA = "xla"
 
@@ -82,4 +83,18 @@ def compiled(problem, selection, platform, *, backward=False):
             attention.backward_backend
         return attention
     except UnsupportedError as error:
-        raise UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {error}. {_WAY_OUT}") from None
+        raise _none_runs(platform, error) from None
+
+
+def check_runs(problem, selection, platform, is_open, *, backward=False):
+    """Raises UnsupportedError where compiled() does. is_open: whether the problem has open sizes; then nothing is compiled."""
+    if not is_open:
+        compiled(problem, selection, platform, backward=backward)
+        return
+    answers = support(with_some_sizes(problem), backends=selection.backends, memory=memory_of(platform), device=device_of(platform), level="static")
+    if not any(answer["supported" if backward else "forward_supported"] for answer in answers):
+        raise _none_runs(platform, "; ".join(f"{answer['backend']}: {reason}" for answer in answers for reason in answer["reasons"]))
+
+
+def _none_runs(platform, reasons):
+    return UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {reasons}. {_WAY_OUT}")
