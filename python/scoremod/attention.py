@@ -36,7 +36,7 @@ class Attention:
     max_workspace: bytes of device memory that a call may need; what needs more is not chosen.
     autotune: measure what may run on a device at the first use, and remember the fastest.
     new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
-        SCOREMOD_NEW_SIZES says.
+        SCOREMOD_NEW_SIZES says, else "serve", but "wait" for a deterministic problem and with autotune.
     threads: CPU threads; 0 means OMP_NUM_THREADS, or one for each core. SCOREMOD_THREADS is the most.
     device: the CUDA device's ordinal; without it, the current one.
     disabled_passes: compiler passes to leave out, by name.
