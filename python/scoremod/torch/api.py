@@ -221,7 +221,7 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     part = taken_part(query, key, value, traced, sources, bound, options)
     if not is_short or not is_kept or not part.is_as_given:
         return _by_operator(query, part, dropout, with_lse)
-    call = EagerCall(query, key, value, captured, bound, traced.sources, part.wanted, part.backward, with_lse, part.text)
+    call = EagerCall(query, key, value, captured, bound, traced.at(extents), part.wanted, part.backward, with_lse, part.text)
     if (key.shape, value.shape) != shapes:
         call = partial(_of_each_batch, call)
     keep(kind, call)

@@ -62,7 +62,7 @@ class EagerCall:
     """All calls of one kind."""
 
     def __init__(self, query, key, value, captured, bound, sources, wanted, backward, with_lse, text):
-        """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace. text: Call.text()."""
+        """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace.at(). text: Call.text()."""
         self._device = query.device
         self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
         # A tensor whose dtype operands can't have is converted, and looked at, once a call, however often it is read.
