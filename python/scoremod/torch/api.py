@@ -1,7 +1,5 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
-from functools import partial
-
 import torch
 from torch.nn.attention.flex_attention import AuxOutput
 
@@ -13,6 +11,7 @@ from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents, learned
+from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
 from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
@@ -211,26 +210,41 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
         call = known(kind)
         if call is not None:
             return call(query, key, value, captured, bound, dropout)
+        changed = opened(functions)
+        if changed is not None:
+            call = known(kind_of(changed.key, (*captured, *bound), query, key, value, enable_gqa, with_lse, options))
+            if call is not None:
+                return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout)
     check_places(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
-    shapes = key.shape, value.shape
+    given = query, key, value
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
-    traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device, whole)
+    found = open_trace((score_mod, mask_mod), functions, captured, extents, query.device) if is_short else None
+    if found is not None:
+        changed, traced, sources, numbers = found
+        kind, captured, is_kept = kind_of(changed.key, (*captured, *bound), *given, enable_gqa, with_lse, options), [*captured, *numbers], True
+    else:
+        traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device, whole)
     _warn_of_masks(traced.program, extents, options)
     part = taken_part(query, key, value, traced, sources, bound, options)
     if not is_short or not is_kept or not part.is_as_given:
         return _by_operator(query, part, dropout, with_lse)
-    call = EagerCall(query, key, value, captured, bound, traced.at(extents), part.wanted, part.backward, with_lse, part.text)
-    if (key.shape, value.shape) != shapes:
-        call = partial(_of_each_batch, call)
+    call = EagerCall(query, key, value, captured, bound, traced.at(extents), traced.numbers, part.wanted, part.backward, with_lse, part.text)
+    if (key.shape, value.shape) != (given[1].shape, given[2].shape):
+        call = OfEachBatch(call)
     keep(kind, call)
     return call(query, key, value, captured, bound, dropout)
 
 
-def _of_each_batch(call, query, key, value, *others):
+class OfEachBatch:
     """An EagerCall of key and value that have one batch for all of query's."""
-    return call(query, *of_each_batch(query, key, value), *others)
+
+    def __init__(self, call):
+        self._call, self.numbers = call, call.numbers
+
+    def __call__(self, query, key, value, *others):
+        return self._call(query, *of_each_batch(query, key, value), *others)
 
 
 def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):

@@ -61,8 +61,8 @@ def keep(kind, call):
 class EagerCall:
     """All calls of one kind."""
 
-    def __init__(self, query, key, value, captured, bound, sources, wanted, backward, with_lse, text):
-        """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace.at(). text: Call.text()."""
+    def __init__(self, query, key, value, captured, bound, sources, numbers, wanted, backward, with_lse, text):
+        """bound: the tensors of Call.bound(). sources, numbers: those of kept_traces.KeptTrace. text: Call.text()."""
         self._device = query.device
         self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
         # A tensor whose dtype operands can't have is converted, and looked at, once a call, however often it is read.
@@ -77,7 +77,7 @@ class EagerCall:
             for i, ((number, source), each) in enumerate(zip(sources, operands))
         ]
         self._direct = [number for number, source, _ in self._sources] if all(source is None for _, source, _ in self._sources) else None
-        self._backward, self.with_lse = backward, with_lse
+        self._backward, self.with_lse, self.numbers = backward, with_lse, numbers
         self.wanted, self.text = list(wanted), text
         q, k, v = all_taken(query.detach(), key.detach(), value.detach(), backward)
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]

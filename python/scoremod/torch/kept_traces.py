@@ -31,10 +31,11 @@ class KeptTrace:
 
     why_not_kept: what the functions do that makes another trace at the next call; "" for a trace that is kept.
     guards: those of asked_sizes.AskedExtents.
+    numbers: changing_numbers.NumberOperands, whose tensors come after the captured ones.
     """
 
-    def __init__(self, program, sources, why_not_kept="", guards=()):
-        self.program, self.why_not_kept, self.guards = program, why_not_kept, guards
+    def __init__(self, program, sources, why_not_kept="", guards=(), numbers=()):
+        self.program, self.why_not_kept, self.guards, self.numbers = program, why_not_kept, guards, numbers
         self._sources = sources
         self.texts = {}
 
@@ -61,13 +62,13 @@ def kept_trace(functions, key, tensors, extents, device, whole=None):
     what can't be kept. key, tensors: those of key_of(), of which DTensors are whole(DTensor)."""
     asked = AskedExtents(extents)
     if key is not None and not asked.is_open:
-        key = (key, extents.are_limits, extents.is_part, device, *map(_looks_of, tensors))
-        for found in _kept.get(key, ()):
-            if answer_alike(found.guards, extents):
-                return found, found.bound(tensors, extents), True
+        key = trace_key(key, tensors, extents, device)
+        found = known_trace(key, extents)
+        if found is not None:
+            return found, found.bound(tensors, extents), True
     tracer = Tracer(asked, device, whole)
     program, sources = tracer.trace(*functions)
-    numbers = [_number_of(source, tensors) for source in sources]
+    numbers = [number_of(source, tensors) for source in sources]
     bound = [source.at(extents) for source in sources]
     if key is None or asked.is_open or tracer.asked is not None or None in numbers:
         why_not = _why_not_kept(functions, key, tracer, sources, numbers)
@@ -75,8 +76,25 @@ def kept_trace(functions, key, tensors, extents, device, whole=None):
             _tell(functions, why_not)
         return KeptTrace(program, list(zip(numbers, sources)), why_not), bound, False
     found = KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(numbers, sources)], guards=asked.guards())
-    _kept[key] = (found, *_kept.get(key, ()))[:_MOST_ANSWERS]
+    keep_trace(key, found)
     return found, bound, True
+
+
+def trace_key(key, tensors, extents, device):
+    """What a trace is known by, but for sizes."""
+    return (key, extents.are_limits, extents.is_part, device, *map(_looks_of, tensors))
+
+
+def known_trace(key, extents):
+    """The KeptTrace of a trace_key() that is the one of these Extents, too; None where there is none."""
+    for found in _kept.get(key, ()):
+        if answer_alike(found.guards, extents):
+            return found
+    return None
+
+
+def keep_trace(key, traced):
+    _kept[key] = (traced, *_kept.get(key, ()))[:_MOST_ANSWERS]
 
 
 def _looks_of(tensor):
@@ -135,7 +153,7 @@ def tensor_of(source):
     return None if value is None else value.tensor
 
 
-def _number_of(source, tensors):
+def number_of(source, tensors):
     """Which of the captured tensors a source reads; None where it reads none of them."""
     read = tensor_of(source)
     return next((i for i, tensor in enumerate(tensors) if tensor is read), None)

@@ -56,12 +56,13 @@ class Tracer:
 
     extents: AskedExtents, so that what hangs on them is known.
     whole: a function that gives the whole tensor of a captured DTensor; None where a call has none.
+    numbers: NumbersOfTrace, where the functions read OpenNumbers.
     asked: what a function has asked a tensor for first, and where, on which the program may depend and no key of a trace does; or None.
     count: how many operations were called.
     """
 
-    def __init__(self, extents, device, whole=None):
-        self.extents, self.device, self.whole = extents, device, whole
+    def __init__(self, extents, device, whole=None, numbers=None):
+        self.extents, self.device, self.whole, self.numbers = extents, device, whole, numbers
         self.builder = Builder()
         self.reads = OperandReads(self.builder, extents.counts())
         self._captured = CapturedReads(self.builder, self.reads, extents)
