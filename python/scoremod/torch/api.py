@@ -50,6 +50,7 @@ def flex_attention(
     sink=None,
     backends=None,
     deterministic=None,
+    new_sizes=None,
     offsets=NO_OFFSETS,
     dropout_p=0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
     descale_q=None,
@@ -87,6 +88,7 @@ def flex_attention(
         counts it; a query without any key has LSE sink.
     backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
+    new_sizes: "wait" for the fastest backend's plan where a size has none yet, or "serve": run what is at hand meanwhile (docs/python.md).
     offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more: a step of decoding with n keys before it has
         Offsets(query=n), so that q_idx >= kv_idx keeps them, and a shard those of its first batch, head, query and key.
 
@@ -125,7 +127,7 @@ def flex_attention(
         if lengths is not None:
             lengths = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
             mask_mod = bounded(mask_mod, lengths, batch, _most(query, key, offsets))
-        options = options_of(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
+        options = options_of(scale, backends, deterministic, new_sizes, sharded.offsets, dropout_p, with_max)
         rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options, whole=sharded.whole)
         o, lse, largest = sharded.results(*rows[:3], sink)
         amax = None
@@ -145,10 +147,10 @@ def flex_attention(
             bound, of_float8 = (*bound, *factors), (TENSOR_DTYPES.get(dtype_o), bool(return_amax_o), len(factors))
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
         if torch.compiler.is_dynamo_compiling():
-            options = (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
+            options = (scale, backends, deterministic, new_sizes, *offsets, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
-            options = options_of(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None, *of_float8)
+            options = options_of(scale, backends, deterministic, new_sizes, offsets, dropout_p, with_max, place, longest, sink is not None, *of_float8)
             o, lse, largest, amax = _attend(*arguments, options, covers)
     results = [o]
     if return_aux is not None:
@@ -194,7 +196,7 @@ def call_of_arguments(query, key, value, block_mask, mask_mod, scale, backends, 
     place, longest = (None, (None, None)) if placed is None else (placed.place, placed.longest)
     factors, dtype_o = factors_of(query, dict.fromkeys(FACTORS[:3]), None, None, False)
     fields = {"place": place, "longest": longest, "sink": sink is not None, "dtype_o": TENSOR_DTYPES.get(dtype_o), "factors": len(factors)}
-    return mask_mod, (*bound, *factors), options_of(scale, backends, None, NO_OFFSETS, **fields)
+    return mask_mod, (*bound, *factors), options_of(scale, backends, None, None, NO_OFFSETS, **fields)
 
 
 def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, with_lse, options, covers=True, whole=None):
@@ -250,8 +252,8 @@ class OfEachBatch:
 def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...). captured: the tensors that it
     reads."""
-    offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
-    options = options_of(*options[:3], offsets if any(offsets) else NO_OFFSETS, dropout_p, with_max, place, longest, *fields)
+    offsets, (dropout_p, with_max, place, *longest), fields = options[4:8], options[8:13], options[13:]
+    options = options_of(*options[:4], offsets if any(offsets) else NO_OFFSETS, dropout_p, with_max, place, longest, *fields)
     hold_open_sizes(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
@@ -264,7 +266,7 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
 
 
 def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, step=None):
-    """(Part, captures.learned()) of a call, which isn't run. options: scale, backends, deterministic, offsets. step: the stripes.Step that the functions are of."""
+    """(Part, captures.learned()) of a call, which isn't run. options: scale, backends, deterministic, new_sizes, offsets. step: the stripes.Step that the functions are of."""
     options = options_of(*options)
     query, key, value, traced, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options)
     if step is not None:

@@ -47,6 +47,7 @@ class Call(NamedTuple):
     dtype_o: str | None = None  # of the output, where it isn't query's
     amax_o: bool = False  # whether the largest magnitude in the output is asked for
     factors: int = 0  # how many of FACTORS a call of tensors of eight bits binds
+    new_sizes: str | None = None  # as Attention's
 
     def text(self):
         return json.dumps(self)

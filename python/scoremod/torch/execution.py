@@ -120,7 +120,7 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
         check_dtypes(q, k, v)
         problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats)
         place = {"memory": MEMORY[q.device.type], "device": q.device.index if q.is_cuda else None}
-        attention = Attention(problem, backends=list(call.backends), threads=threads, **place)
+        attention = Attention(problem, backends=list(call.backends), new_sizes=call.new_sizes, threads=threads, **place)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)
