@@ -16,12 +16,14 @@ _MOST_DROPOUT = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 def options_of(
-    scale, backends, deterministic, new_sizes, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False, dtype_o=None, amax_o=False, factors=0
+    scale, backends, deterministic, offsets, new_sizes=None, q_start=False, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False,
+    dtype_o=None, amax_o=False, factors=0
 ):
-    """The Call of everything but the program."""
-    as_usual = offsets is NO_OFFSETS and not dropout_p and not with_max and place is None and not sink and not factors
+    """The Call of everything but the program. q_start: whether the offsets are a q_start alone."""
+    as_usual = (offsets is NO_OFFSETS or (q_start and type(offsets.query) is int)) and not dropout_p and not with_max and place is None and not sink and not factors
     if as_usual and scale is None and backends is None and deterministic is None and new_sizes is None:
-        return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
+        usual = _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
+        return usual._replace(offsets=offsets, q_start=True) if q_start else usual
     scale, dropout_p = _as_number(scale), _as_number(dropout_p)
     if scale is not None:
         if not isinstance(scale, numbers.Real):
@@ -54,6 +56,7 @@ def options_of(
         amax_o=amax_o,
         factors=factors,
         new_sizes=new_sizes,
+        q_start=q_start,
     )
 
 

@@ -99,7 +99,7 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
     stripes = Stripes.of(ring.size, length, options["striped"])
     if ring.size == 1:  # whose call is flex_attention's
         stripes = None
-    of_call = tuple(options[name] for name in ("scale", "backends", "deterministic", "new_sizes"))
+    of_call, new_sizes = (options["scale"], options["backends"], options["deterministic"]), options["new_sizes"]
     unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, of_call)
     parts = []
     for source in ring.sources:
@@ -108,7 +108,7 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
             step = Step(stripes, ring.rank, source if ring.way == "ring" else None, query.device)
             offsets, functions = Offsets(), (step.at_positions(score_mod, 3), step.at_positions(mask_mod, 2))
         like_keys, like_values = (key, value) if ring.way == "ring" else (_like_whole(ring, each) for each in (key, value))
-        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, (*of_call, offsets), step)
+        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, (*of_call, offsets, new_sizes), step)
         parts.append(part)
         unread = {number: tensor for number, tensor in unread.items() if number not in read}
     here = [ring.room_for(each) for each in (key, value)]

@@ -39,6 +39,10 @@ class KeptTrace:
         self._sources = sources
         self.texts = {}
 
+    def hangs_on_sizes(self):
+        """Whether its sources differ by the sizes, or the offsets, of a call."""
+        return any(getattr(source, "axes", None) or isinstance(source.limit, tuple) for _, source in self._sources)
+
     def at(self, extents):
         """The sources for a call of these Extents."""
         return [(number, source.at(extents)) for number, source in self._sources]
