@@ -55,7 +55,7 @@ def compile_options(backend, threads, disabled_passes, device, *, backends=None,
 def check_new_sizes(value):
     # A list or an array has no answer to `in`.
     if not (value is None or isinstance(value, str)) or value not in NEW_SIZES:
-        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {value!r}")
+        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {value!r:.100}")
 
 
 def backend_names(backends):

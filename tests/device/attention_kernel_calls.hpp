@@ -13,6 +13,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
+#include "backend/kernels/loaded_modules.hpp"
 #include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
