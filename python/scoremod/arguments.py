@@ -32,8 +32,7 @@ def compile_options(backend, threads, disabled_passes, device, *, backends=None,
     chosen = [encode(name, "backends") for name in backend_names(backends)]
     if level not in LEVELS:
         raise InvalidArgumentError(f"level: expected {' or '.join(map(repr, LEVELS))}, found {level!r}")
-    if new_sizes not in NEW_SIZES:
-        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {new_sizes!r}")
+    check_new_sizes(new_sizes)
     if max_workspace is not None and not (isinstance(max_workspace, (int, np.integer)) and 0 < max_workspace < 2**63):
         raise InvalidArgumentError(f"max_workspace: expected a positive number of bytes, found {max_workspace!r}")
     return library.CompileOptions(
@@ -51,6 +50,12 @@ def compile_options(backend, threads, disabled_passes, device, *, backends=None,
         support_level=LEVELS.index(level),
         new_sizes=NEW_SIZES.index(new_sizes),
     )
+
+
+def check_new_sizes(value):
+    # A list or an array has no answer to `in`.
+    if not (value is None or isinstance(value, str)) or value not in NEW_SIZES:
+        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {value!r:.100}")
 
 
 def backend_names(backends):

@@ -401,7 +401,7 @@ def test_objects_of_other_kinds_are_read_by_their_fields(tensors, traces):
 
         first = run(2.0)
         assert torch.equal(run(2.0), first) and len(traces) == 1
-        assert not torch.equal(run(1.0), first) and len(traces) == 2
+        assert not torch.equal(run(1.0), first) and len(traces) in (2, 3)  # as a constant, and as an operand where the copy has it
 
 
 def test_what_begins_between_multiples_of_sixteen_bytes_is_copied_with_its_gaps(random):

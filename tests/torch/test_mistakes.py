@@ -93,13 +93,15 @@ def test_a_causal_query_without_a_position_is_warned_of(compiled, random):
     torch._dynamo.reset()
     query, key, value = tensors(random, seq_q=1)
     run = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
-    with pytest.warns(UserWarning, match=r"mask_mod keeps key 0 alone of 16: .* offsets=scoremod.Offsets\(query=15\), or by a captured tensor") as found:
+    with pytest.warns(UserWarning, match=r"mask_mod keeps key 0 alone of 16: .* q_start=15, or by a tensor of each batch's") as found:
         o = run(query, key, value, mask_mod=lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < 9))
     assert compiled or found[0].filename == __file__
     torch.testing.assert_close(o, value[:, :, :1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        last = flex_attention(query, key, value, mask_mod=causal, offsets=scoremod.Offsets(query=S - 1))
+        last = flex_attention(query, key, value, mask_mod=causal, q_start=S - 1)
+        flex_attention(query, key, value, mask_mod=causal, q_start=torch.full((query.shape[0],), S - 1))
+        flex_attention(query, key, value, mask_mod=causal, q_start=0)
         flex_attention(query, key, value, mask_mod=causal, offsets=scoremod.Offsets())
         flex_attention(query, key[:, :, :1], value[:, :, :1], mask_mod=causal)
         flex_attention(*tensors(random, seq_q=2), mask_mod=causal)

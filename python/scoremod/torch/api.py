@@ -1,10 +1,9 @@
 """flex_attention: fused attention with a score function in plain PyTorch."""
 
-from functools import partial
-
 import torch
 from torch.nn.attention.flex_attention import AuxOutput
 
+from scoremod.attention import Offsets
 from scoremod.decode_masks import warn_of_decode_masks
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.places import FACTORS
@@ -13,6 +12,7 @@ from scoremod.torch.block_masks import mask_of
 from scoremod.torch.call import FLOAT8, PAGED, TENSOR_DTYPES, check_dtypes, check_places
 from scoremod.torch.call_options import NO_OFFSETS, options_of
 from scoremod.torch.captures import Extents, learned
+from scoremod.torch.changing_numbers import numbers_of, open_trace, opened
 from scoremod.torch.compiled_call import call_in_graph
 from scoremod.torch.dtensors import Sharded, is_sharded
 from scoremod.torch.eager_calls import EagerCall, is_plain, keep, kind_of, known
@@ -24,6 +24,7 @@ from scoremod.torch.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.torch.open_sizes import hold_open_sizes
 from scoremod.torch.other_arguments import refuse_others
 from scoremod.torch.parts import taken_part
+from scoremod.torch.query_starts import started
 from scoremod.torch.sequences import placed_of
 from scoremod.torch.strides import all_taken, of_each_batch
 from scoremod.torch.trace import trace_graph
@@ -51,6 +52,8 @@ def flex_attention(
     sink=None,
     backends=None,
     deterministic=None,
+    new_sizes=None,
+    q_start=None,
     offsets=NO_OFFSETS,
     dropout_p=0,  # torch.compile(dynamic=True) leaves a float open, at the cost of one more graph
     descale_q=None,
@@ -88,8 +91,11 @@ def flex_attention(
         counts it; a query without any key has LSE sink.
     backends: who may run it: names in order, and names to leave out with a "-" before them, as a list or with commas (docs/python.md).
     deterministic: whether the gradients must be the same bits each time; without it what torch.use_deterministic_algorithms says.
-    offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more: a step of decoding with n keys before it has
-        Offsets(query=n), so that q_idx >= kv_idx keeps them, and a shard those of its first batch, head, query and key.
+    new_sizes: "wait" for the fastest backend's plan where a size has none yet, or "serve": run what is at hand meanwhile (docs/python.md).
+    q_start: the index of the first query in its sequence, as in a step of decoding with a cache: an integer, or an integer tensor [batch] on query's device.
+        It is added to q_idx, so that q_idx >= kv_idx keeps all keys up to the query. No value of it compiles anything.
+    offsets: scoremod.Offsets that are added to the indices, where the tensors are a part of more, such as a shard: those of its first batch, head, query
+        and key.
 
     dropout_p: the part of the weights that is dropped, from 0 to below 1; the others grow by 1 / (1 - dropout_p). Which ones follows from PyTorch's
         CPU generator (torch.manual_seed).
@@ -113,6 +119,9 @@ def flex_attention(
         raise InvalidArgumentError("expected return_lse or return_aux, found both; return_aux=AuxRequest(lse=True) is torch's new way")
     if return_aux is not None and not (hasattr(return_aux, "lse") and hasattr(return_aux, "max_scores")):
         raise InvalidArgumentError(f"return_aux: expected torch's AuxRequest(lse=, max_scores=), found {return_aux!r:.100}")
+    of_whole, is_start = offsets, False
+    if q_start is not None:
+        score_mod, mask_mod, offsets, is_start = started(q_start, query, q_offsets, lengths, score_mod, mask_mod, offsets)
     with_lse = bool(return_lse) or (return_aux is not None and return_aux.lse)
     with_max = return_aux is not None and return_aux.max_scores
     # On the host, where a call's numbers are: what the generator gives is the same on every device.
@@ -125,8 +134,8 @@ def flex_attention(
         query, key, value = sharded.tensors
         if lengths is not None:
             lengths = tuple(map(sharded.whole, lengths)) if isinstance(lengths, (tuple, list)) else sharded.whole(lengths)
-            mask_mod = bounded(mask_mod, lengths, batch, _most(query, key, offsets))
-        options = options_of(scale, backends, deterministic, sharded.offsets, dropout_p, with_max)
+            mask_mod = bounded(mask_mod, lengths, batch, _most(query, key, of_whole))
+        options = options_of(scale, backends, deterministic, sharded.offsets, new_sizes, False, dropout_p, with_max)
         rows = _attend(query, key, value, score_mod, mask_mod, dropout, (), bool(enable_gqa), with_lse or sink is not None, options, whole=sharded.whole)
         o, lse, largest = sharded.results(*rows[:3], sink)
         amax = None
@@ -135,7 +144,7 @@ def flex_attention(
         # What most calls have none of is not looked at: each call would pay for it.
         is_placed = q_offsets is not None or kv_offsets is not None or page_table is not None or max_length is not None or lengths is not None
         if is_placed or sink is not None:
-            mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, offsets)
+            mask_mod, bound, placed = _bound(query, key, value, mask_mod, q_offsets, kv_offsets, page_table, max_length, lengths, sink, of_whole)
             if placed is not None:
                 place, longest, covers = placed.place, placed.longest, placed.covers
         has_factors = descale_q is not None or descale_k is not None or descale_v is not None or scale_o is not None or out_dtype is not None
@@ -146,10 +155,10 @@ def flex_attention(
             bound, of_float8 = (*bound, *factors), (TENSOR_DTYPES.get(dtype_o), bool(return_amax_o), len(factors))
         arguments = query, key, value, score_mod, mask_mod, dropout, bound, bool(enable_gqa), with_lse
         if torch.compiler.is_dynamo_compiling():
-            options = (scale, backends, deterministic, *offsets, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
+            options = (scale, backends, deterministic, *offsets, new_sizes, is_start, dropout_p, with_max, place, *longest, sink is not None, *of_float8)
             o, lse, largest, amax = call_in_graph(*arguments, options, dtype_o or query.dtype)
         else:
-            options = options_of(scale, backends, deterministic, offsets, dropout_p, with_max, place, longest, sink is not None, *of_float8)
+            options = options_of(scale, backends, deterministic, offsets, new_sizes, is_start, dropout_p, with_max, place, longest, sink is not None, *of_float8)
             o, lse, largest, amax = _attend(*arguments, options, covers)
     results = [o]
     if return_aux is not None:
@@ -204,40 +213,57 @@ def _attend(query, key, value, score_mod, mask_mod, dropout, bound, enable_gqa, 
     functions, captured = key_of(score_mod, mask_mod)
     if whole is not None:
         captured = list(map(whole, captured))
+    offsets = options.offsets if options.offsets is not NO_OFFSETS and options.has_offsets else None
+    structure = options if offsets is None else options.structure()
     is_short = functions is not None and covers and is_plain(query, key, value, *captured, *bound)
     if is_short:
         query, key, value = in_autocast_dtype(query, key, value)
-        kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, options)
+        kind = kind_of(functions, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure)
         call = known(kind)
-        if call is not None:
-            return call(query, key, value, captured, bound, dropout)
+        if call is not None and (offsets is None or call.serves(offsets)):
+            return call(query, key, value, captured, bound, dropout, offsets)
+        changed = opened(functions)
+        if changed is not None:
+            call = known(kind_of(changed.key, (*captured, *bound), query, key, value, enable_gqa, with_lse, structure))
+            if call is not None and (offsets is None or call.serves(offsets)):
+                return call(query, key, value, [*captured, *numbers_of(call.numbers, changed, query.device)], bound, dropout, offsets)
     check_places(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
-    shapes = key.shape, value.shape
+    given = query, key, value
     query, key, value, extents = checked(query, key, value, bound, enable_gqa, options)
-    traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device, whole)
+    found = open_trace((score_mod, mask_mod), functions, captured, extents, query.device) if is_short else None
+    if found is not None:
+        changed, traced, sources, numbers = found
+        kind, captured, is_kept = kind_of(changed.key, (*captured, *bound), *given, enable_gqa, with_lse, structure), [*captured, *numbers], True
+    else:
+        traced, sources, is_kept = kept_trace((score_mod, mask_mod), functions, captured, extents, query.device, whole)
     _warn_of_masks(traced.program, extents, options)
     part = taken_part(query, key, value, traced, sources, bound, options)
     if not is_short or not is_kept or not part.is_as_given:
         return _by_operator(query, part, dropout, with_lse)
-    call = EagerCall(query, key, value, captured, bound, traced.sources, part.wanted, part.backward, with_lse, part.text)
-    if (key.shape, value.shape) != shapes:
-        call = partial(_of_each_batch, call)
+    call = EagerCall(query, key, value, captured, bound, traced, extents, part.wanted, part.backward, with_lse, part.structure)
+    if (key.shape, value.shape) != (given[1].shape, given[2].shape):
+        call = OfEachBatch(call)
     keep(kind, call)
-    return call(query, key, value, captured, bound, dropout)
+    return call(query, key, value, captured, bound, dropout, offsets)
 
 
-def _of_each_batch(call, query, key, value, *others):
+class OfEachBatch:
     """An EagerCall of key and value that have one batch for all of query's."""
-    return call(query, *of_each_batch(query, key, value), *others)
+
+    def __init__(self, call):
+        self._call, self.numbers, self.serves = call, call.numbers, call.serves
+
+    def __call__(self, query, key, value, *others):
+        return self._call(query, *of_each_batch(query, key, value), *others)
 
 
 def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gqa, with_lse, has_score_mod, has_mask_mod, options):
     """The same of a graph that torch.compile made: body(score, b, h, q_idx, kv_idx, query, key, value) -> (score, keep, ...). captured: the tensors that it
     reads."""
-    offsets, (dropout_p, with_max, place, *longest), fields = options[3:7], options[7:12], options[12:]
-    options = options_of(*options[:3], offsets if any(offsets) else NO_OFFSETS, dropout_p, with_max, place, longest, *fields)
+    offsets, (new_sizes, is_start, dropout_p, with_max, place, *longest), fields = Offsets(*options[3:7]), options[7:14], options[14:]
+    options = options_of(*options[:3], offsets if is_start or any(offsets) else NO_OFFSETS, new_sizes, is_start, dropout_p, with_max, place, longest, *fields)
     hold_open_sizes(query, key, value)
     if is_empty(query, key, value, options):
         return of_nothing(*in_autocast_dtype(query, key, value), bound, options, captured)
@@ -250,7 +276,8 @@ def attend_graph(body, query, key, value, dropout, bound, captured, *, enable_gq
 
 
 def part_of_call(query, key, value, score_mod, mask_mod, enable_gqa, options, step=None):
-    """(Part, captures.learned()) of a call, which isn't run. options: scale, backends, deterministic, offsets. step: the stripes.Step that the functions are of."""
+    """(Part, captures.learned()) of a call, which isn't run. options: the first of options_of()'s arguments. step: the stripes.Step that the
+    functions are of."""
     options = options_of(*options)
     query, key, value, traced, sources = _traced(query, key, value, score_mod, mask_mod, enable_gqa, options)
     if step is not None:
@@ -284,7 +311,7 @@ def checked(query, key, value, bound, enable_gqa, options):
         raise InvalidArgumentError(
             f"key: expected the number of heads of query, {sizes.heads_q}, found {sizes.heads_kv}; enable_gqa=True lets groups of query's heads share one"
         )
-    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged, is_part=options.offsets is not NO_OFFSETS)
+    return query, key, value, Extents(*zip(options.offsets, sizes.axes().values()), are_limits=options.is_ragged, is_part=options.offsets is not NO_OFFSETS and not options.q_start)
 
 
 def _warn_of_masks(program, extents, options):

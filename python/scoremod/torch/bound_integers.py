@@ -19,8 +19,13 @@ def on_host(tensor):
     return tensor.device.type == "cpu"
 
 
+def checked_starts(starts):
+    """Integers [batch], refused where one is below 0."""
+    return checked_lengths(starts, None, "q_start")
+
+
 def checked_lengths(lengths, most, of):
-    """Integers [batch], refused where one is no length from 0 to `most`; None where a shard's may be larger. of: "queries" or "keys"."""
+    """Integers [batch], refused where one is no length from 0 to `most`; None where a shard's may be larger. of: "queries", "keys", or "q_start"."""
     if not on_host(lengths):
         return lengths
     if torch.compiler.is_dynamo_compiling():
@@ -55,7 +60,8 @@ def _check_lengths(lengths, most, of):
     if numbers and (min(numbers) < 0 or (most is not None and max(numbers) > most)):
         number = next(each for each in numbers if each < 0 or (most is not None and each > most))
         expected = "from 0" if most is None else f"from 0 to {most}, how many there are"
-        raise InvalidArgumentError(f"lengths: expected lengths of {of} {expected}, found {number} of batch {numbers.index(number)}")
+        named = "q_start: expected indices" if of == "q_start" else f"lengths: expected lengths of {of}"
+        raise InvalidArgumentError(f"{named} {expected}, found {number} of batch {numbers.index(number)}")
 
 
 def _lengths_within(lengths, most, of):

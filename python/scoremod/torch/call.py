@@ -25,6 +25,8 @@ TENSOR_DTYPES = {**DTYPE_NAMES, **FLOAT8}
 # PyTorch's name of a kind of device -> scoremod's of its memory.
 MEMORY = {"cpu": "host", "cuda": "cuda"}
 LAYOUT = "BHSD"
+# Stands for offsets that come with each call, in what is kept for all of them.
+_OF_EACH_CALL = Offsets(-1, -1, -1, -1)
 # Where sequences lie, if not as the layout says.
 RAGGED, PAGED = "ragged", "paged"
 
@@ -47,9 +49,20 @@ class Call(NamedTuple):
     dtype_o: str | None = None  # of the output, where it isn't query's
     amax_o: bool = False  # whether the largest magnitude in the output is asked for
     factors: int = 0  # how many of FACTORS a call of tensors of eight bits binds
+    new_sizes: str | None = None  # as Attention's
+    q_start: bool = False  # whether the offsets are a q_start alone
 
     def text(self):
         return json.dumps(self)
+
+    @property
+    def has_offsets(self):
+        """Whether index offsets come with the call."""
+        return self.q_start or any(self.offsets)
+
+    def structure(self):
+        """The same for calls of any index offsets."""
+        return self._replace(offsets=_OF_EACH_CALL) if self.has_offsets else self
 
     @property
     def is_ragged(self):
@@ -95,6 +108,18 @@ def call_of(text):
     operands = tuple(OperandDecl(type, tuple(axes), rank) for type, axes, rank in operands)
     program = Program(nodes, operands, value, keep)
     return given._replace(program=program, backends=tuple(given.backends), offsets=Offsets(*given.offsets), longest=tuple(given.longest))
+
+
+@functools.lru_cache(maxsize=1024)
+def structure_of(text):
+    """The text of Call.structure()."""
+    return call_of(text).structure().text()
+
+
+@functools.lru_cache(maxsize=1024)
+def at_offsets(text, offsets):
+    """The text of a call with these offsets, which may be None for none, of that of its structure."""
+    return text if offsets is None else call_of(text)._replace(offsets=offsets).text()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -5,7 +5,7 @@ import numbers
 import numpy as np
 import torch
 
-from scoremod.arguments import backend_names, finite, int32
+from scoremod.arguments import backend_names, check_new_sizes, finite, int32
 from scoremod.attention import Offsets
 from scoremod.errors import InvalidArgumentError
 from scoremod.torch.call import PAGED, Call
@@ -15,11 +15,15 @@ NO_OFFSETS = Offsets()
 _MOST_DROPOUT = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
-def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False, dtype_o=None, amax_o=False, factors=0):
-    """The Call of everything but the program."""
-    as_usual = offsets is NO_OFFSETS and not dropout_p and not with_max and place is None and not sink and not factors
-    if as_usual and scale is None and backends is None and deterministic is None:
-        return _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
+def options_of(
+    scale, backends, deterministic, offsets, new_sizes=None, q_start=False, dropout_p=0.0, with_max=False, place=None, longest=(None, None), sink=False,
+    dtype_o=None, amax_o=False, factors=0
+):
+    """The Call of everything but the program. q_start: whether the offsets are a q_start alone."""
+    as_usual = (offsets is NO_OFFSETS or (q_start and type(offsets.query) is int)) and not dropout_p and not with_max and place is None and not sink and not factors
+    if as_usual and scale is None and backends is None and deterministic is None and new_sizes is None:
+        usual = _DEFAULTS[torch.are_deterministic_algorithms_enabled()]
+        return usual._replace(offsets=offsets, q_start=True) if q_start else usual
     scale, dropout_p = _as_number(scale), _as_number(dropout_p)
     if scale is not None:
         if not isinstance(scale, numbers.Real):
@@ -27,6 +31,7 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
         scale = finite(scale, "scale")
         if abs(scale) > np.finfo(np.float32).max:
             raise InvalidArgumentError(f"scale: expected a number that float32 holds, found {scale!r}")
+    check_new_sizes(new_sizes)
     if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
         raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
     given, offsets = offsets, Offsets(*(int32(int(value) if isinstance(value, torch.SymInt) else value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()))
@@ -50,6 +55,8 @@ def options_of(scale, backends, deterministic, offsets, dropout_p=0.0, with_max=
         dtype_o=dtype_o,
         amax_o=amax_o,
         factors=factors,
+        new_sizes=new_sizes,
+        q_start=q_start,
     )
 
 

@@ -6,6 +6,7 @@ import torch
 
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.program import AXES
+from scoremod.torch.asked_sizes import evaluated
 from scoremod.torch.checked_integers import ANY, checked_int32
 from scoremod.torch.values import values_in
 
@@ -62,25 +63,34 @@ class ArrayView(NamedTuple):
 
 
 class Read(NamedTuple):
-    """One operand made of a captured tensor: base, with some dimensions fixed, the others cut to `extents` (if given) and reordered. limit: the largest
-    magnitude that its integers may have."""
+    """One operand made of a captured tensor: base, with some dimensions fixed, the others cut to what a call has of `axes` (if given) and reordered.
+
+    limit: the largest magnitude that its integers may have: a number, or what follows from a call's sizes (asked_sizes).
+    extents: those of the call, which at() knows.
+    """
 
     base: object
     fixed: tuple
     order: tuple
-    extents: tuple | None
-    limit: int = ANY
+    axes: tuple | None
+    limit: object = ANY
+    extents: Extents | None = None
+
+    def at(self, extents):
+        """The source for a call of these Extents."""
+        return self._replace(limit=evaluated(self.limit, extents), extents=extents)
 
     def identity(self):
-        """What two equal reads of one trace share. The extents follow from the axes; those that torch.compile leaves open have no hash."""
-        return self.base, self.fixed, self.order, self.extents is None
+        """What two equal reads of one trace share."""
+        return self.base, self.fixed, self.order, self.axes is None
 
     def tensor(self, device):
         tensor = self.base.tensor
         for dim, position in sorted(self.fixed, reverse=True):
             tensor = tensor.select(dim, position)
-        if self.extents is not None:
-            for dim, (first, count) in enumerate(self.extents):
+        if self.axes is not None:
+            for dim, axis in enumerate(self.axes):
+                first, count = getattr(self.extents, axis)
                 # Whether a size that torch.export leaves open is all of it isn't asked: the answer would hold for the whole graph.
                 if isinstance(count, torch.SymInt) or count != tensor.shape[dim]:
                     tensor = tensor.narrow(dim, first, count)
@@ -100,8 +110,12 @@ class Computed(NamedTuple):
     """One operand that PyTorch computes from a score-free value, for every index that it depends on."""
 
     value: object
-    extents: Extents
-    limit: int = ANY
+    limit: object = ANY
+    extents: Extents | None = None
+
+    def at(self, extents):
+        """The source for a call of these Extents."""
+        return self._replace(limit=evaluated(self.limit, extents), extents=extents)
 
     def identity(self):
         return self.value
@@ -149,33 +163,33 @@ class CapturedReads:
     """Reads of captured tensors as nodes, on scoremod.operand_reads."""
 
     def __init__(self, builder, reads, extents):
+        """extents: asked_sizes.AskedExtents."""
         self._builder, self._reads, self._extents = builder, reads, extents
 
     def scalar(self, value):
         """The node of a score-free element as an operand over the axes that it varies along; a scalar operand for a uniform one."""
         axes = value.axes()
         positions = [self._builder.node(axis, "i32") for axis in axes]
-        return self._reads.computed(OPERAND_TYPES[value.dtype], axes, positions, Computed(value, self._extents))
+        return self._reads.computed(OPERAND_TYPES[value.dtype], axes, positions, Computed(value))
 
     def element(self, view):
         """The node of a view that one element is left of; None if a table has no room for so many indices."""
-        fixed, indices, extents = [], [], []
-        for dim, (node, size) in enumerate(zip(view.indices, view.base.shape)):
+        fixed, indices = [], []
+        for dim, node in enumerate(view.indices):
             position = 0 if node is None else self._builder.constant_value(node)
             if position is None:
                 indices.append(node)
-                extents.append(size)
             else:
                 fixed.append((dim, position))
         axes = [self._builder.nodes[node].op for node in indices]
 
         def source(order, sizes):
-            return Read(view.base, tuple(fixed), order, None if sizes is None else tuple(getattr(self._extents, axis) for axis in axes))
+            return Read(view.base, tuple(fixed), order, None if sizes is None else tuple(axes))
 
         if all(axis in AXES for axis in axes) and len(set(axes)) == len(axes):
-            # Indexed by the indices themselves: cut to what the call sees of it, where `extents` may start beyond 0.
+            # Indexed by the indices themselves: cut to what the call sees of it, which may start beyond 0.
             order = tuple(sorted(range(len(axes)), key=lambda i: AXES.index(axes[i])))
-            read = Read(view.base, tuple(fixed), order, tuple(getattr(self._extents, axis) for axis in axes))
-            sizes = [getattr(self._extents, axis)[1] for axis in axes]
+            read = Read(view.base, tuple(fixed), order, tuple(axes))
+            sizes = [self._extents.count(axis) for axis in axes]
             return self._reads.captured(OPERAND_TYPES[view.base.dtype], indices, sizes, lambda *_: read)
         return self._reads.captured(OPERAND_TYPES[view.base.dtype], indices, [0] * len(indices), source)

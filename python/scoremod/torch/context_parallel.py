@@ -43,6 +43,7 @@ def context_parallel_attention(
     sink=None,
     backends=None,
     deterministic=None,
+    new_sizes=None,
 ):
     """flex_attention of which this process has one shard: [batch, heads, sequence / processes, dim], on each process of `group` alike.
 
@@ -61,7 +62,7 @@ def context_parallel_attention(
         raise UnsupportedError("context_parallel_attention: expected an eager call, found one within torch.compile or torch.func; call it outside")
     check_places(query, key, value)
     ring, described, refusal = _Ring(group, way), {}, None
-    options = {"way": way, "striped": striped, "scale": scale, "enable_gqa": enable_gqa, "backends": backends, "deterministic": deterministic}
+    options = {"way": way, "striped": striped, "scale": scale, "enable_gqa": enable_gqa, "backends": backends, "deterministic": deterministic, "new_sizes": new_sizes}
     try:
         query, key, value = in_autocast_dtype(query, key, value)
         described = _described({"query": query, "key": key, "value": value, "sink": sink}, lengths, options)
@@ -98,7 +99,7 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
     stripes = Stripes.of(ring.size, length, options["striped"])
     if ring.size == 1:  # whose call is flex_attention's
         stripes = None
-    of_call = options["scale"], options["backends"], options["deterministic"]
+    of_call, new_sizes = (options["scale"], options["backends"], options["deterministic"]), options["new_sizes"]
     unread = _learned_of_whole(ring, query, key, value, score_mod, mask_mod, enable_gqa, of_call)
     parts = []
     for source in ring.sources:
@@ -107,7 +108,7 @@ def _call(ring, query, key, value, score_mod, mask_mod, lengths, sink, options):
             step = Step(stripes, ring.rank, source if ring.way == "ring" else None, query.device)
             offsets, functions = Offsets(), (step.at_positions(score_mod, 3), step.at_positions(mask_mod, 2))
         like_keys, like_values = (key, value) if ring.way == "ring" else (_like_whole(ring, each) for each in (key, value))
-        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, (*of_call, offsets), step)
+        part, read = part_of_call(query, like_keys, like_values, *functions, enable_gqa, (*of_call, offsets, new_sizes), step)
         parts.append(part)
         unread = {number: tensor for number, tensor in unread.items() if number not in read}
     here = [ring.room_for(each) for each in (key, value)]

@@ -11,9 +11,10 @@ import torch
 from torch.autograd import forward_ad
 
 from scoremod.environment import settings
+from scoremod.torch.asked_sizes import answer_alike
 from scoremod.torch.attention_ops import amax_of, differentiate, output_of, rows_of
 from scoremod.torch.bounded_cache import BoundedCache
-from scoremod.torch.call import DTYPE_NAMES, FLOAT8, call_of
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, at_offsets, call_of
 from scoremod.torch.captures import operand_tensor
 from scoremod.torch.checked_integers import ANY
 from scoremod.torch.execution import compiled_problem
@@ -61,9 +62,10 @@ def keep(kind, call):
 class EagerCall:
     """All calls of one kind."""
 
-    def __init__(self, query, key, value, captured, bound, sources, wanted, backward, with_lse, text):
-        """bound: the tensors of Call.bound(). sources: those of kept_traces.KeptTrace. text: Call.text()."""
-        self._device = query.device
+    def __init__(self, query, key, value, captured, bound, traced, extents, wanted, backward, with_lse, text):
+        """bound: the tensors of Call.bound(). traced: a kept_traces.KeptTrace, of a call of these Extents. text: that of Call.structure()."""
+        self._device, self._traced, self._extents, self.numbers = query.device, traced, extents, traced.numbers
+        sources = traced.at(extents)
         self._taken = all(map(operator.is_, all_taken(query, key, value, backward), (query, key, value)))
         # A tensor whose dtype operands can't have is converted, and looked at, once a call, however often it is read.
         limits = [min([source.limit for number, source in sources if number == at], default=ANY) for at in range(len(captured))]
@@ -82,6 +84,7 @@ class EagerCall:
         q, k, v = all_taken(query.detach(), key.detach(), value.detach(), backward)
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
         self._call = call_of(text)
+        self._moves = self._call.has_offsets and traced.hangs_on_sizes()
         self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
         self._has_rows = self._has_lse or self._with_max or self._with_amax
         self._compiled = compiled_problem(q, k, v, empty_output(q, v, self._call.output_dtype(q)), given, text, wanted, backward, self._has_lse)
@@ -95,11 +98,18 @@ class EagerCall:
             self.saved_looks = [*map(tensors.get, ("q", "k", "v", "o", "lse")), self._look_of_dropout, *(look for _, look in operands)]
             self._look_of_d_o, self._looks_of_gradients = tensors["d_o"], [tensors["dq"], tensors["dk"], tensors["dv"]]
 
-    def __call__(self, query, key, value, captured, bound, dropout):
-        """(o, lse, largest scores, largest magnitude); None for what nobody asked for. dropout: as in attention_ops."""
-        if self._converted:
+    def serves(self, offsets):
+        """Whether the functions' trace is the one of a call with these Offsets, too."""
+        return answer_alike(self._traced.guards, self._extents_at(offsets))
+
+    def __call__(self, query, key, value, captured, bound, dropout, offsets):
+        """(o, lse, largest scores, largest magnitude); None for what nobody asked for. dropout: as in attention_ops. offsets: those of a call that has index
+        offsets, else None."""
+        if self._converted and not self._moves:
             captured = self._in_dtypes(captured)
-        if self._direct is not None:
+        if self._moves:
+            operands = self._operands_at(captured, offsets)
+        elif self._direct is not None:
             operands = [captured[number] for number in self._direct]
         else:
             operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
@@ -107,8 +117,8 @@ class EagerCall:
         if not self._taken:
             query, key, value = all_taken(query, key, value, self._backward)
         if not self._backward:
-            return self.forward(query, key, value, operands, dropout)
-        o, *rows = _Differentiable.apply(self, dropout, query, key, value, *operands)
+            return self.forward(query, key, value, operands, dropout, offsets)
+        o, *rows = _Differentiable.apply(self, dropout, offsets, query, key, value, *operands)
         amax = rows.pop() if self._with_amax else None
         return o, rows[0] if self.with_lse else None, rows[-1] if self._with_max else None, amax
 
@@ -121,16 +131,23 @@ class EagerCall:
     def _operand(self, tensor, source, wanted):
         return tensor if source is None else taken_operand(rebased(source, tensor).tensor(self._device), wanted)
 
-    def forward(self, q, k, v, operands, dropout):
+    def _extents_at(self, offsets):
+        return self._extents._replace(**{axis: (first, count) for first, (axis, (_, count)) in zip(offsets, self._extents.axes().items())})
+
+    def _operands_at(self, captured, offsets):
+        sources = self._traced.bound(captured, self._extents_at(offsets))
+        return [taken_operand(source.tensor(self._device), wanted) for source, (_, _, wanted) in zip(sources, self._sources)]
+
+    def forward(self, q, k, v, operands, dropout, offsets):
         o = torch.empty_like(q) if self._like_query else output_of(self._call, q, v)
         lse = rows_of(self._call, q, self._rows) if self._has_lse else None
         largest = rows_of(self._call, q, self._rows) if self._with_max else None
         amax = amax_of(self._call, q) if self._with_amax else None
         rows = () if not self._has_rows else [each for each in (lse, largest, amax) if each is not None]
-        self._compiled.forward.run_known(q, k, v, o, *rows, *operands, dropout=dropout)
+        self._compiled.forward.run_known(q, k, v, o, *rows, *operands, dropout=dropout, offsets=offsets)
         return o, lse, largest, amax
 
-    def backward(self, saved, d_o):
+    def backward(self, saved, d_o, offsets):
         """(dq, dk, dv, gradient of each operand or None) of the tensors that autograd hands back; None where these do not look as those that were saved, or
         are not plain ones."""
         q, k, v, o, lse, dropout, *operands = saved
@@ -139,7 +156,7 @@ class EagerCall:
         gradients = [self._new(look) for look in self._looks_of_gradients]
         of_operands = [look.empty() for _, look in self._compiled.backward.gradients]
         d_o = lying_as(d_o, self._look_of_d_o)
-        if not self._compiled.backward.run_if_plain(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout):
+        if not self._compiled.backward.run_if_plain(q, k, v, o, lse, d_o, *gradients, *operands, *of_operands, dropout=dropout, offsets=offsets):
             return None
         all_operands = [None] * len(operands)
         for i, gradient in zip(self.wanted, of_operands):
@@ -159,12 +176,12 @@ class _Differentiable(torch.autograd.Function):
     """The forward of an EagerCall, whose backward is its own where that is nothing but a call, too."""
 
     @staticmethod
-    def forward(ctx, call, dropout, q, k, v, *operands):
-        o, lse, *others = call.forward(q, k, v, operands, dropout)
+    def forward(ctx, call, dropout, offsets, q, k, v, *operands):
+        o, lse, *others = call.forward(q, k, v, operands, dropout, offsets)
         others = [each for each in others if each is not None]
         save(ctx, q, k, v, o, lse, dropout, *operands, looks=call.saved_looks)
         ctx.set_materialize_grads(False)
-        ctx.eager, ctx.call, ctx.wanted, ctx.count, ctx.runs = call, call.text, call.wanted, len(operands), True
+        ctx.eager, ctx.offsets, ctx.call, ctx.wanted, ctx.count, ctx.runs = call, offsets, call.text, call.wanted, len(operands), True
         ctx.mark_non_differentiable(*others)
         ctx.lse_place = 0 if call.with_lse else None
         return o, *([lse] if call.with_lse else []), *others
@@ -175,10 +192,11 @@ class _Differentiable(torch.autograd.Function):
         plain = d_o is not None and d_lse is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and is_plain(d_o)
         saved = ctx.saved_tensors
         if plain and not torch._C._functorch.is_legacy_batchedtensor(d_o):  # of is_grads_batched
-            gradients = ctx.eager.backward(saved, d_o)
+            gradients = ctx.eager.backward(saved, d_o, ctx.offsets)
             if gradients is not None:
                 if saved[0].dtype in FLOAT8:  # as in differentiate()
                     gradients = None, None, None, *gradients[3:]
-                return None, None, *gradients
+                return None, None, None, *gradients
+        ctx.call = at_offsets(ctx.eager.text, ctx.offsets)
         dq, dk, dv, gradients, *_ = differentiate(ctx, saved, d_o, d_lse)
-        return None, None, dq, dk, dv, *gradients
+        return None, None, None, dq, dk, dv, *gradients

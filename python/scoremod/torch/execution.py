@@ -6,7 +6,7 @@ from scoremod.attention import Attention
 from scoremod.environment import settings
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.torch.bounded_cache import BoundedCache
-from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes
+from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
@@ -24,7 +24,7 @@ def forward(q, k, v, operands, o, lse, max_scores, amax_o, dropout, call, wanted
         operands, call = covered.operands, covered.text
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, backward, lse is not None)
     outputs = (each for each in (lse, max_scores, amax_o) if each is not None)
-    compiled.forward.run(q, k, v, o, *outputs, *operands, dropout=dropout)
+    compiled.forward.run(q, k, v, o, *outputs, *operands, dropout=dropout, offsets=_offsets_of(call))
 
 
 def backward(q, k, v, o, lse, d_o, operands, dropout, dq, dk, dv, d_operands, call, wanted):
@@ -34,7 +34,12 @@ def backward(q, k, v, o, lse, d_o, operands, dropout, dq, dk, dv, d_operands, ca
         k, v, dk, dv = map(covered.keys, (k, v, dk, dv))
         operands, call = covered.operands, covered.text
     compiled = compiled_problem(q, k, v, o, operands, call, wanted, True, True)
-    compiled.backward.run(q, k, v, o, lse, d_o, dq, dk, dv, *operands, *d_operands, dropout=dropout)
+    compiled.backward.run(q, k, v, o, lse, d_o, dq, dk, dv, *operands, *d_operands, dropout=dropout, offsets=_offsets_of(call))
+
+
+def _offsets_of(text):
+    call = call_of(text)
+    return call.offsets if call.has_offsets else None
 
 
 class CompiledProblem:
@@ -93,7 +98,7 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
         backward=backward,
         stats=stats,
         deterministic=call.deterministic,
-        index_offsets=any(call.offsets),
+        index_offsets=call.has_offsets,
         dropout=call.dropout,
         max_logit=call.max_scores,
         given_deltas=call.given_deltas,
@@ -109,8 +114,8 @@ def gradient_dtype(tensor):
 
 
 def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
-    """The CompiledProblem of tensors that look like these. text: Call.text()."""
-    wanted = tuple(wanted)
+    """The CompiledProblem of tensors that look like these, for all index offsets. text: Call.text()."""
+    wanted, text = tuple(wanted), structure_of(text)
     threads = torch.get_num_threads() if q.is_cpu else 0
     key = (text, wanted, backward, stats, threads, settings(), q.dtype, q.device, *((x.shape, x.stride()) for x in (q, k, v, o)))
     key += tuple((x.shape, x.stride(), x.dtype) for x in operands)
@@ -120,7 +125,7 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
         check_dtypes(q, k, v)
         problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats)
         place = {"memory": MEMORY[q.device.type], "device": q.device.index if q.is_cuda else None}
-        attention = Attention(problem, backends=list(call.backends), threads=threads, **place)
+        attention = Attention(problem, backends=list(call.backends), new_sizes=call.new_sizes, threads=threads, **place)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)

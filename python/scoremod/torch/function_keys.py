@@ -17,9 +17,12 @@ from torch.utils._device import DeviceContext
 from scoremod.torch.attributes import ABSENT, NotKnown, contents, item_of, look_up
 from scoremod.torch.dtensors import is_sharded
 from scoremod.torch.function_texts import Item, reading_of
+from scoremod.torch.open_numbers import OpenNumber
 from scoremod.torch.pure_functions import is_pure, is_pure_builtin, is_seen
 
 _PLAIN = {int, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis)}
+# Stands before a float's text in a key, and nowhere else.
+FLOAT = object()
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Modules whose attributes are taken for constants.
 _LIBRARIES = ("torch", "math", "operator", "builtins")
@@ -85,9 +88,11 @@ def _read(value, key, tensors, depth):
         if value.__dict__:
             key.append(_own_numbers(value))
     elif kind is float:
-        key += (kind, value.hex())  # which tells 0.0 from -0.0
+        key += (FLOAT, value.hex())  # which tells 0.0 from -0.0
     elif kind in _PLAIN:
         key += (kind, value)
+    elif kind is OpenNumber:
+        key += (FLOAT, value)
     else:
         _read_other(value, kind, key, tensors, depth)
 
@@ -153,7 +158,7 @@ def _own_numbers(tensor):
 def _read_function(function, key, tensors, depth, arguments={}):
     """arguments: name -> object, of those that the function is called with each time."""
     # By where its text is: functools.wraps gives a function of the user's the module of a library's.
-    if function.__closure__ is None and not arguments and _is_of_library(function.__globals__.get("__name__") or ""):
+    if function.__closure__ is None and not arguments and is_of_library(function.__globals__.get("__name__") or ""):
         reason = _objection_to(function)
         if reason is not None:
             raise NotKnown(reason)
@@ -212,11 +217,11 @@ def _read_variable(variable, value, text, key, tensors, depth):
     """What a function's variable is: of an object, what the function's text reads of it."""
     kind = type(value)
     try:
-        if _is_whole(value):
+        if is_whole(value):
             if text.unseen and variable in text.unseen:
                 _check_own(value, text.unseen[variable])
             _read(value, key, tensors, depth)
-        elif kind is types.ModuleType and _is_of_library(value.__name__):
+        elif kind is types.ModuleType and is_of_library(value.__name__):
             reason = _objection_to_module(variable, value, text)
             if reason is not None:
                 raise NotKnown(*reason)
@@ -241,7 +246,7 @@ def _read_chain(value, chain, line, key, tensors, depth):
     at = 0
     try:
         for step in chain:
-            if _is_whole(value) or value is ABSENT:
+            if is_whole(value) or value is ABSENT:
                 break
             held = contents(value)
             if type(step) is Item:
@@ -276,7 +281,7 @@ def _objection_to_module(variable, module, text):
     return None
 
 
-def _is_whole(value):
+def is_whole(value):
     return type(value) in _READ_AS_A_WHOLE or is_sharded(value)
 
 
@@ -285,9 +290,9 @@ def _is_number(value):
 
 
 # Any other value is read as far as a text asks it.
-_READ_AS_A_WHOLE = {types.FunctionType, *_TENSORS, float, *_PLAIN, slice, functools.partial, types.BuiltinFunctionType, types.MethodType}
+_READ_AS_A_WHOLE = {types.FunctionType, *_TENSORS, float, *_PLAIN, slice, functools.partial, types.BuiltinFunctionType, types.MethodType, OpenNumber}
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_of_library(module):
+def is_of_library(module):
     return module.split(".")[0] in _LIBRARIES

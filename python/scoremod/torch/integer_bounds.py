@@ -19,9 +19,9 @@ _OF_FLOATS, _OF_OPEN_SIZES = 2**24, 2**29
 
 
 class Bound(NamedTuple):
-    """number + the sum over (operand, factor) in `reads` of factor times the operand's largest magnitude."""
+    """number + the sum over (operand, factor) in `reads` of factor times the operand's largest magnitude. The number may be an asked_sizes.Size."""
 
-    number: int
+    number: object
     reads: tuple = ()
 
     def plus(self, other):
@@ -43,6 +43,7 @@ class IntegerBounds:
     """The Bounds of a trace's Values."""
 
     def __init__(self, builder, extents):
+        """extents: asked_sizes.AskedExtents."""
         self._builder, self._extents, self._bounds = builder, extents, {}
 
     def of(self, value):
@@ -66,8 +67,7 @@ class IntegerBounds:
 
     def _of_operation(self, value):
         if value.axis is not None:
-            first, count = getattr(self._extents, value.axis)
-            return Bound(max(abs(first), abs(first + count - 1)) if isinstance(count, int) else _OF_OPEN_SIZES)
+            return Bound(_OF_OPEN_SIZES if self._extents.is_open else self._extents.largest(value.axis))
         node = None if value.node is None else self._builder.nodes[value.node]
         if node is not None and node.op in ("operand", "gather"):
             return Bound(0, ((node.payload, 1),))
@@ -93,7 +93,7 @@ class IntegerBounds:
         if name in ("mul", "bitwise_left_shift", "__lshift__"):
             x, y = (self.of(each) for each in arguments[:2])
             x, y = (x, y) if not y.reads else (y, x)
-            return Bound(INT32.max) if y.reads else x.times(y.number if name == "mul" else 2 ** min(y.number, 31))
+            return Bound(INT32.max) if y.reads else x.times(y.number if name == "mul" else 2 ** min(int(y.number), 31))
         if arguments and isinstance(arguments[0], Value) and name in _MOVING:
             return self.of(arguments[0])
         return Bound(INT32.max)

@@ -1,7 +1,8 @@
 """Traces that are kept for functions that are what they were: tracing takes a hundred times as long as seeing that.
 
 A trace is kept only where all that the functions read is in its key (function_keys), and where they asked tensors for nothing else while they were
-traced (trace_modes). Any other is made at each call, and says so: a warning names the line, and explain does.
+traced (trace_modes). Any other is made at each call, and says so: a warning names the line, and explain does. Sizes are in no key: a trace serves all
+at which the questions that it asked of them have the same answers (asked_sizes).
 """
 
 import sys
@@ -10,12 +11,16 @@ import warnings
 
 import torch
 
+from scoremod.torch.asked_sizes import AskedExtents, answer_alike
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.captures import Computed, Read
 from scoremod.torch.function_keys import why_not_known
 from scoremod.torch.trace import OWN_FOLDERS, Tracer
 
+# key -> a tuple of KeptTraces, the newest first.
 _kept = BoundedCache(512)
+# Traces of one key, which differ in the answers of sizes.
+_MOST_ANSWERS = 8
 
 # Functions' codes that were traced without a key -> whether that was said.
 _told = BoundedCache(1024)
@@ -25,15 +30,26 @@ class KeptTrace:
     """A program, and how the operands' tensors come from the captured ones: (number of the captured tensor, source) each.
 
     why_not_kept: what the functions do that makes another trace at the next call; "" for a trace that is kept.
+    guards: those of asked_sizes.AskedExtents.
+    numbers: changing_numbers.NumberOperands, whose tensors come after the captured ones.
     """
 
-    def __init__(self, program, sources, why_not_kept=""):
-        self.program, self.sources, self.why_not_kept = program, sources, why_not_kept
+    def __init__(self, program, sources, why_not_kept="", guards=(), numbers=()):
+        self.program, self.why_not_kept, self.guards, self.numbers = program, why_not_kept, guards, numbers
+        self._sources = sources
         self.texts = {}
 
-    def bound(self, tensors):
-        """The sources for these captured tensors."""
-        return [rebased(source, tensors[number]) for number, source in self.sources]
+    def hangs_on_sizes(self):
+        """Whether its sources differ by the sizes, or the offsets, of a call."""
+        return any(getattr(source, "axes", None) or isinstance(source.limit, tuple) for _, source in self._sources)
+
+    def at(self, extents):
+        """The sources for a call of these Extents."""
+        return [(number, source.at(extents)) for number, source in self._sources]
+
+    def bound(self, tensors, extents):
+        """The same for these captured tensors."""
+        return [rebased(source.at(extents), tensors[number]) for number, source in self._sources]
 
 
 class _Captured:
@@ -48,22 +64,41 @@ class _Captured:
 def kept_trace(functions, key, tensors, extents, device, whole=None):
     """(KeptTrace, sources, whether the trace is kept) of two functions, score_mod and mask_mod, which are traced if that isn't known; the same for
     what can't be kept. key, tensors: those of key_of(), of which DTensors are whole(DTensor)."""
-    is_open = not all(isinstance(size, int) for size in extents.sizes().values())  # sizes that torch.export leaves open
-    if key is not None and not is_open:
-        key = (key, extents, device, *map(_looks_of, tensors))
-        found = _kept.get(key)
+    asked = AskedExtents(extents)
+    if key is not None and not asked.is_open:
+        key = trace_key(key, tensors, extents, device)
+        found = known_trace(key, extents)
         if found is not None:
-            return found, found.bound(tensors), True
-    tracer = Tracer(extents, device, whole)
+            return found, found.bound(tensors, extents), True
+    tracer = Tracer(asked, device, whole)
     program, sources = tracer.trace(*functions)
-    numbers = [_number_of(source, tensors) for source in sources]
-    if key is None or is_open or tracer.asked is not None or None in numbers:
+    numbers = [number_of(source, tensors) for source in sources]
+    bound = [source.at(extents) for source in sources]
+    if key is None or asked.is_open or tracer.asked is not None or None in numbers:
         why_not = _why_not_kept(functions, key, tracer, sources, numbers)
-        if why_not and not is_open:
+        if why_not and not asked.is_open:
             _tell(functions, why_not)
-        return KeptTrace(program, list(zip(numbers, sources)), why_not), sources, False
-    found = _kept[key] = KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(numbers, sources)])
-    return found, sources, True
+        return KeptTrace(program, list(zip(numbers, sources)), why_not), bound, False
+    found = KeptTrace(program, [(number, rebased(source, None)) for number, source in zip(numbers, sources)], guards=asked.guards())
+    keep_trace(key, found)
+    return found, bound, True
+
+
+def trace_key(key, tensors, extents, device):
+    """What a trace is known by, but for sizes."""
+    return (key, extents.are_limits, extents.is_part, device, *map(_looks_of, tensors))
+
+
+def known_trace(key, extents):
+    """The KeptTrace of a trace_key() that is the one of these Extents, too; None where there is none."""
+    for found in _kept.get(key, ()):
+        if answer_alike(found.guards, extents):
+            return found
+    return None
+
+
+def keep_trace(key, traced):
+    _kept[key] = (traced, *_kept.get(key, ()))[:_MOST_ANSWERS]
 
 
 def _looks_of(tensor):
@@ -122,7 +157,7 @@ def tensor_of(source):
     return None if value is None else value.tensor
 
 
-def _number_of(source, tensors):
+def number_of(source, tensors):
     """Which of the captured tensors a source reads; None where it reads none of them."""
     read = tensor_of(source)
     return next((i for i, tensor in enumerate(tensors) if tensor is read), None)

@@ -11,7 +11,7 @@ from scoremod.attention import support
 from scoremod.errors import UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.large_operands import warn_of_large_operands
-from scoremod.torch.call import FLOAT8, MEMORY, PAGED
+from scoremod.torch.call import FLOAT8, MEMORY, PAGED, at_offsets
 from scoremod.torch.captures import Computed
 from scoremod.torch.execution import problem_of
 from scoremod.torch.float8 import refuse_gradients
@@ -22,6 +22,7 @@ from scoremod.torch.strides import empty_output, taken, taken_operand
 class Part(NamedTuple):
     """A call of the operators: attention_ops has what their arguments are.
 
+    text: Call.text(); structure: that of Call.structure().
     sink_after: the sink that is applied to the output and the LSE, where no backend in question takes it as a field; None for none.
     is_as_given: whether the caller's tensors are those of the call, and nothing comes after it.
     """
@@ -32,6 +33,7 @@ class Part(NamedTuple):
     wanted: list
     backward: bool
     text: str
+    structure: str
     sink_after: torch.Tensor | None
     is_as_given: bool
 
@@ -58,10 +60,12 @@ def taken_part(query, key, value, traced, sources, bound, options):
             raise UnsupportedError("sink: expected no scale_o and return_amax_o beside it where no backend takes it as a field, which are applied before; found one")
     operands = [*operands, *bound]
     wanted = [i for i, operand in enumerate(operands) if learned and operand.requires_grad]
-    text = traced.texts.get(options)
-    if text is None:
-        text = traced.texts[options] = options._replace(program=traced.program).text()
-    return Part(key, value, operands, wanted, backward, text, sink_after, not is_gathered and sink_after is None)
+    of_all = options.structure()
+    structure = traced.texts.get(of_all)
+    if structure is None:
+        structure = traced.texts[of_all] = of_all._replace(program=traced.program).text()
+    text = at_offsets(structure, options.offsets if options.has_offsets else None)
+    return Part(key, value, operands, wanted, backward, text, structure, sink_after, not is_gathered and sink_after is None)
 
 
 def _computed(sources):

@@ -37,23 +37,24 @@ class Direction:
         self._stream = _stream_of(device)
         self._blocks = []
 
-    def run(self, *tensors, dropout=None):
-        """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights.
+    def run(self, *tensors, dropout=None, offsets=None):
+        """Calls it with these tensors. dropout: int64 [2] on the host, the seed and the offset of a problem that drops weights. offsets: the Offsets of one
+        that has index offsets.
 
         Raises InvalidArgumentError for tensors that do not look as those that it was prepared for.
         """
         if not self.looks.fit(tensors):
             self.looks.refuse(self._name, tensors)
-        self.run_known(*tensors, dropout=dropout)
+        self.run_known(*tensors, dropout=dropout, offsets=offsets)
 
-    def run_if_plain(self, *tensors, dropout=None):
+    def run_if_plain(self, *tensors, dropout=None, offsets=None):
         """The same, but False without a call where the tensors look otherwise, or are not plain ones (looks.hold_numbers)."""
         if not self.looks.fit(tensors, plain=True):
             return False
-        self.run_known(*tensors, dropout=dropout)
+        self.run_known(*tensors, dropout=dropout, offsets=offsets)
         return True
 
-    def run_known(self, *tensors, dropout=None):
+    def run_known(self, *tensors, dropout=None, offsets=None):
         """The same of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind."""
         try:
             block = self._blocks.pop()
@@ -77,6 +78,9 @@ class Direction:
         if dropout is not None:
             # The words hold what int64 does without a sign.
             words[block.dropout], words[block.dropout + 1] = dropout.tolist()
+        if offsets is not None:
+            batch, head, query, key = offsets  # int32 each, which are not negative
+            words[block.offsets], words[block.offsets + 1] = batch | head << 32, query | key << 32
         status = self._function(self._handle, block.arguments, block.message)
         if status or words[0]:
             self._raise(status, words)
@@ -105,9 +109,8 @@ class _Block:
 
         options = library.CallOptions.from_buffer(self.words, offsets["options"])
         options.__init__(has_scale=call.scale is not None, scale=call.scale or 0.0)
-        for axis, offset in call.offsets._asdict().items():
-            setattr(options, f"{axis}_offset", offset)
         self.stream = (offsets["options"] + library.CallOptions.stream.offset) // _WORD
+        self.offsets = (offsets["options"] + library.CallOptions.batch_offset.offset) // _WORD
         self.dropout = (offsets["options"] + library.CallOptions.dropout_seed.offset) // _WORD
 
         arguments = kind.from_buffer(self.words, offsets["arguments"])

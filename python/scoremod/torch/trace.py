@@ -11,6 +11,7 @@ import scoremod
 from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.operand_reads import OperandReads
 from scoremod.program import AXES, MAX_TABLE_RANK, Builder
+from scoremod.torch.asked_sizes import AskedExtents, expression_of
 from scoremod.torch.aten_operands import NoNode, Operands
 from scoremod.torch.aten_ops import FILLS, PRODUCTS, RANDOM, RULES, SHARING
 from scoremod.torch.captures import OPERAND_TYPES, ArrayView, CapturedReads, Read, has_data, learned_by, whole
@@ -35,31 +36,35 @@ def trace(score_mod, mask_mod, extents, device):
     extents: scoremod.torch.captures.Extents.
     device: where scores and indices appear to be.
     """
-    return Tracer(extents, device).trace(score_mod, mask_mod)
+    program, sources = Tracer(AskedExtents(extents), device).trace(score_mod, mask_mod)
+    return program, [source.at(extents) for source in sources]
 
 
 def trace_graph(body, tensors, has_score_mod, has_mask_mod, extents, device):
     """The same of a graph that torch.compile made of both functions: body(score, b, h, q_idx, kv_idx, *tensors) -> (score, keep, ...)."""
-    tracer = Tracer(extents, device)
+    tracer = Tracer(AskedExtents(extents), device)
     arguments = tracer.arguments("score_mod")
     modified, kept, *_ = tracer.run("score_mod or mask_mod", lambda: body(*arguments, *tensors))
     value = tracer.result("score_mod", modified, "f32") if has_score_mod else tracer.builder.node("score", "f32")
     keep = tracer.result("mask_mod", kept, "bool") if has_mask_mod else None
-    return tracer.finish(value, keep)
+    program, sources = tracer.finish(value, keep)
+    return program, [source.at(extents) for source in sources]
 
 
 class Tracer:
     """Finds a program node for each scalar of a function that it can, a view for each indexed tensor.
 
+    extents: AskedExtents, so that what hangs on them is known.
     whole: a function that gives the whole tensor of a captured DTensor; None where a call has none.
+    numbers: NumbersOfTrace, where the functions read OpenNumbers.
     asked: what a function has asked a tensor for first, and where, on which the program may depend and no key of a trace does; or None.
     count: how many operations were called.
     """
 
-    def __init__(self, extents, device, whole=None):
-        self.extents, self.device, self.whole = extents, device, whole
+    def __init__(self, extents, device, whole=None, numbers=None):
+        self.extents, self.device, self.whole, self.numbers = extents, device, whole, numbers
         self.builder = Builder()
-        self.reads = OperandReads(self.builder, extents.sizes())
+        self.reads = OperandReads(self.builder, extents.counts())
         self._captured = CapturedReads(self.builder, self.reads, extents)
         self._bounds, self._limits = IntegerBounds(self.builder, extents), []
         self._values = {}  # by id of the tensor, which is kept beside it, so that no other gets the id
@@ -82,7 +87,7 @@ class Tracer:
         program, order = self.builder.finish(value, keep)
         limits = self._limits_of_operands(value, keep)
         sources = ((number, self.reads.sources[number]) for number in order)
-        return program, [source._replace(limit=limits[number]) if number in limits else source for number, source in sources]
+        return program, [source._replace(limit=expression_of(limits[number])) if number in limits else source for number, source in sources]
 
     def _limits_of_operands(self, *roots):
         """operand -> how large its integers may be, so that int32 holds what the program computes and PyTorch computes in int64."""
@@ -349,8 +354,7 @@ class Tracer:
                 raise InvalidArgumentError(f"{self._described(base)}, indexed at {_line()}: expected an index below {extent}, found {position}")
             return self.builder.constant(position % extent, "i32")
         if op in AXES:
-            first, count = getattr(self.extents, op)
-            if self.extents.are_limits and op in ("q_idx", "kv_idx") and extent < first + count:
+            if self.extents.are_limits and op in ("q_idx", "kv_idx") and self.extents.end(op) > extent:
                 return self.builder.op("min", node, self.builder.constant(extent - 1, "i32"))
             self._check_extent(base, dim, op)
             return node
@@ -358,14 +362,13 @@ class Tracer:
         return self.builder.op("select", negative, self.builder.op("add", node, self.builder.constant(extent, "i32")), node)
 
     def _check_extent(self, base, dim, axis):
-        first, count = getattr(self.extents, axis)
-        remedy = ""
+        count, end, remedy = self.extents.count(axis), self.extents.end(axis), ""
         # Batches may be fewer than a serving buffer has, and positions fewer than a table of them.
-        if axis == "h" and not self.extents.is_part and base.shape[dim] > count:
+        if axis == "h" and not self.extents.is_part and count < base.shape[dim]:
             remedy = f". Where the first {count} are meant, index a slice of it; where the call has some of all heads, say which by offsets="
-        if remedy or base.shape[dim] < first + count:
+        if remedy or end > base.shape[dim]:
             raise InvalidArgumentError(
-                f"{self._described(base)}, indexed at {_line()} by {axis}: expected a size of {first + count} along dimension {dim}, one for each "
+                f"{self._described(base)}, indexed at {_line()} by {axis}: expected a size of {end} along dimension {dim}, one for each "
                 f"{axis}, found {base.shape[dim]}{remedy}"
             )
 

@@ -54,6 +54,8 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, function, types, arguments=(), options=None):
         options = options or {}
+        if self._tracer.numbers is not None:
+            arguments = self._tracer.numbers.as_tensors(function, arguments, options, self._tracer.is_traced)
         if self._tracer.whole is not None:
             arguments, options = (map_tensors(self._whole, each) for each in (arguments, options))
         if function is torch._C._set_grad_enabled:

@@ -86,7 +86,7 @@ def _shifted(mask_function, q_offset, kv_offset):
 
 
 def attention(
-    module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, s_aux=None, position_bias=None, is_causal=None, **options
+    module, query, key, value, attention_mask, scaling=None, dropout=0.0, softcap=None, s_aux=None, position_bias=None, is_causal=None, new_sizes=None, **options
 ):
     """(output [batch, sequence, head, dim], None), as layers of transformers call it with tensors [batch, head, sequence, dim]."""
     mask_mod, bias = _mask_of(module, query, key, attention_mask, is_causal)
@@ -102,7 +102,7 @@ def attention(
 
     changes = softcap is not None or position_bias is not None or bias is not None
     sink = None if s_aux is None else s_aux.reshape(-1)
-    options = dict(scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0)
+    options = dict(scale=scaling, enable_gqa=True, sink=sink, dropout_p=dropout or 0.0, new_sizes=new_sizes)
     if query.shape[2] == 1:  # the mask knows the query's position, which may be the first of a static cache
         options["offsets"] = Offsets()
     o = flex_attention(query, key, value, score_mod if changes else None, mask_mod=mask_mod, **options)
