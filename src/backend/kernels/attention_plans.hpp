@@ -22,7 +22,7 @@ std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& pro
                                             std::shared_ptr<LoadedModules> modules,
                                             const std::vector<OperandTarget>& targets = {});
 
-/// Likewise of operand_source(): writes the targets' gradients alone, those that a call asks for.
+/// A plan of operand_source(): it writes the targets' gradients alone, those that a call asks for.
 std::unique_ptr<BackwardPlan> operand_plan(const compiler::CompiledProblem& problem,
                                            const std::vector<OperandTarget>& targets, const TileShape& shape,
                                            std::shared_ptr<LoadedModules> modules);

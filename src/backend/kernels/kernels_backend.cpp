@@ -219,7 +219,7 @@ class KernelsBackend final : public Backend {
     });
   }
 
-  /// What operands' gradients take beside; false where this shape has no room for them.
+  /// Adds the time and workspace of operand gradients beside dq, dk and dv; false if this shape has no room for them.
   static bool add_gains(Candidate& candidate, const CompiledProblem& problem, const std::vector<OperandTarget>& targets,
                         const TileShape& shape, const kernels::MaskWork& mask, const DeviceProperties& device) {
     if (kernels::has_differences(targets) && !shape.fused && shape.key_step > kernels::kMaxDiagonalStep) return false;
@@ -282,7 +282,7 @@ class KernelsBackend final : public Backend {
     return candidate;
   }
 
-  /// What is summed beside dq, dk and dv; empty where nothing is to be, or cannot be.
+  /// The operand gradients that are summed beside dq, dk and dv; empty if there are none, or none can be.
   static std::vector<OperandTarget> targets_of(const CompiledProblem& problem, const Task& task) {
     const AttentionProblem& p = problem.problem;
     if (task.operand_gradients.empty() || p.paged) return {};

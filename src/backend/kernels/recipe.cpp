@@ -126,7 +126,7 @@ ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, con
   return plan;
 }
 
-// What both look for is found without <regex>, of which GCC 12 warns where a sanitizer is built in (GCC bug 105562).
+// Both functions search without <regex>, of which GCC 12 warns with a sanitizer (GCC bug 105562).
 
 bool serializes_products(const std::string& report) {
   for (std::size_t at = report.find("wgmma"); at != std::string::npos; at = report.find("wgmma", at + 1)) {

@@ -26,7 +26,7 @@ inline constexpr std::int64_t kHarmlessSpill = 64;
 class Images final : public Artifact {
  public:
   explicit Images(std::vector<std::string> modules) : modules_(std::move(modules)) {}
-  /// Of serialize()'s bytes. Throws Error(kEnvironment) for others.
+  /// Reads the bytes of serialize(). Throws Error(kEnvironment) for others.
   explicit Images(std::span<const std::byte> bytes);
   std::vector<std::byte> serialize() const override;
   const std::vector<std::string>& modules() const { return modules_; }
@@ -54,7 +54,7 @@ class KernelsRecipe final : public Recipe {
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const override;
   bool needs_context() const override { return false; }
 
-  /// What build()'s refusals follow from beside the kernels' text and the architecture. Loads NVRTC.
+  /// Writes the facts that decide build()'s refusals, beside the kernels' text and the architecture. Loads NVRTC.
   void write_refusal_terms(CanonicalWriter& to) const;
 
   const compiler::CompiledProblem& problem() const { return problem_; }
