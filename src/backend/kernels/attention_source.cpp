@@ -214,8 +214,7 @@ std::string text_of_differences(const compiler::CompiledProblem& compiled, Direc
                                    tables_of(compiled, direction, family, Gains::kBeside));
 }
 
-/// The mask of an element, for kernels that find the states of tiles; few queries' do it themselves, and name it
-/// always.
+/// The mask of an element, for kernels that find tile states; decode kernels do it themselves, and name it always.
 std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
   const Program& program = program_of(compiled, direction);
   const MaskKnowledge mask = mask_knowledge(compiled, direction);

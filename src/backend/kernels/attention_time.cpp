@@ -49,7 +49,7 @@ double pairs_of(const AttentionProblem& p) {
 
 std::int64_t tiles_of(std::int64_t length, int tile) { return (length + tile - 1) / tile; }
 
-/// How much longer it takes for blocks of threads that do not fill the device.
+/// How much longer it takes if the CTAs do not fill the device.
 double idle_parts(const AttentionProblem& p, Direction direction, const TileShape& shape, const DeviceRates& rates) {
   std::int64_t blocks = p.batch * p.heads_q * tiles_of(p.seq_q, shape.queries);
   if (direction == Direction::kBackward)

@@ -67,8 +67,7 @@ std::vector<UnsupportedReason> DirectionKernels::unsupported_reasons(const compi
                                   concat("expected at most ", cuda::kMaxKernelNodes, " nodes and ", kMaxOperands,
                                          " operands of a kernel, found ", nodes, " and ", operands.size())));
   }
-  // Blocks are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a block
-  // of threads.
+  // CTAs are numbered in 31 bits, and so are positions; the smallest tiles have 32 rows, and four rows share a CTA.
   const std::int64_t longest = std::max({seq_q, seq_kv, tokens_q.value_or(0), tokens_kv.value_or(0)}),
                      most = std::numeric_limits<std::int32_t>::max();
   const std::int64_t rows = batch * heads_q * (std::max(seq_q, seq_kv) + 64);

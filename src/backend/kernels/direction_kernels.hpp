@@ -57,8 +57,8 @@ class DirectionKernels {
 
  private:
   std::size_t differences_at() const;  ///< in the workspace
-  std::size_t taken_at() const;        ///< likewise: a forward's persistent blocks count there
-  std::size_t query_sums_at() const;   ///< likewise: a backward's
+  std::size_t taken_at() const;        ///< in the workspace: a persistent forward's counter of work tiles
+  std::size_t query_sums_at() const;   ///< in the workspace: a backward's
   int heads_together() const;
   void add_launches(Direction direction);
   void add_state_launches();
@@ -78,7 +78,7 @@ class DirectionKernels {
   std::vector<KernelLaunch> launches_;
   std::vector<KernelLaunch> states_launches_;
   std::size_t order_at_ = 0;   ///< behind the states, where there is one
-  std::size_t shares_at_ = 0;  ///< of few queries, behind the parts: where blocks count
+  std::size_t shares_at_ = 0;  ///< decode: split-KV arrival counters behind the partials
   unsigned char* states_ = nullptr;
 };
 

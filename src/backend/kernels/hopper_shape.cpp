@@ -112,7 +112,7 @@ std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int6
   return bytes + query_stages * (kBarrierBytes + kGivenBytes) + (query_stages + 1) * kNoteBytes + kNumberBytes;
 }
 
-/// Whether an operand has a number for each query and key, in rows that copies of boxes take.
+/// Whether an operand has a number for each query and key, in rows that TMA can load.
 bool is_copied(const AttentionProblem& problem, std::uint32_t operand) {
   const OperandDecl& decl = problem.program.operands()[operand];
   const OperandSpec& spec = problem::spec_of(problem, operand);

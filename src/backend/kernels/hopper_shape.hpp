@@ -20,10 +20,9 @@ inline constexpr int kHopperBoxRows = 32;
 /// fewer registers. ptxas serializes the WGMMAs of the first with some programs.
 std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction);
 
-/// Whether a forward's kernel has registers for persistent blocks: not where three groups of threads share them, as
-/// with small head dims.
+/// Whether a persistent forward has enough registers: not if three warpgroups share them, as with small head dims.
 bool has_persistent_hopper_shape(const AttentionProblem& problem);
-/// The first of hopper_shapes() of a forward with persistent blocks, whatever the lengths.
+/// The first of hopper_shapes() of a forward as a persistent kernel, whatever the lengths.
 TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
 
 /// The expected time of a persistent kernel, as a part of that of one CTA for each tile of queries. Below 1 it is what
@@ -45,7 +44,8 @@ std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Dir
 /// The shape of a forward that loads it.
 TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand);
 
-/// That of a backward whose kernel of dk and dv makes dq too, and of one that copies the tiles of copied_operand().
+/// The shape of a fused backward, whose kernel of dk and dv computes dq too, and of one that loads copied_operand() by
+/// TMA.
 TileShape hopper_fused_shape(const AttentionProblem& problem);
 TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand);
 /// Why there are no kernels of such a shape, with the gradients of these operands beside, where there are Hopper
@@ -58,7 +58,7 @@ std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& p
 std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
                                                  int compute_capability);
 
-/// Tiles of queries that a block of the forward has room for: two where blocks are persistent and these fit.
+/// Stages of q tiles in the forward: two if the kernel is persistent and these fit.
 int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 
 /// The shared memory of a CTA in bytes, the alignment of its tiles, and the size of a tile of rows of so many dims.

@@ -11,7 +11,7 @@
 
 namespace scoremod::backend::kernels {
 
-/// How much the cache asks memory for when a box lacks part of it (docs/performance.md, few queries).
+/// How much L2 asks memory for when a box lacks part of it (docs/performance.md).
 enum class CacheLines : std::uint8_t { k128Bytes, k256Bytes };
 /// The cache lines of a family's TMA loads. Decode kernels, which are memory-bound, take 128 bytes; others were
 /// measured with 256 only.

@@ -10,7 +10,7 @@ struct TensorArgument {
   long long batch, head, row, dim;
   const int* places;                  ///< a ragged tensor's offsets, or a paged one's page table; else null
   long long place_batch, place_step;  ///< from a batch's place to the next batch's, from a block's to the next one's
-  int count;                          ///< of all tokens, or of the pool's blocks
+  int count;                          ///< of all tokens, or of the pages of a paged KV cache
   int aligned;                        ///< rows lie densely and every row begins at a multiple of 16 bytes
 };
 
@@ -35,17 +35,17 @@ struct alignas(16) AttentionArguments {
   float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see attention_row_terms.cuh
   unsigned char* states;  ///< of tiles, see attention_tiles.cuh
   int* order;    ///< of rows of tiles, by their states, see attention_tile_states.cuh; null where it is their own
-  float* parts;  ///< of few queries' rows, see attention_parts.cuh
-  unsigned long long* shares;  ///< likewise: how many of a tile's shares are there, and of which call
-  float* differences;          ///< tables of kv - q, see attention_differences.cuh
+  float* parts;  ///< split-KV partials of decode kernels, see attention_parts.cuh
+  unsigned long long* shares;  ///< split-KV arrival counters of tiles, tagged with a call id
+  float* differences;          ///< relative-position tables, see attention_differences.cuh
   float* query_sums;           ///< backward: dq as it is added up where kFused, see hopper_query_sums.cuh
   int batch, heads_q, group, seq_q, seq_kv;
   int query_tiles, key_tiles;
-  int heads_together;         ///< heads whose tiles blocks take in turns, see place_of() in attention_tiles.cuh
-  int splits;                 ///< of few queries: blocks of threads that share the keys of a head
-  unsigned long long number;  ///< likewise: of the call, in 48 bits; of no other that finds what this one leaves
-  int blocks;                 ///< where kPersistent: of threads, that share the tiles of queries of all heads
-  int* taken;                 ///< likewise: how many of these they have taken, beside their first ones
+  int heads_together;         ///< heads whose tiles CTAs take in turns, see place_of() in attention_tiles.cuh
+  int splits;                 ///< split-KV: CTAs that share the keys of a head
+  unsigned long long number;  ///< a call id unique across processes (48 bits), which tags `shares`
+  int blocks;                 ///< kPersistent: CTAs that share the tiles of queries of all heads
+  int* taken;                 ///< kPersistent: how many tiles they have taken, beside their first ones
   const int* lengths_kv;      ///< where kPaged, of each batch
   long long length_step;
   int offset_b, offset_h, offset_q, offset_kv;

@@ -9,7 +9,7 @@
 #include "backend/kernels/device/hopper_key_groups.cuh"
 #include "backend/kernels/device/hopper_query_sums.cuh"
 
-// Each group makes half of what a step's queries gain: half of the dims, or half of the queries.
+// Each warpgroup computes half of a step's dq: half of the dims, or half of the queries.
 constexpr bool kSharesDims = kStep == 64;
 static_assert(!kFused || (kGroups == 2 && kStep * blocks_of(kDimQk) == 128), "a group's half is 64 rows by 64 columns");
 
@@ -165,7 +165,7 @@ struct FusedGroup : KeyGroup<true, true, FusedGains> {
                        : box_number(p.call, b, steps.h, steps.first_query() + group * 64, 0);
   }
 
-  // Writes the group's rows of the gradients to their tile, for both groups' products.
+  // Stores the warpgroup's rows of the gradients to their tile, which both warpgroups' WGMMAs read.
   SCOREMOD_MEMBER void share_gradients() {
     const int lane = threadIdx.x % 32;
     Half* const own = tiles.gradients + own_tile * (tile_bytes(kKeys, kStep) / 2) + threadIdx.x / 32 * 16 * 64;

@@ -80,6 +80,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   Ring<kKeyStages> ring;
   Sums<1, kKeyStep> scores, products;
   unsigned gradients[kKeyStep / 16][4];
+  // Issues S = Q K^T and dP = dO V^T of a step.
   const auto ask_products = [&] {
     wait_for(tiles.k_full + ring.stage, ring.phase);
     begin_products();
@@ -110,6 +111,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const QueryTiles& tiles,
   wait_for_products<0>();
   differentiate_step();
   round_to_halves<kKeyStep>(gradients, scores);
+  // S and dP of this step are issued, then dQ += dS K of the last one, which runs beside this step's gradients.
   while (steps.next(call, b, h)) {
     const int last = ring.stage;
     ring.advance();

@@ -146,6 +146,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   Sums<1, kKeys> scores;
   unsigned weights[kKeys / 16][4];
   float factors[1][2];
+  // The prologue computes S = Q K^T (WGMMA) and the softmax of the first tile.
   wait_for(tiles.k_full + ring.stage, ring.phase);
   await_turn();
   begin_products();
@@ -162,6 +163,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
   round_to_halves<kKeys>(weights, scores);
   while (more) {
     const Ring<kStages> last = ring;
+    // S = Q K^T of this tile is issued, then O += P V of the last one, whose P is in registers.
     ring.advance();
     wait_for(tiles.k_full + ring.stage, ring.phase);
     await_turn();
@@ -178,12 +180,13 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     first_key = walk.tile * kKeys;
     partial = walk.partial;
     more = walk.next(call, b, h);
+    // S is complete and k's stage is free, while O += P V runs beside this tile's score_mod, mask and row max.
     wait_for_products<1>();
     pin(scores.at[0]);
     leave(tiles.k_empty + ring.stage);
     const bool raised = modify_keys(p, tiles, ring, scores, rows, factors, partial, b, h, first_query, first_key);
-    // Exponentials, sums and roundings overlap if no branch is between them, and the registers that weights are rounded
-    // to are free by now.
+    // O += P V is waited for before the exponentials. These, sums and roundings overlap if no branch is between them,
+    // and the registers that weights are rounded to are free by now.
     wait_for_products<0>();
     pin(rows.output.at[0]);
     leave(tiles.v_empty + last.stage);
@@ -191,6 +194,7 @@ SCOREMOD_FUNCTION void consume_keys(const Arguments& p, const ForwardTiles& tile
     weigh(p, scores, rows, b, h, first_query, first_key);
     round_to_halves<kKeys>(weights, scores);
   }
+  // The epilogue adds P V of the last tile.
   wait_for(tiles.v_full + ring.stage, ring.phase);
   pin(weights);
   pin(rows.output.at[0]);

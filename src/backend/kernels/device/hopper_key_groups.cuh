@@ -167,6 +167,8 @@ struct KeyGroup {
     return true;
   }
 
+  // Main loop over the steps of queries. It issues dV += P^T dO and dK += dS^T Q of the last step with S^T = K Q^T and
+  // dP^T = V dO^T of this one.
   SCOREMOD_MEMBER void take_steps() {
     begin_turns();
     wait_for(tiles.full, 0);
@@ -202,17 +204,20 @@ struct KeyGroup {
     if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
   }
 
+  // Issues S^T = K Q^T.
   SCOREMOD_MEMBER void ask_scores() {
     begin_products();
     ask_product_of_rows<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
     end_products();
   }
+  // Issues dP^T = V dO^T.
   SCOREMOD_MEMBER void ask_products() {
     if (!kDk) return;
     begin_products();
     ask_product_of_rows<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
     end_products();
   }
+  // Issues dV += P^T dO, with P^T in registers.
   SCOREMOD_MEMBER void ask_dv(int stage) {
     if (!kDv) return;
     pin(weights);
@@ -221,6 +226,7 @@ struct KeyGroup {
     ask_product<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
     end_products();
   }
+  // Issues dK += dS^T Q, with dS^T in registers.
   SCOREMOD_MEMBER void ask_dk(int stage) {
     if (!kDk) return;
     pin(gradients);

@@ -106,7 +106,7 @@ SCOREMOD_FUNCTION void arrive_at(int number, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// fma.rn.f32 as volatile assembly: sum += x y in program order. Deferring many elements would take registers that
+// fma.rn.f32 as volatile assembly: sum += x y in program order. Deferring many elements would cost registers that
 // WGMMAs need.
 SCOREMOD_FUNCTION void add_in_order(float& sum, float x, float y) {
   asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(x), "f"(y));

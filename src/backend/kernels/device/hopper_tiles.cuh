@@ -13,7 +13,7 @@ struct MappedArguments {
 
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kGroups = kThreads / kGroup;
-// Registers of a thread: 64 Ki are shared by the consumers and one group of producers.
+// Registers of a thread: the consumers and one producer warpgroup share 64 Ki (setmaxnreg).
 constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
 // Tiles of gradients that FusedGroup has in flight.
 constexpr int kGradientTiles = 3;
