@@ -143,6 +143,45 @@ def new_sizes():
     return found
 
 
+def c_interface():
+    """Microseconds of scoremod_attention_at, which gives the attention of a call's sizes, through ctypes: of known sizes and of new ones."""
+    import ctypes
+
+    from scoremod import library
+
+    class Sizes(ctypes.Structure):
+        _fields_ = [("struct_size", ctypes.c_size_t), *[(name, ctypes.c_int64) for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "tokens_q", "tokens_kv", "blocks", "blocks_per_sequence")],
+                    *[(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv", "operands")], ("operand_count", ctypes.c_size_t)]  # fmt: skip
+
+    loaded, handle, message = library.load(), ctypes.c_void_p(), ctypes.c_void_p()
+    options = library.CompileOptions(memory=b"cuda" if ARGUMENTS.device == "cuda" else b"host")
+    at, destroy = loaded.scoremod_attention_at, loaded.scoremod_attention_destroy
+    at.argtypes = [ctypes.c_void_p] * 4
+    found = {}
+    programs = {"decode": (1, "value = score"), "capped decode": (1, "value = 30.0 * tanh(score / 30.0)"), "causal prefill": (128, "value = score; keep = kv_idx <= q_idx")}
+    for name, (queries, program) in programs.items():
+        problem = {"batch": None, "heads_q": HEADS, "heads_kv": HEADS_KV, "seq_q": None, "seq_kv": None, "dim_qk": DIM, "dtype": "bf16" if ARGUMENTS.device == "cuda" else "f32", "program": program}  # fmt: skip
+        library.call("scoremod_attention_get", json.dumps(problem).encode(), options, ctypes.byref(handle))
+        sizes = Sizes(struct_size=ctypes.sizeof(Sizes), batch=BATCH, seq_q=queries, seq_kv=KEYS)
+
+        def one(keys):
+            sizes.seq_kv = keys
+            made = ctypes.c_void_p()
+            start = time.perf_counter()
+            status = at(handle.value, ctypes.addressof(sizes), ctypes.addressof(made), ctypes.addressof(message))
+            spent = time.perf_counter() - start
+            if status:
+                library.raise_error("scoremod_attention_at", status, message)
+            destroy(made)
+            return 1e6 * spent
+
+        one(KEYS)
+        new = [one(KEYS + i) for i in range(1, 300)]
+        known = [one(KEYS + i) for i in range(1, 300)]
+        found[name] = {"new": round(statistics.median(new), 2), "known": round(statistics.median(known), 2), "slowest_new": round(max(new), 2)}
+    return found
+
+
 class Layer(torch.nn.Module):
     """A decoder layer of Llama's shape."""
 
@@ -260,7 +299,7 @@ def main():
     ARGUMENTS = parser.parse_args()
     ARGUMENTS.dtype = torch.bfloat16 if ARGUMENTS.device == "cuda" else torch.float32
     report = {"machine": ARGUMENTS.machine, "torch": torch.__version__, "device": ARGUMENTS.device, "commit": ARGUMENTS.commit}
-    for name, measure in (("known_sizes", known_sizes), ("new_sizes", new_sizes), ("generation", generation)):
+    for name, measure in (("known_sizes", known_sizes), ("new_sizes", new_sizes), ("c_interface", c_interface), ("generation", generation)):
         report[name] = measure()
         print(name, json.dumps(report[name]), flush=True)
         Path(ARGUMENTS.report).write_text(json.dumps(report, indent=1) + "\n")

@@ -39,7 +39,9 @@ SCOREMOD_API void clear_attention_cache();
 
 /// What compiling has taken since the process began, whoever asked: attentions, support() and explain().
 struct CompileCounts {
-  std::uint64_t problems = 0;   ///< runs of the compiler; verification compiles problems of its own
+  /// Structures that the compiler ran for: problems that differ in sizes are one. What verification compiles for itself
+  /// is not counted.
+  std::uint64_t problems = 0;
   std::uint64_t forwards = 0;   ///< forward directions that were planned
   std::uint64_t backwards = 0;  ///< backward directions that were planned
 };

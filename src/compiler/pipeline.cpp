@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <utility>
 
 #include "autodiff/differentiate.hpp"
 #include "base/fail.hpp"
-#include "compiler/compile_count.hpp"
 #include "ir/verify.hpp"
 #include "masks/classify_mask.hpp"
 #include "passes/drop_surrogates.hpp"
@@ -20,8 +18,6 @@
 
 namespace scoremod::compiler {
 namespace {
-
-std::atomic<std::uint64_t> compiles = 0;
 
 masks::MaskContext mask_context(const AttentionProblem& problem) {
   masks::MaskContext context;
@@ -176,10 +172,7 @@ std::vector<std::string> step_names() {
   return names;
 }
 
-std::uint64_t compile_count() { return compiles; }
-
 CompiledProblem compile(const AttentionProblem& problem, const PipelineOptions& options) {
-  ++compiles;
   refuse_unknown(options.disabled);
   validate(problem);
   CompiledProblem compiled{problem::with_implied_operands(problem), {}, std::nullopt, {}};

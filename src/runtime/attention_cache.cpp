@@ -14,7 +14,6 @@
 #include "base/canonical_bytes.hpp"
 #include "base/environment.hpp"
 #include "base/warning.hpp"
-#include "compiler/compile_count.hpp"
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "plans/planned_directions.hpp"
@@ -121,7 +120,7 @@ void clear_attention_cache() {
 
 CompileCounts compile_counts() {
   const plans::PlannedDirections planned = plans::planned_directions();
-  return {compiler::compile_count(), planned.forwards, planned.backwards};
+  return {runtime::compiled_structures(), planned.forwards, planned.backwards};
 }
 
 }  // namespace scoremod

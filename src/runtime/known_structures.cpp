@@ -1,5 +1,6 @@
 #include "runtime/known_structures.hpp"
 
+#include <atomic>
 #include <utility>
 
 #include "base/canonical_bytes.hpp"
@@ -13,6 +14,8 @@ namespace {
 
 /// A compiled program takes some ten kB.
 constexpr std::size_t kMostStructures = 1024;
+
+std::atomic<std::uint64_t> compiled = 0;
 
 /// Never destroyed: threads may compile while the process ends.
 plans::ErasedPlanCache& structures() {
@@ -34,6 +37,7 @@ std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& pr
   if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
   validate(problem);
   const plans::ErasedPlan found = structures().get(key_of(problem, options), [&] {
+    ++compiled;
     auto known = std::make_shared<KnownStructure>();
     compiler::PipelineOptions pipeline;
     pipeline.disabled = options.disabled_passes;
@@ -47,6 +51,8 @@ std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& pr
 compiler::CompiledProblem compiled_problem(const AttentionProblem& problem, const CompileOptions& options) {
   return compiler::at_sizes_of(problem, known_structure(problem, options)->compiled);
 }
+
+std::uint64_t compiled_structures() { return compiled; }
 
 void clear_known_structures() { structures().clear(); }
 

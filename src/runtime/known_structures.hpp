@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,9 @@ std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& pr
 
 /// The problem, compiled: its structure's, at its sizes.
 compiler::CompiledProblem compiled_problem(const AttentionProblem& problem, const CompileOptions& options);
+
+/// How many structures were compiled since the process began. Verification's own small problems are none of them.
+std::uint64_t compiled_structures();
 
 /// Forgets every structure: the next problem of each is compiled anew.
 void clear_known_structures();

@@ -137,8 +137,10 @@ void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<
 
 /// Runs both directions in each cut, and compares every number that is written.
 template <class Cut>
-void expect_same_bits(const std::array<Cut, 2>& cuts, AttentionProblem problem, const CallOptions& call,
+void expect_same_bits(const std::array<Cut, 2>& cuts, AttentionProblem problem, CallOptions call,
                       const std::optional<ProblemInputs>& given = {}) {
+  // Memory is filled and fetched there, and no other stream waits for it.
+  call.stream = cuda::own_stream();
   for (OperandSpec& operand : problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   const ProblemInputs inputs = given ? *given : random_inputs(problem);

@@ -113,7 +113,7 @@ def flex_attention(
         text with commas. Those for other memory than the platform's are passed over. Without a name the backend that is predicted to be the
         fastest. Without both, what SCOREMOD_BACKENDS says.
     new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
-        SCOREMOD_NEW_SIZES says.
+        SCOREMOD_NEW_SIZES says, else "serve", but "wait" with `deterministic`.
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
