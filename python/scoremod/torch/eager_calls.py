@@ -87,9 +87,10 @@ class EagerCall:
         self._moves = self._call.has_offsets and traced.hangs_on_sizes()
         self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
         self._has_rows = self._has_lse or self._with_max or self._with_amax
-        self._compiled = compiled_problem(q, k, v, empty_output(q, v, self._call.output_dtype(q)), given, text, wanted, backward, self._has_lse)
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
         alike = q.shape[-1] == v.shape[-1] and self._call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
+        o = q if alike else empty_output(q, v, self._call.output_dtype(q))
+        self._compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self._has_lse)
         self._like_query = alike and not self._call.is_ragged
         self._rows = q.shape[:-1]
         if backward:
