@@ -1,6 +1,5 @@
 #include "attention_state.hpp"
 
-#include <sstream>
 #include <utility>
 
 #include "scoremod/attention_cache.hpp"
@@ -8,29 +7,14 @@
 
 namespace scoremod::jax {
 
-namespace {
-
-/// The names between commas.
-std::vector<std::string> names_of(const std::string& list) {
-  std::vector<std::string> names;
-  std::istringstream pieces(list);
-  for (std::string name; std::getline(pieces, name, ',');) names.push_back(name);
-  return names;
-}
-
-}  // namespace
-
-AttentionState::AttentionState(std::string problem, const std::string& backends, MemoryKind memory)
+AttentionState::AttentionState(std::string problem, CompileOptions options)
     : problem_(std::move(problem)),
-      backends_(names_of(backends)),
-      memory_(memory),
+      options_(std::move(options)),
       tensors_(tensors_of(parse_problem(problem_))),
       gradients_(gradients_of(parse_problem(problem_))) {}
 
 Prepared AttentionState::made(int device, std::optional<std::size_t> max_workspace) const {
-  CompileOptions options;
-  options.backends = backends_;
-  options.memory = memory_;
+  CompileOptions options = options_;
   options.device = device;
   options.max_workspace = max_workspace;
   const auto attention = cached_attention(parse_problem(problem_), options);

@@ -28,8 +28,8 @@ struct Prepared {
 /// It is made before the program first runs on the device and never while it runs, when a CUDA graph may be recorded.
 class AttentionState {
  public:
-  /// `problem` is a problem's JSON; `backends` are CompileOptions' with commas between them.
-  AttentionState(std::string problem, const std::string& backends, MemoryKind memory);
+  /// `problem` is a problem's JSON; `options` name the memory, and no device.
+  AttentionState(std::string problem, CompileOptions options);
 
   /// Makes the attention on a device, from the process's cache, which compiles it where it isn't yet. Throws Error.
   void prepare(int device);
@@ -51,8 +51,7 @@ class AttentionState {
   Prepared made(int device, std::optional<std::size_t> max_workspace) const;
 
   const std::string problem_;
-  const std::vector<std::string> backends_;
-  const MemoryKind memory_;
+  const CompileOptions options_;
   std::vector<TensorInfo> tensors_, gradients_;
   mutable std::mutex mutex_;  ///< devices run their parts of a program in threads of their own
   std::map<int, Prepared> by_device_;
@@ -61,15 +60,23 @@ class AttentionState {
 
 /// The state of one platform's calls. XLA's library for the CPU and its plugin for CUDA each have a registry of types,
 /// where one number means different types: a number that the one has given must not be shown to the other.
-template <MemoryKind kMemory>
-class PlatformState : public AttentionState {
+template <class State, MemoryKind kMemory>
+class PlatformState : public State {
  public:
   /// Filled in by XLA when Python registers the type.
   inline static xla::ffi::TypeId id = {};
   static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
 
-  PlatformState(std::string problem, const std::string& backends)
-      : AttentionState(std::move(problem), backends, kMemory) {}
+  /// `rest` is what State's constructor takes beside the problem and the options.
+  template <class... Rest>
+  PlatformState(std::string problem, CompileOptions options, Rest... rest)
+      : State(std::move(problem), in_memory(std::move(options)), rest...) {}
+
+ private:
+  static CompileOptions in_memory(CompileOptions options) {
+    options.memory = kMemory;
+    return options;
+  }
 };
 
 }  // namespace scoremod::jax

@@ -1,11 +1,13 @@
 // The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backends` (as
-// CompileOptions has them, with commas between them), and may have `scale` (f32, which takes the place of the
-// problem's); the backward ones also have `wanted` (i64 numbers of the operands whose gradients are results).
+// CompileOptions has them, with commas between them), and may have `new_sizes` ("wait" or "serve") and `scale` (f32,
+// which takes the place of the problem's); the backward ones also have `wanted` (i64 numbers of the operands whose
+// gradients are results). Handlers of any size have a problem whose batch and lengths are null.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "attention_state.hpp"
 #include "call_buffers.hpp"
 #include "error.hpp"
+#include "open_problem.hpp"
 #include "xla/ffi/api/ffi.h"
 
 namespace scoremod::jax {
@@ -20,8 +23,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-using CpuState = PlatformState<MemoryKind::kHost>;
-using CudaState = PlatformState<MemoryKind::kCuda>;
+using CpuState = PlatformState<AttentionState, MemoryKind::kHost>;
+using CudaState = PlatformState<AttentionState, MemoryKind::kCuda>;
+using CpuAnySizeState = PlatformState<AnySizeState, MemoryKind::kHost>;
+using CudaAnySizeState = PlatformState<AnySizeState, MemoryKind::kCuda>;
 
 /// XLA numbers the devices that it makes of one CPU; to scoremod they are one.
 constexpr std::int32_t kHostDevice = 0;
@@ -67,15 +72,31 @@ ffi::Error run_backward(const Place& place, const AttentionState& state, const f
   });
 }
 
+/// An attribute that is a text. Throws Error(kBug) without it.
+std::string text_of(const ffi::Dictionary& attributes, const char* name) {
+  const auto text = attributes.get<std::string_view>(name);
+  if (!text) throw Error(ErrorCode::kBug, text.error().message());
+  return std::string(*text);
+}
+
+CompileOptions compile_options(const ffi::Dictionary& attributes) {
+  CompileOptions options;
+  std::istringstream names(text_of(attributes, "backends"));
+  for (std::string name; std::getline(names, name, ',');) options.backends.push_back(name);
+  if (!attributes.contains("new_sizes")) return options;
+  const std::string found = text_of(attributes, "new_sizes");
+  for (const NewSizes each : {NewSizes::kWait, NewSizes::kServe}) {
+    if (found == to_string(each)) options.new_sizes = each;
+  }
+  if (!options.new_sizes) throw Error(ErrorCode::kBug, "new_sizes: expected wait or serve, found '" + found + "'");
+  return options;
+}
+
 template <class State>
 ffi::ErrorOr<std::unique_ptr<State>> instantiate(ffi::Dictionary attributes, std::int32_t device) {
-  const auto problem = attributes.get<std::string_view>("problem");
-  if (!problem) return ffi::Unexpected(problem.error());
-  const auto backends = attributes.get<std::string_view>("backends");
-  if (!backends) return ffi::Unexpected(backends.error());
   std::unique_ptr<State> state;
   const ffi::Error error = guarded([&] {
-    state = std::make_unique<State>(std::string(*problem), std::string(*backends));
+    state = std::make_unique<State>(text_of(attributes, "problem"), compile_options(attributes));
     state->prepare(device);
   });
   if (error.failure()) return ffi::Unexpected(error);
@@ -118,19 +139,70 @@ ffi::Error backward_on_cuda(std::int32_t device, void* stream, CudaState* state,
   return run_backward({device, stream}, *state, arguments, results, attributes);
 }
 
+/// Makes no attention yet: its sizes are those of the buffers.
+template <class State>
+ffi::ErrorOr<std::unique_ptr<State>> instantiate_any_size(ffi::Dictionary attributes) {
+  std::unique_ptr<State> state;
+  const ffi::Error error = guarded([&] {
+    // A backward call has o, lse and d_o before the operands.
+    const std::size_t first_operand = attributes.contains("wanted") ? 6 : 3;
+    state = std::make_unique<State>(text_of(attributes, "problem"), compile_options(attributes), first_operand);
+  });
+  if (error.failure()) return ffi::Unexpected(error);
+  return state;
+}
+constexpr auto instantiate_any_size_on_cpu = instantiate_any_size<CpuAnySizeState>;
+constexpr auto instantiate_any_size_on_cuda = instantiate_any_size<CudaAnySizeState>;
+
+ffi::Error initialize_any_size_on_cuda(std::int32_t device, CudaAnySizeState* state, ffi::RemainingArgs arguments) {
+  return guarded([&] { state->prepared(arguments, device); });
+}
+
+using Run = ffi::Error (*)(const Place&, const AttentionState&, const ffi::RemainingArgs&, const ffi::RemainingRets&,
+                           const ffi::Dictionary&);
+
+ffi::Error run_any_size(Run run, const Place& place, AnySizeState& any, const ffi::RemainingArgs& arguments,
+                        const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
+  std::shared_ptr<const AttentionState> state;
+  const ffi::Error error = guarded([&] { state = any.prepared(arguments, place.device); });
+  return error.failure() ? error : run(place, *state, arguments, results, attributes);
+}
+
+template <Run kRun>
+ffi::Error any_size_on_cpu(CpuAnySizeState* state, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                           ffi::Dictionary attributes) {
+  return run_any_size(kRun, {}, *state, arguments, results, attributes);
+}
+constexpr auto forward_any_size_on_cpu = any_size_on_cpu<run_forward>;
+constexpr auto backward_any_size_on_cpu = any_size_on_cpu<run_backward>;
+
+template <Run kRun>
+ffi::Error any_size_on_cuda(std::int32_t device, void* stream, CudaAnySizeState* state, ffi::RemainingArgs arguments,
+                            ffi::RemainingRets results, ffi::Dictionary attributes) {
+  return run_any_size(kRun, {device, stream}, *state, arguments, results, attributes);
+}
+constexpr auto forward_any_size_on_cuda = any_size_on_cuda<run_forward>;
+constexpr auto backward_any_size_on_cuda = any_size_on_cuda<run_backward>;
+
 auto bind_initialize() {
   return ffi::Ffi::BindInitialize().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::State<CudaState>>().RemainingRets();
 }
 
-auto bind_on_cpu() {
-  return ffi::Ffi::BindExecute().Ctx<ffi::State<CpuState>>().RemainingArgs().RemainingRets().Attrs();
+auto bind_initialize_any_size() {
+  return ffi::Ffi::BindInitialize().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::State<CudaAnySizeState>>().RemainingArgs();
 }
 
+template <class State>
+auto bind_on_cpu() {
+  return ffi::Ffi::BindExecute().Ctx<ffi::State<State>>().RemainingArgs().RemainingRets().Attrs();
+}
+
+template <class State>
 auto bind_on_cuda() {
   return ffi::Ffi::BindExecute()
       .Ctx<ffi::DeviceOrdinal>()
       .Ctx<ffi::PlatformStream<void*>>()
-      .Ctx<ffi::State<CudaState>>()
+      .Ctx<ffi::State<State>>()
       .RemainingArgs()
       .RemainingRets()
       .Attrs();
@@ -142,16 +214,18 @@ auto bind_on_cuda() {
 // NOLINTBEGIN(readability-identifier-naming): C symbols
 #define SCOREMOD_JAX_SYMBOL __attribute__((visibility("default")))
 
-#define SCOREMOD_JAX_STATE(ending, State)                                                          \
-  extern "C" SCOREMOD_JAX_SYMBOL XLA_FFI_TypeId* scoremod_jax_state_type_id_##ending() {           \
-    return &scoremod::jax::State::id;                                                              \
-  }                                                                                                \
-  extern "C" SCOREMOD_JAX_SYMBOL const XLA_FFI_TypeInfo* scoremod_jax_state_type_info_##ending() { \
-    return &scoremod::jax::State::kInfo;                                                           \
+#define SCOREMOD_JAX_STATE(kind, ending, State)                                                       \
+  extern "C" SCOREMOD_JAX_SYMBOL XLA_FFI_TypeId* scoremod_jax_##kind##_type_id_##ending() {           \
+    return &scoremod::jax::State::id;                                                                 \
+  }                                                                                                   \
+  extern "C" SCOREMOD_JAX_SYMBOL const XLA_FFI_TypeInfo* scoremod_jax_##kind##_type_info_##ending() { \
+    return &scoremod::jax::State::kInfo;                                                              \
   }
 
-SCOREMOD_JAX_STATE(cpu, CpuState)
-SCOREMOD_JAX_STATE(cuda, CudaState)
+SCOREMOD_JAX_STATE(state, cpu, CpuState)
+SCOREMOD_JAX_STATE(state, cuda, CudaState)
+SCOREMOD_JAX_STATE(state_any_size, cpu, CpuAnySizeState)
+SCOREMOD_JAX_STATE(state_any_size, cuda, CudaAnySizeState)
 
 /// Names a device of this process, by CUDA's ordinal.
 extern "C" SCOREMOD_JAX_SYMBOL void scoremod_jax_use_device(std::int32_t ordinal) {
@@ -168,10 +242,26 @@ SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_forward_cuda, initialize_forward_on
                      scoremod::jax::bind_initialize());
 SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_backward_cuda, initialize_backward_on_cuda,
                      scoremod::jax::bind_initialize());
-SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cpu, forward_on_cpu, scoremod::jax::bind_on_cpu());
-SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda, scoremod::jax::bind_on_cuda(),
-                     {xla::ffi::Traits::kCmdBufferCompatible});
-SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cpu, backward_on_cpu, scoremod::jax::bind_on_cpu());
-SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cuda, backward_on_cuda, scoremod::jax::bind_on_cuda(),
-                     {xla::ffi::Traits::kCmdBufferCompatible});
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cpu, forward_on_cpu, scoremod::jax::bind_on_cpu<scoremod::jax::CpuState>());
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_cuda, forward_on_cuda,
+                     scoremod::jax::bind_on_cuda<scoremod::jax::CudaState>(), {xla::ffi::Traits::kCmdBufferCompatible});
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cpu, backward_on_cpu, scoremod::jax::bind_on_cpu<scoremod::jax::CpuState>());
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_cuda, backward_on_cuda,
+                     scoremod::jax::bind_on_cuda<scoremod::jax::CudaState>(), {xla::ffi::Traits::kCmdBufferCompatible});
+
+// Without the trait that lets XLA record them in a CUDA graph, where calls could not allocate their workspace.
+SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_any_size_cpu, instantiate_any_size_on_cpu,
+                     xla::ffi::Ffi::BindInstantiate().Attrs());
+SCOREMOD_JAX_HANDLER(scoremod_jax_instantiate_any_size_cuda, instantiate_any_size_on_cuda,
+                     xla::ffi::Ffi::BindInstantiate().Attrs());
+SCOREMOD_JAX_HANDLER(scoremod_jax_initialize_any_size_cuda, initialize_any_size_on_cuda,
+                     scoremod::jax::bind_initialize_any_size());
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_any_size_cpu, forward_any_size_on_cpu,
+                     scoremod::jax::bind_on_cpu<scoremod::jax::CpuAnySizeState>());
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_any_size_cpu, backward_any_size_on_cpu,
+                     scoremod::jax::bind_on_cpu<scoremod::jax::CpuAnySizeState>());
+SCOREMOD_JAX_HANDLER(scoremod_jax_forward_any_size_cuda, forward_any_size_on_cuda,
+                     scoremod::jax::bind_on_cuda<scoremod::jax::CudaAnySizeState>());
+SCOREMOD_JAX_HANDLER(scoremod_jax_backward_any_size_cuda, backward_any_size_on_cuda,
+                     scoremod::jax::bind_on_cuda<scoremod::jax::CudaAnySizeState>());
 // NOLINTEND(readability-identifier-naming)

@@ -52,7 +52,8 @@ struct CompileOptions {
   /// Measure what may run on the device at the first use of a problem, take the fastest, and remember it in the plan
   /// store; the environment variable SCOREMOD_AUTOTUNE=1 asks for it too. Otherwise predicted times decide.
   bool autotune = false;
-  /// Absent: what the environment variable SCOREMOD_NEW_SIZES says, `wait` or `serve`; else kWait.
+  /// Absent: what the environment variable SCOREMOD_NEW_SIZES says, `wait` or `serve`; else kServe, but kWait for
+  /// problems that are deterministic and where `autotune` is asked for.
   std::optional<NewSizes> new_sizes;
   /// Compiler passes to leave out, by name (see docs); for experiments and tests.
   std::vector<std::string> disabled_passes;

@@ -83,10 +83,35 @@ typedef struct scoremod_compile_options {
   size_t max_workspace;  /* bytes of device memory that a call may need; 0: SCOREMOD_MAX_WORKSPACE, or 8 GiB */
   int32_t autotune;      /* not 0: measure what may run at the first use, and remember the fastest */
   int32_t support_level; /* of scoremod_support: 0 builds and verifies as creating does; 1 builds nothing */
-  /* Where the fastest engine's plan has to be built first: 0 does what SCOREMOD_NEW_SIZES says, else waits for it; 1
-   * waits; 2 serves at once with what is at hand, and with the faster plan from when it is built and verified. */
+  /* Where the fastest engine's plan has to be built first: 0 does what SCOREMOD_NEW_SIZES says, else what docs/plans.md
+   * says, which for most problems is 2; 1 waits; 2 serves at once with what is at hand, and with the faster plan from
+   * when it is built and verified. */
   int32_t new_sizes;
 } scoremod_compile_options;
+
+/* Distances between neighbours along each dimension, in elements. */
+typedef struct scoremod_strides {
+  int64_t batch, head, sequence, dim;
+} scoremod_strides;
+
+/* What a call says of an operand of a problem with open sizes. */
+typedef struct scoremod_operand_sizes {
+  const char* name;
+  size_t rank;            /* of `shape` and `strides` */
+  const int64_t* shape;   /* of a table whose extents the problem leaves open; NULL for every other operand */
+  const int64_t* strides; /* in elements; NULL: dense */
+} scoremod_operand_sizes;
+
+/* The sizes of a call of a problem that leaves some open (null in its JSON), and the strides of its tensors. 0 and
+ * NULL: as the problem says. */
+typedef struct scoremod_sizes {
+  size_t struct_size;
+  int64_t batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv;
+  int64_t blocks, blocks_per_sequence; /* of the pool of paged keys, and of its page tables */
+  const scoremod_strides *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
+  const scoremod_operand_sizes* operands; /* those of which there is something to say */
+  size_t operand_count;
+} scoremod_sizes;
 
 /* What may differ from call to call without a new attention. */
 typedef struct scoremod_call_options {
@@ -152,6 +177,13 @@ SCOREMOD_C_API void scoremod_attention_destroy(scoremod_attention* attention);
  * are compiled once, and kept for the process as docs/cache.md says. The caller destroys *attention all the same. */
 SCOREMOD_C_API scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_compile_options* options,
                                                       scoremod_attention** attention, char** message);
+
+/* The attention of a call's sizes, of one whose problem leaves sizes open: both functions above compile such a problem
+ * once, and then only this function and scoremod_attention_problem take what they give. The first sizes of a structure
+ * build kernels; others run the same kernels, and take microseconds. The caller destroys *of_sizes; the open attention
+ * keeps the most recent 1024, and may be destroyed before them. */
+SCOREMOD_C_API scoremod_status scoremod_attention_at(const scoremod_attention* attention, const scoremod_sizes* sizes,
+                                                     scoremod_attention** of_sizes, char** message);
 
 /* Sets *problem_json to the problem as it was understood, every default filled in; the caller frees it. */
 SCOREMOD_C_API scoremod_status scoremod_attention_problem(const scoremod_attention* attention, char** problem_json,

@@ -13,6 +13,10 @@
 
 namespace scoremod {
 
+/// In place of a size that a problem leaves open: each call brings it (sizes.hpp). Batch, heads, lengths, tokens,
+/// blocks of a pool, the width of page tables and extents of tables may be open.
+inline constexpr std::int64_t kOpenSize = -1;
+
 /// The order of a tensor's dimensions in memory, outermost first: batch, sequence, heads, head dim. T stands for the
 /// tokens of a ragged tensor: the sequences of all batches, one after the other.
 enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD, kTHD };

@@ -1,11 +1,13 @@
 """scoremod: attention with a programmable score. docs/python.md is a walk through it."""
 
 from scoremod import cache
-from scoremod.attention import Attention, DropoutState, Gradients, Offsets, explain, support
+from scoremod.array_call import DropoutState, Offsets
+from scoremod.attention import Attention, Gradients, explain, support
 from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentError, UnsupportedError
 from scoremod.drawing import draw
 from scoremod.library import load as _load
 from scoremod.one_call import attention
+from scoremod.workspace import Workspace
 
 __all__ = [
     "Attention",
@@ -17,6 +19,7 @@ __all__ = [
     "InvalidArgumentError",
     "Offsets",
     "UnsupportedError",
+    "Workspace",
     "attention",
     "cache",
     "draw",

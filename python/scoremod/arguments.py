@@ -70,9 +70,10 @@ def _options(backend, threads, device, memory, max_workspace, new_sizes, disable
     )
 
 
-def check_new_sizes(new_sizes):
-    if new_sizes not in NEW_SIZES:
-        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {new_sizes!r:.100}")
+def check_new_sizes(value):
+    # A list or an array has no answer to `in`.
+    if not (value is None or isinstance(value, str)) or value not in NEW_SIZES:
+        raise InvalidArgumentError(f"new_sizes: expected 'wait' or 'serve', found {value!r:.100}")
 
 
 def backend_names(backends):

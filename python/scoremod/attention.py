@@ -9,29 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from scoremod import library
-from scoremod.arguments import backend_names, check_names, compile_options, encode, finite, int32, mapping, problem_text, uint64
+from scoremod.array_call import ArrayCall, DropoutState, Offsets, named_outputs
+from scoremod.arguments import backend_names, compile_options, encode, problem_text
 from scoremod.errors import InvalidArgumentError
 from scoremod.tensors import array_dtype, operand_specs, tensor_specs
-
-
-class Offsets(NamedTuple):
-    """Added to the local indices, so that a shard of a larger problem sees true positions."""
-
-    batch: int = 0
-    head: int = 0
-    query: int = 0
-    key: int = 0
-
-
-class DropoutState(NamedTuple):
-    """What decides which weights a call of a problem with dropout drops: 64 bits each."""
-
-    seed: int = 0
-    offset: int = 0
+from scoremod.workspace import workspace_of
 
 
 class Gradients(NamedTuple):
-    """What Attention.backward returns. Each lies as its tensor does."""
+    """What Attention.backward returns, and takes as `out`. Each lies as its tensor does."""
 
     dq: np.ndarray
     dk: np.ndarray
@@ -51,7 +37,7 @@ class Attention:
     max_workspace: bytes of device memory that a call may need; what needs more is not chosen.
     autotune: measure what may run on a device at the first use, and remember the fastest.
     new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
-        SCOREMOD_NEW_SIZES says.
+        SCOREMOD_NEW_SIZES says, else "serve", but "wait" for a deterministic problem and with autotune.
     threads: CPU threads; 0 means OMP_NUM_THREADS, or one for each core. SCOREMOD_THREADS is the most.
     device: the CUDA device's ordinal; without it, the current one.
     disabled_passes: compiler passes to leave out, by name.
@@ -138,7 +124,7 @@ class Attention:
 
     def forward(
         self, q, k, v, operands=None, *, return_lse=False, return_max_logit=False, return_amax_o=False, scale=None, offsets=Offsets(),
-        dropout=DropoutState(),
+        dropout=DropoutState(), out=None, workspace=None,
     ):
         """The output, or (output, lse) with return_lse: lse is float32 [batch, heads_q, seq_q] ([tokens_q, heads_q] with "tokens_q"), the natural log of each row's
         sum of exp of the modified scores, which backward needs. With return_max_logit each row's largest modified score comes last, likewise
@@ -149,8 +135,12 @@ class Attention:
             "descale_d_o" may be left out.
         scale: takes the place of the problem's.
         dropout: a DropoutState(seed, offset), which decides what a problem with "dropout" drops.
+        out: the array that the output is written to and that is returned; where several are returned, a tuple of arrays in their order, with None
+            for one that is to be allocated. An array is what the problem says, writable, and overlaps no other array of the call.
+        workspace: a scoremod.Workspace, whose memory the call takes for its scratch instead of allocating it.
         """
-        call = _Call(self._tensors, scale, offsets, dropout)
+        returned = ["o", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit), *["amax_o"] * bool(return_amax_o)]
+        call = ArrayCall(self._tensors, scale, offsets, dropout, named_outputs(out, returned))
         args = call.args(library.ForwardArgs, q=q, k=k, v=v)
         args.operands, args.operand_count = call.operands(self._operands, operands, optional=self._read_by_backward_alone())
         o = call.output(args, "o", "o", self._output_dtype("o", q))
@@ -165,24 +155,32 @@ class Attention:
             amax_o = call.output(args, "amax_o", "amax_o", np.float32)
         elif return_amax_o:
             raise InvalidArgumentError('return_amax_o: expected a problem with "amax_o": True, found one without')
-        library.call("scoremod_attention_forward", self._handle, args)
-        asked = [o, *([lse] if return_lse else []), *([max_logit] if return_max_logit else []), *([amax_o] if return_amax_o else [])]
-        return o if len(asked) == 1 else tuple(asked)
+        with workspace_of(args, workspace, lambda: self.forward_workspace_bytes):
+            library.call("scoremod_attention_forward", self._handle, args)
+        results = {"o": o, "lse": lse, "max_logit": max_logit, "amax_o": amax_o}
+        return o if len(returned) == 1 else tuple(results[name] for name in returned)
 
     def backward(
-        self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets(), dropout=DropoutState()
+        self, q, k, v, o, lse, d_o, operands=None, *, d_operands=None, scale=None, offsets=Offsets(), dropout=DropoutState(), out=None, workspace=None,
     ):
         """The Gradients, given what forward returned and the upstream gradient d_o, which lies as o does. The problem must have
         "backward": True. scale, offsets and dropout must be forward's.
 
         d_operands: names of the operands whose gradients are wanted; without it, those of every float operand that has one.
+        out: Gradients of the arrays that the gradients are written to and that are returned, each as forward's; d_operands is a dict of some of the
+            wanted ones. None, there too, for what is to be allocated.
+        workspace: forward's.
         """
-        call = _Call(self._tensors, scale, offsets, dropout)
+        if out is not None and not (isinstance(out, tuple) and len(out) == len(Gradients._fields)):
+            raise InvalidArgumentError(f"out: expected scoremod.Gradients(dq, dk, dv, d_operands) of arrays or None, found {type(out).__name__}")
+        dq, dk, dv, of_operands = (None,) * 4 if out is None else out
+        call = ArrayCall(self._tensors, scale, offsets, dropout, {"dq": dq, "dk": dk, "dv": dv})
         args = call.args(library.BackwardArgs, q=q, k=k, v=v, o=o, lse=lse, d_o=d_o)
         args.operands, args.operand_count = call.operands(self._operands, operands)
         made = {role: call.output(args, f"d{role}", f"d{role}", self._output_dtype(f"d{role}", q)) for role in "qkv"}
-        gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands)
-        library.call("scoremod_attention_backward", self._handle, args)
+        gradients, args.d_operands, args.d_operand_count = call.operand_gradients(self._operands, operands, d_operands, of_operands)
+        with workspace_of(args, workspace, lambda: self.backward_workspace_bytes):
+            library.call("scoremod_attention_backward", self._handle, args)
         return Gradients(made["q"], made["k"], made["v"], gradients)
 
     def _output_dtype(self, name, q):
@@ -197,63 +195,6 @@ class Attention:
         size = ctypes.c_size_t()
         library.call(f"scoremod_attention_{direction}_workspace_bytes", self._handle, ctypes.byref(size))
         return size.value
-
-
-class _Call:
-    """One call's structs, and the arrays and texts that they point to, which live as long as this object."""
-
-    def __init__(self, tensors, scale, offsets, dropout):
-        self._tensors = tensors
-        self._kept = []
-        if not isinstance(offsets, (tuple, list)) or len(offsets) > len(Offsets()):
-            raise InvalidArgumentError(f"offsets: expected scoremod.Offsets(batch, head, query, key), found {offsets!r}")
-        if not isinstance(dropout, (tuple, list)) or len(dropout) > len(DropoutState()):
-            raise InvalidArgumentError(f"dropout: expected scoremod.DropoutState(seed, offset), found {dropout!r}")
-        self._options = library.CallOptions(
-            has_scale=scale is not None,
-            scale=0.0 if scale is None else finite(scale, "scale"),
-            **{f"{axis}_offset": int32(value, f"offsets.{axis}") for axis, value in Offsets(*offsets)._asdict().items()},
-            **{f"dropout_{part}": uint64(value, f"dropout.{part}") for part, value in DropoutState(*dropout)._asdict().items()},
-        )
-
-    def args(self, kind, **arrays):
-        args = kind(options=ctypes.pointer(self._options))
-        for name, array in arrays.items():
-            setattr(args, name, self._input(self._tensors[name], array))
-        return args
-
-    def output(self, args, name, role, dtype):
-        array = self._tensors[role].allocate(dtype)
-        setattr(args, name, self._tensors[role].buffer(array))
-        return array
-
-    def operands(self, specs, given, optional=()):
-        given = mapping({} if given is None else given, "operands", "array")
-        check_names("operands", given, specs)
-        for name in specs:
-            if name not in given and name not in optional:
-                raise InvalidArgumentError(f"operands: expected an array for '{name}', which the program reads; found none")
-        return self._named({name: self._input(spec, given[name]) for name, spec in specs.items() if name in given})
-
-    def operand_gradients(self, specs, given, wanted):
-        floats = [name for name, spec in specs.items() if spec.gradient and spec.dtype in ("f32", "f16", "bf16")]
-        wanted = floats if wanted is None else list(wanted)
-        check_names("d_operands", wanted, floats)
-        made = {name: specs[name].allocate(np.asarray(given[name]).dtype) for name in wanted}
-        return made, *self._named({name: specs[name].buffer(array) for name, array in made.items()})
-
-    def _input(self, spec, array):
-        array = spec.check(array)
-        self._kept.append(array)
-        return spec.buffer(array)
-
-    def _named(self, buffers):
-        """The pointer to an array of named buffers, and its length."""
-        array = (library.NamedBuffer * len(buffers))()
-        for entry, (name, buffer) in zip(array, buffers.items()):
-            entry.name, entry.buffer = name.encode(), buffer
-        self._kept.append(array)
-        return ctypes.cast(array, ctypes.POINTER(library.NamedBuffer)), len(buffers)
 
 
 def support(problem, *, backend=None, backends=None, memory=None, device=None, level="verified"):

@@ -12,7 +12,8 @@ from scoremod.unknown_arguments import refuse
 
 
 def attention(
-    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False, **unknown
+    q, k, v, *, score_mod="score", mask_mod=None, operands=None, layout="BSHD", scale=None, backend=None, return_lse=False, out=None, workspace=None,
+    **unknown,
 ):
     """Attention in one call, forward only. What it compiles is kept for equal calls, whatever their arrays and scale (scoremod.cache).
 
@@ -24,6 +25,8 @@ def attention(
     the expressions.
 
         attention(q, k, v, score_mod="score - slope * f32(abs(q_idx - kv_idx))", operands={"slope": ("h", slopes)})
+
+    out, workspace: Attention.forward's.
 
     Other arguments are refused; for those that other attention functions have, the error says what takes their place.
     """
@@ -51,10 +54,10 @@ def attention(
     _check_read(given, score_mod, mask_mod)
     compiled = Attention(problem, backend=backend)
     operand_arrays = {name: array for name, (_, array) in given.items()}
-    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse, scale=scale)
+    return compiled.forward(arrays["q"], arrays["k"], arrays["v"], operand_arrays, return_lse=return_lse, scale=scale, out=out, workspace=workspace)
 
 
-_ARGUMENTS = ("q", "k", "v", "score_mod", "mask_mod", "operands", "layout", "scale", "backend", "return_lse")
+_ARGUMENTS = ("q", "k", "v", "score_mod", "mask_mod", "operands", "layout", "scale", "backend", "return_lse", "out", "workspace")
 # Arguments of other attention functions -> what takes their place here.
 _ELSEWHERE = {
     "causal": 'give mask_mod="q_idx >= kv_idx"',

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scoremod.attention import Attention, Offsets
+from scoremod.array_call import Offsets
+from scoremod.attention import Attention
 from scoremod.errors import InvalidArgumentError
 
 _AXES = ("b", "h", "q_idx", "kv_idx")

@@ -1,6 +1,6 @@
 """What a problem says of each tensor, and NumPy arrays held to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -100,6 +100,14 @@ class TensorSpec:
                 "numpy.ascontiguousarray, or say its strides in the problem"
             )
         return array
+
+    def check_output(self, name, array):
+        """The same of an array that a call writes to. name: of the result, for the message."""
+        if not isinstance(array, np.ndarray):  # a scalar of NumPy keeps nothing that is written
+            raise InvalidArgumentError(f"{name}: expected a NumPy array, found {type(array).__name__}")
+        if not array.flags.writeable:
+            raise InvalidArgumentError(f"{name}: expected an array that can be written, found a read-only one; give another, or None to allocate it")
+        return replace(self, name=name).check(array)
 
     def allocate(self, dtype):
         """A new array with these strides, of one of this dtype's NumPy dtypes."""

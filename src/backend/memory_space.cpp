@@ -4,11 +4,11 @@
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "scoremod/error.hpp"
 
+#include "base/cpu_threads.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod {
@@ -35,7 +35,7 @@ class HostMemory final : public MemorySpace {
   DeviceProperties describe() const override {
     DeviceProperties host;
     host.name = "host";
-    host.multiprocessors = std::max(1u, std::thread::hardware_concurrency());
+    host.multiprocessors = cpu_cores();
     return host;
   }
   void make_current(int device) const override {

@@ -28,9 +28,14 @@ std::optional<int> openmp_threads() {
 
 }  // namespace
 
+int cpu_cores() {
+  // The system answers from a file, which takes longer than the rest of planning.
+  static const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return cores;
+}
+
 int cpu_threads(int requested) {
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = requested > 0 ? requested : openmp_threads().value_or(cores);
+  const int threads = requested > 0 ? requested : openmp_threads().value_or(cpu_cores());
   const std::string_view text = environment_variable("SCOREMOD_THREADS");
   if (text.empty()) return threads;
   const std::optional<int> most = threads_of(text);

@@ -21,7 +21,26 @@
 using scoremod::c_api::convert;
 using scoremod::c_api::give;
 using scoremod::c_api::guard;
+using scoremod::c_api::of_fixed_sizes;
 using scoremod::c_api::require;
+
+namespace {
+
+void create_open(const scoremod::AttentionProblem& problem, const scoremod_compile_options* options,
+                 scoremod_attention** attention) {
+  *attention = new scoremod_attention{nullptr, std::make_shared<const scoremod::OpenAttention>(
+                                                   scoremod::OpenAttention::compile(problem, convert(options)))};
+}
+
+}  // namespace
+
+const std::shared_ptr<const scoremod::Attention>& scoremod::c_api::of_fixed_sizes(const scoremod_attention* attention) {
+  require(attention, "attention");
+  if (attention->attention == nullptr)
+    fail_argument("attention: expected one of fixed sizes, found one whose problem leaves sizes open (null); ",
+                  "scoremod_attention_at gives that of a call's sizes");
+  return attention->attention;
+}
 
 extern "C" {
 
@@ -50,8 +69,9 @@ scoremod_status scoremod_attention_create(const char* problem_json, const scorem
     require(problem_json, "problem_json");
     require(attention, "attention");
     const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
+    if (scoremod::has_open_sizes(problem)) return create_open(problem, options, attention);
     *attention = new scoremod_attention{
-        std::make_shared<const scoremod::Attention>(scoremod::Attention::compile(problem, convert(options)))};
+        std::make_shared<const scoremod::Attention>(scoremod::Attention::compile(problem, convert(options))), nullptr};
   });
 }
 
@@ -61,8 +81,23 @@ scoremod_status scoremod_attention_get(const char* problem_json, const scoremod_
   return guard(message, [&] {
     require(problem_json, "problem_json");
     require(attention, "attention");
-    *attention =
-        new scoremod_attention{scoremod::cached_attention(scoremod::parse_problem(problem_json), convert(options))};
+    const scoremod::AttentionProblem problem = scoremod::parse_problem(problem_json);
+    if (scoremod::has_open_sizes(problem)) return create_open(problem, options, attention);
+    *attention = new scoremod_attention{scoremod::cached_attention(problem, convert(options)), nullptr};
+  });
+}
+
+scoremod_status scoremod_attention_at(const scoremod_attention* attention, const scoremod_sizes* sizes,
+                                      scoremod_attention** of_sizes, char** message) {
+  if (of_sizes != nullptr) *of_sizes = nullptr;
+  return guard(message, [&] {
+    require(attention, "attention");
+    require(of_sizes, "of_sizes");
+    if (!attention->open)
+      scoremod::fail_argument(
+          "attention: expected one whose problem leaves sizes open (null), found one of fixed sizes; ",
+          "call it as it is");
+    *of_sizes = new scoremod_attention{attention->open->at(convert(sizes)), nullptr};
   });
 }
 
@@ -73,7 +108,8 @@ scoremod_status scoremod_attention_problem(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     require(problem_json, "problem_json");
-    give(scoremod::to_json(attention->attention->problem()), problem_json);
+    give(scoremod::to_json((attention->open ? attention->open->problem() : attention->attention->problem())),
+         problem_json);
   });
 }
 
@@ -81,7 +117,7 @@ scoremod_status scoremod_attention_backend(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     require(backend, "backend");
-    *backend = attention->attention->backend().c_str();
+    *backend = of_fixed_sizes(attention)->backend().c_str();
   });
 }
 
@@ -91,9 +127,9 @@ scoremod_status scoremod_attention_backward_backend(const scoremod_attention* at
     require(attention, "attention");
     require(backend, "backend");
     std::string reasons;
-    for (const auto& reason : attention->attention->backward_reasons()) reasons += "; " + to_string(reason);
+    for (const auto& reason : of_fixed_sizes(attention)->backward_reasons()) reasons += "; " + to_string(reason);
     if (!reasons.empty()) scoremod::fail_unsupported("no backend runs the backward of this problem", reasons);
-    *backend = attention->attention->backward_backend().c_str();
+    *backend = of_fixed_sizes(attention)->backward_backend().c_str();
   });
 }
 
@@ -102,7 +138,7 @@ scoremod_status scoremod_attention_forward_workspace_bytes(const scoremod_attent
   return guard(message, [&] {
     require(attention, "attention");
     require(bytes, "bytes");
-    *bytes = attention->attention->forward_workspace_bytes();
+    *bytes = of_fixed_sizes(attention)->forward_workspace_bytes();
   });
 }
 
@@ -111,7 +147,7 @@ scoremod_status scoremod_attention_backward_workspace_bytes(const scoremod_atten
   return guard(message, [&] {
     require(attention, "attention");
     require(bytes, "bytes");
-    *bytes = attention->attention->backward_workspace_bytes();
+    *bytes = of_fixed_sizes(attention)->backward_workspace_bytes();
   });
 }
 
@@ -120,7 +156,7 @@ scoremod_status scoremod_attention_forward(const scoremod_attention* attention, 
   return guard(message, [&] {
     require(attention, "attention");
     const auto call = convert(args);
-    attention->attention->forward(call.args, call.workspace);
+    of_fixed_sizes(attention)->forward(call.args, call.workspace);
   });
 }
 
@@ -129,7 +165,7 @@ scoremod_status scoremod_attention_backward(const scoremod_attention* attention,
   return guard(message, [&] {
     require(attention, "attention");
     const auto call = convert(args);
-    attention->attention->backward(call.args, call.workspace);
+    of_fixed_sizes(attention)->backward(call.args, call.workspace);
   });
 }
 

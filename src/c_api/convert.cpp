@@ -23,6 +23,9 @@ static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, max_logit) =
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_forward_args, amax_o) == 144);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_backward_args, options) == 200);
 static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand) == 24);
+static_assert(sizeof(scoremod_strides) == 32);
+static_assert(sizeof(void*) != 8 || sizeof(scoremod_operand_sizes) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(scoremod_sizes, operand_count) == 152);
 static_assert(sizeof(void*) != 8 || offsetof(scoremod_request_queue_options, threads) == 20);
 
 /// No caller's struct is larger; a larger struct_size is memory that was never set.
@@ -73,6 +76,25 @@ std::vector<OperandGradient> convert(const scoremod_operand_gradient* gradients,
   for_each(gradients, count, "d_operands", [&](const scoremod_operand_gradient& gradient, const std::string& path) {
     require(gradient.name, (path + ".name").c_str());
     made.push_back({gradient.name, convert(gradient.buffer)});
+  });
+  return made;
+}
+
+std::optional<Strides> convert(const scoremod_strides* strides) {
+  if (strides == nullptr) return std::nullopt;
+  return Strides{strides->batch, strides->head, strides->sequence, strides->dim};
+}
+
+std::vector<OperandSizes> convert(const scoremod_operand_sizes* operands, std::size_t count) {
+  std::vector<OperandSizes> made;
+  for_each(operands, count, "operands", [&](const scoremod_operand_sizes& operand, const std::string& path) {
+    require(operand.name, (path + ".name").c_str());
+    if (operand.rank > static_cast<std::size_t>(kMaxTableRank))
+      fail_argument(path, ".rank: expected at most ", kMaxTableRank, ", found ", operand.rank);
+    OperandSizes& sizes = made.emplace_back();
+    sizes.name = operand.name;
+    if (operand.shape != nullptr) sizes.shape.assign(operand.shape, operand.shape + operand.rank);
+    if (operand.strides != nullptr) sizes.strides.assign(operand.strides, operand.strides + operand.rank);
   });
   return made;
 }
@@ -144,6 +166,17 @@ RequestQueueOptions convert(const scoremod_request_queue_options* given) {
   if (options.threads != 0) made.threads = options.threads;
   made.refuse_when_full = options.refuse_when_full != 0;
   return made;
+}
+
+Sizes convert(const scoremod_sizes* sizes) {
+  require(sizes, "sizes");
+  const scoremod_sizes s = read_struct(sizes, "scoremod_sizes");
+  return {s.batch,       s.heads_q,      s.heads_kv,
+          s.seq_q,       s.seq_kv,       s.tokens_q,
+          s.tokens_kv,   s.blocks,       s.blocks_per_sequence,
+          convert(s.q),  convert(s.k),   convert(s.v),
+          convert(s.o),  convert(s.d_o), convert(s.dq),
+          convert(s.dk), convert(s.dv),  convert(s.operands, s.operand_count)};
 }
 
 ForwardCall convert(const scoremod_forward_args* given) {

@@ -3,6 +3,7 @@
 #include "scoremod/attention.hpp"
 #include "scoremod/c_api.h"
 #include "scoremod/request_queue.hpp"
+#include "scoremod/sizes.hpp"
 
 namespace scoremod::c_api {
 
@@ -25,6 +26,7 @@ CompileOptions convert(const scoremod_compile_options* options);
 RequestQueueOptions convert(const scoremod_request_queue_options* options);
 SupportLevel support_level_of(const scoremod_compile_options* options);
 /// Null is refused.
+Sizes convert(const scoremod_sizes* sizes);
 ForwardCall convert(const scoremod_forward_args* args);
 BackwardCall convert(const scoremod_backward_args* args);
 

@@ -43,7 +43,7 @@ scoremod_status submit(scoremod_request_queue* queue, const scoremod_attention* 
       fail_argument("args.workspace: expected {NULL, 0}, since a queue owns the workspaces; found ",
                     call.workspace.bytes, " bytes");
     }
-    queue->queue.submit(attention->attention, std::move(call.args), [reply, user](const Reply& answer) {
+    queue->queue.submit(of_fixed_sizes(attention), std::move(call.args), [reply, user](const Reply& answer) {
       reply(user, status_of(answer.status), answer.message.c_str());
     });
   });
@@ -53,6 +53,7 @@ scoremod_status submit(scoremod_request_queue* queue, const scoremod_attention* 
 }  // namespace scoremod::c_api
 
 using scoremod::c_api::guard;
+using scoremod::c_api::of_fixed_sizes;
 using scoremod::c_api::require;
 
 extern "C" {

@@ -1,9 +1,13 @@
 #include "scoremod/check.hpp"
 
 #include <algorithm>
+#include <memory>
+
+#include "scoremod/open_attention.hpp"
 
 #include "check/check_subject.hpp"
 #include "compiler/pipeline.hpp"
+#include "problem/open_sizes.hpp"
 
 namespace scoremod {
 
@@ -12,10 +16,20 @@ bool CheckReport::passed() const {
   return memory_problems.empty() && std::all_of(outputs.begin(), outputs.end(), good);
 }
 
+namespace {
+
+std::shared_ptr<const Attention> attention_of(const AttentionProblem& problem, const CheckOptions& options) {
+  if (!options.open_sizes) return std::make_shared<const Attention>(Attention::compile(problem, options.compile));
+  const auto [open, sizes] = problem::with_all_sizes_open(problem);
+  return OpenAttention::compile(open, options.compile).at(sizes);
+}
+
+}  // namespace
+
 CheckReport check(const AttentionProblem& problem, const CheckOptions& options) {
-  const Attention attention = Attention::compile(problem, options.compile);
+  const auto attention = attention_of(problem, options);
   const ProblemInputs inputs = options.inputs ? *options.inputs : random_inputs(problem, {options.seed, {}});
-  return checking::check_subject(compiler::compile(problem), checking::subject_of(attention), inputs, options);
+  return checking::check_subject(compiler::compile(problem), checking::subject_of(*attention), inputs, options);
 }
 
 }  // namespace scoremod

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "scoremod/problem.hpp"
 
+#include "compiler/derived_values.hpp"
 #include "compiler/operand_reduction.hpp"
 #include "masks/mask_class.hpp"
 
@@ -32,10 +34,15 @@ struct CompiledProblem {
   AttentionProblem problem;
   CompiledForward forward;
   std::optional<CompiledBackward> backward;  ///< present when the problem wants backward
+  Derived derived;
 };
 
 /// The same programs for a problem that differs from the compiled one in sizes, strides and scale alone: what is known
 /// of the masks is said without the old sizes, and the reductions have the new ones.
 CompiledProblem resized(CompiledProblem compiled, AttentionProblem problem);
+
+/// The compile of a valid problem whose structure_key() is that of the problem that was compiled: equal to compile()'s
+/// result, without running it.
+CompiledProblem at_sizes_of(const AttentionProblem& problem, const CompiledProblem& compiled);
 
 }  // namespace scoremod::compiler

@@ -182,7 +182,8 @@ CompiledProblem compile(const AttentionProblem& problem, const PipelineOptions& 
   ++compiles;
   refuse_unknown(options.disabled);
   validate(problem);
-  CompiledProblem compiled{problem::with_implied_operands(problem), {}, std::nullopt};
+  CompiledProblem compiled{problem::with_implied_operands(problem), {}, std::nullopt, {}};
+  compiled.derived.begin();
   compiled.forward.program = compiled.problem.program;
   for (const Step& step : kSteps) {
     if (!step.applies(problem)) continue;

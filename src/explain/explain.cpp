@@ -14,20 +14,18 @@
 #include "explain/task_candidates.hpp"
 #include "ir/builder.hpp"
 #include "planner/plan_problem.hpp"
+#include "runtime/known_structures.hpp"
 #include "runtime/later_plans.hpp"
 
 namespace scoremod {
 namespace explaining {
 namespace {
 
-compiler::CompiledProblem compile_with_steps(const AttentionProblem& problem, const ExplainOptions& options,
-                                             std::vector<CompilerStep>* steps) {
-  compiler::PipelineOptions pipeline;
-  pipeline.disabled = options.compile.disabled_passes;
-  pipeline.on_step = [&](const compiler::StepReport& report) {
-    steps->push_back({report.name, report.microseconds, options.step_programs ? report.program : ""});
-  };
-  return compiler::compile(problem, pipeline);
+std::vector<CompilerStep> steps_of(const runtime::KnownStructure& known, const ExplainOptions& options) {
+  std::vector<CompilerStep> steps;
+  for (const compiler::StepReport& report : known.steps)
+    steps.push_back({report.name, report.microseconds, options.step_programs ? report.program : ""});
+  return steps;
 }
 
 /// A node and all that it is computed from, arguments first.
@@ -149,7 +147,9 @@ Explanation explain(const AttentionProblem& problem, const ExplainOptions& optio
     fail_argument("threads: expected a number of at least 0 (0: one for each core), found ", options.compile.threads);
   }
   Explanation explanation;
-  const compiler::CompiledProblem compiled = explaining::compile_with_steps(problem, options, &explanation.steps);
+  const auto known = runtime::known_structure(problem, options.compile);
+  explanation.steps = explaining::steps_of(*known, options);
+  const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
   explanation.problem = problem;
   explanation.mask = explaining::explain_mask(compiled);
   explanation.program = problem.program.to_string();

@@ -114,13 +114,9 @@ class Classifier {
   std::optional<Band> band() const {
     if (!first_ && !last_) return std::nullopt;
     Band out;
-    const std::int64_t shift = context_.seq_kv - context_.seq_q;
-    const bool is_bottom_right = shift != 0 && (last_ ? *last_ == shift : *first_ == shift);
-    if (is_bottom_right) out.anchor = BandAnchor::kBottomRight;
-    const std::int64_t origin = is_bottom_right ? shift : 0;
-    if (first_) out.left = origin - *first_;
-    if (last_) out.right = *last_ - origin;
-    return out;
+    if (first_) out.left = -*first_;
+    out.right = last_;
+    return anchored(out, context_.seq_q, context_.seq_kv);
   }
 
   /// True when the term and the candidate are the same wherever the band keeps.

@@ -59,6 +59,17 @@ Band top_left(const Band& band, std::int64_t seq_q, std::int64_t seq_kv) {
   return out;
 }
 
+Band anchored(const Band& top_left, std::int64_t seq_q, std::int64_t seq_kv) {
+  Band out = top_left;
+  const std::int64_t shift = seq_kv - seq_q;
+  const bool is_bottom_right = shift != 0 && (out.right ? *out.right == shift : out.left && *out.left == -shift);
+  if (!is_bottom_right) return out;
+  if (out.left) *out.left += shift;
+  if (out.right) *out.right -= shift;
+  out.anchor = BandAnchor::kBottomRight;
+  return out;
+}
+
 std::string describe(const MaskClass& mask, const Program& program) {
   std::string out = to_string(mask.kind);
   std::string separator = ": ";

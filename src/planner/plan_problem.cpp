@@ -19,11 +19,6 @@ using compiler::CompiledProblem;
 
 constexpr std::size_t kDefaultWorkspaceLimit = std::size_t{8} << 30;
 
-bool wants_autotune(const CompileOptions& options) {
-  const bool asked = environment_flag("SCOREMOD_AUTOTUNE", false);
-  return options.autotune || asked;
-}
-
 Request request_for(const CompileOptions& options, Level level, const Selection& selection,
                     const std::vector<const backend::Backend*>& backends) {
   Request request;
@@ -69,6 +64,11 @@ void add_first(TaskAnswer& answer, const UnsupportedReason& reason) {
 }
 
 }  // namespace
+
+bool wants_autotune(const CompileOptions& options) {
+  const bool asked = environment_flag("SCOREMOD_AUTOTUNE", false);
+  return options.autotune || asked;
+}
 
 std::size_t workspace_limit(const CompileOptions& options) {
   if (options.max_workspace) return *options.max_workspace;

@@ -34,6 +34,9 @@ PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, 
 Support support_of(const PlannedProblem& planned, const backend::Backend& engine,
                    const compiler::CompiledProblem& problem);
 
+/// Whether what may run is to be measured: the option, or the environment variable SCOREMOD_AUTOTUNE.
+bool wants_autotune(const CompileOptions& options);
+
 /// The most scratch memory that a call may need: the option, the environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.
 /// Throws Error(kInvalidArgument) for another value of the variable.
 std::size_t workspace_limit(const CompileOptions& options);

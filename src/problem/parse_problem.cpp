@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "scoremod/problem_file.hpp"
+#include "scoremod/sizes.hpp"
 
 #include "base/fail.hpp"
 #include "base/nearest_name.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/json_reader.hpp"
+#include "problem/open_sizes.hpp"
 #include "problem/packed_layout.hpp"
 #include "problem/parse_inputs.hpp"
 #include "problem/parse_program.hpp"
@@ -56,6 +58,18 @@ Sink parse_sink_field(const Json& value, const std::string& path) {
   fail_argument(path, ": expected one of ", name_list(known), ", found ", describe(value), suggestion(name, known));
 }
 
+/// A size of the problem, which null leaves open.
+std::int64_t as_size(const Json& value, const std::string& path) {
+  return value.is_null() ? kOpenSize : as_integer(value, path);
+}
+
+std::vector<std::int64_t> as_sizes(const Json& value, const std::string& path) {
+  std::vector<std::int64_t> sizes;
+  for (const Json& element : as_array(value, path, "an array of integers"))
+    sizes.push_back(as_size(element, concat(path, "[", sizes.size(), "]")));
+  return sizes;
+}
+
 /// The names of a struct's members.
 template <class Struct>
 std::vector<std::string> member_names() {
@@ -92,7 +106,7 @@ PagedKeys parse_paged(const Json& value, const std::string& path) {
   const Fields fields(value, path, member_names<PagedKeys>());
   PagedKeys paged;
   visit_members(paged, [&](const char* name, std::int64_t& count) {
-    count = as_integer(fields.require(name, "a number of keys or blocks"), fields.path_of(name));
+    count = as_size(fields.require(name, "a number of keys or blocks"), fields.path_of(name));
   });
   return paged;
 }
@@ -130,7 +144,7 @@ OperandSpec parse_operand(const Json& value, const std::string& path, const std:
   if (found != defaults.end()) spec = *found;
   if (const Json* given = fields.find("dtype"))
     dtype = parse_dtype_field(*given, fields.path_of("dtype"), kOperandDTypes);
-  if (const Json* given = fields.find("shape")) shape = as_integers(*given, fields.path_of("shape"));
+  if (const Json* given = fields.find("shape")) shape = as_sizes(*given, fields.path_of("shape"));
   if (const Json* given = fields.find("strides")) strides = as_integers(*given, fields.path_of("strides"));
   if (const Json* given = fields.find("gradient")) gradient = as_bool(*given, fields.path_of("gradient"));
   return spec;
@@ -180,13 +194,18 @@ class ProblemReader {
   void operator()(const char* name, std::int64_t& size) const {
     const std::int64_t* fallback = fallback_of(name);
     const Json* value = fallback == nullptr ? &file_.require(name, "a size") : file_.find(name);
-    size = value == nullptr ? *fallback : as_integer(*value, name);
+    if (value == nullptr) {
+      size = *fallback;
+    } else {
+      // Kernels are made for head dims.
+      size = std::string_view(name).starts_with("dim") ? as_integer(*value, name) : as_size(*value, name);
+    }
   }
   void operator()(const char* name, DType& dtype) const {
     if (const Json* value = file_.find(name)) dtype = parse_dtype_field(*value, name, kFloatDTypes);
   }
   void operator()(const char* name, std::optional<std::int64_t>& number) const {
-    if (const Json* value = file_.find(name)) number = as_integer(*value, name);
+    if (const Json* value = file_.find(name)) number = as_size(*value, name);
   }
   void operator()(const char* name, std::optional<DType>& dtype) const {
     if (file_.find(name) != nullptr) (*this)(name, dtype.emplace());
@@ -227,10 +246,14 @@ class ProblemReader {
     if (const Json* value = file_.find(name)) sink = parse_sink_field(*value, name);
   }
   void operator()(const char* name, Program& program) {
-    // Ready-made modifiers are made for the sizes.
-    validate_sizes(problem_);
     ParsedProgram parsed;
-    if (const Json* value = file_.find(name)) parsed = parse_program(*value, name, problem_);
+    const Json* value = file_.find(name);
+    if (has_open_sizes(problem_)) {
+      if (value != nullptr) parsed = parse_open_program(*value, name);
+    } else {
+      validate_sizes(problem_);
+      if (value != nullptr) parsed = parse_program(*value, name, problem_);
+    }
     program = parsed.program;
     known_ = std::move(parsed.operands);
   }
@@ -239,6 +262,33 @@ class ProblemReader {
   }
 
  private:
+  /// Ready-made modifiers are made for sizes: those that are the same for two choices of the open ones are for all.
+  ParsedProgram parse_open_program(const Json& value, const char* name) const {
+    constexpr std::int64_t kOther = 7;
+    AttentionProblem one = with_any_sizes(problem_, 1);
+    AttentionProblem other = with_any_sizes(problem_, kOther);
+    validate_sizes(one);
+    ParsedProgram parsed = parse_program(value, name, one);
+    const ParsedProgram again = parse_program(value, name, other);
+    if (parsed.program != again.program) refuse_open_program(name);
+    for (std::size_t i = 0; i < parsed.operands.size(); ++i) {
+      OperandSpec& spec = parsed.operands[i];
+      const std::vector<OperandDecl>& decls = parsed.program.operands();
+      const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
+      if (decl == decls.end()) continue;
+      if (!decl->is_table())
+        spec.shape = default_spec(problem_, *decl).shape;
+      else if (spec != again.operands[i])
+        refuse_open_program(name);
+    }
+    return parsed;
+  }
+  [[noreturn]] static void refuse_open_program(const char* name) {
+    fail_argument(name,
+                  ": expected modifiers that are the same at all sizes, since the problem leaves some open (null); ",
+                  "found one that is made for the sizes; give these as numbers, or write the modifier as text");
+  }
+
   /// The layout of a tensor, or of its gradient, where a file does not say it.
   Layout fallback_layout(std::string_view name) const {
     if (name == "dq") return problem_.q.layout;
@@ -302,6 +352,12 @@ ProblemFile parse_problem_file(std::string_view json) {
   parsed.problem = problem::ProblemReader(file).read();
   const problem::Json* inputs = file.find("inputs");
   if (const problem::Json* seed = file.find("seed")) parsed.seed = problem::parse_seed(*seed);
+  if (has_open_sizes(parsed.problem)) {
+    problem_at(parsed.problem, problem::any_sizes(parsed.problem));
+    if (inputs != nullptr)
+      fail_argument("inputs: expected none in a problem with open sizes (null), found some; give the sizes as numbers");
+    return parsed;
+  }
   validate(parsed.problem);
   if (inputs != nullptr) parsed.inputs = problem::parse_inputs(*inputs, parsed.problem);
   return parsed;

@@ -26,12 +26,15 @@ OrderedJson program_json(const Program& program) {
   return lines;
 }
 
+/// An open size is null.
+OrderedJson size_json(std::int64_t number) { return number == kOpenSize ? OrderedJson(nullptr) : OrderedJson(number); }
+
 /// Writes members as fields of an object. What is absent, and a default that would only repeat itself in every file, is
 /// left out.
 struct JsonWriter {
   OrderedJson& json;
 
-  void operator()(const char* name, const std::int64_t& number) const { json[name] = number; }
+  void operator()(const char* name, const std::int64_t& number) const { json[name] = size_json(number); }
   void operator()(const char* name, const float& number) const { json[name] = number; }
   void operator()(const char* name, const bool& flag) const {
     // One flag is on unless a file says otherwise, and one is of few problems.
@@ -59,7 +62,9 @@ struct JsonWriter {
   }
   void operator()(const char* name, const std::vector<std::int64_t>& numbers) const {
     // A shape may be empty and is said; strides are empty where the tensor is dense.
-    if (std::string_view(name) != "strides" || !numbers.empty()) json[name] = numbers;
+    if (std::string_view(name) == "strides" && numbers.empty()) return;
+    json[name] = OrderedJson::array();
+    for (const std::int64_t number : numbers) json[name].push_back(size_json(number));
   }
   void operator()(const char* name, const std::vector<OperandSpec>& operands) const {
     json[name] = OrderedJson::array();

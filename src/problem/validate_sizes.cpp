@@ -45,6 +45,10 @@ void validate_paged(const AttentionProblem& problem) {
 
 void validate_size(const std::string& field, std::int64_t size) {
   if (size >= 1 && size <= kMaxSize) return;
+  if (size == kOpenSize)
+    fail_argument(field, ": expected a size from 1 to ", kMaxSize,
+                  ", found an open one (null in JSON); give the size, or have the problem compiled for all sizes ",
+                  "(OpenAttention), whose calls bring it");
   fail_argument(field, ": expected a size from 1 to ", kMaxSize, " (indices are i32), found ", size);
 }
 

@@ -11,10 +11,10 @@
 #include "base/fail.hpp"
 #include "base/moved_from.hpp"
 #include "base/timeline.hpp"
-#include "compiler/pipeline.hpp"
 #include "planner/plan_problem.hpp"
 #include "problem/implied_operands.hpp"
 #include "runtime/call_tensors.hpp"
+#include "runtime/known_structures.hpp"
 #include "runtime/later_plans.hpp"
 #include "runtime/workspace.hpp"
 
@@ -22,14 +22,6 @@ namespace scoremod {
 namespace {
 
 using backend::Backend;
-
-compiler::CompiledProblem compile_problem(const AttentionProblem& problem, const CompileOptions& options) {
-  const TimedStep step("compile the program");
-  if (options.threads < 0) fail_argument("expected 0 threads (one for each core) or more, found ", options.threads);
-  compiler::PipelineOptions pipeline;
-  pipeline.disabled = options.disabled_passes;
-  return compiler::compile(problem, pipeline);
-}
 
 /// Whom support() asks: without a selection of the caller's, everyone.
 std::vector<const Backend*> asked(const CompileOptions& options) {
@@ -88,12 +80,14 @@ std::string names_of_memory(MemoryKind memory) {
 }
 
 /// Whether to run at once what is at hand where a faster plan has to be built or tried first.
-bool serves_new_sizes(const CompileOptions& options) {
+bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& options) {
   if (options.new_sizes) return *options.new_sizes == NewSizes::kServe;
   const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
   if (!text.empty() && text != "wait" && text != "serve")
     fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
-  return text == "serve";
+  if (!text.empty()) return text == "serve";
+  // Another engine's results have other bits, and what is measured must be what was asked for.
+  return !problem.deterministic && !planner::wants_autotune(options);
 }
 
 /// What is at hand, where that is all that the problem wants; nothing otherwise.
@@ -157,7 +151,7 @@ std::string to_string(const UnsupportedReason& reason) {
 
 std::vector<Support> support(const AttentionProblem& problem, const CompileOptions& options, SupportLevel level) {
   return with_memory("support", [&] {
-    const compiler::CompiledProblem compiled = compile_problem(problem, options);
+    const compiler::CompiledProblem compiled = runtime::compiled_problem(problem, options);
     const auto depth = level == SupportLevel::kStatic ? planner::Level::kStatic : planner::Level::kVerified;
     std::vector<Support> answers;
     for (const Backend* engine : asked(options)) {
@@ -172,9 +166,9 @@ std::vector<Support> support(const AttentionProblem& problem, const CompileOptio
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
   return with_memory("compile", [&] {
     const TimedStep step("attention");
-    const compiler::CompiledProblem compiled = compile_problem(problem, options);
+    const compiler::CompiledProblem compiled = runtime::compiled_problem(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (serves_new_sizes(options)) planned = plan_at_hand(compiled, options);
+    if (serves_new_sizes(problem, options)) planned = plan_at_hand(compiled, options);
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned)
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));

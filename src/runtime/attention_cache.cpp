@@ -18,6 +18,7 @@
 #include "planner/selection.hpp"
 #include "plans/erased_plan_cache.hpp"
 #include "plans/planned_directions.hpp"
+#include "runtime/known_structures.hpp"
 
 namespace scoremod {
 namespace {
@@ -113,7 +114,10 @@ void set_attention_cache_limit(std::size_t attentions) {
   cache().attentions.set_limits(limits_of(attentions));
 }
 
-void clear_attention_cache() { cache().attentions.clear(); }
+void clear_attention_cache() {
+  cache().attentions.clear();
+  runtime::clear_known_structures();
+}
 
 CompileCounts compile_counts() {
   const plans::PlannedDirections planned = plans::planned_directions();

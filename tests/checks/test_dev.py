@@ -131,33 +131,44 @@ def test_as_many_fuzzers_run_at_once_as_jobs(dev):
 
 @pytest.fixture
 def sanitize(dev):
-    """./dev sanitize, where a build takes a time and leaves work or none: sanitize(sleeps, work, *arguments) -> the calls, of which random_share.py is one."""
+    """./dev sanitize, where a build takes a time: sanitize(sleeps, *arguments) -> the calls, of which random_share.py is one."""
+    torch = dev.folder / "torch python"
+    write_program(dev.programs / "g++", 'echo "/lib/${1#*=}"')
 
-    def run(sleeps, work, *arguments, status=0, build_status=0):
-        says = f'case "$*" in *-n) {"echo 3 steps" if work else "echo ninja: no work to do."} ;; *--build*) sleep {sleeps}; exit {build_status} ;; esac'
+    def run(sleeps, *arguments, status=0, build_status=0):
+        # A dry run looks at the list of sources anew, and says of no build that it is done.
+        says = f'case "$*" in *-n) echo "[1/2] Re-running CMake..." ;; *--build*) sleep {sleeps}; exit {build_status} ;; esac'
         calls = dev.folder.parent / "calls"
         calls.write_text("")
         write_program(dev.programs / "cmake", f'echo cmake "$@" >>"{calls}"\n{says}')
-        return [call for call in dev("sanitize", *arguments, status=status) if call.startswith("python")]
+        write_program(torch, f'echo python "$@" with "$LD_PRELOAD" >>"{calls}"')
+        return [call for call in dev("sanitize", *arguments, status=status, SCOREMOD_TORCH_PYTHON=str(torch)) if call.startswith("python")]
 
     run.dev = dev
     return run
 
 
 def test_the_share_under_sanitizers_has_the_time_that_the_build_leaves(sanitize):
-    (call,) = sanitize(2, False, "tsan", "100", "Cache|Queue")
+    (call,) = sanitize(2, "tsan", "100", "Cache|Queue")
     words = call.split()
     assert words[1] == "tools/checks/random_share.py" and 90 <= int(words[2]) <= 98
     assert "--filter Cache|Queue build/tsan/bin/scoremod_unit_tests" in call
 
 
-def test_a_build_that_is_not_done_in_time_is_no_failure(sanitize):
-    assert sanitize(60, True, "asan", "1") == []
-    assert "no test ran" in sanitize.dev.said
+def test_pytorch_runs_with_the_sanitizer_and_what_it_looks_for_at_its_start(sanitize):
+    (call,) = sanitize(0, "torch", "50")
+    assert "tests/torch/test_swapped_tensors.py with /lib/libasan.so /lib/libstdc++.so.6" in call
 
 
-def test_a_build_that_fails_is_one(sanitize):
-    assert sanitize(0, True, "asan", "50", status=1, build_status=1) == []
+@pytest.mark.parametrize("which", ["asan", "tsan", "torch"])
+def test_a_build_that_is_not_done_in_time_is_no_failure(sanitize, which):
+    assert sanitize(60, which, "1") == []
+    assert "the build took all of 1 s, and no test ran" in sanitize.dev.said
+
+
+@pytest.mark.parametrize("which", ["asan", "tsan", "torch"])
+def test_a_build_that_fails_is_one(sanitize, which):
+    assert sanitize(0, which, "50", status=1, build_status=1) == []
 
 
 def test_a_build_without_backends_runs_what_depends_on_them(dev):

@@ -47,9 +47,9 @@ def test_one_that_fails_is_shown(program):
 
 
 def test_time_ends_it_and_none_is_a_failure(program):
-    code, said = run(0.01, "--jobs", 1, "--filter", "Typed", program)
-    assert "1 of 2 tests" in said or "0 of 2 tests" in said
-    assert code == (0 if "1 of 2" in said else 1)
+    """A build may leave less time than the listing of tests takes: one is run all the same."""
+    code, said = run(0.000001, "--jobs", 1, "--filter", "Typed", program)
+    assert code == 0 and "1 of 2 tests" in said
     code, said = run(60, "--filter", "Nothing", program)
     assert code == 1 and "0 of 0 tests" in said
 

@@ -231,10 +231,10 @@ TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const
   return shapes.at(0);
 }
 
-std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
-                                    const TileShape& shape) {
-  return {cuda::cached_kernels(attention_source(compiled, direction, shape, {}, targets_of(compiled, direction)),
-                               shape.instructions())};
+std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
+                                          const TileShape& shape) {
+  const std::string source = attention_source(compiled, direction, shape, {}, targets_of(compiled, direction));
+  return std::make_shared<LoadedModules>(std::vector<std::string>{cuda::cached_kernels(source, shape.instructions())});
 }
 
 const Call& call_of(const Timed& timed, const AttentionProblem& problem) {

@@ -13,6 +13,7 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
+#include "backend/kernels/loaded_modules.hpp"
 #include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
@@ -77,8 +78,8 @@ std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled,
 /// The first of the backward's hopper_shapes() that has room for the targets' sums.
 TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const OperandTarget> targets);
 /// Compiled, or from the store.
-std::vector<std::string> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
-                                    const TileShape& shape);
+std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
+                                          const TileShape& shape);
 /// A backward reads what the forward wrote.
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call);
 

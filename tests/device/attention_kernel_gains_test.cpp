@@ -81,12 +81,14 @@ void expect_right(const OperandGradientCase& test, const compiler::CompiledProbl
   const auto kept = [](const std::string& text, const TileShape& of) {
     return cuda::cached_kernels(text, of.instructions());
   };
-  const auto forward = forward_plan(
-      compiled, forward_shape, {kept(attention_source(compiled, Direction::kForward, forward_shape), forward_shape)});
+  const auto forward =
+      forward_plan(compiled, forward_shape,
+                   std::make_shared<LoadedModules>(std::vector<std::string>{
+                       kept(attention_source(compiled, Direction::kForward, forward_shape), forward_shape)}));
   std::vector<std::string> modules;
   for (const std::string& text : attention_modules(compiled, Direction::kBackward, shape, targets))
     modules.push_back(kept(text, shape));
-  const auto backward = backward_plan(compiled, shape, modules, targets);
+  const auto backward = backward_plan(compiled, shape, std::make_shared<LoadedModules>(modules), targets);
 
   expect_right_and_same_bits(test, compiled, kernels_backend(), *forward, nullptr, *backward,
                              shape.fused ? "operands' gradients beside the Hopper kernel that adds dq up"

@@ -83,6 +83,10 @@ const OperandGradientCase kCases[] = {
      {3, 2, 2, 1, 333, 64}},
 };
 
+std::shared_ptr<LoadedModules> loaded(std::string image) {
+  return std::make_shared<LoadedModules>(std::vector<std::string>{std::move(image)});
+}
+
 std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled) {
   return operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
 }
@@ -90,7 +94,7 @@ std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled)
 std::unique_ptr<BackwardPlan> operand_plan_of(const compiler::CompiledProblem& compiled) {
   const std::vector<OperandTarget> targets = targets_of(compiled);
   const TileShape shape = tile_shape(compiled.problem, Direction::kBackward);
-  return operand_plan(compiled, targets, shape, {cuda::cached_kernels(operand_source(compiled, targets, shape))});
+  return operand_plan(compiled, targets, shape, loaded(cuda::cached_kernels(operand_source(compiled, targets, shape))));
 }
 
 class TablesOfAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
@@ -101,8 +105,7 @@ TEST_P(TablesOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const AttentionProblem& problem = compiled.problem;
   const auto modules = [&](Direction direction) {
-    return std::vector<std::string>{
-        cuda::cached_kernels(attention_source(compiled, direction, tile_shape(problem, direction)))};
+    return loaded(cuda::cached_kernels(attention_source(compiled, direction, tile_shape(problem, direction))));
   };
   const auto forward = forward_plan(compiled, tile_shape(problem, Direction::kForward), modules(Direction::kForward));
   const auto backward =
@@ -161,8 +164,8 @@ TEST_P(TableTimes, BesideThePassOfCublas) {
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
   const TileShape shape = tile_shape(problem, Direction::kForward);
-  const auto forward =
-      forward_plan(compiled, shape, {cuda::cached_kernels(attention_source(compiled, Direction::kForward, shape))});
+  const auto forward = forward_plan(
+      compiled, shape, loaded(cuda::cached_kernels(attention_source(compiled, Direction::kForward, shape))));
   const cuda::DeviceMemory memory(forward->workspace_bytes());
   forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
   const double own = median_of(*operands, call, cuda::with_room_to_align(operands->workspace_bytes()));

@@ -102,9 +102,10 @@ class Plans {
   }
 
  private:
-  static std::vector<std::string> image(const compiler::CompiledProblem& compiled, Direction direction,
-                                        const TileShape& shape) {
-    return {cuda::cached_kernels(attention_source(compiled, direction, shape), shape.instructions())};
+  static std::shared_ptr<LoadedModules> image(const compiler::CompiledProblem& compiled, Direction direction,
+                                              const TileShape& shape) {
+    return std::make_shared<LoadedModules>(std::vector<std::string>{
+        cuda::cached_kernels(attention_source(compiled, direction, shape), shape.instructions())});
   }
 
   const AttentionProblem& problem_;

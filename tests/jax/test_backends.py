@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import scoremod
-from scoremod.jax import explain, flex_attention, fused_attention
+from scoremod.jax import explain, flex_attention, fused_attention, fused_attn
 from scoremod.jax.context_parallel import context_parallel_attention
 
 SHAPE = (1, 40, 2, 16)
@@ -91,27 +91,80 @@ def test_a_gradient_runs_on_what_was_selected(outputs):
         np.testing.assert_array_equal(got, want)
 
 
-def test_it_is_passed_on_by_all_that_attend(outputs):
+def module(*arrays, score_mod, **selection):
     linen = pytest.importorskip("scoremod.jax.linen")
+    return linen.DotProductAttention(score_mod=score_mod, **selection).apply({}, *arrays)
 
-    def module(*arrays, score_mod, **selection):
-        return linen.DotProductAttention(score_mod=score_mod, **selection).apply({}, *arrays)
 
-    assert ran_on(outputs, module, backends=["-cpu"]) == "reference"
+def module_of_nnx(*arrays, score_mod, **selection):
+    nnx = pytest.importorskip("scoremod.jax.nnx")
+    return nnx.DotProductAttention(score_mod=score_mod, **selection)(*arrays)
 
-    def graph(*arrays, score_mod, **selection):
-        cap = lambda graph, score, tensors: graph.mul(graph.tanh(graph.div(score, tensors["cap"])), tensors["cap"])  # noqa: E731
-        return fused_attention(*arrays, score_mod=cap, score_mod_tensors={"cap": 2.0}, **selection)
 
-    assert ran_on(outputs, graph, backends=["-cpu"]) == "reference"
+def graph(*arrays, score_mod, **selection):
+    cap = lambda graph, score, tensors: graph.mul(graph.tanh(graph.div(score, tensors["cap"])), tensors["cap"])  # noqa: E731
+    return fused_attention(*arrays, score_mod=cap, score_mod_tensors={"cap": 2.0}, **selection)
+
+
+def by_name(*arrays, score_mod, **selection):
+    rest = (None, None, None, "no_bias", "no_mask", "BSHD_BSHD_BSHD", "vanilla", SHAPE[-1] ** -0.5, 0.0, False)
+    return fused_attn(arrays, *rest, score_mod=score_mod, **selection)
+
+
+def sharded(*arrays, score_mod, **selection):
     mesh = jax.make_mesh((1,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+    attention = functools.partial(context_parallel_attention, score_mod=score_mod, axis_name="seq", strategy="all_gather", **selection)
+    return jax.shard_map(attention, mesh=mesh, in_specs=P(None, "seq"), out_specs=P(None, "seq"))(*arrays)
 
-    def sharded(*arrays, score_mod, **selection):
-        attention = functools.partial(context_parallel_attention, score_mod=score_mod, axis_name="seq", strategy="all_gather", **selection)
-        return jax.shard_map(attention, mesh=mesh, in_specs=P(None, "seq"), out_specs=P(None, "seq"))(*arrays)
 
-    assert ran_on(outputs, sharded, backends=["-cpu"]) == "reference"
-    assert ran_on(outputs, sharded) == "cpu"
+ALL_THAT_ATTEND = (flex_attention, module, module_of_nnx, graph, by_name, sharded)
+
+
+@pytest.mark.parametrize("attention", ALL_THAT_ATTEND)
+def test_it_is_passed_on_by_all_that_attend(outputs, attention):
+    assert ran_on(outputs, attention, backends=["-cpu"]) == "reference"
+    assert ran_on(outputs, attention) == "cpu"
+
+
+@pytest.mark.parametrize("attention", ALL_THAT_ATTEND)
+def test_new_sizes_is_passed_on_by_all_that_attend(outputs, attention):
+    lowered = {
+        given: jax.jit(functools.partial(attention, score_mod=soft_cap, **({"new_sizes": given} if given else {}))).lower(*outputs[0]).as_text()
+        for given in (None, "wait", "serve")
+    }
+    assert "new_sizes" not in lowered[None]
+    assert all(f'new_sizes = "{given}"' in lowered[given] for given in ("wait", "serve"))
+
+
+def test_a_layer_passes_new_sizes_on():
+    layer = pytest.importorskip("scoremod.jax.transformer_layer").TransformerLayer
+    x = jnp.ones((1, 8, 16))
+    made = layer(num_heads=2, layer_type="decoder", new_sizes="serve")
+    variables = made.init(jax.random.key(0), x, x)
+    assert jax.jit(made.apply).lower(variables, x, x).as_text().count('new_sizes = "serve"') == 2
+
+
+def test_what_runs_was_compiled_with_new_sizes():
+    """Python's request at lowering and that of XLA's handler are for one attention; another argument asks for another one."""
+    length = int(np.random.default_rng(SEED).integers(2000, 4000))  # no other test's
+    print("seed", SEED)
+    q = jnp.ones((1, length, 1, 8))
+
+    def attentions_made_by(**selection):
+        before = scoremod.cache.statistics()["attentions"]["misses"]
+        jax.jit(lambda x: flex_attention(x, x, x, backend="cpu", **selection))(q)
+        return scoremod.cache.statistics()["attentions"]["misses"] - before
+
+    assert [attentions_made_by(new_sizes=given) for given in ("serve", "wait", None, "serve")] == [1, 1, 1, 0]
+
+
+def test_settings_of_new_sizes_compile_anew(outputs, monkeypatch):
+    """JAX keeps what it compiles by equal calls, of which the environment is a part."""
+    run = lambda: jax.make_jaxpr(lambda *x: flex_attention(*x))(*outputs[0])  # noqa: E731
+    before = str(run())
+    assert str(run()) == before
+    monkeypatch.setenv("SCOREMOD_NEW_SIZES", "serve")
+    assert str(run()) != before
 
 
 def test_a_fallback_where_nothing_is_left(outputs):
@@ -134,6 +187,10 @@ def test_a_fallback_where_nothing_is_left(outputs):
         ({"backends": ["cpu", 3]}, "expected names"),
         ({"backends": 3}, "expected names"),
         ({"backend": ["cpu"]}, "several go into backends="),
+        ({"new_sizes": "later"}, "new_sizes: expected 'wait' or 'serve', found 'later'"),
+        ({"new_sizes": ["wait"]}, "new_sizes: expected 'wait' or 'serve'"),
+        ({"new_sizes": np.ones(2)}, "new_sizes: expected 'wait' or 'serve'"),
+        ({"backend": "xla", "new_sizes": 1}, "new_sizes: expected 'wait' or 'serve', found 1"),
     ],
 )
 @pytest.mark.parametrize("fallback", [None, "xla"])

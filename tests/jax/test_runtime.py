@@ -18,7 +18,7 @@ import pytest
 from jax import export
 
 import scoremod
-from scoremod.jax import BACKWARD, FORWARD, flex_attention, register
+from scoremod.jax import CUSTOM_CALLS, FORWARD, flex_attention, register
 from scoremod.jax.api import CallOptions, trace_call
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +187,7 @@ def both(q):
 
 
 def test_an_exported_program_runs_elsewhere(tmp_path):
-    checks = [export.DisabledSafetyCheck.custom_call(target) for target in (FORWARD, BACKWARD)]
+    checks = [export.DisabledSafetyCheck.custom_call(target) for target in CUSTOM_CALLS]
     exported = export.export(jax.jit(both), disabled_checks=checks)(Q)
     (tmp_path / "program").write_bytes(exported.serialize())
     script = """

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
 
 import scoremod
 from scoremod.finite_masks import warn_of_finite_masks
@@ -304,16 +303,6 @@ def test_mistakes(arguments, message):
 def test_a_slip_in_an_arguments_name_is_a_type_error():
     with pytest.raises(TypeError, match=r"score_mode: flex_attention\(\) expected no such argument, found one; write score_mod$"):
         flex_attention(Q, Q, Q, score_mode=None)
-
-
-def test_sizes_that_are_no_numbers():
-    (batch,) = export.symbolic_shape("batch")
-    q = jax.ShapeDtypeStruct((batch, S, H, D), jnp.float32)
-    with pytest.raises(scoremod.UnsupportedError, match="expected sizes that are numbers, found batch batch"):
-        export.export(jax.jit(flex_attention))(q, q, q)
-    exported = export.export(jax.jit(lambda *x: flex_attention(*x, fallback="xla")))(q, q, q)
-    arrays = [jax.random.normal(jax.random.key(i), Q.shape, jnp.float32) for i in range(3)]
-    np.testing.assert_allclose(exported.call(*arrays), flex_attention(*arrays), atol=1e-5)
 
 
 def test_lowering_for_a_platform_without_a_device():

@@ -46,7 +46,7 @@ std::string primitives_of(const backend::kernels::TileShape& shape) {
 template <class Kernels>
 void run_kernels(const Kernels& kernels, const EmulatedLaunches& launches, backend::kernels::ArgumentBytes& argument,
                  unsigned seed) {
-  if (is_hopper(kernels.shape().family)) write_emulated_maps(kernels.problem(), kernels.shape(), argument);
+  if (is_hopper(kernels.shape().family)) write_emulated_maps(kernels.problem(), argument);
   launches.run(argument, seed);
 }
 

@@ -11,7 +11,6 @@ namespace {
 
 using backend::kernels::ArgumentBytes;
 using backend::kernels::TensorMaps;
-using backend::kernels::TileShape;
 
 /// TensorMap of the emulated device.
 struct EmulatedMap {
@@ -23,7 +22,7 @@ static_assert(sizeof(EmulatedMap) <= TensorMaps::kBytes);
 
 }  // namespace
 
-void write_emulated_maps(const AttentionProblem& problem, const TileShape& shape, ArgumentBytes& arguments) {
+void write_emulated_maps(const AttentionProblem& problem, ArgumentBytes& arguments) {
   std::size_t number = 0;
   for (const auto& [tensor, sizes] : backend::kernels::mapped_tensors(problem, arguments.call())) {
     const EmulatedMap map{static_cast<const std::byte*>(tensor->data),

@@ -5,7 +5,6 @@
 #include "scoremod/problem.hpp"
 
 #include "backend/kernels/arguments.hpp"
-#include "backend/kernels/tile_shape.hpp"
 
 namespace scoremod::test {
 
@@ -14,7 +13,6 @@ namespace scoremod::test {
 std::string_view emulated_hopper_primitives();
 
 /// What write_tensor_maps() writes for a device, for these.
-void write_emulated_maps(const AttentionProblem& problem, const backend::kernels::TileShape& shape,
-                         backend::kernels::ArgumentBytes& arguments);
+void write_emulated_maps(const AttentionProblem& problem, backend::kernels::ArgumentBytes& arguments);
 
 }  // namespace scoremod::test

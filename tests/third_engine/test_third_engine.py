@@ -28,6 +28,7 @@ def environment(store):
         "LD_LIBRARY_PATH": str(LIBRARY.parent),
         "SCOREMOD_CACHE_DIR": str(store),
         "JAX_PLATFORMS": "cpu",
+        "SCOREMOD_NEW_SIZES": "wait",  # for the plans that the tests are about
     }
 
 
@@ -195,7 +196,10 @@ a = scoremod.Attention(problem, new_sizes="serve")
 BY_ENVIRONMENT = SERVED.replace('new_sizes="serve"', "").replace("\nimport os,", "\nimport os; os.environ['SCOREMOD_NEW_SIZES'] = 'serve'\nimport os,")
 
 
-@pytest.mark.parametrize("served", [SERVED, BY_ENVIRONMENT], ids=["option", "environment"])
+BY_DEFAULT = BY_ENVIRONMENT.replace("os.environ['SCOREMOD_NEW_SIZES'] = 'serve'", "del os.environ['SCOREMOD_NEW_SIZES']")
+
+
+@pytest.mark.parametrize("served", [SERVED, BY_ENVIRONMENT, BY_DEFAULT], ids=["option", "environment", "default"])
 def test_what_is_at_hand_serves_until_the_faster_plan_is_built(tmp_path, served):
     """The CPU's plan costs nothing to make; the third engine's waits for a file."""
     file = tmp_path / "may_build"

@@ -1,5 +1,6 @@
 #include "selection_options.hpp"
 
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -23,6 +24,8 @@ std::string set_new_sizes(const std::string& text, std::optional<NewSizes>& new_
 }  // namespace
 
 void add_selection(CLI::App& command, CompileOptions& options, const std::string& purpose) {
+  // A command measures or checks the plan that calls will run in the end.
+  if (std::getenv("SCOREMOD_NEW_SIZES") == nullptr) options.new_sizes = NewSizes::kWait;
   CLI::Option* one = command.add_option("--backend", options.backend,
                                         "Backend" + purpose + "; the first of --backends that fits if left out");
   command
@@ -51,7 +54,7 @@ void add_selection(CLI::App& command, CompileOptions& options, const std::string
             }
           },
           "Where the fastest plan has to be built first: wait for it, or serve what is at hand meanwhile; what "
-          "SCOREMOD_NEW_SIZES says if left out")
+          "SCOREMOD_NEW_SIZES says if left out, or wait")
       ->option_text("wait|serve");
 }
 

@@ -4,7 +4,7 @@ from scoremod.jax import zoo
 from scoremod.jax.api import flex_attention
 from scoremod.jax.draw import draw
 from scoremod.jax.explain import Explanation, Operand, explain, support
-from scoremod.jax.ffi import BACKWARD, FORWARD, register
+from scoremod.jax.ffi import BACKWARD, CUSTOM_CALLS, FORWARD, register
 from scoremod.jax.fused_attention import fused_attention
 from scoremod.jax.fused_attn import fused_attn
 from scoremod.jax.kept_results import CHECKPOINT_NAMES
@@ -13,6 +13,7 @@ from scoremod.jax.named_masks import SequenceDescriptor
 __all__ = [
     "BACKWARD",
     "CHECKPOINT_NAMES",
+    "CUSTOM_CALLS",
     "FORWARD",
     "Explanation",
     "Operand",

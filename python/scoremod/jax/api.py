@@ -12,16 +12,17 @@ from scoremod.errors import InvalidArgumentError, UnsupportedError
 from scoremod.finite_masks import warn_of_finite_masks
 from scoremod.jax.arrays import tensors
 from scoremod.jax.layout_hint import warn_of_heads_before_positions
-from scoremod.jax.call import Call, TracedCall, check_known, dtype_of, problem_text, split_scale
+from scoremod.jax.call import Call, TracedCall, dtype_of, problem_text, split_scale
 from scoremod.jax.differentiate import attend
 from scoremod.jax.dropout import call_keys, checked_rate
 from scoremod.jax.explicit_axes import attend_on_shards, explicit_axes
 from scoremod.jax.lengths_and_sinks import bounded, checked_lengths, checked_sink, with_sink
 from scoremod.jax.float8 import checked_factors, counts, output_dtype
 from scoremod.jax.manual_axes import vary_alike
+from scoremod.jax.open_sizes import check_numbers, check_open, comparable, is_open
 from scoremod.jax.operands import Computed
 from scoremod.jax.own_fields import bound_arrays, takes_own_fields, trace_own_fields
-from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
+from scoremod.jax.selection import XLA, check_runs, memory_of, platform_of, selection_of
 from scoremod.jax.sequences import Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
@@ -62,6 +63,7 @@ def flex_attention(
     deterministic=False,
     backend=None,
     backends=None,
+    new_sizes=None,
     fallback=None,
     **unknown,
 ):
@@ -110,6 +112,8 @@ def flex_attention(
     backends: names in order, of which the first that supports the call runs it, and names to leave out, with a "-" before them; a list, or a
         text with commas. Those for other memory than the platform's are passed over. Without a name the backend that is predicted to be the
         fastest. Without both, what SCOREMOD_BACKENDS says.
+    new_sizes: "wait" for the fastest backend's plan where it has to be built, or "serve": run what is at hand meanwhile. Without it, what
+        SCOREMOD_NEW_SIZES says.
     fallback: "xla" to run an attention that no such backend can run as XLA operations, instead of raising.
 
     The functions may close over arrays: slopes[h], bias[h, q_idx - kv_idx + n], ids[b, q_idx]. Gradients flow to query, key, value and
@@ -135,7 +139,7 @@ def flex_attention(
     rate = checked_rate(dropout_rate)
     keys = functools.partial(call_keys, dropout_key)
     options = CallOptions(bool(deterministic), rate, bool(return_max_logit), dtype_o, bool(return_amax_o), *counts(factors))
-    chosen = (scale, layout, options, keys, backend, backends)
+    chosen = (scale, layout, options, keys, selection_of(backend, backends, new_sizes))
     results = None
     if (placed is not None or sink is not None) and not factors:
         results = _in_own_fields(query, key, value, score_mod, mask_mod, *chosen, placed, lengths, sink, bool(return_lse), fallback)
@@ -167,22 +171,25 @@ def _placed_of(query, key, value, layout, q_offsets, kv_offsets, page_table, len
         if ragged:
             raise InvalidArgumentError("page_table: expected no q_offsets and kv_offsets beside it, found them; give each sequence a batch of its own")
         return Pages(key, value, page_table, lengths, layout, query.shape[layout.index("B")] if "B" in layout else 0)
-    return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length) if ragged else None
+    if not ragged:
+        return None
+    check_numbers("q_offsets", query, key, value, *(offsets for offsets in (q_offsets, kv_offsets) if hasattr(offsets, "shape")))
+    return Sequences(query, key, value, q_offsets, kv_offsets, layout, max_length)
 
 
-def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, backend, backends, placed, lengths, sink, return_lse, fallback):
+def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback):
     """The results, in a tuple, on a backend that takes the problem's own fields; None where none does. Called by flex_attention, to whose caller
     warnings point."""
-    if backend == XLA and backends is None:
+    if selection is None:
         return None
     mods = (score_mod, mask_mod)
-    traced = traced_in_own_fields(query, key, value, *mods, scale, layout, options, selected(backend, backends), placed, lengths, sink)
+    traced = traced_in_own_fields(query, key, value, *mods, scale, layout, options, selection, placed, lengths, sink)
     if traced is None:
         return None
     platform = platform_of(query, key, value)
     if fallback is not None:
         try:
-            compiled(traced.problem, traced.call.backends, platform, backward=not traced.call.is_paged)
+            check_runs(traced.problem, selection, platform, traced.has_open_sizes, backward=not traced.call.is_paged)
         except UnsupportedError:
             return None
     warn_of_finite_masks(traced.call.program, traced.sources, memory_of(platform), 3)
@@ -192,7 +199,7 @@ def _in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, option
     return result if isinstance(result, tuple) else (result,)
 
 
-def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, lengths, sink):
+def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, lengths, sink):
     """The TracedCall that a backend runs with the problem's own fields; None where none does. query, key and value may be shapes."""
     unlike_pages = isinstance(placed, Pages) and placed.place() is None
     if 0 in (*query.shape, *key.shape, *value.shape) or unlike_pages:
@@ -201,7 +208,7 @@ def traced_in_own_fields(query, key, value, score_mod, mask_mod, scale, layout, 
     try:
         dtype_of(query, key, value)
         memory = memory_of(platform_of(query, key, value))
-        traced = trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, sink)
+        traced = trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink)
     except UnsupportedError:
         return None
     return traced if takes_own_fields(traced, memory) else None
@@ -222,7 +229,7 @@ def functions_without_fields(score_mod, mask_mod, query, layout, placed, lengths
     return score_mod, mask_mod, layout
 
 
-def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, backend, backends, placed, lengths, sink, return_lse, fallback, factors):
+def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, keys, selection, placed, lengths, sink, return_lse, fallback, factors):
     """The results, in a tuple, of tensors without fields of their own: keys of pages are gathered, tokens of sequences are those of one, and a sink
     is applied to the output. Called by flex_attention, to whose caller warnings point."""
     sequences = placed if isinstance(placed, Sequences) else None
@@ -231,19 +238,19 @@ def _in_arrays(query, key, value, score_mod, mask_mod, scale, layout, options, k
     sizes = sizes_of(layout, query, key, value, may_be_empty=True)
     dropout = [keys(jnp.arange(sizes.batch, dtype=jnp.int32))] if options.dropout else []
     if sequences is not None and dropout:
-        if fallback is None and backend != XLA:
+        if fallback is None and selection is not None:
             raise UnsupportedError(
                 "dropout_rate: expected a backend that takes q_offsets as they are, whose positions decide what is dropped, found none among "
                 f"those for this call; {_RUNS_ON_XLA}"
             )
-        backend, backends = XLA, None
+        selection = None
         (of_query, position), (_, of_key) = sequences.tokens_places()
         dropout = [of_query, position, of_key, *dropout]
     with_lse = return_lse or sink is not None
     if 0 in sizes:
         result = _of_nothing(query, sizes, with_lse, options)
     else:
-        result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, dropout + factors, backend, backends, fallback)
+        result = _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, dropout + factors, selection, fallback)
     o, *rows = result if isinstance(result, tuple) else (result,)
     amax_o = rows.pop() if options.amax_o else None
     largest = rows.pop() if options.max_logit else None
@@ -265,17 +272,16 @@ def _bounded(mask_mod, placed, lengths, query, layout, keys_too=True):
     return bounded(mask_mod, lengths, query.shape[layout.index("B")] if placed is None else placed.batch)
 
 
-def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, backend, backends, fallback):
+def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, options, keys, selection, fallback):
     """The output, or (output, lse, largest scores and magnitude) as far as they are wanted, of checked arguments; called by flex_attention, to whose caller warnings point."""
-    if backend != XLA or backends is not None:
-        chosen_among = selected(backend, backends)
+    if selection is not None:
         try:
             dtype_of(query, key, value, float8=True)
-            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, chosen_among)
+            traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:  # otherwise what is refused raises where XLA compiles it, and nothing is compiled before
-                compiled(traced.problem, chosen_among, platform)
+                check_runs(traced.problem, selection, platform, traced.has_open_sizes)
         except UnsupportedError:
             if fallback is None:
                 raise
@@ -286,7 +292,8 @@ def _attention(query, key, value, score_mod, mask_mod, scale, layout, with_lse, 
     if options.factors:
         raise UnsupportedError(f"expected query, key and value of 16 bits or more on XLA, found {query.dtype}; convert them, or use another backend")
     dtype_of(query, key, value, on_xla=True)
-    o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
+    with comparable():
+        o, lse, largest = xla_attention(query, key, value, score_mod, mask_mod, scale=scale, layout=layout, dropout=(options.dropout, keys))
     return (o, *[lse] * with_lse, *[largest] * options.max_logit) if with_lse or options.max_logit else o
 
 
@@ -301,7 +308,8 @@ def _run(call, query, key, value, operands, with_lse):
 def _computed_by_xla(traced):
     """(axes, shape, bytes) of each operand that XLA computes for the indices that it depends on."""
     operands = zip(traced.call.program.operands, traced.sources, traced.operands)
-    return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, source, shape in operands if isinstance(source, Computed)]
+    known = [each for each in operands if isinstance(each[1], Computed) and not is_open(each[2])]
+    return [(decl.axes, shape.shape, shape.size * shape.dtype.itemsize) for decl, _, shape in known]
 
 
 def _of_nothing(query, sizes, with_lse, options):
@@ -352,13 +360,14 @@ class CallOptions(NamedTuple):
     gradient_factors: int = 0
 
 
-def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, backends):
+def trace_call(query, key, value, score_mod, mask_mod, scale, layout, options, selection):
     """What flex_attention's arguments are traced to. query, key and value may be shapes."""
     number, array = split_scale(scale)
     sizes = sizes_of(layout, query, key, value)
-    check_known(sizes)
-    program, sources = trace(score_mod, mask_mod, sizes.axes(), array, like=(query, key, value))
-    call = Call(program, layout, number, backends, **options._asdict(), environment=settings())
-    operands = [jax.eval_shape(source.array) for source in sources]
+    check_open(sizes)
+    with comparable():
+        program, sources = trace(score_mod, mask_mod, sizes.axes(), array, like=(query, key, value))
+        operands = [jax.eval_shape(source.array) for source in sources]
+    call = Call(program, layout, number, selection, **options._asdict(), environment=settings())
     problem = problem_text(call, query, key, value, operands, backward=False, stats=True)
-    return TracedCall(call, sources, operands, problem)
+    return TracedCall(call, sources, operands, problem, is_open(query, key, value, *operands))

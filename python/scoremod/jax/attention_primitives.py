@@ -26,8 +26,9 @@ from scoremod.jax.call import problem_text
 from scoremod.jax.float8 import is_float8, output_dtype
 from scoremod.jax.fold_batch import batch_backward, batch_forward
 from scoremod.jax.manual_axes import type_like
+from scoremod.jax.open_sizes import is_open
 from scoremod.jax.partition import BACKWARD_TENSORS, FORWARD_TENSORS, Option, backward_results, forward_results, partitioned
-from scoremod.jax.selection import compiled, device_of
+from scoremod.jax.selection import check_runs, compiled, device_of
 
 # Where a workspace starts within its buffer; XLA promises less.
 _ALIGNMENT = 64
@@ -75,17 +76,29 @@ def _lower_backward(platform, context, *arguments, call, wanted):
 
 def _lower(target, platform, context, arguments, call, problem, **attributes):
     ffi.register()
-    device = device_of(platform)
-    if device is not None:
-        ffi.use_device(device)
-    attention = compiled(problem, call.backends, platform, backward=target == ffi.BACKWARD)
+    if is_open(*context.avals_in):
+        # How much scratch memory a call needs follows from its sizes: it allocates that itself.
+        check_runs(problem, call.selection, platform, True, backward=target == ffi.BACKWARD)
+        target, needed = ffi.ANY_SIZE[target], 0
+    else:
+        needed = _workspace_bytes(target, platform, call, problem)
     # The call has one more result than the primitive: its scratch memory.
-    needed = attention.backward_workspace_bytes if target == ffi.BACKWARD else attention.forward_workspace_bytes
     scratch = jax.core.ShapedArray((needed + _ALIGNMENT,), jnp.uint8)
     if call.scale is not None:
         attributes["scale"] = np.float32(call.scale)
+    if call.selection.new_sizes is not None:
+        attributes["new_sizes"] = call.selection.new_sizes
+    attributes["backends"] = ",".join(call.selection.backends)
     context = context.replace(avals_out=[*context.avals_out, scratch])
-    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, backends=",".join(call.backends), **attributes)[:-1]
+    return jax.ffi.ffi_lowering(target)(context, *arguments, problem=problem, **attributes)[:-1]
+
+
+def _workspace_bytes(target, platform, call, problem):
+    device = device_of(platform)
+    if device is not None:
+        ffi.use_device(device)
+    attention = compiled(problem, call.selection, platform, backward=target == ffi.BACKWARD)
+    return attention.backward_workspace_bytes if target == ffi.BACKWARD else attention.forward_workspace_bytes
 
 
 def _refuse_jvp(primitive, primals, tangents, **parameters):

@@ -9,10 +9,12 @@ import numpy as np
 
 from scoremod.arguments import finite
 from scoremod.errors import InvalidArgumentError, UnsupportedError
+from scoremod.jax.open_sizes import known
+from scoremod.jax.selection import Selection
 from scoremod.places import FACTORS, Paged, Ragged
 from scoremod.problem import OperandTensor, problem_json
 from scoremod.program import Program
-from scoremod.sizes import sizes_of
+from scoremod.sizes import Sizes, sizes_of
 
 _DTYPE_NAMES = {
     np.dtype(np.float32): "f32",
@@ -36,7 +38,7 @@ class Call(NamedTuple):
     program: Program
     layout: str
     scale: float | None
-    backends: tuple  # who may run it: scoremod.Attention's `backends`
+    selection: Selection  # of who may run it
     deterministic: bool
     dropout: float = 0.0  # the last array of the call is then its keys (scoremod.jax.dropout)
     max_logit: bool = False  # whether the forward's last result is each row's largest score
@@ -90,15 +92,7 @@ class TracedCall(NamedTuple):
     sources: list  # what makes each operand's array
     operands: list  # their shapes and dtypes
     problem: str  # of the forward, as JSON; with own fields of both directions, where there are two
-
-
-def check_known(sizes):
-    """Raises UnsupportedError for sizes that jax.export left open."""
-    if any(not isinstance(size, numbers.Integral) for size in sizes):
-        raise UnsupportedError(
-            f"expected sizes that are numbers, found {', '.join(f'{name} {size}' for name, size in sizes._asdict().items())}: an attention is "
-            'compiled for its sizes. Export one program for each, or use backend="xla"'
-        )
+    has_open_sizes: bool  # whether jax.export has left some to the program's calls
 
 
 def dtype_of(q, k, v, *, on_xla=False, float8=False):
@@ -153,12 +147,12 @@ def _fields_of(call, q, k, backward):
 def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     """The problem of these arrays (or shapes) as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. operands: those of the
     program, and what is bound after them. `wanted`: the numbers of those whose gradients may be asked for; None for all. max_logit is the
-    forward's alone."""
+    forward's alone. Sizes that jax.export leaves open are null."""
     count = len(call.program.operands)
     bound = dict(zip(call.bound(), enumerate(operands[count:], count)))
     operands = operands[:count]
     described = [
-        OperandTensor(_DTYPE_NAMES[np.dtype(operand.dtype)], tuple(operand.shape), wanted is None or i in wanted)
+        OperandTensor(_DTYPE_NAMES[np.dtype(operand.dtype)], tuple(map(known, operand.shape)), wanted is None or i in wanted)
         for i, operand in enumerate(operands)
     ]
     named = {}
@@ -168,7 +162,7 @@ def problem_text(call, q, k, v, operands, *, backward, stats, wanted=None):
     if call.dropout_places:
         named["dropout_keys"] = OperandTensor("i32", tuple(bound["dropout_keys"][1].shape))
     return problem_json(
-        call.sizes(q, k, v),
+        Sizes(*map(known, call.sizes(q, k, v))),
         call.program,
         described,
         dtype=_DTYPE_NAMES[np.dtype(q.dtype)],

@@ -27,7 +27,8 @@ from scoremod.jax.lengths_and_sinks import bounded, checked_sink, with_sink
 from scoremod.jax.manual_axes import vary_alike
 from scoremod.jax.reverse_mode import reverse_mode_only
 from scoremod.jax.ring import Ring, ring_attention
-from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selected
+from scoremod.jax.open_sizes import check_numbers
+from scoremod.jax.selection import XLA, compiled, memory_of, platform_of, selection_of
 from scoremod.jax.trace import trace
 from scoremod.jax.xla_attention import xla_attention
 from scoremod.shard_distance import Shards
@@ -56,6 +57,7 @@ def context_parallel_attention(
     sink=None,
     backend=None,
     backends=None,
+    new_sizes=None,
     fallback=None,
 ):
     """flex_attention of sequences that are sharded over a mesh axis; called inside jax.shard_map with each shard's part of query, key and value.
@@ -74,6 +76,7 @@ def context_parallel_attention(
     if fallback not in (None, XLA):
         raise InvalidArgumentError(f'fallback: expected "xla" or None, found {fallback!r}')
     query, key, value = tensors(query, key, value)
+    check_numbers("context_parallel_attention", query, key, value)
     sizes = sizes_of(layout, query, key, value)
     if lengths is not None:
         mask_mod = bounded(mask_mod, lengths, sizes.batch)
@@ -85,11 +88,11 @@ def context_parallel_attention(
     gather = functools.partial(deal.gathered, axis_name=axis_name, axis=layout.index("S"))
     rate = checked_rate(dropout_rate)
     dropout = [call_keys(dropout_key, jnp.arange(sizes.batch, dtype=jnp.int32))] if rate else []
-    if backend != XLA or backends is not None:
-        chosen_among = selected(backend, backends)
+    selection = selection_of(backend, backends, new_sizes)
+    if selection is not None:
         try:
             dtype_of(query, key, value)
-            part = _traced(score_mod, mask_mod, (query, key, value), deal, strategy, scale, layout, sizes, rate, chosen_among, axis_name)
+            part = _traced(score_mod, mask_mod, (query, key, value), deal, strategy, scale, layout, sizes, rate, selection, axis_name)
             platform = platform_of(query, key, value)
             memory = memory_of(platform)
             if fallback is not None:
@@ -281,13 +284,13 @@ class _Traced(NamedTuple):
         parts = [(self.call, range(len(arrays)))] if self.ring is None else [part for part in self.ring.parts if part.call is not None]
         for call, order in parts:
             problem = problem_text(call, query, key, value, [*(arrays[i] for i in order), *keys], backward=False, stats=True)
-            compiled(problem, call.backends, platform)
+            compiled(problem, call.selection, platform)
 
 
 _INDEX = jax.ShapeDtypeStruct((), jnp.int32)
 
 
-def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, rate, backends, axis_name):
+def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, rate, selection, axis_name):
     def query_position(tracer, local):
         return deal.position(_OfNodes(tracer.builder), deal.queries, tracer.operands.call_value(_Shard("queries")), local)
 
@@ -300,7 +303,7 @@ def _traced(score_mod, mask_mod, arrays, deal, strategy, scale, layout, sizes, r
     alone = deal.shards == 1  # whose local indices are positions: the call is flex_attention's
     positions = {} if alone else {"q_idx": query_position} | ({} if strategy == ALL_GATHER else {"kv_idx": key_position})
     program, sources = trace(score_mod, mask_mod, whole, array, positions, like=arrays)
-    call = Call(program, layout, number, backends, False, rate, dropout_places=rate > 0 and not alone, environment=settings())
+    call = Call(program, layout, number, selection, False, rate, dropout_places=rate > 0 and not alone, environment=settings())
     if alone or strategy == ALL_GATHER:
         return _Traced(call, sources, None, deal)
     places = (next((i for i, source in enumerate(sources) if source == _Shard(of)), None) for of in ("queries", "distance"))

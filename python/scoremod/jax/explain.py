@@ -11,7 +11,7 @@ from scoremod.jax.api import ELSEWHERE, CallOptions, arguments_of, functions_wit
 from scoremod.jax.call import dtype_of
 from scoremod.jax.fused_attention import graph_modifier
 from scoremod.jax.own_fields import ARRAYS, FIELDS
-from scoremod.jax.selection import XLA, device_of, memory_of, platform_of, selected
+from scoremod.jax.selection import XLA, Selection, device_of, memory_of, platform_of, selected
 from scoremod.program import operand_name
 from scoremod.sizes import sizes_of
 from scoremod.unknown_arguments import refuse
@@ -43,7 +43,7 @@ def explain(
 
     callbacks: fused_attention's score_mod_tensors (which may be empty), score_mod_bprop, score_mod_bprop_tensors and trust_bprop. With any of
     them score_mod is a callback that builds on a graph."""
-    chosen_among = selected(backend, backends)
+    chosen_among = Selection(selected(backend, backends))
     unknown = [name for name in callbacks if name not in CALLBACKS]
     if unknown:
         refuse("explain", unknown, [*arguments_of(explain), *CALLBACKS], ELSEWHERE)
@@ -59,6 +59,8 @@ def explain(
         sizes_of(layout, query, key, value)
         dtype_of(query, key, value, float8=True)
         traced = trace_call(query, key, value, score_mod, mask_mod, scale, layout, CallOptions(), chosen_among)
+    if traced.has_open_sizes:
+        raise UnsupportedError("explain: expected sizes that are numbers, on which the answer depends, found symbolic ones of jax.export")
     problem = json.loads(traced.problem)
     problem["backward"] = not traced.call.is_paged
     if traced.call.scale is not None:
@@ -68,7 +70,7 @@ def explain(
         for i, (source, decl, shape) in enumerate(zip(traced.sources, traced.call.program.operands, traced.operands))
     )
     platform = platform_of(query, key, value)
-    compiled = scoremod.explain(problem, backends=chosen_among, memory=memory_of(platform), device=device_of(platform))
+    compiled = scoremod.explain(problem, backends=chosen_among.backends, memory=memory_of(platform), device=device_of(platform))
     return Explanation(traced.call.program.text(), operands, problem, compiled, road)
 
 

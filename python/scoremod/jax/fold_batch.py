@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scoremod.errors import UnsupportedError
+from scoremod.jax.open_sizes import comparable
 from scoremod.folded_program import folded
 from scoremod.places import FACTORS
 
@@ -123,7 +124,8 @@ class _Fold:
     def operands(self, arrays, dims, mapped):
         """The operands' arrays for the folded program, which this makes, too. mapped: which operands differ between the mapped calls."""
         decls = self._call.program.operands
-        self._program = folded(self._call.program, self._batch, mapped, _TABLE_REMEDY)
+        with comparable():
+            self._program = folded(self._call.program, self._batch, mapped, _TABLE_REMEDY)
         bound = [self._bound(*each) for each in zip(self._call.bound(), arrays[len(decls) :], dims[len(decls) :])]
         return [self._operand(*each) for each in zip(decls, arrays, dims, mapped)] + bound
 

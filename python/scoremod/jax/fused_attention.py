@@ -16,6 +16,7 @@ from scoremod.jax.graph_callback import ONE_AT_A_TIME, call_back, check_backward
 from scoremod.jax.jaxprs import without_arrays
 from scoremod.jax.layout_hint import warn_of_heads_before_positions
 from scoremod.jax.linear_rules import is_multiple_of_first
+from scoremod.jax.open_sizes import comparable
 from scoremod.program import AXES
 from scoremod.sizes import sizes_of
 
@@ -72,7 +73,8 @@ def graph_modifier(sizes, score_mod, score_mod_bprop=None, score_mod_tensors=Non
             for name, value in (score_mod_bprop_tensors or {}).items()
         }
         if not trust_bprop:
-            check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes)
+            with comparable():
+                check_backward(score_mod, score_mod_bprop, tensors, bprop_tensors, same, sizes)
 
     # Arrays, scalars too, are captured: their values are no part of the program.
     captured = {name: jnp.asarray(array) for name, array in tensors.items()}

@@ -37,6 +37,7 @@ def fused_attn(
     deterministic=False,
     backend=None,
     backends=None,
+    new_sizes=None,
     fallback=None,
 ):
     """qkv: a tuple of one, two or three arrays, packed as qkv_layout says. Types are members of TransformerEngine's enumerations or their names; seed is a
@@ -72,6 +73,7 @@ def fused_attn(
         deterministic_gradients=deterministic,
         backend=backend,
         backends=backends,
+        new_sizes=new_sizes,
         fallback=fallback,
     )
     if dropout_probability and is_training and seed is None:

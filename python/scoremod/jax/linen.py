@@ -52,6 +52,7 @@ class DotProductAttention(nn.Module):
     deterministic_gradients: bool = False
     backend: str | None = None
     backends: Any = None
+    new_sizes: str | None = None
     fallback: str | None = None
     deterministic: Any = None  # refused: it would be taken for Flax's own
     attn_mask_type: str = "no_mask"
@@ -136,6 +137,7 @@ class MultiHeadAttention(nn.Module):
     deterministic_gradients: bool = False
     backend: str | None = None
     backends: Any = None
+    new_sizes: str | None = None
     fallback: str | None = None
     deterministic: Any = None  # refused: it would be taken for Flax's own
     attn_mask_type: str = "no_mask"
@@ -184,6 +186,7 @@ class MultiHeadAttention(nn.Module):
             deterministic_gradients=self.deterministic_gradients,
             backend=self.backend,
             backends=self.backends,
+            new_sizes=self.new_sizes,
             fallback=self.fallback,
             attn_mask_type=self.attn_mask_type,
             window_size=self.window_size,

@@ -61,6 +61,7 @@ def module_attention(
         deterministic=fields.deterministic_gradients,
         backend=fields.backend,
         backends=fields.backends,
+        new_sizes=fields.new_sizes,
         fallback=fields.fallback,
     )
 

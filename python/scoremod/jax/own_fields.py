@@ -9,8 +9,10 @@ import jax.numpy as jnp
 
 from scoremod.attention import support
 from scoremod.environment import settings
-from scoremod.jax.call import Call, TracedCall, check_known, problem_text, split_scale
+from scoremod.errors import UnsupportedError
+from scoremod.jax.call import Call, TracedCall, problem_text, split_scale
 from scoremod.jax.lengths_and_sinks import checked_sink
+from scoremod.jax.open_sizes import check_open, comparable, is_open, with_some_sizes
 from scoremod.jax.sequences import Pages, Sequences
 from scoremod.jax.trace import trace
 from scoremod.sizes import sizes_of
@@ -18,23 +20,27 @@ from scoremod.sizes import sizes_of
 FIELDS, ARRAYS = "fields of the problem", "arrays made before and after it"
 
 
-def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, backends, placed, sink):
+def trace_own_fields(query, key, value, score_mod, mask_mod, scale, layout, options, selection, placed, sink):
     """The TracedCall with the problem's own fields. placed: Sequences, Pages or None."""
     place = None if placed is None else placed.place()
     sizes = sizes_of(layout, query, key, value) if place is None else place.sizes(layout, query, key, value)
-    check_known(sizes)
+    has_open_sizes = is_open(query, key, value)
+    if has_open_sizes and place is not None:
+        raise UnsupportedError("expected numbers for the sizes of sequences and pages, which are fields of the problem, found symbolic ones of jax.export")
+    check_open(sizes)
     axes, positions, upper_limits = sizes.axes(), {}, ()
     if isinstance(placed, Sequences):
         axes["b"], upper_limits = placed.batch, ("q_idx", "kv_idx")
         if placed.first:
             positions["b"] = lambda tracer, node: tracer.builder.op("sub", node, tracer.builder.constant(placed.first, "i32"))
     number, array = split_scale(scale)
-    program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits, (query, key, value))
+    with comparable():
+        program, sources = trace(score_mod, mask_mod, axes, array, positions, upper_limits, (query, key, value))
+        operands = [jax.eval_shape(source.array) for source in sources]
     fields = {"place": place, "lengths": isinstance(placed, Pages), "sink": sink is not None}
-    call = Call(program, layout, number, backends, **options._asdict(), **fields, environment=settings())
-    operands = [jax.eval_shape(source.array) for source in sources]
+    call = Call(program, layout, number, selection, **options._asdict(), **fields, environment=settings())
     problem = problem_text(call, query, key, value, operands, backward=not call.is_paged, stats=True)
-    return TracedCall(call, sources, operands, problem)
+    return TracedCall(call, sources, operands, problem, has_open_sizes)
 
 
 def bound_arrays(call, query, placed, sink, dropout_keys):
@@ -50,7 +56,8 @@ def bound_arrays(call, query, placed, sink, dropout_keys):
 
 def takes_own_fields(traced, memory):
     """Whether one of the call's backends runs its problem, in both directions where there are two; found out without building anything."""
-    return _runs(traced.problem, traced.call.backends, memory, traced.call.environment)
+    problem = with_some_sizes(traced.problem) if traced.has_open_sizes else traced.problem
+    return _runs(problem, traced.call.selection.backends, memory, traced.call.environment)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,10 +1,13 @@
 """Which backends may run a call, where, and the attention that the planner makes of it: what is said here is passed on, nothing is chosen."""
 
+from typing import NamedTuple
+
 import jax
 
-from scoremod.arguments import backend_names
-from scoremod.attention import Attention
+from scoremod.arguments import backend_names, check_new_sizes
+from scoremod.attention import Attention, support
 from scoremod.errors import EnvironmentError, InvalidArgumentError, UnsupportedError
+from scoremod.jax.open_sizes import with_some_sizes
 
 XLA = "xla"
 
@@ -13,9 +16,21 @@ _MEMORIES = {"cpu": "host", "cuda": "cuda", "gpu": "cuda"}
 _WAY_OUT = 'backend="xla" runs it as XLA operations, and fallback="xla" does so wherever it is needed'
 
 
+class Selection(NamedTuple):
+    """scoremod.Attention's arguments of these names."""
+
+    backends: tuple = ()  # without a name the choice is open
+    new_sizes: str | None = None
+
+
+def selection_of(backend, backends, new_sizes):
+    """The Selection of flex_attention's three arguments; None for backend="xla", which runs without scoremod's backends."""
+    check_new_sizes(new_sizes)
+    return None if backend == XLA and backends is None else Selection(selected(backend, backends), new_sizes)
+
+
 def selected(backend, backends):
-    """flex_attention's two arguments as a tuple of what scoremod.Attention takes for `backends`; () leaves the choice open. `backend` is not
-    "xla", which is none of scoremod's."""
+    """The names among which two arguments choose. `backend` is not "xla", which is none of scoremod's."""
     if backend is not None and backends is not None:
         raise InvalidArgumentError(f"expected 'backend' or 'backends', found both, {backend!r} and {backends!r}; leave one of them out")
     if backend is not None and not isinstance(backend, str):
@@ -58,14 +73,28 @@ def device_of(platform):
         ) from None
 
 
-def compiled(problem, backends, platform, *, backward=False):
+def compiled(problem, selection, platform, *, backward=False):
     """The Attention of a problem on a platform, which the process compiles once. Raises UnsupportedError with the backends' reasons and the way
     out; with `backward` also where they run the forward alone. Raises InvalidArgumentError for names that no backend has."""
     memory, device = memory_of(platform), device_of(platform)
     try:
-        attention = Attention(problem, backends=backends, memory=memory, device=device)
+        attention = Attention(problem, **selection._asdict(), memory=memory, device=device)
         if backward:
             attention.backward_backend
         return attention
     except UnsupportedError as error:
-        raise UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {error}. {_WAY_OUT}") from None
+        raise _none_runs(platform, error) from None
+
+
+def check_runs(problem, selection, platform, is_open, *, backward=False):
+    """Raises UnsupportedError where compiled() does. is_open: whether the problem has open sizes; then nothing is compiled."""
+    if not is_open:
+        compiled(problem, selection, platform, backward=backward)
+        return
+    answers = support(with_some_sizes(problem), backends=selection.backends, memory=memory_of(platform), device=device_of(platform), level="static")
+    if not any(answer["supported" if backward else "forward_supported"] for answer in answers):
+        raise _none_runs(platform, "; ".join(f"{answer['backend']}: {reason}" for answer in answers for reason in answer["reasons"]))
+
+
+def _none_runs(platform, reasons):
+    return UnsupportedError(f"no backend on the platform '{platform}' can run this attention: {reasons}. {_WAY_OUT}")

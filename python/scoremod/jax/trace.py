@@ -213,7 +213,8 @@ class Tracer:
         if is_cast(equation):
             return inputs
         results = values.outputs(equation, inputs, self._debug_info)
-        if all(value.is_literal for value in inputs) and all(value.shape == () and value.dtype is not None for value in results):
+        is_known = equation.primitive.name != values.OPEN_SIZE and all(value.is_literal for value in inputs)
+        if is_known and all(value.shape == () and value.dtype is not None for value in results):
             return self._fold(values.outputs(equation_without_casts(equation), inputs, self._debug_info))
         if all(value.is_uniform for value in inputs):
             return results
@@ -296,7 +297,7 @@ class Tracer:
         it may hold more positions than there are today. dim: the dimension of `base`, the captured array, or None for one of size 1 that it
         doesn't have."""
         axis = self.builder.index_axes.get(node)
-        if axis is None or axis in self._upper_limits or extent == self.sizes[axis] or (extent > self.sizes[axis] and axis in _SEQUENCES):
+        if axis is None or axis in self._upper_limits or extent == self.sizes[axis] or (axis in _SEQUENCES and extent >= self.sizes[axis]):
             return
         name = name_of(base.array, self._functions)
         array = f"'{name}'" if name else "an array"

@@ -38,6 +38,7 @@ class TransformerLayer(nn.Module):
     deterministic_gradients: bool = False
     backend: str | None = None
     backends: Any = None
+    new_sizes: str | None = None
     fallback: str | None = None
     attn_mask_type: str = "no_mask"
     window_size: Any = None
@@ -68,7 +69,7 @@ class TransformerLayer(nn.Module):
     def _attention(self, name, **fields):
         shared = (
             *("num_heads", "num_kv_heads", "head_dim", "scale", "use_bias", "dtype", "param_dtype", "deterministic_gradients"),
-            *("backend", "backends", "fallback", "softmax_type", "attention_dropout", "dropout_rng_name"),
+            *("backend", "backends", "new_sizes", "fallback", "softmax_type", "attention_dropout", "dropout_rng_name"),
         )
         return MultiHeadAttention(name=name, **{field: getattr(self, field) for field in shared}, **fields)
 

@@ -11,6 +11,8 @@ from scoremod.jax.manual_axes import vary_along, varying_axes
 from scoremod.program import AXES
 
 _serials = itertools.count()
+# The primitive whose result is a size that jax.export leaves open.
+OPEN_SIZE = "dim_as_value"
 
 
 class Value:
@@ -81,6 +83,8 @@ class Equation:
     def run(self, arrays):
         """output number -> array."""
         equation = self._equation
+        if equation.primitive.name == OPEN_SIZE:  # of int64 where JAX has that now, though it was traced without
+            return {0: jnp.asarray(equation.params["dim"], equation.outvars[0].aval.dtype)}
         variables, given = [], []
         for variable, array in zip(equation.invars, arrays):
             if not isinstance(variable, core.Literal) and variable not in variables:

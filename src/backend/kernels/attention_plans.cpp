@@ -8,7 +8,6 @@
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/kernel_module.hpp"
 #include "backend/cuda/own_stream.hpp"
-#include "backend/cuda/retirement.hpp"
 #include "backend/cuda/workspace_alignment.hpp"
 #include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/operand_kernels.hpp"
@@ -18,31 +17,21 @@
 namespace scoremod::backend::kernels {
 namespace {
 
-/// What a kernel may use of shared memory without asking.
-constexpr std::size_t kFreeSharedBytes = std::size_t{48} * 1024;
-
-/// Kernels in the device's memory: DirectionKernels or OperandKernels.
+/// Kernels of one problem in the device's memory: DirectionKernels or OperandKernels.
 template <class Kernels>
 class LoadedKernels {
  public:
   /// `arguments` are the kernels'.
   template <class... Arguments>
-  explicit LoadedKernels(const std::vector<std::string>& modules, const Arguments&... arguments)
-      : context_(cuda::current_context()), kernels_(arguments...) {
-    for (const std::string& module : modules) modules_.push_back(std::make_unique<cuda::KernelModule>(module));
-    for (const KernelLaunch& launch : kernels_.launches()) {
-      const cuda::KernelModule::Kernel kernel = find(launch.kernel);
-      if (launch.shared_bytes > kFreeSharedBytes) cuda::KernelModule::allow_shared_memory(kernel, launch.shared_bytes);
-      loaded_.push_back(kernel);
-    }
+  explicit LoadedKernels(std::shared_ptr<LoadedModules> modules, const Arguments&... arguments)
+      : modules_(std::move(modules)), kernels_(arguments...) {
+    for (const KernelLaunch& launch : kernels_.launches()) loaded_.push_back(modules_->kernel(launch));
     find_states();
   }
 
-  /// Calls on other streams may still be running. The states are freed after the modules, whose unloading waits for
-  /// them.
+  /// Calls on other streams may still be running.
   ~LoadedKernels() {
-    modules_.clear();
-    if (states_ != nullptr) cuda::retire([states = std::move(states_)]() mutable { states.reset(); });
+    if (states_ != nullptr) modules_->keep_until_unloaded(std::move(states_));
   }
   LoadedKernels(const LoadedKernels&) = delete;
   LoadedKernels& operator=(const LoadedKernels&) = delete;
@@ -51,7 +40,7 @@ class LoadedKernels {
 
   template <class Tensors>
   void execute(const Tensors& tensors, const CallParameters& parameters, std::span<std::byte> workspace) const {
-    if (cuda::current_context() != context_) {
+    if (cuda::current_context() != modules_->context()) {
       fail_argument(
           "this attention was compiled in another CUDA context than the calling thread's: make that one current, or "
           "compile once for each context");
@@ -66,14 +55,6 @@ class LoadedKernels {
   }
 
  private:
-  /// In the first module that has it.
-  cuda::KernelModule::Kernel find(const char* name) const {
-    for (const auto& module : modules_) {
-      if (const cuda::KernelModule::Kernel kernel = module->find(name)) return kernel;
-    }
-    fail_bug("no module has the kernel ", name);
-  }
-
   /// Once, where they are the same in every call.
   void find_states() {
     if (kernels_.states_launches().empty()) return;
@@ -81,15 +62,14 @@ class LoadedKernels {
     kernels_.set_states(states_->data());
     const ArgumentBytes argument = kernels_.states_arguments();
     for (const KernelLaunch& launch : kernels_.states_launches()) {
-      cuda::KernelModule::launch(find(launch.kernel), {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
+      cuda::KernelModule::launch(modules_->kernel(launch), {launch.blocks, 1, 1}, launch.threads, launch.shared_bytes,
                                  launch.parameter(argument), cuda::own_stream());
     }
     cuda::wait_for_own_stream();
   }
 
-  std::uint64_t context_ = 0;  ///< that the kernels were loaded in
+  std::shared_ptr<LoadedModules> modules_;
   Kernels kernels_;
-  std::vector<std::unique_ptr<cuda::KernelModule>> modules_;
   std::vector<cuda::KernelModule::Kernel> loaded_;  ///< one for each launch
   std::shared_ptr<const OwnedMemory> states_;
 };
@@ -98,8 +78,8 @@ template <class Plan, class Tensors, class Kernels>
 class KernelsPlan final : public Plan {
  public:
   template <class... Arguments>
-  explicit KernelsPlan(const std::vector<std::string>& modules, const Arguments&... arguments)
-      : kernels_(modules, arguments...) {}
+  explicit KernelsPlan(std::shared_ptr<LoadedModules> modules, const Arguments&... arguments)
+      : kernels_(std::move(modules), arguments...) {}
 
   std::size_t workspace_bytes() const override { return kernels_.workspace_bytes(); }
   void execute(const Tensors& tensors, const CallParameters& parameters,
@@ -118,21 +98,22 @@ using OperandGradients = KernelsPlan<BackwardPlan, BackwardTensors, OperandKerne
 }  // namespace
 
 std::unique_ptr<ForwardPlan> forward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                          const std::vector<std::string>& modules) {
-  return std::make_unique<Forward>(modules, problem, Direction::kForward, shape);
+                                          std::shared_ptr<LoadedModules> modules) {
+  return std::make_unique<Forward>(std::move(modules), problem, Direction::kForward, shape);
 }
 
 std::unique_ptr<BackwardPlan> backward_plan(const compiler::CompiledProblem& problem, const TileShape& shape,
-                                            const std::vector<std::string>& modules,
+                                            std::shared_ptr<LoadedModules> modules,
                                             const std::vector<OperandTarget>& targets) {
-  if (!targets.empty()) return std::make_unique<OperandGradients>(modules, problem, targets, shape, Gains::kBeside);
-  return std::make_unique<Backward>(modules, problem, Direction::kBackward, shape);
+  if (!targets.empty())
+    return std::make_unique<OperandGradients>(std::move(modules), problem, targets, shape, Gains::kBeside);
+  return std::make_unique<Backward>(std::move(modules), problem, Direction::kBackward, shape);
 }
 
 std::unique_ptr<BackwardPlan> operand_plan(const compiler::CompiledProblem& problem,
                                            const std::vector<OperandTarget>& targets, const TileShape& shape,
-                                           const std::vector<std::string>& modules) {
-  return std::make_unique<OperandGradients>(modules, problem, targets, shape);
+                                           std::shared_ptr<LoadedModules> modules) {
+  return std::make_unique<OperandGradients>(std::move(modules), problem, targets, shape);
 }
 
 }  // namespace scoremod::backend::kernels

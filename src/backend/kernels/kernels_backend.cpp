@@ -57,6 +57,34 @@ Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capabilit
   return structure.written();
 }
 
+/// A shape, but for what is an argument of the kernels.
+void write_shape(CanonicalWriter& out, const TileShape& shape) {
+  const auto& [family, warps, row_tiles, queries, keys, step, part, key_step, element_bytes, blocks, split_keys,
+               own_deltas, fused, dq_order, stages, key_stages, persistent_blocks, copied_operand, ordered,
+               heads_together, teams, splits] = shape;
+  for (const int number : {static_cast<int>(family), warps, row_tiles, queries, keys, step, part, key_step,
+                           element_bytes, blocks, static_cast<int>(dq_order), stages, key_stages, teams})
+    out.integer(number);
+  for (const bool flag : {split_keys, own_deltas, fused, persistent_blocks > 0, ordered, splits > 1}) out.boolean(flag);
+  out.integer(copied_operand ? static_cast<std::int64_t>(*copied_operand) : -1);
+}
+
+/// A key of a candidate, which follows from the structure and from what is written here: made once for all sizes.
+CandidateKey kept_key(const CompiledProblem& problem, std::shared_ptr<const kernels::KernelsRecipe> recipe,
+                      int compute_capability, Bytes (*make)(const kernels::KernelsRecipe&, int), const char* name) {
+  return [recipe = std::move(recipe), derived = problem.derived.values(), compute_capability, make, name] {
+    if (derived == nullptr) return make(*recipe, compute_capability);
+    CanonicalWriter from;
+    from.text(name).integer(compute_capability).integer(static_cast<int>(recipe->direction()));
+    write_shape(from, recipe->shape());
+    kernels::write_branches(from, recipe->problem().problem);
+    from.list(recipe->targets().size());
+    for (const OperandTarget& target : recipe->targets())
+      from.integer(target.operand).integer(static_cast<int>(target.sum));
+    return *derived->get<Bytes>(from.written(), [&] { return make(*recipe, compute_capability); });
+  };
+}
+
 std::vector<UnsupportedReason> shape_objections(const CompiledProblem& problem, Direction direction,
                                                 const TileShape& shape, const DeviceProperties& device) {
   return kernels::memory_objections(kernels::DirectionKernels(problem, direction, shape).launches(), device);
@@ -238,8 +266,8 @@ class KernelsBackend final : public Backend {
     const int compute_capability = target.device.compute_capability;
     Candidate candidate;
     candidate.task = task;
-    candidate.structural_key = [recipe, compute_capability] { return structural_key(*recipe, compute_capability); };
-    candidate.plan_key = [recipe, compute_capability] { return plan_key(*recipe, compute_capability); };
+    candidate.structural_key = kept_key(problem, recipe, compute_capability, structural_key, "structure of kernels");
+    candidate.plan_key = kept_key(problem, recipe, compute_capability, plan_key, "kernels");
     candidate.refusal_key = [recipe, compute_capability] { return refusal_key(*recipe, compute_capability); };
     candidate.label = concat(
         task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk, " by ",

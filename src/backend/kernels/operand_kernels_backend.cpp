@@ -42,7 +42,7 @@ class OperandKernelsRecipe final : public Recipe {
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const override {
     ExecutablePlan plan;
     plan.backward =
-        kernels::operand_plan(problem_, targets_, shape_, dynamic_cast<const kernels::Images&>(*artifact).modules());
+        kernels::operand_plan(problem_, targets_, shape_, dynamic_cast<const kernels::Images&>(*artifact).loaded());
     plan.note = "by kernels, from tiles of scores";
     return plan;
   }

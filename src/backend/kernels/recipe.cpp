@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_source.hpp"
@@ -70,6 +71,14 @@ std::vector<std::byte> Images::serialize() const {
   return {bytes.begin(), bytes.end()};
 }
 
+std::shared_ptr<LoadedModules> Images::loaded() const {
+  const std::uint64_t context = cuda::current_context();
+  const std::scoped_lock lock(mutex_);
+  std::shared_ptr<LoadedModules>& modules = loaded_[context];
+  if (modules == nullptr || modules->keeps_much()) modules = std::make_shared<LoadedModules>(modules_);
+  return modules;
+}
+
 KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape,
                              bool may_spill, std::vector<OperandTarget> targets)
     : problem_(std::move(problem)),
@@ -107,12 +116,12 @@ std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> b
 }
 
 ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const {
-  const std::vector<std::string>& modules = dynamic_cast<const Images&>(*artifact).modules();
+  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(*artifact).loaded();
   ExecutablePlan plan;
   if (direction_ == Direction::kForward)
-    plan.forward = forward_plan(problem_, shape_, modules);
+    plan.forward = forward_plan(problem_, shape_, std::move(modules));
   else
-    plan.backward = backward_plan(problem_, shape_, modules, targets_);
+    plan.backward = backward_plan(problem_, shape_, std::move(modules), targets_);
   plan.note = concat("kernels with tiles of ", shape_.queries, " queries by ", shape_.keys, " keys");
   return plan;
 }

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/candidate.hpp"
+#include "backend/kernels/loaded_modules.hpp"
 #include "backend/kernels/operand_target.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "base/canonical_bytes.hpp"
@@ -27,8 +31,14 @@ class Images final : public Artifact {
   std::vector<std::byte> serialize() const override;
   const std::vector<std::string>& modules() const { return modules_; }
 
+  /// The modules in the current context: loaded by the first who asks, and shared by the plans of all sizes. Throws
+  /// Error(kEnvironment) with the driver's text.
+  std::shared_ptr<LoadedModules> loaded() const;
+
  private:
   std::vector<std::string> modules_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::uint64_t, std::shared_ptr<LoadedModules>> loaded_;  ///< by context
 };
 
 /// One direction's kernels in one shape, as the planner builds, keeps and runs them.

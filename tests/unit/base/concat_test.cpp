@@ -28,7 +28,6 @@ TEST(Concat, WritesWhatAStreamWrites) {
   check("literal", text, std::string_view(text), 'c', std::uint8_t{65}, std::int8_t{66});
   check(true, false, 1, -2L, 3u, 4ull, std::int16_t{-5}, kSecond);
   check(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::uint64_t>::max());
-  check();
 }
 
 TEST(Concat, WritesNumbersWithSixDigits) {

@@ -46,7 +46,7 @@ TEST(PlainAttention, HasNoModifierAndScoresOfTheSameDeviation) {
 
 TEST(PlainAttention, HasTheSameRaggedTensorsInTheSamePlaces) {
   AttentionProblem problem = problem_with("operand slope: f32 [h]\nvalue = score * slope");
-  problem.operands = {{.name = "slope", .dtype = DType::kF32, .shape = {problem.heads_q}}};
+  problem.operands = {{.name = "slope", .dtype = DType::kF32, .shape = {problem.heads_q}, .strides = {}}};
   problem.tokens_q = 31;
   problem.tokens_kv = 47;
   problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = Layout::kTHD;

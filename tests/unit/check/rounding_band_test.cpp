@@ -16,6 +16,7 @@ namespace reference = backend::reference;
 
 constexpr double kFunctionError = 0x1p-17;
 constexpr int kKeys = 400;
+const backend::CallParameters kCall{.scale = 0.25F, .offsets = {}};
 
 compiler::CompiledProblem one_row(const std::string& value, bool backward = false) {
   AttentionProblem problem;
@@ -33,10 +34,10 @@ struct Inputs {
 
   reference::InputTensors tensors() { return memory.reference_inputs(); }
   double lse(const std::string& value) {
-    return reference::forward<double>(one_row(value), tensors(), {0.25F}).lse.front();
+    return reference::forward<double>(one_row(value), tensors(), kCall).lse.front();
   }
   double lse_band(const std::string& value, const ErrorSources& sources) {
-    return rounding_band(one_row(value), tensors(), {0.25F}, sources).forward.lse.front();
+    return rounding_band(one_row(value), tensors(), kCall, sources).forward.lse.front();
   }
 };
 
@@ -67,7 +68,7 @@ TEST(RoundingBand, LeavesOutTheRoundingOfAnLseThatIsNotRead) {
   const auto dv_band = [&](bool reads_lse) {
     double largest = 0;
     const ErrorSources sources{0, reads_lse};
-    for (const double move : rounding_band(one_row("-1e9", true), inputs.tensors(), {0.25F}, sources).backward.dv) {
+    for (const double move : rounding_band(one_row("-1e9", true), inputs.tensors(), kCall, sources).backward.dv) {
       largest = std::max(largest, move);
     }
     return largest;
@@ -86,9 +87,9 @@ TEST(RoundingBand, HoldsTheRoundingsOfTheOutputsOwnSum) {
   for (std::int64_t i = half; i < 2 * half; ++i) v[i] = -1 + 0.1F * v[i];
   CheckMemory memory(compiled.problem, given, 0);
   const reference::InputTensors inputs = memory.reference_inputs();
-  const auto exact = reference::forward<double>(compiled, inputs, {0.25F}).o;
-  const auto plain = reference::forward<float>(compiled, inputs, {0.25F}).o;
-  const auto band = rounding_band(compiled, inputs, {0.25F}).forward.o;
+  const auto exact = reference::forward<double>(compiled, inputs, kCall).o;
+  const auto plain = reference::forward<float>(compiled, inputs, kCall).o;
+  const auto band = rounding_band(compiled, inputs, kCall).forward.o;
   double error = 0, allowed = 0;
   for (std::size_t d = 0; d < exact.size(); ++d) {
     error += std::pow(plain[d] - exact[d], 2);
@@ -110,8 +111,8 @@ TEST(RoundingBand, HoldsTheSinksGradientOfRowsWithoutAKey) {
   reference::InputTensors inputs = memory.reference_inputs();
   inputs.o = o.data();
   inputs.lse = static_cast<const float*>(inputs.operands.back());  // the sink alone
-  const double gradient = reference::backward<double>(compiled, inputs, {0.25F}).d_operands.back().front();
-  const double band = rounding_band(compiled, inputs, {0.25F}).backward.d_operands.back().front();
+  const double gradient = reference::backward<double>(compiled, inputs, kCall).d_operands.back().front();
+  const double band = rounding_band(compiled, inputs, kCall).backward.d_operands.back().front();
   EXPECT_NE(gradient, 0);
   EXPECT_GE(band, 0x1p-24 * std::abs(gradient));
   EXPECT_LE(band, 0x1p-14);  // some units of 16 products of numbers near 1

@@ -58,7 +58,7 @@ struct Behaviour {
   double milliseconds = 1;
   std::vector<double> others = {};  ///< the times of further candidates
   bool right = true;
-  std::string refusal;                       ///< of its build
+  std::string refusal = {};                  ///< of its build
   bool refuses_once = false;                 ///< only the first build is refused
   std::optional<std::size_t> workspace = 0;  ///< known before
   bool same_structure_in_trial = true;
@@ -158,7 +158,8 @@ Answer answer_of(const CompiledProblem& problem, const std::vector<const backend
   request.max_workspace = kMaxWorkspace;
   if (change) change(request);
   verification::Trial trial(problem);
-  Answer made{plan_task(problem, {backend::Direction::kForward}, request, trial), ""};
+  Answer made{plan_task(problem, {.direction = backend::Direction::kForward, .operand_gradients = {}}, request, trial),
+              ""};
   if (const Considered* chosen = made.answer.chosen()) made.chosen = chosen->engine->name();
   return made;
 }
@@ -312,7 +313,8 @@ TEST(PlanTask, GivesTheReasonsOfEveryEngineAlsoWithoutADevice) {
   request.backends = engines;
   const CompiledProblem compiled = compiler::compile(problem);
   verification::Trial trial(compiled);
-  const TaskAnswer answer = plan_task(compiled, {backend::Direction::kForward}, request, trial);
+  const TaskAnswer answer =
+      plan_task(compiled, {.direction = backend::Direction::kForward, .operand_gradients = {}}, request, trial);
   EXPECT_EQ(answer.chosen(), nullptr);
   ASSERT_EQ(answer.reasons.size(), 2u);
   for (const EngineReasons& engine : answer.reasons) {

@@ -18,10 +18,10 @@ namespace {
 /// The same graph everywhere: devices that differ in one property, and versions of everything that has one.
 std::vector<PlanKey> keys_of_several_places() {
   const std::array devices{
-      DeviceProperties{"", "NVIDIA H200", 90, 132, 232448, 62914560},
-      DeviceProperties{"", "NVIDIA H100", 90, 132, 232448, 52428800},
-      DeviceProperties{"", "NVIDIA H200", 90, 60, 232448, 62914560},  // a part of one
-      DeviceProperties{"", "NVIDIA B200", 100, 148, 232448, 132120576},
+      DeviceProperties{"", "NVIDIA H200", 90, 132, 232448, 62914560, {}},
+      DeviceProperties{"", "NVIDIA H100", 90, 132, 232448, 52428800, {}},
+      DeviceProperties{"", "NVIDIA H200", 90, 60, 232448, 62914560, {}},  // a part of one
+      DeviceProperties{"", "NVIDIA B200", 100, 148, 232448, 132120576, {}},
   };
   std::vector<PlanKey> keys;
   for (const DeviceProperties& device : devices) {

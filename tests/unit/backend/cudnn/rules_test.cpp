@@ -77,7 +77,7 @@ std::set<std::string> ids_of(const AttentionProblem& problem, int capability) {
     for (const UnsupportedReason& reason : reasons) ids.insert(reason.id);
   };
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    add(cudnn_backend().objections(compiled, {direction}, &target));
+    add(cudnn_backend().objections(compiled, {.direction = direction, .operand_gradients = {}}, &target));
   }
   add(operand_gradients_backend().objections(compiled, {Direction::kBackward, false, {0}}, &target));
   return ids;

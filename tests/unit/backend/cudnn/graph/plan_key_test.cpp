@@ -198,7 +198,7 @@ PlanKey example() {
   graph.modifier.forward_count = 2;
   graph.modifier.value = {Ref::Kind::kNode, 2, 0, 0};
   graph.modifier.d_score = {Ref::Kind::kNode, 1, 0, 0};
-  key.device = plan_device({"", "NVIDIA H200", 90, 132, 232448, 62914560});
+  key.device = plan_device({"", "NVIDIA H200", 90, 132, 232448, 62914560, {}});
   key.cudnn_version = 91900;
   return key;
 }
@@ -272,7 +272,7 @@ TEST(PlanKey, TakesFromADeviceWhatDecidesPlans) {
   EXPECT_EQ(device.shared_memory_per_block, 232448);
   EXPECT_EQ(device.l2_cache_bytes, 62914560);
   // The rest of what cuDNN writes of a device, such as its place in the machine, differs between devices of one model.
-  EXPECT_EQ(plan_device({"{\"pciDeviceId\":7}", "NVIDIA H200", 90, 132, 232448, 62914560}), device);
+  EXPECT_EQ(plan_device({"{\"pciDeviceId\":7}", "NVIDIA H200", 90, 132, 232448, 62914560, {}}), device);
 }
 
 TEST(PlanKey, DescribesItselfToPeople) {

@@ -1,0 +1,270 @@
+"""What eager calls cost the host: flex_attention of scoremod beside PyTorch's scaled_dot_product_attention, of sizes that were seen before and of new ones;
+and generation with a growing cache.
+
+usage: host_times.py REPORT.json [--device cuda|cpu] [--machine TEXT] [--commit TEXT] [--tokens N]
+
+A call's time is that of the host alone: on a GPU calls are enqueued, twenty at a time, and the device is waited for between. Each number is the median of
+--repeats (30) such rounds, in microseconds; all cases take turns. `new_sizes` are calls whose number of keys no call had before. `generation` is a stack of
+decoder layers (RMS norm, grouped-query attention, gated MLP) that decodes one token after the other, its keys concatenated to a cache as those of
+transformers' DynamicCache are, or copied into a cache of full length; milliseconds a token, and how many problems scoremod compiled for it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+CALLS = 20
+BATCH, HEADS, HEADS_KV, DIM, KEYS = 2, 8, 8, 64, 256
+
+
+def closures():
+    """name -> a function of (q, k, v) that calls scoremod."""
+    from scoremod.torch import flex_attention
+
+    device = ARGUMENTS.device
+    slopes = torch.linspace(0.1, 1.0, HEADS, device=device)
+    module = torch.nn.Module()
+    module.slopes = torch.nn.Parameter(slopes.clone(), requires_grad=False)
+    module.by_name = torch.nn.ParameterDict({"slopes": torch.nn.Parameter(slopes.clone(), requires_grad=False)})
+    module.by_number = torch.nn.ParameterList([torch.nn.Parameter(slopes.clone(), requires_grad=False)])
+    lengths = torch.full((BATCH,), KEYS - 3, dtype=torch.int32, device=device)
+    sink = torch.zeros(HEADS, device=device)
+
+    def kept(score, b, h, q, kv):
+        return score + slopes[h] * (kv - q)
+
+    def capped(score, b, h, q, kv):
+        return 30.0 * torch.tanh(score / 30.0)
+
+    def attribute(score, b, h, q, kv):
+        return score + module.slopes[h] * (kv - q)
+
+    def parameter_dict(score, b, h, q, kv):
+        return score + module.by_name["slopes"][h] * (kv - q)
+
+    def parameter_list(score, b, h, q, kv):
+        return score + module.by_number[0][h] * (kv - q)
+
+    def fresh(q, k, v):
+        return flex_attention(q, k, v, lambda score, b, h, i, j: score + slopes[h] * (j - i))
+
+    def with_function(function):
+        return lambda q, k, v: flex_attention(q, k, v, function)
+
+    return {
+        "plain": lambda q, k, v: flex_attention(q, k, v),
+        "capped": with_function(capped),
+        "closure": with_function(kept),
+        "fresh closure": fresh,
+        "attribute": with_function(attribute),
+        "ParameterDict": with_function(parameter_dict),
+        "ParameterList": with_function(parameter_list),
+        "lengths": lambda q, k, v: flex_attention(q, k, v, lengths=lengths),
+        "sink": lambda q, k, v: flex_attention(q, k, v, sink=sink),
+        "ragged": ragged(flex_attention),
+        "pages": paged(flex_attention),
+    }
+
+
+def ragged(flex_attention):
+    device, dtype = ARGUMENTS.device, ARGUMENTS.dtype
+    q, k, v = (torch.randn(BATCH * KEYS, HEADS, DIM, device=device, dtype=dtype) for _ in range(3))
+    offsets = torch.tensor([0, 100, BATCH * KEYS], dtype=torch.int32, device=device)
+    return lambda *_: flex_attention(q, k, v, q_offsets=offsets, max_length=BATCH * KEYS)
+
+
+def paged(flex_attention):
+    device, dtype = ARGUMENTS.device, ARGUMENTS.dtype
+    q = torch.randn(BATCH, HEADS, 1, DIM, device=device, dtype=dtype)
+    k, v = (torch.randn(64, HEADS, 16, DIM, device=device, dtype=dtype) for _ in range(2))
+    table = torch.randperm(64, device=device)[: BATCH * 16].reshape(BATCH, 16).to(torch.int32)
+    lengths = torch.tensor([200, 33], dtype=torch.int32, device=device)
+    return lambda *_: flex_attention(q, k, v, page_table=table, lengths=lengths)
+
+
+def wait():
+    if ARGUMENTS.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def microseconds(call, tensors):
+    """Of one call of each of the tensors' triples."""
+    wait()
+    start = time.perf_counter()
+    for each in tensors:
+        call(*each)
+    spent = time.perf_counter() - start
+    wait()
+    return 1e6 * spent / len(tensors)
+
+
+def triple(keys, queries=1):
+    make = dict(device=ARGUMENTS.device, dtype=ARGUMENTS.dtype)
+    return torch.randn(BATCH, HEADS, queries, DIM, **make), torch.randn(BATCH, HEADS_KV, keys, DIM, **make), torch.randn(BATCH, HEADS_KV, keys, DIM, **make)
+
+
+def known_sizes():
+    calls = {"sdpa": F.scaled_dot_product_attention} | closures()
+    tensors = [triple(KEYS)] * CALLS
+    times = {name: [] for name in calls}
+    with torch.no_grad():
+        for call in calls.values():
+            for _ in range(3):
+                call(*tensors[0])
+        for _ in range(ARGUMENTS.repeats):
+            for name, call in calls.items():
+                times[name].append(microseconds(call, tensors))
+    return {name: round(statistics.median(each), 2) for name, each in times.items()}
+
+
+def new_sizes():
+    """Microseconds of calls of new numbers of keys, and of the same calls again."""
+    from scoremod import cache
+
+    calls, found = closures(), {}
+    keys = KEYS + 1
+    with torch.no_grad():
+        for name in ("plain", "capped", "closure", "lengths"):
+            calls[name](*triple(keys))
+            new, known, before = [], [], cache.statistics()["compiled"]["problems"]
+            for _ in range(ARGUMENTS.repeats // 2):
+                tensors = [triple(keys + i + 1) for i in range(CALLS)]
+                keys += CALLS
+                new.append(microseconds(calls[name], tensors))
+                known.append(microseconds(calls[name], tensors))
+            compiles = cache.statistics()["compiled"]["problems"] - before
+            found[name] = {"new": round(statistics.median(new), 2), "known": round(statistics.median(known), 2), "compiles": compiles}
+    return found
+
+
+class Layer(torch.nn.Module):
+    """A decoder layer of Llama's shape."""
+
+    def __init__(self, width, heads, heads_kv, hidden):
+        super().__init__()
+        self.heads, self.heads_kv, self.dim = heads, heads_kv, width // heads
+        self.q, self.o = torch.nn.Linear(width, width, bias=False), torch.nn.Linear(width, width, bias=False)
+        self.k, self.v = (torch.nn.Linear(width, heads_kv * self.dim, bias=False) for _ in range(2))
+        self.gate, self.up, self.down = torch.nn.Linear(width, hidden, bias=False), torch.nn.Linear(width, hidden, bias=False), torch.nn.Linear(hidden, width, bias=False)
+        self.before, self.after = torch.nn.RMSNorm(width), torch.nn.RMSNorm(width)
+
+    def forward(self, x, cache, attend):
+        batch, queries, width = x.shape
+        y = self.before(x)
+        q, k, v = (linear(y).view(batch, queries, -1, self.dim).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        x = x + self.o(attend(q, *cache.update(k, v)).transpose(1, 2).reshape(batch, queries, width))
+        y = self.after(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Growing:
+    """Keys and values concatenated to those before, as in transformers' DynamicCache."""
+
+    def __init__(self, *_):
+        self.keys = self.values = None
+
+    def update(self, k, v):
+        self.keys = k if self.keys is None else torch.cat([self.keys, k], 2)
+        self.values = v if self.values is None else torch.cat([self.values, v], 2)
+        return self.keys, self.values
+
+
+class Static:
+    """A cache of full length; calls see the part that is filled."""
+
+    def __init__(self, longest, heads, dim):
+        self.keys, self.values = (torch.zeros(1, heads, longest, dim, device=ARGUMENTS.device, dtype=ARGUMENTS.dtype) for _ in range(2))
+        self.length = 0
+
+    def update(self, k, v):
+        end = self.length + k.shape[2]
+        self.keys[:, :, self.length : end], self.values[:, :, self.length : end] = k, v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def generate(layers, cache, attend, prompt, tokens):
+    """(last hidden state, milliseconds a token)."""
+    first = layers[0]
+    longest = prompt.shape[1] + tokens
+    caches = [cache(longest, first.heads_kv, first.dim) for _ in layers]
+    with torch.no_grad():
+        x = prompt
+        for layer, each in zip(layers, caches):
+            x = layer(x, each, attend)
+        x = x[:, -1:]
+        wait()
+        start = time.perf_counter()
+        for _ in range(tokens):
+            y = x
+            for layer, each in zip(layers, caches):
+                y = layer(y, each, attend)
+            x = F.normalize(y, dim=-1) * 8
+        wait()
+    return x, 1e3 * (time.perf_counter() - start) / tokens
+
+
+def generation():
+    from scoremod import cache
+    from scoremod.torch import flex_attention
+
+    def sdpa(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=True)
+
+    def causal(b, h, q, kv):
+        return q >= kv
+
+    def ours(q, k, v):
+        return flex_attention(q, k, v, mask_mod=causal if q.shape[2] > 1 else None, enable_gqa=True)
+
+    rows = []
+    small = ARGUMENTS.device == "cpu"
+    for count in (2,) if small else (8, 24):
+        width, heads, heads_kv, hidden = (64, 4, 2, 128) if small else (2048, 16, 8, 5632)
+        torch.manual_seed(0)
+        layers = torch.nn.ModuleList(Layer(width, heads, heads_kv, hidden) for _ in range(count)).to(ARGUMENTS.device, ARGUMENTS.dtype)
+        prompt = torch.randn(1, 64, width, device=ARGUMENTS.device, dtype=ARGUMENTS.dtype)
+        for kind in (Growing, Static):
+            generate(layers, kind, sdpa, prompt, 20)
+            before = cache.statistics()["compiled"]["problems"]
+            ends, times = {}, {"sdpa": [], "scoremod": []}
+            for _ in range(3):
+                for name, attend in (("sdpa", sdpa), ("scoremod", ours)):
+                    ends[name], spent = generate(layers, kind, attend, prompt, ARGUMENTS.tokens)
+                    times[name].append(spent)
+            row = {"layers": count, "cache": kind.__name__.lower(), "tokens": ARGUMENTS.tokens, "first_ms": round(times["scoremod"][0], 3)}
+            row |= {f"{name}_ms": round(statistics.median(each), 3) for name, each in times.items()}
+            row["ratio"] = round(row["scoremod_ms"] / row["sdpa_ms"], 4)
+            row["compiles"] = cache.statistics()["compiled"]["problems"] - before
+            row["largest_difference"] = float((ends["sdpa"] - ends["scoremod"]).abs().max())
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def main():
+    global ARGUMENTS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
+    parser.add_argument("--machine", default="")
+    parser.add_argument("--commit", default=os.environ.get("SCOREMOD_COMMIT", "unknown"))
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=30)
+    ARGUMENTS = parser.parse_args()
+    ARGUMENTS.dtype = torch.bfloat16 if ARGUMENTS.device == "cuda" else torch.float32
+    report = {"machine": ARGUMENTS.machine, "torch": torch.__version__, "device": ARGUMENTS.device, "commit": ARGUMENTS.commit}
+    for name, measure in (("known_sizes", known_sizes), ("new_sizes", new_sizes), ("generation", generation)):
+        report[name] = measure()
+        print(name, json.dumps(report[name]), flush=True)
+        Path(ARGUMENTS.report).write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "scoremod/attention.hpp"
+
+#include "compiler/compiled_problem.hpp"
+#include "compiler/pipeline.hpp"
+
+namespace scoremod::runtime {
+
+/// One run of the compiler, for all problems of a structure.
+struct KnownStructure {
+  compiler::CompiledProblem compiled;  ///< of the sizes that came first
+  std::vector<compiler::StepReport> steps;
+};
+
+/// That of a problem's structure, which the compiler runs for where this process does not know it. Validates the
+/// problem. Throws what compiler::compile() throws.
+std::shared_ptr<const KnownStructure> known_structure(const AttentionProblem& problem, const CompileOptions& options);
+
+/// The problem, compiled: its structure's, at its sizes.
+compiler::CompiledProblem compiled_problem(const AttentionProblem& problem, const CompileOptions& options);
+
+/// Forgets every structure: the next problem of each is compiled anew.
+void clear_known_structures();
+
+}  // namespace scoremod::runtime

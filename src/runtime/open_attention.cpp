@@ -1,0 +1,95 @@
+#include "scoremod/open_attention.hpp"
+
+#include <utility>
+
+#include "backend/backend.hpp"
+#include "base/canonical_bytes.hpp"
+#include "base/moved_from.hpp"
+#include "planner/selection.hpp"
+#include "plans/erased_plan_cache.hpp"
+#include "problem/open_sizes.hpp"
+#include "runtime/known_structures.hpp"
+
+namespace scoremod {
+namespace {
+
+constexpr std::size_t kMostSizes = 1024;
+
+void write(CanonicalWriter& key, const std::optional<Strides>& strides) {
+  key.boolean(strides.has_value());
+  if (!strides) return;
+  const auto& [batch, head, sequence, dim] = *strides;
+  key.integer(batch).integer(head).integer(sequence).integer(dim);
+}
+
+void write(CanonicalWriter& key, const std::vector<std::int64_t>& numbers) {
+  key.list(numbers.size());
+  for (const std::int64_t number : numbers) key.integer(number);
+}
+
+Bytes key_of(const Sizes& sizes, int device) {
+  const auto& [batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv, blocks, blocks_per_sequence, q, k, v, o,
+               d_o, dq, dk, dv, operands] = sizes;
+  CanonicalWriter key;
+  key.integer(device);
+  for (const std::int64_t size :
+       {batch, heads_q, heads_kv, seq_q, seq_kv, tokens_q, tokens_kv, blocks, blocks_per_sequence})
+    key.integer(size);
+  for (const std::optional<Strides>* strides : {&q, &k, &v, &o, &d_o, &dq, &dk, &dv}) write(key, *strides);
+  key.list(operands.size());
+  for (const OperandSizes& operand : operands) {
+    key.text(operand.name);
+    write(key, operand.shape);
+    write(key, operand.strides);
+  }
+  return key.written();
+}
+
+}  // namespace
+
+struct OpenAttention::State {
+  AttentionProblem problem;
+  CompileOptions options;
+  /// Where the device of a call is asked for; null where the options name it, or nothing can run.
+  const backend::MemorySpace* memory = nullptr;
+  mutable plans::ErasedPlanCache sizes{"sizes", {kMostSizes, SIZE_MAX}};
+};
+
+OpenAttention OpenAttention::compile(const AttentionProblem& problem, const CompileOptions& options) {
+  runtime::compiled_problem(problem_at(problem, problem::any_sizes(problem)), options);
+  auto state = std::make_unique<State>();
+  state->problem = problem;
+  state->options = options;
+  const planner::Selection selection = planner::select(options);
+  if (!options.device && !selection.backends.empty()) state->memory = &selection.backends.front()->memory();
+  return OpenAttention(std::move(state));
+}
+
+OpenAttention::OpenAttention(std::unique_ptr<State> state) : state_(std::move(state)) {}
+OpenAttention::OpenAttention(OpenAttention&&) noexcept = default;
+OpenAttention& OpenAttention::operator=(OpenAttention&&) noexcept = default;
+OpenAttention::~OpenAttention() = default;
+
+const OpenAttention::State& OpenAttention::state() const { return held_by(state_, "OpenAttention"); }
+
+const AttentionProblem& OpenAttention::problem() const { return state().problem; }
+
+std::shared_ptr<const Attention> OpenAttention::at(const Sizes& sizes) const {
+  const State& own = state();
+  const int device = own.memory == nullptr ? own.options.device.value_or(0) : own.memory->current_device();
+  const plans::ErasedPlan found = own.sizes.get(key_of(sizes, device), [&] {
+    return plans::ErasedPlan{
+        std::make_shared<const Attention>(Attention::compile(problem_at(own.problem, sizes), own.options)), 0, ""};
+  });
+  return std::static_pointer_cast<const Attention>(found.plan);
+}
+
+void OpenAttention::forward(const Sizes& sizes, const ForwardArgs& args, Buffer workspace) const {
+  at(sizes)->forward(args, workspace);
+}
+
+void OpenAttention::backward(const Sizes& sizes, const BackwardArgs& args, Buffer workspace) const {
+  at(sizes)->backward(args, workspace);
+}
+
+}  // namespace scoremod
