@@ -51,7 +51,8 @@ class ProblemTemplate:
         """
         described = [_operand(operand_name(number), operand) for number, operand in enumerate(operands)]
         described += [_operand(name, operand) for name, operand in (named or {}).items()]
-        lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items())
+        # A tensor of another rank is refused where it meets the call's others.
+        lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items() if len(strides) == 4)
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
         return f'{_SIZES % sizes}"operands": [{", ".join(described)}], {lies}{fields}{self._rest}'
 
