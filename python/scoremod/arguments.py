@@ -1,6 +1,7 @@
 """What callers pass, as the C interface takes it: each is checked here, or ctypes would convert or cut it silently."""
 
 import ctypes
+import functools
 import json
 import math
 import numbers
@@ -28,8 +29,25 @@ NEW_SIZES = (None, "wait", "serve")
 
 
 def compile_options(backend, threads, disabled_passes, device, *, backends=None, memory=None, max_workspace=None, autotune=False, level="verified", new_sizes=None):
+    chosen, usual = backend_names(backends), (backend, threads, device, memory, max_workspace, new_sizes)
+    if not disabled_passes and not chosen and level == "verified" and not autotune and all(type(each) in _HASHED for each in usual):
+        return _usual_options(*usual)
+    return _options(*usual, disabled_passes, chosen, autotune, level)
+
+
+# Such values are equal only where the options are.
+_HASHED = (str, int, type(None))
+
+
+@functools.lru_cache(maxsize=256)
+def _usual_options(*usual):
+    """Those that PyTorch has for each new size; nobody writes into them."""
+    return _options(*usual, (), (), False, "verified")
+
+
+def _options(backend, threads, device, memory, max_workspace, new_sizes, disabled_passes, chosen, autotune, level):
     passes = [encode(name, "disabled_passes") for name in disabled_passes]
-    chosen = [encode(name, "backends") for name in backend_names(backends)]
+    chosen = [encode(name, "backends") for name in chosen]
     if level not in LEVELS:
         raise InvalidArgumentError(f"level: expected {' or '.join(map(repr, LEVELS))}, found {level!r}")
     check_new_sizes(new_sizes)

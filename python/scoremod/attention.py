@@ -1,6 +1,7 @@
 """Attention over NumPy arrays."""
 
 import ctypes
+import functools
 import json
 import weakref
 from typing import NamedTuple
@@ -65,11 +66,21 @@ class Attention:
         # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
         weakref.finalize(self, library.load().scoremod_attention_destroy, handle).atexit = False
 
+    # PyTorch makes an Attention of each new size, and asks for none of these.
+
+    @functools.cached_property
+    def _problem(self):
         understood = ctypes.c_void_p()
-        library.call("scoremod_attention_problem", handle, ctypes.byref(understood))
-        self._problem = json.loads(library.take_text(understood))
-        self._tensors = tensor_specs(self._problem)
-        self._operands = operand_specs(self._problem)
+        library.call("scoremod_attention_problem", self._handle, ctypes.byref(understood))
+        return json.loads(library.take_text(understood))
+
+    @functools.cached_property
+    def _tensors(self):
+        return tensor_specs(self._problem)
+
+    @functools.cached_property
+    def _operands(self):
+        return operand_specs(self._problem)
 
     def __reduce__(self):
         # A copy, or what a pickle is made into, has a handle of its own: two objects must not free one.

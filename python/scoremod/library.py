@@ -180,6 +180,7 @@ def raise_error(name, status, message):
         raise BY_STATUS.get(status, BugError)(text or f"{name} failed with status {status} and had no memory for a message")
 
 
+@functools.cache
 def by_addresses(name):
     """A function of the C interface of three pointers, as one that takes their addresses as numbers, which ctypes has nothing to convert in."""
     function = load()[name]

@@ -16,47 +16,57 @@ class OperandTensor(NamedTuple):
     strides: tuple | None = None
 
 
-def problem_json(
-    sizes, program, operands, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, tensors=None, named=None,
-    **fields,
-):
-    """The text.
+class ProblemTemplate:
+    """Problems that differ in sizes and strides alone: their JSON, of which the rest is written once."""
 
-    sizes: scoremod.sizes.Sizes.
-    operands: the OperandTensor of each operand of the scoremod.program.Program, in its order.
-    dtype: of query, key, value and output, as in OperandTensor.
-    scale: a number; None for 1 / sqrt(dim_qk).
-    tensors: for "q", "k", "v" or "o" that lie otherwise than `layout` says: {"batch", "head", "sequence", "dim"} -> stride in elements.
-    named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or shape, or has no gradient.
-    fields: others of docs/problem.md, by their names.
-    """
-    problem = {
-        **sizes._asdict(),
-        "dtype": dtype,
-        "layout": layout,
-        "program": program.text(),
-        "operands": [_operand(operand_name(number), operand) for number, operand in enumerate(operands)]
-        + [_operand(name, operand) for name, operand in (named or {}).items()],
-        "backward": backward,
-        "stats": stats,
-        "deterministic": deterministic,
-        "index_offsets": index_offsets,
-        **fields,
-    }
-    for name, strides in (tensors or {}).items():
-        problem[name] = {"strides": strides}
-    if scale is not None:
-        problem["scale"] = scale
-    return json.dumps(problem)
+    def __init__(self, program, *, dtype, layout, scale=None, backward=False, stats=False, deterministic=False, index_offsets=False, **fields):
+        """program: a scoremod.program.Program.
+
+        dtype: of query, key, value and output, as in OperandTensor.
+        scale: a number; None for 1 / sqrt(dim_qk).
+        fields: others of docs/problem.md, by their names.
+        """
+        problem = {
+            "dtype": dtype,
+            "layout": layout,
+            "program": program.text(),
+            "backward": backward,
+            "stats": stats,
+            "deterministic": deterministic,
+            "index_offsets": index_offsets,
+            **fields,
+        }
+        if scale is not None:
+            problem["scale"] = scale
+        self._rest = json.dumps(problem)[1:]
+
+    def text(self, sizes, operands, tensors=None, named=None, sized=None):
+        """The JSON.
+
+        sizes: scoremod.sizes.Sizes.
+        operands: the OperandTensor of each operand of the program, in its order.
+        tensors: for "q", "k", "v" or "o" that lie otherwise than `layout` says: the strides of batch, head, sequence and dim in elements.
+        named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or shape, or has no gradient.
+        sized: fields that are sizes, by their names.
+        """
+        described = [_operand(operand_name(number), operand) for number, operand in enumerate(operands)]
+        described += [_operand(name, operand) for name, operand in (named or {}).items()]
+        # A tensor of another rank is refused where it meets the call's others.
+        lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items() if len(strides) == 4)
+        fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
+        return f'{_SIZES % sizes}"operands": [{", ".join(described)}], {lies}{fields}{self._rest}'
+
+
+def problem_json(sizes, program, operands, *, tensors=None, named=None, **options):
+    """The JSON of one problem. options: as a ProblemTemplate has them; others: as its text()."""
+    return ProblemTemplate(program, **options).text(sizes, operands, tensors, named)
+
+
+_SIZES = '{"batch": %d, "heads_q": %d, "heads_kv": %d, "seq_q": %d, "seq_kv": %d, "dim_qk": %d, "dim_v": %d, '
+_TENSOR = '"%s": {"strides": {"batch": %d, "head": %d, "sequence": %d, "dim": %d}}, '
 
 
 def _operand(name, operand):
-    described = {
-        "name": name,
-        "dtype": operand.dtype,
-        "shape": list(operand.shape),
-        "gradient": operand.gradient,
-    }
-    if operand.strides is not None:
-        described["strides"] = list(operand.strides)
-    return described
+    gradient = "true" if operand.gradient else "false"
+    strides = "" if operand.strides is None else f', "strides": {list(operand.strides)}'
+    return f'{{"name": "{name}", "dtype": "{operand.dtype}", "shape": {list(operand.shape)}, "gradient": {gradient}{strides}}}'

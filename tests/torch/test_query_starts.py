@@ -24,6 +24,7 @@ def by_distance(score, b, h, q_idx, kv_idx):
 def nothing_kept(monkeypatch):
     for module in (eager_calls, execution, kept_traces):
         monkeypatch.setattr(module, "_kept", {})
+    scoremod.cache.clear()
 
 
 def compiled():

@@ -85,11 +85,14 @@ class EagerCall:
         given = [taken_operand(operand.detach(), i in wanted) for i, operand in enumerate([*operands, *bound])]
         self._call = call_of(text)
         self._moves = self._call.has_offsets and traced.hangs_on_sizes()
+        if self._moves:  # each call's offsets say what is read
+            self._converted, self._direct = [], None
         self._has_lse, self._with_max, self._with_amax = backward or with_lse, self._call.max_scores, self._call.amax_o
         self._has_rows = self._has_lse or self._with_max or self._with_amax
-        self._compiled = compiled_problem(q, k, v, empty_output(q, v, self._call.output_dtype(q)), given, text, wanted, backward, self._has_lse)
         # Where outputs lie as the query does, PyTorch has a shorter way to make them.
         alike = q.shape[-1] == v.shape[-1] and self._call.output_dtype(q) == q.dtype and list(q.stride()) == output_strides(q, v.shape[-1])
+        o = q if alike else empty_output(q, v, self._call.output_dtype(q))
+        self._compiled = compiled_problem(q, k, v, o, given, text, wanted, backward, self._has_lse)
         self._like_query = alike and not self._call.is_ragged
         self._rows = q.shape[:-1]
         if backward:
@@ -105,12 +108,12 @@ class EagerCall:
     def __call__(self, query, key, value, captured, bound, dropout, offsets):
         """(o, lse, largest scores, largest magnitude); None for what nobody asked for. dropout: as in attention_ops. offsets: those of a call that has index
         offsets, else None."""
-        if self._converted and not self._moves:
+        if self._converted:
             captured = self._in_dtypes(captured)
-        if self._moves:
-            operands = self._operands_at(captured, offsets)
-        elif self._direct is not None:
+        if self._direct is not None:
             operands = [captured[number] for number in self._direct]
+        elif self._moves:
+            operands = self._operands_at(captured, offsets)
         else:
             operands = [self._operand(captured[number], source, wanted) for number, source, wanted in self._sources]
         operands += bound

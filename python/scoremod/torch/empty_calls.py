@@ -9,7 +9,12 @@ from scoremod.torch.strides import empty_output, of_each_batch
 
 def is_empty(query, key, value, options):
     """Whether there are no batches, heads, queries or keys; tokens of sequences and blocks of a pool are never none."""
-    return options.place is None and any(isinstance(size, int) and size == 0 for x in (query, key, value) for size in x.shape[:-1])
+    if options.place is None:
+        for x in (query, key, value):
+            for size in x.shape[:-1]:
+                if isinstance(size, int) and size == 0:
+                    return True
+    return False
 
 
 def of_nothing(query, key, value, bound, options, captured):

@@ -1,17 +1,18 @@
 """Calls of the C interface with the memory of tensors, on PyTorch's current stream."""
 
+import functools
+
 import torch
 
 from scoremod.attention import Attention
 from scoremod.environment import settings
-from scoremod.problem import OperandTensor, problem_json
+from scoremod.problem import OperandTensor, ProblemTemplate
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
 
-_STRIDE_NAMES = ("batch", "head", "sequence", "dim")
 # What was compiled for calls that look alike. The library keeps what is compiled, too, by the problem; this saves writing the problem.
 _kept = BoundedCache(1024)
 
@@ -58,7 +59,7 @@ class CompiledProblem:
             (name, look(x, x.dtype) if i < in_program or x.is_contiguous() else dense(x.shape, x.dtype, q.device))
             for i, (name, x) in enumerate(zip(call.names(), operands, strict=True))
         ]
-        lse = dense(q.shape[:-1], torch.float32, q.device)
+        lse = dense(q.shape[:-1], torch.float32, q.device) if stats or call.max_scores or backward else None
         outputs = {"lse": lse} if stats else {}
         outputs |= {"max_logit": lse} if call.max_scores else {}
         outputs |= {"amax_o": dense((), torch.float32, q.device)} if call.amax_o else {}
@@ -73,27 +74,30 @@ class CompiledProblem:
             self.backward = Direction(attention, "backward", all_looks, of_operands, of_wanted, workspace, call, q.device)
 
 
-def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
-    """The problem of these tensors as JSON: docs/problem.md. The scale isn't in it: it is bound at each call."""
+def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats, template=None):
+    """The problem of these tensors as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. template: that of the call, if it is known."""
+    template = template or _template_of(call, q.dtype, backward, stats)
     described = [
-        OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, tuple(operand.stride())) for i, operand in enumerate(operands)
+        OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, operand.stride()) for i, operand in enumerate(operands)
     ]
     count = len(call.program.operands)
-    bound = dict(zip(call.bound(), described[count:]))
     placed = call.placed(q, k, operands[count:])
+    named = {"sink": described[count + call.bound().index("sink")]} if call.sink else None
+    sized = None if placed is None else placed.fields(LAYOUT, q, k)
+    lies = None if call.is_ragged else {"q": q.stride(), "k": k.stride(), "v": v.stride(), "o": o.stride()}
+    return template.text(call.sizes(q, k, v, operands[count:]), described[:count], lies, named, sized)
+
+
+def _template_of(call, dtype, backward, stats):
     given = (
         ("lengths", {"kv": True} if call.lengths else None),
         ("sink", "learned" if call.sink else None),
         ("dtype_o", call.dtype_o),
         ("amax_o", call.amax_o),
     )
-    fields = {name: value for name, value in given if value} | ({} if placed is None else placed.fields(LAYOUT, q, k))
-    lies = {name: dict(zip(_STRIDE_NAMES, tensor.stride())) for name, tensor in (("q", q), ("k", k), ("v", v), ("o", o))}
-    return problem_json(
-        call.sizes(q, k, v, operands[count:]),
+    return ProblemTemplate(
         call.program,
-        described[:count],
-        dtype=TENSOR_DTYPES[q.dtype],
+        dtype=TENSOR_DTYPES[dtype],
         layout="THD" if call.is_ragged else LAYOUT,
         backward=backward,
         stats=stats,
@@ -102,10 +106,14 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
         dropout=call.dropout,
         max_logit=call.max_scores,
         given_deltas=call.given_deltas,
-        tensors={} if call.is_ragged else lies,
-        named={"sink": bound["sink"]} if call.sink else None,
-        **fields,
+        **{name: value for name, value in given if value},
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_template(text, dtype, backward, stats):
+    """_template_of() of Call.text()."""
+    return _template_of(call_of(text), dtype, backward, stats)
 
 
 def gradient_dtype(tensor):
@@ -123,7 +131,7 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
     if found is None:
         call = call_of(text)
         check_dtypes(q, k, v)
-        problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats)
+        problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats, template=_known_template(text, q.dtype, backward, stats))
         place = {"memory": MEMORY[q.device.type], "device": q.device.index if q.is_cuda else None}
         attention = Attention(problem, backends=list(call.backends), new_sizes=call.new_sizes, threads=threads, **place)
         if backward:

@@ -28,7 +28,10 @@ class Look(NamedTuple):
 
     def nbytes(self):
         """From the first element to the last."""
-        return (1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.stride))) * self.dtype.itemsize
+        count = 1
+        for size, stride in zip(self.shape, self.stride):  # each new size asks this of each tensor
+            count += (size - 1) * stride
+        return count * self.dtype.itemsize
 
     def empty(self):
         """A new tensor that looks so."""

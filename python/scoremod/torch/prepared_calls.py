@@ -1,8 +1,9 @@
 """Compiled problems with the structs of their calls, in which a call puts nothing but addresses: those of tensors that look as the structs were made for."""
 
 import ctypes
+import functools
+import struct
 from ctypes import addressof, c_uint64, sizeof
-from functools import partial
 from itertools import chain
 
 import torch
@@ -95,43 +96,47 @@ class Direction:
 class _Block:
     """One call's structs, in one piece of memory: the message, the options, the arguments, operands and gradients of operands.
 
-    words: all of it, in words. places: those of the tensors' addresses, in order.
+    words: all of it, in words, which are written as such: ctypes' own structs take ten times as long, and each new size has some. places: those of the
+    tensors' addresses, in order.
     """
 
     def __init__(self, kind, tensors, operands, gradients, call):
-        size_of_names = len(operands) + len(gradients)
-        offsets = {"options": _WORD}
-        offsets["arguments"] = offsets["options"] + sizeof(library.CallOptions)
-        offsets["named"] = offsets["arguments"] + sizeof(kind)
-        self.words = (c_uint64 * ((offsets["named"] + size_of_names * sizeof(library.NamedBuffer)) // _WORD))()
-        base = addressof(self.words)
-        self.message, self.arguments = base, base + offsets["arguments"]
+        fields, arguments, named = _words_of(kind), 1 + _OPTIONS, 1 + _OPTIONS + sizeof(kind) // _WORD
+        self.words = words = (c_uint64 * (named + (len(operands) + len(gradients)) * _NAMED))()
+        self.message = base = addressof(words)
+        self.arguments = base + arguments * _WORD
+        self.stream, self.offsets, self.dropout = (1 + _OPTION_WORDS[name] for name in ("stream", "batch_offset", "dropout_seed"))
+        self.workspace = arguments + fields["workspace"]
 
-        options = library.CallOptions.from_buffer(self.words, offsets["options"])
-        options.__init__(has_scale=call.scale is not None, scale=call.scale or 0.0)
-        self.stream = (offsets["options"] + library.CallOptions.stream.offset) // _WORD
-        self.offsets = (offsets["options"] + library.CallOptions.batch_offset.offset) // _WORD
-        self.dropout = (offsets["options"] + library.CallOptions.dropout_seed.offset) // _WORD
-
-        arguments = kind.from_buffer(self.words, offsets["arguments"])
-        arguments.__init__(options=ctypes.pointer(options))
-        self.workspace = (offsets["arguments"] + kind.workspace.offset) // _WORD
+        words[1] = sizeof(library.CallOptions)
+        if call.scale is not None:
+            words[1 + _OPTION_WORDS["has_scale"]] = _SCALE.unpack(_HAS_SCALE.pack(1, call.scale))[0]
+        words[arguments] = sizeof(kind)
+        words[arguments + fields["options"]] = base + _WORD
         self.places = []
         for name, look in tensors.items():
-            getattr(arguments, name).bytes = look.nbytes()
-            self.places.append((offsets["arguments"] + getattr(kind, name).offset) // _WORD)
-
-        named = (library.NamedBuffer * size_of_names).from_buffer(self.words, offsets["named"])
+            place = arguments + fields[name]
+            words[place + 1] = look.nbytes()
+            self.places.append(place)
         for i, (name, look) in enumerate(chain(operands, gradients)):
-            named[i].name, named[i].buffer.bytes = _encoded_name(name), look.nbytes()
-            place = offsets["named"] + i * sizeof(library.NamedBuffer) + library.NamedBuffer.buffer.offset
-            self.places.append(place // _WORD)
-        at = ctypes.POINTER(library.NamedBuffer)
-        arguments.operands, arguments.operand_count = ctypes.cast(named, at), len(operands)
+            place = named + i * _NAMED
+            words[place], words[place + 2] = _address_of_name(name), look.nbytes()
+            self.places.append(place + 1)
+        words[arguments + fields["operands"]], words[arguments + fields["operand_count"]] = base + named * _WORD, len(operands)
         if gradients:
-            first = ctypes.byref(named, len(operands) * sizeof(library.NamedBuffer))
-            arguments.d_operands, arguments.d_operand_count = ctypes.cast(first, at), len(gradients)
-        self._kept = options, arguments, named
+            first = base + (named + len(operands) * _NAMED) * _WORD
+            words[arguments + fields["d_operands"]], words[arguments + fields["d_operand_count"]] = first, len(gradients)
+
+
+@functools.cache
+def _words_of(kind):
+    """field -> the word of a struct that it begins in. Fields of half a word come in pairs."""
+    return {name: getattr(kind, name).offset // _WORD for name, _ in kind._fields_}
+
+
+_OPTIONS, _NAMED = sizeof(library.CallOptions) // _WORD, sizeof(library.NamedBuffer) // _WORD
+_OPTION_WORDS = _words_of(library.CallOptions)
+_HAS_SCALE, _SCALE = struct.Struct("=if"), struct.Struct("=Q")
 
 
 def _put_aligned(words, places, tensors):
@@ -148,12 +153,15 @@ def _put_aligned(words, places, tensors):
     return copies
 
 
-def _encoded_name(name):
-    """The operand's name as C has it, the same object each time: the structs point into it."""
-    return _names.setdefault(name, name.encode())
+@functools.cache
+def _address_of_name(name):
+    """Where the operand's name is as C has it; the text stays there."""
+    text = ctypes.c_char_p(name.encode())
+    _names.append(text)
+    return ctypes.cast(text, ctypes.c_void_p).value
 
 
-_names = {}
+_names = []
 
 
 def _stream_of(device):
@@ -162,5 +170,5 @@ def _stream_of(device):
         return None
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is not None:  # what the public way wraps, in a tenth of its time
-        return partial(raw, device.index)
+        return functools.partial(raw, device.index)
     return lambda: torch.cuda.current_stream(device).cuda_stream
