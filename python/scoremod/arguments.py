@@ -1,4 +1,4 @@
-"""What callers pass, as the C interface takes it: each is checked here, or ctypes would convert or cut it silently."""
+"""Callers' arguments, as the C interface takes them: each is checked here, or ctypes would convert or cut it silently."""
 
 import ctypes
 import functools
@@ -41,7 +41,7 @@ _HASHED = (str, int, type(None))
 
 @functools.lru_cache(maxsize=256)
 def _usual_options(*usual):
-    """Those that PyTorch has for each new size; nobody writes into them."""
+    """The options that PyTorch passes for each new size; nobody writes into them."""
     return _options(*usual, (), (), False, "verified")
 
 

@@ -84,8 +84,12 @@ def test_the_pieces_of_cpp_compile(page, tmp_path):
 
 def test_the_problem_of_its_page_is_one():
     scoremod = pytest.importorskip("scoremod")
-    (block,) = blocks_of("docs/problem.md", "json")
-    assert scoremod.Attention(json.loads(block)).problem["heads_q"] == 8
+    fixed, open_sizes = map(json.loads, blocks_of("docs/problem.md", "json"))
+    assert scoremod.Attention(fixed).problem["heads_q"] == 8
+    # Without the sizes it is open, and with some it is a problem.
+    assert [name for name, size in open_sizes.items() if size is None] == ["batch", "seq_q", "seq_kv"]
+    small = {"batch": 1, "seq_q": 3, "seq_kv": 5, "dtype": "f32"}
+    assert scoremod.Attention(open_sizes | small).problem["heads_kv"] == 8
 
 
 def test_the_pieces_of_c_compile(tmp_path):

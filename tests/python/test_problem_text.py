@@ -1,4 +1,4 @@
-"""What most calls ask for at each new size has a shorter way, which gives the same."""
+"""The shorter way of most calls' new sizes gives the same text and the same structs."""
 
 import ctypes
 import itertools

@@ -12,7 +12,7 @@ from scoremod import library
 from scoremod.torch.looks import Looks
 
 _ALIGNMENT = 64
-# Of addresses on a GPU: boxes of tensors are copied from multiples of it.
+# TMA loads tensors on a GPU from addresses that are multiples of it.
 _TENSOR_ALIGNMENT = 16
 _WORD = sizeof(c_uint64)
 
@@ -49,14 +49,14 @@ class Direction:
         self.run_known(*tensors, dropout=dropout, offsets=offsets)
 
     def run_if_plain(self, *tensors, dropout=None, offsets=None):
-        """The same, but False without a call where the tensors look otherwise, or are not plain ones (looks.hold_numbers)."""
+        """run(), but False without a call where the tensors look otherwise, or are not plain ones (looks.hold_numbers)."""
         if not self.looks.fit(tensors, plain=True):
             return False
         self.run_known(*tensors, dropout=dropout, offsets=offsets)
         return True
 
     def run_known(self, *tensors, dropout=None, offsets=None):
-        """The same of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind."""
+        """run() of tensors whose looks were compared already: this was found by them, as an eager call's is by its kind."""
         try:
             block = self._blocks.pop()
         except IndexError:  # each thread in a call has its own
@@ -142,7 +142,7 @@ _HAS_SCALE, _SCALE = struct.Struct("=if"), struct.Struct("=Q")
 def _put_aligned(words, places, tensors):
     """Copies the tensors that begin in between, such as a view from some element on, and puts the copies' addresses in their places.
 
-    What a call writes is memory of its own, which begins where it should, and is never copied.
+    A call's outputs are memory of their own, which begins where it should, and are never copied.
     """
     copies = []
     for place, tensor in zip(places, tensors):
@@ -155,7 +155,7 @@ def _put_aligned(words, places, tensors):
 
 @functools.cache
 def _address_of_name(name):
-    """Where the operand's name is as C has it; the text stays there."""
+    """The address of the operand's name as C has it; the text stays there."""
     text = ctypes.c_char_p(name.encode())
     _names.append(text)
     return ctypes.cast(text, ctypes.c_void_p).value
