@@ -7,6 +7,7 @@ from scoremod.errors import BugError, EnvironmentError, Error, InvalidArgumentEr
 from scoremod.drawing import draw
 from scoremod.library import load as _load
 from scoremod.one_call import attention
+from scoremod.open_attention import OpenAttention
 from scoremod.workspace import Workspace
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Gradients",
     "InvalidArgumentError",
     "Offsets",
+    "OpenAttention",
     "UnsupportedError",
     "Workspace",
     "attention",

@@ -62,6 +62,17 @@ class Attention:
         handle = ctypes.c_void_p()
         text = encode(self._arguments[0], "problem")
         library.call("scoremod_attention_get", text, options, ctypes.byref(handle))
+        self._own(handle)
+
+    @classmethod
+    def of_handle(cls, handle, arguments):
+        """The Attention that a handle of the C interface belongs to from now on. arguments: its options, as a copy is compiled with."""
+        made = cls.__new__(cls)
+        made._arguments = (None, *arguments)
+        made._own(handle)
+        return made
+
+    def _own(self, handle):
         self._handle = handle
         # At exit daemon threads may still be in calls: nothing is freed under them then, and the system takes all of it.
         weakref.finalize(self, library.load().scoremod_attention_destroy, handle).atexit = False
@@ -84,7 +95,8 @@ class Attention:
 
     def __reduce__(self):
         # A copy, or what a pickle is made into, has a handle of its own: two objects must not free one.
-        return _compile_again, self._arguments
+        text, *options = self._arguments
+        return _compile_again, (json.dumps(self._problem) if text is None else text, *options)
 
     def __repr__(self):
         p = self._problem

@@ -98,6 +98,7 @@ _FUNCTIONS = {
     "scoremod_text_free": (None, [c_void_p]),
     "scoremod_attention_create": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
     "scoremod_attention_get": (c_int32, [c_char_p, POINTER(CompileOptions), POINTER(c_void_p), POINTER(c_void_p)]),
+    "scoremod_attention_at": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "scoremod_attention_destroy": (None, [c_void_p]),
     "scoremod_attention_problem": (c_int32, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "scoremod_attention_backend": (c_int32, [c_void_p, POINTER(c_char_p), POINTER(c_void_p)]),

@@ -40,6 +40,12 @@ class ProblemTemplate:
             problem["scale"] = scale
         self._rest = json.dumps(problem)[1:]
 
+    def open_text(self, sizes, operands, named=None, sized=None):
+        """The JSON with all sizes open but the head dims, and without strides. The arguments are those of text(), of any call."""
+        described = [_operand(name, operand._replace(shape=(None,) * len(operand.shape), strides=None)) for name, operand in _names(operands, named)]
+        fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
+        return f'{_OPEN_SIZES % (sizes.dim_qk, sizes.dim_v)}"operands": [{", ".join(described)}], {fields}{self._rest}'
+
     def text(self, sizes, operands, tensors=None, named=None, sized=None):
         """The JSON.
 
@@ -49,8 +55,7 @@ class ProblemTemplate:
         named: name -> OperandTensor of what fields bring to bind, where it isn't of its field's dtype or shape, or has no gradient.
         sized: fields that are sizes, by their names.
         """
-        described = [_operand(operand_name(number), operand) for number, operand in enumerate(operands)]
-        described += [_operand(name, operand) for name, operand in (named or {}).items()]
+        described = [_operand(name, operand) for name, operand in _names(operands, named)]
         # A tensor of another rank is refused where it meets the call's others.
         lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items() if len(strides) == 4)
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
@@ -63,10 +68,17 @@ def problem_json(sizes, program, operands, *, tensors=None, named=None, **option
 
 
 _SIZES = '{"batch": %d, "heads_q": %d, "heads_kv": %d, "seq_q": %d, "seq_kv": %d, "dim_qk": %d, "dim_v": %d, '
+_OPEN_SIZES = '{"batch": null, "heads_q": null, "heads_kv": null, "seq_q": null, "seq_kv": null, "dim_qk": %d, "dim_v": %d, '
 _TENSOR = '"%s": {"strides": {"batch": %d, "head": %d, "sequence": %d, "dim": %d}}, '
+
+
+def _names(operands, named):
+    """(name, OperandTensor) of a program's operands, and of those that fields bring."""
+    return [*((operand_name(number), operand) for number, operand in enumerate(operands)), *(named or {}).items()]
 
 
 def _operand(name, operand):
     gradient = "true" if operand.gradient else "false"
     strides = "" if operand.strides is None else f', "strides": {list(operand.strides)}'
-    return f'{{"name": "{name}", "dtype": "{operand.dtype}", "shape": {list(operand.shape)}, "gradient": {gradient}{strides}}}'
+    shape = json.dumps(operand.shape)
+    return f'{{"name": "{name}", "dtype": "{operand.dtype}", "shape": {shape}, "gradient": {gradient}{strides}}}'

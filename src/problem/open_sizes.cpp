@@ -82,9 +82,17 @@ void fill_operands(AttentionProblem& problem, const std::vector<OperandSizes>& g
     if (std::ranges::find(problem.operands, sizes.name, &OperandSpec::name) == problem.operands.end())
       fail_argument("sizes.operands: expected an operand of the problem, found '", sizes.name, "'");
   }
+  const std::vector<OperandDecl> implied = implied_operands(problem);
+  const auto declared = [&](const std::string& name) -> const OperandDecl* {
+    for (const std::vector<OperandDecl>* some : {&decls, &implied}) {
+      const auto found = std::ranges::find(*some, name, &OperandDecl::name);
+      if (found != some->end()) return &*found;
+    }
+    return nullptr;
+  };
   for (OperandSpec& spec : problem.operands) {
-    const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
-    if (decl == decls.end()) continue;  // validate() names it
+    const OperandDecl* decl = declared(spec.name);
+    if (decl == nullptr) continue;  // validate() names it
     const auto found = std::ranges::find(given, spec.name, &OperandSizes::name);
     fill_operand(problem, spec, *decl, found == given.end() ? nullptr : &*found);
   }

@@ -12,9 +12,10 @@ from scoremod.torch import context_parallel_attention, eager_calls, execution, f
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The new_sizes of each Attention that is made."""
-    found, make = [], execution.Attention
-    monkeypatch.setattr(execution, "Attention", lambda *arguments, **options: found.append(options["new_sizes"]) or make(*arguments, **options))
+    """The new_sizes of each OpenAttention that is made."""
+    found, make = [], execution.OpenAttention
+    monkeypatch.setattr(execution, "_open", {})
+    monkeypatch.setattr(execution, "OpenAttention", lambda *arguments, **options: found.append(options["new_sizes"]) or make(*arguments, **options))
     monkeypatch.setattr(execution, "_kept", {})
     monkeypatch.setattr(eager_calls, "_kept", {})
     return found

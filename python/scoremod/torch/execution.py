@@ -1,20 +1,25 @@
 """Calls of the C interface with the memory of tensors, on PyTorch's current stream."""
 
 import functools
+from typing import NamedTuple
 
 import torch
 
-from scoremod.attention import Attention
 from scoremod.environment import settings
+from scoremod.open_attention import OpenAttention
 from scoremod.problem import OperandTensor, ProblemTemplate
+from scoremod.program import operand_name
+from scoremod.sizes import Sizes
 from scoremod.torch.bounded_cache import BoundedCache
 from scoremod.torch.call import DTYPE_NAMES, FLOAT8, LAYOUT, MEMORY, TENSOR_DTYPES, call_of, check_dtypes, structure_of
 from scoremod.torch.covered_tokens import covered_tokens
 from scoremod.torch.looks import Look, dense
 from scoremod.torch.prepared_calls import Direction
 
-# What was compiled for calls that look alike. The library keeps what is compiled, too, by the problem; this saves writing the problem.
+# Compiled problems by the looks of their calls' tensors. The library keeps them by their sizes, too; this saves a call's structs.
 _kept = BoundedCache(1024)
+# Problems that were compiled for all sizes.
+_open = BoundedCache(256)
 
 
 def forward(q, k, v, operands, o, lse, max_scores, amax_o, dropout, call, wanted, backward):
@@ -48,7 +53,7 @@ class CompiledProblem:
 
     def __init__(self, attention, call, q, k, v, o, operands, wanted, backward, stats):
         def look(x, dtype, shape=None):
-            """What x has to look like: it is where q is."""
+            """The Look that x has to have: it is where q is."""
             return Look(shape or x.shape, x.stride(), dtype, q.device)
 
         looks = {"q": look(q, q.dtype), "k": look(k, q.dtype), "v": look(v, q.dtype)}
@@ -74,9 +79,22 @@ class CompiledProblem:
             self.backward = Direction(attention, "backward", all_looks, of_operands, of_wanted, workspace, call, q.device)
 
 
-def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats, template=None):
-    """The problem of these tensors as JSON: docs/problem.md. The scale isn't in it: it is bound at each call. template: that of the call, if it is known."""
-    template = template or _template_of(call, q.dtype, backward, stats)
+class _Described(NamedTuple):
+    """All of a problem that follows from its tensors, as ProblemTemplate.text() takes it."""
+
+    sizes: Sizes
+    operands: list
+    lies: dict | None
+    named: dict | None
+    sized: dict | None
+
+
+def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats):
+    """The problem of these tensors as JSON: docs/problem.md. The scale isn't in it: it is bound at each call."""
+    return _template_of(call, q.dtype, backward, stats).text(*_described(q, k, v, o, operands, call, wanted))
+
+
+def _described(q, k, v, o, operands, call, wanted):
     described = [
         OperandTensor(DTYPE_NAMES[operand.dtype], tuple(operand.shape), i in wanted, operand.stride()) for i, operand in enumerate(operands)
     ]
@@ -85,7 +103,31 @@ def problem_of(q, k, v, o, operands, call, *, wanted, backward, stats, template=
     named = {"sink": described[count + call.bound().index("sink")]} if call.sink else None
     sized = None if placed is None else placed.fields(LAYOUT, q, k)
     lies = None if call.is_ragged else {"q": q.stride(), "k": k.stride(), "v": v.stride(), "o": o.stride()}
-    return template.text(call.sizes(q, k, v, operands[count:]), described[:count], lies, named, sized)
+    return _Described(call.sizes(q, k, v, operands[count:]), described[:count], lies, named, sized)
+
+
+def _attention_of(described, template, call, key, threads):
+    """The Attention of a call's tensors. key: all that decides the problem beside them."""
+    sizes, operands, lies, named, sized = described
+    paged = None if sized is None else sized.get("paged")
+    named_operands = [*((operand_name(number), operand) for number, operand in enumerate(operands)), *(named or {}).items()]
+    # Sizes come with the call, and kernels are made for head dims, and for the size of a block.
+    structure = (key, sizes.dim_qk, sizes.dim_v, paged and paged["block_size"], *((name, operand.dtype, len(operand.shape), operand.gradient) for name, operand in named_operands))
+    compiled = _open.get(structure)
+    if compiled is None:
+        opened = None if sized is None else {name: None for name in sized}
+        if paged:
+            opened["paged"] = {"block_size": paged["block_size"], "blocks": None, "blocks_per_sequence": None}
+        device = key[-1]
+        place = {"memory": MEMORY[device.type], "device": device.index if device.type == "cuda" else None}
+        text = template.open_text(sizes, operands, named, opened)
+        compiled = _open[structure] = OpenAttention(text, backends=list(call.backends), new_sizes=call.new_sizes, threads=threads, **place)
+    placed = (paged["blocks"], paged["blocks_per_sequence"]) if paged else (0, 0)
+    tokens = (0, 0) if sized is None else (sized.get("tokens_q", 0), sized.get("tokens_kv", 0))
+    of_operands = [(name, operand.shape, operand.strides) for name, operand in named_operands]
+    # A tensor of another rank is refused where it meets the call's others.
+    strides = {name: own for name, own in (lies or {}).items() if len(own) == 4}
+    return compiled.at_sizes((*sizes[:5], *tokens, *placed), strides, of_operands)
 
 
 def _template_of(call, dtype, backward, stats):
@@ -131,9 +173,8 @@ def compiled_problem(q, k, v, o, operands, text, wanted, backward, stats):
     if found is None:
         call = call_of(text)
         check_dtypes(q, k, v)
-        problem = problem_of(q, k, v, o, operands, call, wanted=wanted, backward=backward, stats=stats, template=_known_template(text, q.dtype, backward, stats))
-        place = {"memory": MEMORY[q.device.type], "device": q.device.index if q.is_cuda else None}
-        attention = Attention(problem, backends=list(call.backends), new_sizes=call.new_sizes, threads=threads, **place)
+        template = _known_template(text, q.dtype, backward, stats)
+        attention = _attention_of(_described(q, k, v, o, operands, call, wanted), template, call, key[:8], threads)
         if backward:
             attention.backward_backend  # refuses a backward that nothing runs, before the forward
         found = _kept[key] = CompiledProblem(attention, call, q, k, v, o, operands, wanted, backward, stats)

@@ -141,6 +141,19 @@ TEST(OpenAttention, AFixedCompileRefusesOpenSizes) {
             std::string::npos);
 }
 
+TEST(OpenAttention, OperandsOfFieldsHaveTheSizesOfTheCall) {
+  const AttentionProblem problem = parse_problem(
+      R"({"batch": null, "heads_q": null, "seq_q": null, "seq_kv": null, "dim_qk": 8, "sink": "learned",
+          "lengths": {"kv": true}, "operands": [{"name": "sink", "shape": [null]}, {"name": "lengths_kv", "shape": [null]}]})");
+  Sizes sizes;
+  sizes.batch = 3;
+  sizes.heads_q = sizes.heads_kv = 2;
+  sizes.seq_q = sizes.seq_kv = 5;
+  const AttentionProblem fixed = problem_at(problem, sizes);
+  EXPECT_EQ(fixed.operands[0].shape, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(fixed.operands[1].shape, (std::vector<std::int64_t>{3}));
+}
+
 TEST(OpenAttention, JsonKeepsWhatIsOpen) {
   EXPECT_EQ(parse_problem(to_json(open_problem())), open_problem());
   EXPECT_TRUE(has_open_sizes(open_problem()));
