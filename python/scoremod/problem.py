@@ -59,7 +59,9 @@ class ProblemTemplate:
         # A tensor of another rank is refused where it meets the call's others.
         lies = "".join(_TENSOR % (name, *strides) for name, strides in (tensors or {}).items() if len(strides) == 4)
         fields = f"{json.dumps(sized)[1:-1]}, " if sized else ""
-        return f'{_SIZES % sizes}"operands": [{", ".join(described)}], {lies}{fields}{self._rest}'
+        # JAX leaves sizes open, too.
+        numbers = sizes if None not in sizes else ["null" if size is None else size for size in sizes]
+        return f'{_SIZES % tuple(numbers)}"operands": [{", ".join(described)}], {lies}{fields}{self._rest}'
 
 
 def problem_json(sizes, program, operands, *, tensors=None, named=None, **options):
@@ -67,7 +69,7 @@ def problem_json(sizes, program, operands, *, tensors=None, named=None, **option
     return ProblemTemplate(program, **options).text(sizes, operands, tensors, named)
 
 
-_SIZES = '{"batch": %d, "heads_q": %d, "heads_kv": %d, "seq_q": %d, "seq_kv": %d, "dim_qk": %d, "dim_v": %d, '
+_SIZES = '{"batch": %s, "heads_q": %s, "heads_kv": %s, "seq_q": %s, "seq_kv": %s, "dim_qk": %s, "dim_v": %s, '
 _OPEN_SIZES = '{"batch": null, "heads_q": null, "heads_kv": null, "seq_q": null, "seq_kv": null, "dim_qk": %d, "dim_v": %d, '
 _TENSOR = '"%s": {"strides": {"batch": %d, "head": %d, "sequence": %d, "dim": %d}}, '
 

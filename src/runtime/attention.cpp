@@ -126,7 +126,7 @@ struct Attention::State {
   const backend::MemorySpace* memory = nullptr;
   int device = 0;
   runtime::RunningPlans served;
-  std::shared_ptr<const runtime::LaterPlans> later;  ///< null where nothing is built beside
+  std::shared_ptr<runtime::LaterPlans> later;  ///< null where nothing is built beside
 
   const runtime::RunningPlans& running() const {
     const runtime::RunningPlans* faster = later == nullptr ? nullptr : later->ready();
@@ -136,6 +136,7 @@ struct Attention::State {
   template <class Plan>
   const std::shared_ptr<const Plan>& plan_for(const std::shared_ptr<const Plan> runtime::RunningPlans::*direction,
                                               Buffer workspace) const {
+    if (later != nullptr) later->count_call();
     const std::shared_ptr<const Plan>& plan = running().*direction;
     const bool is_too_small = workspace.data != nullptr && workspace.bytes < plan->workspace_bytes();
     return is_too_small ? served.*direction : plan;
@@ -178,7 +179,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     state->memory = &planned->prepared.forward.chosen()->engine->memory();
     state->device = planned->target->ordinal;
     state->served = runtime::running_plans(*planned);
-    if (serves) state->later = runtime::LaterPlans::begin(compiled, options, *planned);
+    if (serves) state->later = std::make_shared<runtime::LaterPlans>(compiled, options, *planned);
     return Attention(std::move(state));
   });
 }

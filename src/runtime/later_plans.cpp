@@ -61,27 +61,29 @@ RunningPlans running_plans(const planner::PlannedProblem& planned) {
   return plans;
 }
 
-std::shared_ptr<LaterPlans> LaterPlans::begin(compiler::CompiledProblem problem, CompileOptions options,
-                                              const planner::PlannedProblem& served) {
-  auto later = std::make_shared<LaterPlans>();
+LaterPlans::LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served)
+    : problem_(std::move(problem)), options_(std::move(options)), target_(*served.target) {
   // The thread's own current device is another.
-  options.device = served.target->ordinal;
-  BackgroundThread::of_process<LaterPlanning>().add([waiting = std::weak_ptr(later), problem = std::move(problem),
-                                                     options = std::move(options), target = *served.target] {
-    if (const auto wanted = waiting.lock()) wanted->plan(problem, options, target);
-  });
-  return later;
+  options_.device = target_.ordinal;
 }
 
-void LaterPlans::plan(const compiler::CompiledProblem& problem, const CompileOptions& options,
-                      const backend::Target& target) {
+void LaterPlans::count_call() {
+  // Once it is reached, calls only read.
+  if (calls_.load(std::memory_order_relaxed) >= kCallsBefore || ++calls_ != kCallsBefore) return;
+  BackgroundThread::of_process<LaterPlanning>().add([waiting = weak_from_this()] {
+    if (const auto wanted = waiting.lock()) wanted->plan();
+  });
+}
+
+void LaterPlans::plan() {
   std::string reason;
   try {
-    const auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options));
+    const auto planned =
+        planner::plan_problem(problem_, options_, planner::Level::kVerified, planner::select(options_));
     const planner::Prepared& prepared = planned.prepared;
-    if (!prepared.runs_forward() || (problem.backward && !prepared.runs_backward())) {
+    if (!prepared.runs_forward() || (problem_.backward && !prepared.runs_backward())) {
       reason = refusals_of(prepared);
-    } else if (planned.target->context.id() != target.context.id()) {
+    } else if (planned.target->context.id() != target_.context.id()) {
       reason = "calls are made in another CUDA context than the device's own, where plans are built beside";
     } else {
       plans_ = running_plans(planned);
@@ -90,7 +92,7 @@ void LaterPlans::plan(const compiler::CompiledProblem& problem, const CompileOpt
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  failures().add(to_json(problem.problem), std::move(reason));
+  failures().add(to_json(problem_.problem), std::move(reason));
 }
 
 std::string later_failure(const AttentionProblem& problem) { return failures().of(to_json(problem)); }

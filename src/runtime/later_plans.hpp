@@ -22,19 +22,27 @@ struct RunningPlans {
 RunningPlans running_plans(const planner::PlannedProblem& planned);
 
 /// Plans that are made beside those that serve already.
-class LaterPlans {
+class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
  public:
-  /// Has a thread of the process plan the problem as without Request::at_hand, for the device and the context of
-  /// `served`. Nothing more is done once nobody holds what this returns.
-  static std::shared_ptr<LaterPlans> begin(compiler::CompiledProblem problem, CompileOptions options,
-                                           const planner::PlannedProblem& served);
+  /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: the sizes of a growing
+  /// cache are of no more use by the time that a plan is built for them.
+  LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served);
+
+  /// Tells of a call. After kCallsBefore of them a thread of the process plans the problem as without
+  /// Request::at_hand. Nothing more is done once nobody holds this.
+  void count_call();
+  static constexpr int kCallsBefore = 64;
 
   /// Null until they are verified; from then on the same.
   const RunningPlans* ready() const { return ready_.load(std::memory_order_acquire); }
 
  private:
-  void plan(const compiler::CompiledProblem& problem, const CompileOptions& options, const backend::Target& target);
+  void plan();
 
+  const compiler::CompiledProblem problem_;
+  CompileOptions options_;
+  const backend::Target target_;
+  std::atomic<int> calls_ = 0;
   RunningPlans plans_;  ///< written before ready_, and never again
   std::atomic<const RunningPlans*> ready_ = nullptr;
 };
