@@ -45,6 +45,8 @@ class Backend {
   /// The properties of the current device as building elsewhere takes them; empty where this backend cannot say.
   virtual std::string device_properties_here() const { return {}; }
 
+  /// Whether what it builds for a problem serves all that differ from it in sizes alone.
+  virtual bool serves_all_sizes() const { return false; }
   /// Whether it builds one plan at a time, so that processes of their own build several of them sooner.
   virtual bool builds_in_turn() const { return false; }
   /// Where such a process finds the libraries that this one has.

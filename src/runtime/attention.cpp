@@ -167,12 +167,17 @@ std::vector<Support> support(const AttentionProblem& problem, const CompileOptio
 Attention Attention::compile(const AttentionProblem& problem, const CompileOptions& options) {
   return with_memory("compile", [&] {
     const TimedStep step("attention");
-    const compiler::CompiledProblem compiled = runtime::compiled_problem(problem, options);
+    const auto known = runtime::known_structure(problem, options);
+    const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
+    const bool may_serve = serves_new_sizes(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (serves_new_sizes(problem, options)) planned = plan_at_hand(compiled, options);
+    if (may_serve) planned = plan_at_hand(compiled, options);
     const bool serves = planned && planned->prepared.left_for_later();
-    if (!planned)
+    if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
+      // A structure of which two sizes waited will have more.
+      if (may_serve && ++known->waits == 2) runtime::plan_for_all_sizes(compiled, options, *planned);
+    }
     if (!planned->prepared.runs_forward()) fail_no_backend(*planned);
     auto state = std::make_unique<State>();
     state->problem = problem::with_implied_operands(problem);

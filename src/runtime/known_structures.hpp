@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,6 +16,7 @@ namespace scoremod::runtime {
 struct KnownStructure {
   compiler::CompiledProblem compiled;  ///< of the sizes that came first
   std::vector<compiler::StepReport> steps;
+  mutable std::atomic<int> waits = 0;  ///< problems that waited for a plan which only their sizes have
 };
 
 /// That of a problem's structure, which the compiler runs for where this process does not know it. Validates the

@@ -1,10 +1,12 @@
 #include "runtime/later_plans.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <utility>
 
+#include "backend/backend.hpp"
 #include "base/background_thread.hpp"
 #include "base/fail.hpp"
 
@@ -93,6 +95,25 @@ void LaterPlans::plan() {
     reason = error.what();
   }
   failures().add(to_json(problem_.problem), std::move(reason));
+}
+
+void plan_for_all_sizes(compiler::CompiledProblem problem, CompileOptions options,
+                        const planner::PlannedProblem& planned) {
+  const planner::Considered* forward = planned.prepared.forward.chosen();
+  if (forward == nullptr || forward->engine->serves_all_sizes() || !planned.target) return;
+  const std::vector<const backend::Backend*>& allowed = planned.selection.backends;
+  const auto found = std::ranges::find_if(allowed, &backend::Backend::serves_all_sizes);
+  if (found == allowed.end()) return;
+  options.backend = (*found)->name();
+  options.backends.clear();
+  options.device = planned.target->ordinal;
+  BackgroundThread::of_process<LaterPlanning>().add([problem = std::move(problem), options = std::move(options)] {
+    try {
+      planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options));
+    } catch (const std::exception& error) {
+      failures().add(to_json(problem.problem), error.what());
+    }
+  });
 }
 
 std::string later_failure(const AttentionProblem& problem) { return failures().of(to_json(problem)); }

@@ -94,6 +94,8 @@ class KernelsBackend final : public Backend {
  public:
   const char* name() const override { return "kernels"; }
   const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+  /// Sizes are arguments of the kernels.
+  bool serves_all_sizes() const override { return true; }
   /// CUDA's functions are at most 4 units in the last place off (CUDA C++ Programming Guide, mathematical functions),
   /// and programs' are made of up to a few of them.
   double function_error() const override { return 0x1p-20; }
