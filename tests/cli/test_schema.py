@@ -67,7 +67,9 @@ BAD = {
     **{f"no_{name}": changed(LONE, [name], REMOVED) for name in LONE},
     **{f"{name}_{kind}": changed(FULL, [name], value)
        for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "dim_qk", "dim_v")
-       for kind, value in {"zero": 0, "text": "2", "true": True, "null": None, "fraction": 2.5, "large": 2**30 + 1}.items()},
+       for kind, value in {"zero": 0, "text": "2", "true": True, "fraction": 2.5, "large": 2**30 + 1}.items()},
+    # Other sizes may be open.
+    **{f"{name}_null": changed(FULL, [name], None) for name in ("dim_qk", "dim_v")},
     "unknown_field": changed(FULL, ["colour"], 1),
     "schema_number": changed(FULL, ["$schema"], 1),
     "description_list": changed(FULL, ["description"], []),
@@ -123,6 +125,7 @@ BAD = {
 
 # Only the parser refuses: what is wrong lies between fields, in the program, or in how a number is written.
 BEYOND_SCHEMA = {
+    "inputs_beside_open_sizes": changed(FULL, ["batch"], None),
     "float8_output_of_others": changed(FULL, ["dtype_o"], "e4m3"),
     "amax_of_others": {**LONE, "amax_o": True},
     "head_ratio": changed(FULL, ["heads_kv"], 3),

@@ -339,7 +339,7 @@ def test_functions_that_are_made_where_others_were():
     assert len(seen) == 39
 
 
-OTHER_SETTINGS = {"SCOREMOD_BACKENDS": "reference", "SCOREMOD_AUTOTUNE": "1", "SCOREMOD_MAX_WORKSPACE": "1000000000", "SCOREMOD_VERIFICATION": "off", "SCOREMOD_ADMISSION": "off",
+OTHER_SETTINGS = {"SCOREMOD_NEW_SIZES": "wait", "SCOREMOD_BACKENDS": "reference", "SCOREMOD_AUTOTUNE": "1", "SCOREMOD_MAX_WORKSPACE": "1000000000", "SCOREMOD_VERIFICATION": "off", "SCOREMOD_ADMISSION": "off",
                   "SCOREMOD_THREADS": "1"}  # fmt: skip
 
 

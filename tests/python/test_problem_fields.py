@@ -61,10 +61,11 @@ def test_jax_decides_about_each(monkeypatch):
     from scoremod.jax import flex_attention
 
     written = []
-    monkeypatch.setattr(problem.json, "dumps", lambda value, dumps=json.dumps: written.append(value) or dumps(value))
+    make = problem.ProblemTemplate.text
+    monkeypatch.setattr(problem.ProblemTemplate, "text", lambda *arguments: written.append(make(*arguments)) or written[-1])
     q = jax.numpy.ones((1, 2, 3, 4))
     flex_attention(q, q, q, scale=0.75)
-    problems = [value for value in written if isinstance(value, dict) and "heads_q" in value]
+    problems = list(map(json.loads, written))
     # Shards see true positions by operands that hold their offsets; the scale is asked of the call. Lengths are a
     # mask_mod that captures them.
     assert problems and all(set(each) | BY_LAYOUT | PLACES | {"lengths", "sink", "dropout", "dropout_keys", "given_deltas", "max_logit", "scale", "index_offsets"} == FIELDS for each in problems)

@@ -16,9 +16,11 @@ std::string set_memory(const std::string& text, std::optional<MemoryKind>& memor
 
 std::string set_new_sizes(const std::string& text, std::optional<NewSizes>& new_sizes) {
   for (const NewSizes wish : {NewSizes::kWait, NewSizes::kServe}) {
-    if (text == to_string(wish)) new_sizes = wish;
+    if (text != to_string(wish)) continue;
+    new_sizes = wish;
+    return "";
   }
-  return new_sizes ? "" : "expected wait or serve, found '" + text + "'";
+  return "expected wait or serve, found '" + text + "'";
 }
 
 }  // namespace
