@@ -50,8 +50,8 @@ class OpenProblem {
   std::vector<OpenSize> open_;
 };
 
-/// What one custom call with open sizes keeps: the state of calls of the sizes that it has seen last. An XLA program
-/// has its sizes when it is compiled, so that it sees no others.
+/// One custom call with open sizes keeps the state of calls of the sizes that it has seen last. An XLA program has its
+/// sizes when it is compiled, so that it sees no others.
 class AnySizeState {
  public:
   AnySizeState(const std::string& problem, CompileOptions options, std::size_t first_operand);

@@ -10,10 +10,10 @@
 
 namespace scoremod {
 
-/// What a call says of an operand of a problem with open sizes.
+/// A call's words on one operand of a problem with open sizes.
 struct OperandSizes {
   std::string name;
-  /// Of a table whose extents the problem leaves open. An operand with axes has the problem's sizes along them.
+  /// The extents of a table that the problem leaves open. An operand with axes has the problem's sizes along them.
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one per dimension; empty means dense
 

@@ -23,7 +23,7 @@ class Workspace:
         return f"<scoremod.Workspace of {self.nbytes} bytes>"
 
     def __reduce__(self):
-        # What it holds means nothing to another process.
+        # Its contents mean nothing to another process.
         return Workspace, ()
 
     @property

@@ -13,7 +13,7 @@ from scoremod.errors import EnvironmentError
 FILE_NAME = "libscoremod_jax.so"
 FORWARD = "scoremod_attention_forward"
 BACKWARD = "scoremod_attention_backward"
-# The same of calls whose batch and lengths jax.export left open.
+# Calls whose batch and lengths jax.export left open have targets of their own.
 ANY_SIZE = {target: f"{target}_any_size" for target in (FORWARD, BACKWARD)}
 # All custom calls that an exported program may have.
 CUSTOM_CALLS = (*ANY_SIZE, *ANY_SIZE.values())

@@ -10,7 +10,7 @@ import jax
 
 from scoremod.errors import UnsupportedError
 
-# What may be open: the other sizes decide which code runs.
+# These may be open: the other sizes decide which code runs.
 _OPEN = ("batch", "seq_q", "seq_kv")
 # Takes the place of an open size where a backend is asked whether it takes a problem.
 _SOME_SIZE = 128
