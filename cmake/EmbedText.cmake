@@ -7,27 +7,16 @@ function(embed_text target file symbol)
   embed_string(${target} "${text}" ${symbol})
 endfunction()
 
-# embed_cuda_texts(TARGET FILES): makes the text of each .cuh file of FILES, which is CUDA C++ for NVRTC, a constant as
-# embed_text does: soft_max.cuh becomes kSoftMax. What stands above `#pragma once`, and includes of other .cuh files, are for readers,
-# editors and the test that compiles each file alone (tests/unit/backend/cuda/kernel_text_test.cpp); both are left out. What a
-# generator puts into the text stands in holes: src/backend/cuda/kernel_text.hpp.
-function(embed_cuda_texts target files)
-  set(symbols "")
+# embed_cuda_files(TARGET ROOT FILES): makes the .cuh files of FILES, which are CUDA C++ for NVRTC, the table scoremod::embedded::kCudaFiles
+# (src/backend/cuda/kernel_text.hpp). A file's path is relative to ROOT, as #include lines write it. Its includes of other .cuh files are
+# kept apart from its text, and what stands above `#pragma once` is for readers alone.
+function(embed_cuda_files target root files)
+  list(SORT files)
+  set(declarations "")
+  set(entries "")
   foreach(file IN LISTS files)
-    cmake_path(GET file STEM name)
-    string(REGEX MATCHALL "[^_]+" words "${name}")
-    set(symbol k)
-    foreach(word IN LISTS words)
-      string(SUBSTRING "${word}" 0 1 first)
-      string(SUBSTRING "${word}" 1 -1 rest)
-      string(TOUPPER "${first}" first)
-      string(APPEND symbol "${first}${rest}")
-    endforeach()
-    if(symbol IN_LIST symbols)
-      message(FATAL_ERROR "two .cuh files are named ${name}.cuh, and one constant can't hold both: rename ${file}")
-    endif()
-    list(APPEND symbols ${symbol})
-
+    cmake_path(RELATIVE_PATH file BASE_DIRECTORY "${root}" OUTPUT_VARIABLE path)
+    string(MAKE_C_IDENTIFIER "cuda_file_${path}" symbol)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
     file(READ "${file}" text)
     string(FIND "${text}" "\n#pragma once\n" start)
@@ -36,9 +25,27 @@ function(embed_cuda_texts target files)
     endif()
     math(EXPR start "${start} + 14")
     string(SUBSTRING "${text}" ${start} -1 text)
+    string(REGEX MATCHALL "#include (\"[^\n]*\")\n" includes "${text}")
+    string(REGEX REPLACE "#include (\"[^;\n]*\")\n;?" "\\1, " includes "${includes}")
     string(REGEX REPLACE "#include \"[^\n]*\n" "" text "${text}")
+    string(SHA256 digest "${text}")
+    string(SUBSTRING "${digest}" 0 24 digest)
     embed_string(${target} "${text}" ${symbol})
+    string(APPEND declarations "extern const std::string_view ${symbol};\n")
+    string(APPEND entries "    {\"${path}\", ${symbol}, \"${digest}\", {${includes}}},\n")
   endforeach()
+  set(generated "${CMAKE_CURRENT_BINARY_DIR}/embedded/cuda_files.cpp")
+  file(CONFIGURE OUTPUT "${generated}" @ONLY CONTENT "#include \"backend/cuda/kernel_text.hpp\"
+namespace scoremod::embedded {
+${declarations}std::span<const backend::cuda::KernelFile> cuda_files() {
+  static const backend::cuda::KernelFile files[] = {
+${entries}  };
+  return files;
+}
+}
+")
+  target_sources(${target} PRIVATE "${generated}")
+  set_source_files_properties("${generated}" PROPERTIES COMPILE_OPTIONS "-I${root}")
 endfunction()
 
 function(embed_string target text symbol)

@@ -12,6 +12,7 @@
 #include "base/fail.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -233,7 +234,7 @@ TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const
 
 std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
                                           const TileShape& shape) {
-  const std::string source = attention_source(compiled, direction, shape, {}, targets_of(compiled, direction));
+  const std::string source = render_all(attention_source(compiled, direction, shape, targets_of(compiled, direction)));
   return std::make_shared<LoadedModules>(std::vector<std::string>{cuda::cached_kernels(source, shape.instructions())});
 }
 
@@ -251,7 +252,8 @@ const Call& call_of(const Timed& timed, const AttentionProblem& problem) {
 
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call) {
   const TileShape shape = tile_shape(problem, Direction::kForward);
-  const auto forward = forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape));
+  const auto forward = forward_plan(test::attention_call(compiled, Direction::kForward, shape),
+                                    modules_of(compiled, Direction::kForward, shape));
   const cuda::DeviceMemory memory(forward->workspace_bytes());
   forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
 }
@@ -263,7 +265,8 @@ void time_forwards(const Timed& timed, const std::vector<TileShape>& shapes) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   std::vector<std::unique_ptr<ForwardPlan>> plans;
   for (const TileShape& shape : shapes)
-    plans.push_back(forward_plan(compiled, shape, modules_of(compiled, Direction::kForward, shape)));
+    plans.push_back(forward_plan(test::attention_call(compiled, Direction::kForward, shape),
+                                 modules_of(compiled, Direction::kForward, shape)));
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
   const std::vector<double> times =
@@ -276,8 +279,9 @@ void time_backwards(const Timed& timed, const std::vector<TileShape>& shapes) {
   const compiler::CompiledProblem compiled = compiler::compile(problem);
   std::vector<std::unique_ptr<BackwardPlan>> plans;
   for (const TileShape& shape : shapes)
-    plans.push_back(backward_plan(compiled, shape, modules_of(compiled, Direction::kBackward, shape),
-                                  targets_of(compiled, Direction::kBackward)));
+    plans.push_back(backward_plan(
+        test::attention_call(compiled, Direction::kBackward, shape, targets_of(compiled, Direction::kBackward)),
+        modules_of(compiled, Direction::kBackward, shape)));
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
   run_forward(problem, compiled, call);

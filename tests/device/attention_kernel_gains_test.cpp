@@ -14,6 +14,7 @@
 #include "compiler/pipeline.hpp"
 #include "device/operand_gradient_case.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -82,13 +83,14 @@ void expect_right(const OperandGradientCase& test, const compiler::CompiledProbl
     return cuda::cached_kernels(text, of.instructions());
   };
   const auto forward =
-      forward_plan(compiled, forward_shape,
-                   std::make_shared<LoadedModules>(std::vector<std::string>{
-                       kept(attention_source(compiled, Direction::kForward, forward_shape), forward_shape)}));
+      forward_plan(test::attention_call(compiled, Direction::kForward, forward_shape),
+                   std::make_shared<LoadedModules>(std::vector<std::string>{kept(
+                       render_all(attention_source(compiled, Direction::kForward, forward_shape)), forward_shape)}));
   std::vector<std::string> modules;
-  for (const std::string& text : attention_modules(compiled, Direction::kBackward, shape, targets))
+  for (const std::string& text : render_modules(attention_source(compiled, Direction::kBackward, shape, targets)))
     modules.push_back(kept(text, shape));
-  const auto backward = backward_plan(compiled, shape, std::make_shared<LoadedModules>(modules), targets);
+  const auto backward = backward_plan(test::attention_call(compiled, Direction::kBackward, shape, targets),
+                                      std::make_shared<LoadedModules>(modules));
 
   expect_right_and_same_bits(test, compiled, kernels_backend(), *forward, nullptr, *backward,
                              shape.fused ? "operands' gradients beside the Hopper kernel that adds dq up"

@@ -19,6 +19,7 @@
 #include "compiler/pipeline.hpp"
 #include "device/operand_gradient_case.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -94,7 +95,8 @@ std::vector<OperandTarget> targets_of(const compiler::CompiledProblem& compiled)
 std::unique_ptr<BackwardPlan> operand_plan_of(const compiler::CompiledProblem& compiled) {
   const std::vector<OperandTarget> targets = targets_of(compiled);
   const TileShape shape = tile_shape(compiled.problem, Direction::kBackward);
-  return operand_plan(compiled, targets, shape, loaded(cuda::cached_kernels(operand_source(compiled, targets, shape))));
+  return backward_plan(test::operand_call(compiled, targets, shape),
+                       loaded(cuda::cached_kernels(render_all(operand_source(compiled, targets, shape)))));
 }
 
 class TablesOfAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {};
@@ -105,11 +107,15 @@ TEST_P(TablesOfAttentionKernels, AreRightAndTheSameBitsEachTime) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const AttentionProblem& problem = compiled.problem;
   const auto modules = [&](Direction direction) {
-    return loaded(cuda::cached_kernels(attention_source(compiled, direction, tile_shape(problem, direction))));
+    return loaded(
+        cuda::cached_kernels(render_all(attention_source(compiled, direction, tile_shape(problem, direction)))));
   };
-  const auto forward = forward_plan(compiled, tile_shape(problem, Direction::kForward), modules(Direction::kForward));
+  const auto forward =
+      forward_plan(test::attention_call(compiled, Direction::kForward, tile_shape(problem, Direction::kForward)),
+                   modules(Direction::kForward));
   const auto backward =
-      backward_plan(compiled, tile_shape(problem, Direction::kBackward), modules(Direction::kBackward));
+      backward_plan(test::attention_call(compiled, Direction::kBackward, tile_shape(problem, Direction::kBackward)),
+                    modules(Direction::kBackward));
   const auto operands = operand_plan_of(compiled);
 
   expect_right_and_same_bits(test, compiled, operand_kernels_backend(), *forward, backward.get(), *operands,
@@ -164,8 +170,9 @@ TEST_P(TableTimes, BesideThePassOfCublas) {
   if (builds_alone()) return;
   const Call& call = call_of(timed, problem);
   const TileShape shape = tile_shape(problem, Direction::kForward);
-  const auto forward = forward_plan(
-      compiled, shape, loaded(cuda::cached_kernels(attention_source(compiled, Direction::kForward, shape))));
+  const auto forward =
+      forward_plan(test::attention_call(compiled, Direction::kForward, shape),
+                   loaded(cuda::cached_kernels(render_all(attention_source(compiled, Direction::kForward, shape)))));
   const cuda::DeviceMemory memory(forward->workspace_bytes());
   forward->execute(call.forward, call.parameters, {static_cast<std::byte*>(memory.data()), memory.bytes()});
   const double own = median_of(*operands, call, cuda::with_room_to_align(operands->workspace_bytes()));

@@ -11,7 +11,8 @@
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/own_stream.hpp"
 #include "backend/kernels/attention_plans.hpp"
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/device_fit.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/kernels_backend.hpp"
@@ -30,6 +31,7 @@
 #include "support/attention_kernels_cases.hpp"
 #include "support/copied_operand_cases.hpp"
 #include "support/test_seed.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -64,16 +66,19 @@ class Plans {
   Plans(const compiler::CompiledProblem& compiled, const std::array<TileShape, 2>& shapes)
       : problem_(compiled.problem) {
     const auto& [forward, backward] = shapes;
-    forward_ = forward_plan(compiled, forward, image(compiled, Direction::kForward, forward));
+    forward_ = forward_plan(test::attention_call(compiled, Direction::kForward, forward),
+                            image(compiled, Direction::kForward, forward));
     if (compiled.backward)
-      backward_ = backward_plan(compiled, backward, image(compiled, Direction::kBackward, backward));
+      backward_ = backward_plan(test::attention_call(compiled, Direction::kBackward, backward),
+                                image(compiled, Direction::kBackward, backward));
     families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
                        backward.copied_operand ? " with a copied operand" : "");
   }
   /// Of a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
       : problem_(compiled.problem),
-        forward_(forward_plan(compiled, forward, image(compiled, Direction::kForward, forward))),
+        forward_(forward_plan(test::attention_call(compiled, Direction::kForward, forward),
+                              image(compiled, Direction::kForward, forward))),
         families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits, ",
                          forward.persistent_blocks, " persistent blocks")) {}
   const std::string& families() const { return families_; }
@@ -105,7 +110,7 @@ class Plans {
   static std::shared_ptr<LoadedModules> image(const compiler::CompiledProblem& compiled, Direction direction,
                                               const TileShape& shape) {
     return std::make_shared<LoadedModules>(std::vector<std::string>{
-        cuda::cached_kernels(attention_source(compiled, direction, shape), shape.instructions())});
+        cuda::cached_kernels(render_all(attention_source(compiled, direction, shape)), shape.instructions())});
   }
 
   const AttentionProblem& problem_;
@@ -120,7 +125,7 @@ void expect_right(const Cut& cut, checking::CheckCase test, const std::optional<
   SCOPED_TRACE(test.name + "\n" + test.problem.program.to_string());
   for (OperandSpec& operand : test.problem.operands) operand.gradient = false;
   const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-  const std::vector<UnsupportedReason> reasons = DirectionKernels::unsupported_reasons(compiled);
+  const std::vector<UnsupportedReason> reasons = problem_objections(compiled);
   if (!reasons.empty()) GTEST_SKIP() << reasons.front().text;
   RandomInputOptions inputs;
   inputs.seed = test.seed;

@@ -9,7 +9,6 @@
 #include "backend/cuda/library.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/direction_kernels.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/operand_source.hpp"
@@ -21,6 +20,7 @@
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/copied_operand_cases.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -41,7 +41,7 @@ class AttentionKernelsText : public ::testing::Test {
                                const TileShape& shape) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     std::string reports;
-    for (const std::string& module : attention_modules(compiled, direction, shape)) {
+    for (const std::string& module : render_modules(attention_source(compiled, direction, shape))) {
       std::string report;
       const std::string image = cuda::compile_kernels(module, architecture, &report, shape.instructions());
       EXPECT_EQ(image.compare(0, 4, "\177ELF"), 0) << "no machine code for the architecture";
@@ -78,7 +78,8 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kApart);
   ASSERT_EQ(targets.size(), 2U);
   std::string report;
-  cuda::compile_kernels(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)), 90, &report);
+  cuda::compile_kernels(render_all(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward))), 90,
+                        &report);
   EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
 }
 
@@ -99,7 +100,8 @@ TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
       ASSERT_EQ(targets.size(), 1U);
       for (const int architecture : kArchitectures) {
         std::string report;
-        const std::string source = operand_source(compiled, targets, tile_shape(problem, Direction::kBackward));
+        const std::string source =
+            render_all(operand_source(compiled, targets, tile_shape(problem, Direction::kBackward)));
         cuda::compile_kernels(source, architecture, &report);
         EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << architecture << ", " << text << ": " << report;
       }
@@ -119,7 +121,7 @@ TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
   const auto targets = operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   ASSERT_EQ(targets.size(), 1U);
   const auto expect_no_spills = [&](int architecture, const TileShape& shape) {
-    for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
+    for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
       std::string report;
       cuda::compile_kernels(module, architecture, &report, shape.instructions());
       EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << architecture << ": " << report;
@@ -175,7 +177,7 @@ TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
   auto number = static_cast<std::size_t>(GetParam() / 64);
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     const std::vector<TileShape> shapes = tile_shapes(problem, direction);
-    const DirectionKernels made(compiled, direction, shapes.back());
+    const KernelCall made = test::attention_call(compiled, direction, shapes.back());
     for (const KernelLaunch& launch : made.launches())
       EXPECT_LE(launch.shared_bytes, kSmallestSharedBytes) << launch.kernel;
     for (const TileShape& shape : shapes) {
@@ -335,7 +337,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
     ASSERT_TRUE(hopper_fused_objections(problem, hopper_fused_shape(problem)).empty());
     const TileShape shape = hopper_fused_shape(problem);
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    const DirectionKernels made(compiled, Direction::kBackward, shape);
+    const KernelCall made = test::attention_call(compiled, Direction::kBackward, shape);
     for (const KernelLaunch& launch : made.launches()) EXPECT_LE(launch.shared_bytes, kSharedBytes) << launch.kernel;
     const std::string report = report_of(problem, Direction::kBackward, 90, shape);
     EXPECT_NE(report.find("bytes spill"), std::string::npos) << report;
@@ -347,7 +349,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
 /// Of a backward's Hopper kernels with operands' gradients.
 void expect_registers_suffice(const compiler::CompiledProblem& compiled, const std::vector<OperandTarget>& targets,
                               const TileShape& shape) {
-  for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
+  for (const std::string& module : render_modules(attention_source(compiled, Direction::kBackward, shape, targets))) {
     std::string report;
     cuda::compile_kernels(module, 90, &report, shape.instructions());
     EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
@@ -385,7 +387,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   }
 }
 
-/// Programs that ptxas had too few registers for before attention_settings.cuh said in what ways elements are computed.
+/// Programs that ptxas had too few registers for before shared/settings.cuh said in what ways elements are computed.
 TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
   struct Case {
     const char* program;

@@ -4,9 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "backend/kernels/attention_source.hpp"
 #include "base/fail.hpp"
 #include "base/float16.hpp"
 #include "support/emulated_hopper.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::test {
 namespace {
@@ -38,19 +40,18 @@ std::string with_entry(std::string text, const std::vector<KernelLaunch>& launch
   return text + "  return false;\n}\n";
 }
 
-std::string primitives_of(const backend::kernels::TileShape& shape) {
-  const bool hopper = is_hopper(shape.family);
-  return concat(emulated_primitives(), hopper ? emulated_hopper_primitives() : "");
-}
-
-template <class Kernels>
-void run_kernels(const Kernels& kernels, const EmulatedLaunches& launches, backend::kernels::ArgumentBytes& argument,
-                 unsigned seed) {
-  if (is_hopper(kernels.shape().family)) write_emulated_maps(kernels.problem(), argument);
+void run_kernels(const backend::kernels::KernelCall& kernels, const EmulatedLaunches& launches,
+                 backend::kernels::ArgumentBytes& argument, unsigned seed) {
+  if (kernels.is_mapped()) write_emulated_maps(kernels.problem(), argument);
   launches.run(argument, seed);
 }
 
 }  // namespace
+
+std::string emulated_text(const backend::kernels::KernelSource& source) {
+  return render_all(source, {{"backend/kernels/shared/primitives.cuh", emulated_primitives()},
+                             {"backend/kernels/hopper/primitives.cuh", emulated_hopper_primitives()}});
+}
 
 EmulatedLaunches::EmulatedLaunches(std::string text, const std::vector<KernelLaunch>& launches, const Fault& fault,
                                    const Fault& another_fault)
@@ -71,17 +72,17 @@ void EmulatedLaunches::run_one(const KernelLaunch& launch, const backend::kernel
                                unsigned seed) const {
   using Run = bool (*)(const char*, const void*, long long, int, std::size_t, unsigned, std::uint16_t (*)(float, bool));
   const auto run_kernel = library_.function<Run>("run_kernel");
-  if (!run_kernel(launch.kernel, launch.parameter(argument), launch.blocks, launch.threads, launch.shared_bytes, seed,
-                  encode))
+  if (!run_kernel(launch.kernel.c_str(), launch.parameter(argument), launch.blocks, launch.threads, launch.shared_bytes,
+                  seed, encode))
     fail_bug("no kernel ", launch.kernel);
 }
 
 EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
                                  const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault,
                                  const EmulatedLaunches::Fault& another_fault)
-    : kernels_(problem, direction, shape),
-      launches_(backend::kernels::attention_source(problem, direction, shape, primitives_of(shape)),
-                kernels_.launches(), fault, another_fault) {
+    : kernels_(attention_call(problem, direction, shape)),
+      launches_(emulated_text(backend::kernels::attention_source(problem, direction, shape)), kernels_.launches(),
+                fault, another_fault) {
   launches_.find_states(kernels_);
 }
 
@@ -94,11 +95,13 @@ EmulatedOperandKernels::EmulatedOperandKernels(const compiler::CompiledProblem& 
                                                const backend::kernels::TileShape& shape,
                                                const std::pair<std::string, std::string>& fault,
                                                backend::kernels::Gains gains)
-    : kernels_(problem, targets, shape, gains),
+    : kernels_(gains == backend::kernels::Gains::kBeside
+                   ? attention_call(problem, backend::Direction::kBackward, shape, targets)
+                   : operand_call(problem, targets, shape)),
       launches_(gains == backend::kernels::Gains::kBeside
-                    ? backend::kernels::attention_source(problem, backend::Direction::kBackward, shape,
-                                                         primitives_of(shape), targets)
-                    : backend::kernels::operand_source(problem, targets, shape, emulated_primitives()),
+                    ? emulated_text(
+                          backend::kernels::attention_source(problem, backend::Direction::kBackward, shape, targets))
+                    : emulated_text(backend::kernels::operand_source(problem, targets, shape)),
                 kernels_.launches(), fault) {
   launches_.find_states(kernels_);
 }

@@ -5,34 +5,36 @@
 #include <utility>
 #include <vector>
 
-#include "backend/kernels/direction_kernels.hpp"
-#include "backend/kernels/operand_kernels.hpp"
+#include "backend/kernels/kernel_call.hpp"
+#include "backend/kernels/operand_source.hpp"
+#include "backend/kernels/tile_shape.hpp"
 #include "support/host_library.hpp"
 
 namespace scoremod::test {
 
-/// Takes the place of attention_primitives.cuh on a host.
+/// Takes the place of shared/primitives.cuh on a host.
 std::string_view emulated_primitives();
 std::string_view emulated_entry();
+/// All kernels of a source, in terms of the emulated primitives.
+std::string emulated_text(const backend::kernels::KernelSource& source);
 
 /// Launches of kernels of a text on the host, thread by thread.
 class EmulatedLaunches {
  public:
   using Fault = std::pair<std::string, std::string>;
 
-  /// `text` is made with emulated_primitives().
+  /// `text` is an emulated_text().
   EmulatedLaunches(std::string text, const std::vector<backend::kernels::KernelLaunch>& launches, const Fault& fault,
                    const Fault& another_fault = {});
 
   void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
   /// What a plan does once: gives the kernels their tiles' states, where these are the same in every call.
-  template <class Kernels>
-  void find_states(Kernels& kernels) {
-    if (kernels.states_launches().empty()) return;
-    states_.resize(kernels.states_bytes());
-    kernels.set_states(states_.data());
-    for (const backend::kernels::KernelLaunch& launch : kernels.states_launches())
-      run_one(launch, kernels.states_arguments(), 1);
+  void find_states(backend::kernels::KernelCall& kernels) {
+    if (kernels.launches_once().empty()) return;
+    states_.resize(kernels.bytes_once());
+    kernels.set_memory_once(states_.data());
+    for (const backend::kernels::KernelLaunch& launch : kernels.launches_once())
+      run_one(launch, kernels.arguments_once(), 1);
   }
 
  private:
@@ -53,12 +55,12 @@ class EmulatedKernels {
                   const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
                   const EmulatedLaunches::Fault& another_fault = {});
 
-  const backend::kernels::DirectionKernels& kernels() const { return kernels_; }
+  const backend::kernels::KernelCall& kernels() const { return kernels_; }
   /// Runs all launches of a call; every tensor is the host's. `seed` decides in which order warps run.
   void run(backend::kernels::ArgumentBytes argument, unsigned seed) const;
 
  private:
-  backend::kernels::DirectionKernels kernels_;
+  backend::kernels::KernelCall kernels_;
   EmulatedLaunches launches_;
 };
 
@@ -71,11 +73,11 @@ class EmulatedOperandKernels {
                          const std::pair<std::string, std::string>& fault = {},
                          backend::kernels::Gains gains = backend::kernels::Gains::kApart);
 
-  const backend::kernels::OperandKernels& kernels() const { return kernels_; }
+  const backend::kernels::KernelCall& kernels() const { return kernels_; }
   void run(backend::kernels::ArgumentBytes argument, unsigned seed) const;
 
  private:
-  backend::kernels::OperandKernels kernels_;
+  backend::kernels::KernelCall kernels_;
   EmulatedLaunches launches_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace scoremod::test {
 
-/// What takes the place of hopper_primitives.cuh on a host, after emulated_primitives(): products of warpgroups, copies
+/// What takes the place of hopper/primitives.cuh on a host, after emulated_primitives(): products of warpgroups, copies
 /// of boxes and barriers that count, so that a product, copy or arrival that is waited for too late or too early shows.
 std::string_view emulated_hopper_primitives();
 

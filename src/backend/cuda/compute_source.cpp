@@ -7,10 +7,6 @@
 #include "base/byte_count.hpp"
 #include "base/fail.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kCompute;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::cuda {
 namespace {
 
@@ -24,7 +20,7 @@ std::array<std::int64_t, kAxisCount> extents_of(const NodeTensor& tensor, const 
 /// Local indices of element `i`.
 std::string index_statements(const std::array<std::int64_t, kAxisCount>& extents) {
   static constexpr std::array<const char*, kAxisCount> kNames{"b", "h", "q", "kv"};
-  const std::string_view index = part(embedded::kCompute, "indices");
+  const std::string_view index = part(file_text("backend/cuda/compute.cuh"), "indices");
   std::string text;
   for (std::size_t axis = extents.size(); axis-- > 0;) {
     text += extents[axis] == 1 ? concat("const int ", kNames[axis], " = 0;\n")
@@ -51,20 +47,21 @@ ComputeSource compute_source(const AttentionProblem& problem, const Program& pro
     const NodeTensor& tensor = tensors[number];
     ProgramSource source(problem, program);
     const std::string statements = source.statements(std::span(&tensor.node, 1));
-    cases += fill(part(embedded::kCompute, "cases"), {{"number", number},
-                                                      {"size", concat(size_of(tensor, problem), "LL")},
-                                                      {"indices", index_statements(extents_of(tensor, problem))},
-                                                      {"statements", statements},
-                                                      {"type", tensor.type == Type::kF32 ? "float" : "int"},
-                                                      {"output", concat("output_", number)},
-                                                      {"value", ProgramSource::variable(tensor.node)}});
+    cases += fill(part(file_text("backend/cuda/compute.cuh"), "cases"),
+                  {{"number", number},
+                   {"size", concat(size_of(tensor, problem), "LL")},
+                   {"indices", index_statements(extents_of(tensor, problem))},
+                   {"statements", statements},
+                   {"type", tensor.type == Type::kF32 ? "float" : "int"},
+                   {"output", concat("output_", number)},
+                   {"value", ProgramSource::variable(tensor.node)}});
     operands.insert(source.operands().begin(), source.operands().end());
     outputs += concat(", void* output_", number);
   }
   std::string inputs;
   for (const std::uint32_t operand : operands) inputs += ", const void* " + ProgramSource::operand_name(operand);
-  return {concat(embedded::kProgramPrelude,
-                 fill(embedded::kCompute,
+  return {concat(file_text("backend/cuda/program_prelude.cuh"),
+                 fill(file_text("backend/cuda/compute.cuh"),
                       {{"threads", kComputeThreads}, {"operands", inputs}, {"outputs", outputs}, {"cases", cases}})),
           {operands.begin(), operands.end()}};
 }

@@ -6,11 +6,8 @@
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/kernel_cache.hpp"
 #include "backend/cuda/kernel_module.hpp"
+#include "backend/cuda/kernel_text.hpp"
 #include "base/fail.hpp"
-
-namespace scoremod::embedded {
-extern const std::string_view kProgramPrelude, kFloat8Numbers, kFloat8Conversion;
-}  // namespace scoremod::embedded
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -30,8 +27,9 @@ class LoadedConversions final : public Float8Conversions {
  public:
   LoadedConversions()
       : context_(current_context()),
-        module_(
-            cached_kernels(concat(embedded::kProgramPrelude, embedded::kFloat8Numbers, embedded::kFloat8Conversion))),
+        module_(cached_kernels(concat(file_text("backend/cuda/program_prelude.cuh"),
+                                      file_text("backend/cuda/float8_numbers.cuh"),
+                                      file_text("backend/cuda/float8_conversion.cuh")))),
         convert_(module_.kernel("convert_tensor")),
         clear_(module_.kernel("clear_largest")) {}
 

@@ -12,10 +12,6 @@
 #include "problem/row_addressing.hpp"
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kRowDeltas, kWeightedDeltas, kGradientSums, kStoreGradient;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::cuda {
 namespace {
 
@@ -27,14 +23,14 @@ std::string delta_kernel(const AttentionProblem& problem) {
   const std::string batch = concat("row / ", wide(rows_of_batch));
   const std::string head = concat("row / ", wide(problem.seq_q), " % ", wide(problem.heads_q));
   const std::string position = concat("row % ", wide(problem.seq_q));
-  return fill(embedded::kRowDeltas, {{"rows_of_block", wide(kGradientThreads / 32)},
-                                     {"rows", wide(problem.batch * rows_of_batch)},
-                                     {"first", o.row_expression(batch, head, position)},
-                                     {"upstream", d_o.row_expression(batch, head, position)},
-                                     {"upstream_stride", wide(d_o.element_step())},
-                                     {"dim", problem.dim_v},
-                                     {"load", concat("load_", dtype_name(problem.dtype))},
-                                     {"dim_stride", wide(o.element_step())}});
+  return fill(file_text("backend/cuda/row_deltas.cuh"), {{"rows_of_block", wide(kGradientThreads / 32)},
+                                                         {"rows", wide(problem.batch * rows_of_batch)},
+                                                         {"first", o.row_expression(batch, head, position)},
+                                                         {"upstream", d_o.row_expression(batch, head, position)},
+                                                         {"upstream_stride", wide(d_o.element_step())},
+                                                         {"dim", problem.dim_v},
+                                                         {"load", concat("load_", dtype_name(problem.dtype))},
+                                                         {"dim_stride", wide(o.element_step())}});
 }
 
 std::string store_kernel(const AttentionProblem& problem, const GradientTarget& target, std::size_t number) {
@@ -44,19 +40,21 @@ std::string store_kernel(const AttentionProblem& problem, const GradientTarget& 
   std::string block_indices, entry_indices;
   std::vector<std::string> indices;
   if (block) {
-    block_indices = fill(part(embedded::kStoreGradient, "block_indices"), {{"heads", target.extents[1]}});
+    block_indices =
+        fill(part(file_text("backend/cuda/store_gradient.cuh"), "block_indices"), {{"heads", target.extents[1]}});
     indices = own_indices(target);
   } else {
     std::string decode;
     for (std::size_t d = kAxisCount; d-- > 0;) {
       if (table ? d >= spec.shape.size() : !target.axes[d]) continue;
       const std::string name = concat("index_", d);
-      decode += fill(part(embedded::kStoreGradient, "index"), {{"name", name}, {"extent", target.extents[d]}});
+      decode += fill(part(file_text("backend/cuda/store_gradient.cuh"), "index"),
+                     {{"name", name}, {"extent", target.extents[d]}});
       indices.insert(indices.begin(), name);
     }
-    entry_indices = fill(part(embedded::kStoreGradient, "entry_indices"), {{"index", decode}});
+    entry_indices = fill(part(file_text("backend/cuda/store_gradient.cuh"), "entry_indices"), {{"index", decode}});
   }
-  return fill(embedded::kStoreGradient,
+  return fill(file_text("backend/cuda/store_gradient.cuh"),
               {{"name", concat("store_", number)},
                {"sum_type", sum_type(target)},
                {"entries",
@@ -97,7 +95,8 @@ bool has_weighted_deltas(const AttentionProblem& problem) {
 
 GradientSource gradient_source(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {
   GradientSource source = gradients_kernel(problem, targets);
-  std::string text = concat(embedded::kProgramPrelude, embedded::kExactSum, embedded::kGradientPrelude,
+  std::string text = concat(file_text("backend/cuda/program_prelude.cuh"), file_text("backend/cuda/exact_sum.cuh"),
+                            file_text("backend/cuda/gradient_prelude.cuh"),
                             has_weighted_deltas(problem.problem) ? "" : delta_kernel(problem.problem), source.text);
   for (std::size_t i = 0; i < targets.size(); ++i) text += store_kernel(problem.problem, targets[i], i);
   source.text = std::move(text);
@@ -107,8 +106,10 @@ GradientSource gradient_source(const compiler::CompiledProblem& problem, std::sp
 Bytes structure_of_gradients(const compiler::CompiledProblem& problem, std::span<const GradientTarget> targets) {
   CanonicalWriter out;
   for (const std::string_view text :
-       {embedded::kProgramPrelude, embedded::kExactSum, embedded::kGradientPrelude, embedded::kRowDeltas,
-        embedded::kWeightedDeltas, embedded::kGradientSums, embedded::kStoreGradient})
+       {file_text("backend/cuda/program_prelude.cuh"), file_text("backend/cuda/exact_sum.cuh"),
+        file_text("backend/cuda/gradient_prelude.cuh"), file_text("backend/cuda/row_deltas.cuh"),
+        file_text("backend/cuda/weighted_deltas.cuh"), file_text("backend/cuda/gradient_sums.cuh"),
+        file_text("backend/cuda/store_gradient.cuh")})
     out.text(text);
   write_structure(out, problem.backward->program);
   write_structure(out, problem.backward->mask);

@@ -7,10 +7,6 @@
 #include "ir/builder.hpp"
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kGradientSums, kWeightedDeltas;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::cuda {
 namespace {
 
@@ -33,7 +29,7 @@ bool is_total(const GradientTarget& target) {
 
 /// A part of the kernel's text with its holes filled.
 std::string piece(std::string_view name, std::initializer_list<Hole> holes) {
-  return fill(part(embedded::kGradientSums, name), holes);
+  return fill(part(file_text("backend/cuda/gradient_sums.cuh"), name), holes);
 }
 
 class GradientKernel {
@@ -70,7 +66,7 @@ class GradientKernel {
   std::string text() {
     const std::string forward = source_.statements(forward_nodes());
     const std::string adjoints = source_.statements(adjoint_nodes());
-    return fill(embedded::kGradientSums,
+    return fill(file_text("backend/cuda/gradient_sums.cuh"),
                 {{"threads", kGradientThreads},
                  {"tile_rows", kTileRows},
                  {"tile_columns", kTileColumns},
@@ -94,13 +90,14 @@ class GradientKernel {
   /// With all operands that "gradients" reads, so that both kernels are given the same.
   std::string weighted_deltas() const {
     ProgramSource source(problem_, derivative_);
-    return fill(embedded::kWeightedDeltas, {{"parameters", operand_parameters()},
-                                            {"rows_of_block", kGradientThreads / 32},
-                                            {"heads", concat(problem_.heads_q, "LL")},
-                                            {"seq_q", problem_.seq_q},
-                                            {"forward", source.statements(forward_nodes())},
-                                            {"keep", keep()},
-                                            {"value", ProgramSource::variable(derivative_.value())}});
+    return fill(file_text("backend/cuda/weighted_deltas.cuh"),
+                {{"parameters", operand_parameters()},
+                 {"rows_of_block", kGradientThreads / 32},
+                 {"heads", concat(problem_.heads_q, "LL")},
+                 {"seq_q", problem_.seq_q},
+                 {"forward", source.statements(forward_nodes())},
+                 {"keep", keep()},
+                 {"value", ProgramSource::variable(derivative_.value())}});
   }
 
   std::string operand_parameters() const {

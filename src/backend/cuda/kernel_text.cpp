@@ -45,22 +45,48 @@ std::optional<Place> next_hole(std::string_view text, std::size_t from) {
 
 }  // namespace
 
-std::string fill(std::string_view text, std::initializer_list<Hole> holes) {
+const KernelFile& kernel_file(std::string_view path) {
+  const std::span<const KernelFile> files = embedded::cuda_files();
+  const auto found = std::ranges::lower_bound(files, path, {}, &KernelFile::path);
+  if (found == files.end() || found->path != path) fail_bug("no kernel file is named '", path, "'");
+  return *found;
+}
+
+std::string_view file_text(std::string_view path) { return kernel_file(path).text; }
+
+std::string fill(std::string_view text, const std::function<std::string_view(std::string_view name)>& value) {
   std::string out;
-  std::set<std::string_view> filled;
   std::size_t from = 0;
   while (const std::optional<Place> place = next_hole(text, from)) {
-    const auto* hole = std::ranges::find(holes, place->name, &Hole::name);
-    if (hole == holes.end()) fail_bug("nothing to fill hole '", place->name, "' of kernel text with");
     out += text.substr(from, place->begin - from);
-    out += hole->text;
-    filled.insert(hole->name);
+    out += value(place->name);
     from = place->end;
   }
+  return out.append(text.substr(from));
+}
+
+std::string fill(std::string_view text, std::initializer_list<Hole> holes) {
+  std::set<std::string_view> filled;
+  std::string out = fill(text, [&](std::string_view name) -> std::string_view {
+    const auto* hole = std::ranges::find(holes, name, &Hole::name);
+    if (hole == holes.end()) fail_bug("nothing to fill hole '", name, "' of kernel text with");
+    filled.insert(hole->name);
+    return hole->text;
+  });
   for (const Hole& hole : holes) {
     if (!filled.contains(hole.name)) fail_bug("kernel text has no hole '", hole.name, "'");
   }
-  return out.append(text.substr(from));
+  return out;
+}
+
+std::vector<std::string_view> holes_of(std::string_view text) {
+  std::vector<std::string_view> names;
+  std::size_t from = 0;
+  while (const std::optional<Place> place = next_hole(text, from)) {
+    names.push_back(place->name);
+    from = place->end;
+  }
+  return names;
 }
 
 std::string_view part(std::string_view text, std::string_view name) {

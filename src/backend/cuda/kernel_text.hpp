@@ -1,8 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/fail.hpp"
 
@@ -14,9 +17,21 @@
 // fill(text, {{"rows", 100}}) makes `if (row >= 100) return;` of it. Holes may lie in one another: what is repeated, or
 // there at times only, is a hole whose stand-in is a text with holes of its own, which part() takes out.
 //
-// cmake/EmbedText.cmake makes the constants scoremod::embedded::kName of the files.
+// cmake/EmbedText.cmake puts the .cuh files into the library.
 
 namespace scoremod::backend::cuda {
+
+/// A .cuh file of src.
+struct KernelFile {
+  std::string_view path;    ///< as #include lines write it: "backend/cuda/exact_sum.cuh"
+  std::string_view text;    ///< below `#pragma once`, without #include lines
+  std::string_view digest;  ///< the first 96 bits of the SHA-256 of the text, in hexadecimal
+  std::vector<std::string_view> includes;
+};
+/// A path that no file has is a bug.
+const KernelFile& kernel_file(std::string_view path);
+/// Its text alone.
+std::string_view file_text(std::string_view path);
 
 /// What goes where; `value` is anything that can be printed.
 struct Hole {
@@ -31,7 +46,17 @@ struct Hole {
 /// without a hole and a hole without an end are bugs, and Errors say which.
 std::string fill(std::string_view text, std::initializer_list<Hole> holes);
 
+/// As above, with a function that has a value for each name.
+std::string fill(std::string_view text, const std::function<std::string_view(std::string_view name)>& value);
+/// The names of a text's holes, but for those that lie in another hole. A name may come more than once.
+std::vector<std::string_view> holes_of(std::string_view text);
+
 /// The stand-in of the first hole of this name, wherever it lies.
 std::string_view part(std::string_view text, std::string_view name);
 
 }  // namespace scoremod::backend::cuda
+
+namespace scoremod::embedded {
+/// All .cuh files of src, in the order of their paths.
+std::span<const backend::cuda::KernelFile> cuda_files();
+}  // namespace scoremod::embedded

@@ -12,11 +12,11 @@
 namespace scoremod::backend::kernels {
 
 namespace device {
-#include "backend/kernels/device/attention_arguments.cuh"
+#include "backend/kernels/shared/arguments.cuh"
 }  // namespace device
 
 /// The tensor maps of q, k, v, d_o and a TMA-loaded bias, as the driver writes them. Hopper kernels take them before
-/// the other arguments (hopper_tiles.cuh).
+/// the other arguments (hopper/tiles.cuh).
 struct TensorMaps {
   static constexpr std::size_t kBytes = 128, kCount = 5;
   std::byte bytes[kCount][kBytes];

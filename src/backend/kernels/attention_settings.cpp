@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <array>
 
-#include "backend/cuda/kernel_text.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "problem/implied_operands.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kAttentionSettings;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::kernels {
 namespace {
-
-using cuda::fill;
 
 /// The 16-bit dtype of the kernels: that of q, k and v, or of o if only o has one.
 DType half_dtype(const AttentionProblem& problem) {
@@ -41,73 +34,92 @@ const char* output_kind(const AttentionProblem& problem) {
   return output == half_dtype(problem) ? "kHalfOutput" : "kOtherHalfOutput";
 }
 
-}  // namespace
+const char* flag(bool value) { return value ? "true" : "false"; }
 
-std::string text_of_settings(const compiler::CompiledProblem& compiled, const TileShape& shape,
-                             const MaskKnowledge& mask, const OperandText& operands) {
-  const AttentionProblem& problem = compiled.problem;
-  const Program& program = compiled.forward.program;
+void set_problem(Holes& holes, const AttentionProblem& problem) {
+  holes.set("bf16", flag(half_dtype(problem) == DType::kBF16));
+  holes.set("floats", flag(problem.dtype == DType::kF32));
+  holes.set("dim_qk", problem.dim_qk);
+  holes.set("dim_v", problem.dim_v);
+  holes.set("index_offsets", flag(problem.index_offsets));
+  holes.set("given_deltas", flag(problem.given_deltas));
+  holes.set("has_sink", flag(problem.sink != Sink::kNone));
+  holes.set("dropout", flag(problem.dropout > 0));
+  holes.set("dropout_keys", flag(problem.dropout_keys));
+  holes.set("dropout_places", flag(problem::has_dropout_places(problem)));
+  holes.set("max_logit", flag(problem.max_logit));
+  holes.set("ragged_queries", flag(problem.tokens_q.has_value()));
+  holes.set("ragged_keys", flag(problem.tokens_kv.has_value()));
+  holes.set("paged", flag(problem.paged.has_value()));
+  holes.set("block_rows", problem.paged ? problem.paged->block_size : 1);
+  holes.set("output", output_kind(problem));
+}
+
+void set_program(Holes& holes, const AttentionProblem& problem, const Program& program, const MaskKnowledge& mask) {
   const bool score_is_value =
       program.nodes()[program.value()].op == Op::kScore && mask.kind != MaskKnowledge::Kind::kScore;
-  static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
+  holes.set("clamps_queries", flag(clamps_along(program, Axis::kQuery)));
+  holes.set("clamps_keys", flag(clamps_along(program, Axis::kKey)));
+  holes.set("computes_with_indices", flag(computes_with_indices(program)));
+  holes.set("operands", std::max<std::size_t>(problem.program.operands().size(), 1));
+  holes.set("reads_operands", flag(!problem.program.operands().empty()));
+  holes.set("score_is_value", flag(score_is_value));
+}
+
+void set_shape(Holes& holes, const AttentionProblem& problem, const TileShape& shape) {
   static constexpr std::array<const char*, 3> kDqOrders{"kFenceAtOnce", "kLateFence", "kEarlyAdditions"};
-  const auto flag = [](bool value) { return value ? "true" : "false"; };
   const int query_stages = hopper_query_stages(shape, problem.dim_qk, problem.dim_v);
-  return fill(embedded::kAttentionSettings, {{"bf16", flag(half_dtype(problem) == DType::kBF16)},
-                                             {"index_offsets", flag(problem.index_offsets)},
-                                             {"floats", flag(problem.dtype == DType::kF32)},
-                                             {"float_tiles", flag(shape.holds_floats())},
-                                             {"dim_qk", problem.dim_qk},
-                                             {"dim_v", problem.dim_v},
-                                             {"clamps_queries", flag(clamps_along(program, Axis::kQuery))},
-                                             {"clamps_keys", flag(clamps_along(program, Axis::kKey))},
-                                             {"computes_with_indices", flag(computes_with_indices(program))},
-                                             {"operands", std::max<std::size_t>(problem.program.operands().size(), 1)},
-                                             {"reads_operands", flag(!problem.program.operands().empty())},
-                                             {"queries", shape.queries},
-                                             {"keys", shape.keys},
-                                             {"warps", shape.warps},
-                                             {"row_tiles", shape.row_tiles},
-                                             {"step", shape.step},
-                                             {"part", shape.part},
-                                             {"key_step", shape.key_step},
-                                             {"score_is_value", flag(score_is_value)},
-                                             {"blocks", shape.blocks},
-                                             {"packed_heads", flag(is_few_queries(shape.family))},
-                                             {"teams", shape.teams},
-                                             {"producers", shape.producers()},
-                                             {"stages", shape.stages},
-                                             {"key_stages", shape.key_stages},
-                                             {"box_rows", kHopperBoxRows},
-                                             {"persistent", flag(shape.persistent_blocks > 0)},
-                                             {"query_stages", query_stages},
-                                             {"copies_operand", flag(shape.copied_operand.has_value())},
-                                             {"split_keys", flag(shape.split_keys)},
-                                             {"fused", flag(shape.fused)},
-                                             {"dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]},
-                                             {"own_deltas", flag(shape.own_deltas)},
-                                             {"given_deltas", flag(problem.given_deltas)},
-                                             {"sink", flag(problem.sink != Sink::kNone)},
-                                             {"dropout", flag(problem.dropout > 0)},
-                                             {"dropout_keys", flag(problem.dropout_keys)},
-                                             {"dropout_places", flag(problem::has_dropout_places(problem))},
-                                             {"max_logit", flag(problem.max_logit)},
-                                             {"ragged_queries", flag(problem.tokens_q.has_value())},
-                                             {"ragged_keys", flag(problem.tokens_kv.has_value())},
-                                             {"paged", flag(problem.paged.has_value())},
-                                             {"block_rows", problem.paged ? problem.paged->block_size : 1},
-                                             {"output", output_kind(problem)},
-                                             {"row_targets", operands.row_targets()},
-                                             {"key_targets", operands.key_targets()},
-                                             {"difference_targets", operands.difference_targets()},
-                                             {"table_reads", operands.table_reads()},
-                                             {"shared_targets", operands.shared_targets()},
-                                             {"targets", operands.targets()},
-                                             {"mask", kKinds[static_cast<std::size_t>(mask.kind)]},
-                                             {"has_states", flag(mask.has_states())},
-                                             {"mask_varies_with_batch", flag(mask.varies_with_batch)},
-                                             {"mask_varies_with_head", flag(mask.varies_with_head)},
-                                             {"mask_varies_with_query", flag(mask.varies_with_query)}});
+  holes.set("float_tiles", flag(shape.holds_floats()));
+  holes.set("queries", shape.queries);
+  holes.set("keys", shape.keys);
+  holes.set("warps", shape.warps);
+  holes.set("row_tiles", shape.row_tiles);
+  holes.set("step", shape.step);
+  holes.set("part", shape.part);
+  holes.set("key_step", shape.key_step);
+  holes.set("blocks", shape.blocks);
+  holes.set("packed_heads", flag(is_few_queries(shape.family)));
+  holes.set("teams", shape.teams);
+  holes.set("producers", shape.producers());
+  holes.set("stages", shape.stages);
+  holes.set("key_stages", shape.key_stages);
+  holes.set("box_rows", kHopperBoxRows);
+  holes.set("persistent", flag(shape.persistent_blocks > 0));
+  holes.set("query_stages", query_stages);
+  holes.set("copies_operand", flag(shape.copied_operand.has_value()));
+  holes.set("split_keys", flag(shape.split_keys));
+  holes.set("fused", flag(shape.fused));
+  holes.set("dq_order", kDqOrders[static_cast<std::size_t>(shape.dq_order)]);
+  holes.set("own_deltas", flag(shape.own_deltas));
+}
+
+void set_targets(Holes& holes, const OperandText& operands) {
+  holes.set("row_targets", operands.row_targets());
+  holes.set("key_targets", operands.key_targets());
+  holes.set("difference_targets", operands.difference_targets());
+  holes.set("table_reads", operands.table_reads());
+  holes.set("shared_targets", operands.shared_targets());
+  holes.set("targets", operands.targets());
+}
+
+void set_mask(Holes& holes, const MaskKnowledge& mask) {
+  static constexpr std::array<const char*, 3> kKinds{"kBandMask", "kScoreMask", "kListedMask"};
+  holes.set("mask_kind", kKinds[static_cast<std::size_t>(mask.kind)]);
+  holes.set("has_states", flag(mask.has_states()));
+  holes.set("mask_varies_with_batch", flag(mask.varies_with_batch));
+  holes.set("mask_varies_with_head", flag(mask.varies_with_head));
+  holes.set("mask_varies_with_query", flag(mask.varies_with_query));
+}
+
+}  // namespace
+
+void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
+                   const MaskKnowledge& mask, const OperandText& operands) {
+  set_problem(holes, compiled.problem);
+  set_program(holes, compiled.problem, compiled.forward.program, mask);
+  set_shape(holes, compiled.problem, shape);
+  set_targets(holes, operands);
+  set_mask(holes, mask);
 }
 
 }  // namespace scoremod::backend::kernels

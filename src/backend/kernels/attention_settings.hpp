@@ -1,7 +1,6 @@
 #pragma once
 
-#include <string>
-
+#include "backend/kernels/kernel_source.hpp"
 #include "backend/kernels/mask_knowledge.hpp"
 #include "backend/kernels/operand_text.hpp"
 #include "backend/kernels/tile_shape.hpp"
@@ -9,8 +8,8 @@
 
 namespace scoremod::backend::kernels {
 
-/// The constants of a direction's kernels, attention_settings.cuh with a problem's and a shape's in it.
-std::string text_of_settings(const compiler::CompiledProblem& compiled, const TileShape& shape,
-                             const MaskKnowledge& mask, const OperandText& operands);
+/// Fills the holes of shared/settings.cuh, the constants of a direction's kernels.
+void fill_settings(Holes& holes, const compiler::CompiledProblem& compiled, const TileShape& shape,
+                   const MaskKnowledge& mask, const OperandText& operands);
 
 }  // namespace scoremod::backend::kernels

@@ -5,7 +5,6 @@
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/program_source.hpp"
 #include "backend/kernels/attention_settings.hpp"
-#include "backend/kernels/attention_texts.hpp"
 #include "backend/kernels/difference_tables.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/mask_knowledge.hpp"
@@ -17,19 +16,17 @@
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kDropoutArgument, kDropoutMask, kAttentionArguments, kAttentionPrimitives,
-    kAttentionElements, kAttentionTiles, kAttentionProducts, kAttentionDropout, kAttentionProgram, kAttentionMaskRanges,
-    kAttentionTileStates, kHopperPrimitives, kHopperTiles;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::kernels {
 namespace {
 
+using cuda::file_text;
 using cuda::fill;
 using cuda::OperandSizes;
 using cuda::part;
 using cuda::ProgramSource;
+
+constexpr std::string_view kProgram = "backend/kernels/shared/program.cuh",
+                           kHopperPrimitives = "backend/kernels/hopper/primitives.cuh";
 
 /// Larger programs become functions that are called: a copy for every element of a thread's tile would take NVRTC
 /// minutes, and leave the instruction cache.
@@ -56,17 +53,17 @@ std::string forward_function(const AttentionProblem& problem, const Program& pro
   read_tables(source, tables);
   read_copied(source, program, copied);
   const std::string statements = source.statements(forward_nodes(program));
-  return fill(part(embedded::kAttentionProgram, "forward"), {{"linkage", linkage(program)},
-                                                             {"statements", with_operands(source, statements)},
-                                                             {"keep", keep_variable(program)},
-                                                             {"value", ProgramSource::variable(program.value())}});
+  return fill(part(file_text(kProgram), "forward"), {{"linkage", linkage(program)},
+                                                     {"statements", with_operands(source, statements)},
+                                                     {"keep", keep_variable(program)},
+                                                     {"value", ProgramSource::variable(program.value())}});
 }
 
 /// The text of the operand gradients at an element, at the end of its derivative.
 std::string gains_of(ProgramSource source, const Program& derivative, const OperandText& operands) {
-  return fill(part(embedded::kAttentionProgram, "gains"), {{"value", ProgramSource::variable(derivative.value())},
-                                                           {"gains_statements", operands.statements(source)},
-                                                           {"contributions", operands.contributions()}});
+  return fill(part(file_text(kProgram), "gains"), {{"value", ProgramSource::variable(derivative.value())},
+                                                   {"gains_statements", operands.statements(source)},
+                                                   {"contributions", operands.contributions()}});
 }
 
 std::string backward_function(const AttentionProblem& problem, const Program& derivative, const OperandText& operands,
@@ -84,22 +81,13 @@ std::string backward_function(const AttentionProblem& problem, const Program& de
   if (has_gains) operands.statements(all);
   all.statements(std::span(&root->node, 1));
   forward = with_operands(all, forward);
-  return fill(part(embedded::kAttentionProgram, "backward"), {{"linkage", linkage(derivative)},
-                                                              {"gains", gains},
-                                                              {"forward_statements", forward},
-                                                              {"value", ProgramSource::variable(derivative.value())},
-                                                              {"keep", keep_variable(derivative)},
-                                                              {"statements", statements},
-                                                              {"d_score", ProgramSource::variable(root->node)}});
-}
-
-/// The function of a direction's program.
-std::string function_of(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                        const OperandText& operands, const DifferenceTables& tables, Gains gains) {
-  return direction == Direction::kForward
-             ? forward_function(compiled.problem, compiled.forward.program, tables, shape.copied_operand)
-             : backward_function(compiled.problem, compiled.backward->program, operands, tables, shape.copied_operand,
-                                 gains);
+  return fill(part(file_text(kProgram), "backward"), {{"linkage", linkage(derivative)},
+                                                      {"gains", gains},
+                                                      {"forward_statements", forward},
+                                                      {"value", ProgramSource::variable(derivative.value())},
+                                                      {"keep", keep_variable(derivative)},
+                                                      {"statements", statements},
+                                                      {"d_score", ProgramSource::variable(root->node)}});
 }
 
 std::string sink_function(const AttentionProblem& problem) {
@@ -111,7 +99,7 @@ std::string sink_function(const AttentionProblem& problem) {
     sink = concat(cuda::loader(problem::spec_of(problem, *operand).dtype), "(", name, ", ",
                   cuda::entry_offset(problem, *operand, head, OperandSizes::kArguments), ")");
   }
-  return fill(part(embedded::kAttentionProgram, "sink"), {{"statements", statements}, {"sink", sink}});
+  return fill(part(file_text(kProgram), "sink"), {{"statements", statements}, {"sink", sink}});
 }
 
 std::string mask_function(const AttentionProblem& problem, const Program& program, std::span<const NodeId> terms) {
@@ -119,7 +107,7 @@ std::string mask_function(const AttentionProblem& problem, const Program& progra
   const std::string statements = source.statements(terms);
   std::string keep;
   for (const NodeId term : terms) keep += concat(keep.empty() ? "" : " && ", ProgramSource::variable(term));
-  return fill(part(embedded::kAttentionProgram, "mask"),
+  return fill(part(file_text("backend/kernels/mask/element.cuh"), "keeps"),
               {{"linkage", linkage(program)}, {"statements", with_operands(source, statements)}, {"keep", keep}});
 }
 
@@ -135,52 +123,81 @@ std::string product_text(DType dtype, std::int64_t columns) {
   const std::int64_t sums = columns / 2;
   std::string operands;
   for (std::int64_t i = 0; i < sums; ++i) operands += concat(i == 0 ? "" : ", ", "\"+f\"(d[", i / 4, "][", i % 4, "])");
-  return fill(part(embedded::kHopperPrimitives, "product"), {{"columns", columns},
-                                                             {"type", dtype == DType::kBF16 ? "bf16.bf16" : "f16.f16"},
-                                                             {"sums", register_numbers(0, sums)},
-                                                             {"operands", operands},
-                                                             {"quad", register_numbers(sums, 4)},
-                                                             {"r0", register_numbers(sums, 1)},
-                                                             {"r1", register_numbers(sums + 1, 1)},
-                                                             {"r2", register_numbers(sums + 2, 1)},
-                                                             {"r4", register_numbers(sums + 4, 1)},
-                                                             {"r5", register_numbers(sums + 5, 1)}});
+  return fill(part(file_text(kHopperPrimitives), "product"), {{"columns", columns},
+                                                              {"type", dtype == DType::kBF16 ? "bf16.bf16" : "f16.f16"},
+                                                              {"sums", register_numbers(0, sums)},
+                                                              {"operands", operands},
+                                                              {"quad", register_numbers(sums, 4)},
+                                                              {"r0", register_numbers(sums, 1)},
+                                                              {"r1", register_numbers(sums + 1, 1)},
+                                                              {"r2", register_numbers(sums + 2, 1)},
+                                                              {"r4", register_numbers(sums + 4, 1)},
+                                                              {"r5", register_numbers(sums + 5, 1)}});
 }
 
-std::string hopper_primitives(const AttentionProblem& problem, Direction direction, const TileShape& shape) {
+void fill_products(Holes& holes, const AttentionProblem& problem, Direction direction, const TileShape& shape) {
   std::string products;
-  for (const std::int64_t columns : hopper_product_columns(problem, direction, shape))
+  CanonicalWriter from;
+  from.integer(static_cast<std::int64_t>(problem.dtype));
+  for (const std::int64_t columns : hopper_product_columns(problem, direction, shape)) {
     products += product_text(problem.dtype, columns);
-  return fill(embedded::kHopperPrimitives, {{"product", products}});
+    from.integer(columns);
+  }
+  holes.set_long("product", std::move(products), from.written());
 }
 
-/// The text before a program's functions and the kernels that call them.
-std::string text_before(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                        const MaskKnowledge& mask, std::optional<std::string_view> primitives,
-                        const OperandText& operands) {
-  const bool hopper = is_hopper(shape.family);
-  return concat(
-      embedded::kProgramPrelude, embedded::kDropoutArgument, embedded::kDropoutMask, embedded::kAttentionArguments,
-      text_of_settings(compiled, shape, mask, operands), primitives.value_or(embedded::kAttentionPrimitives),
-      hopper && !primitives ? hopper_primitives(compiled.problem, direction, shape) : "", embedded::kAttentionElements,
-      embedded::kAttentionTiles, operands.places(), hopper ? embedded::kHopperTiles : embedded::kAttentionProducts,
-      embedded::kAttentionDropout, sink_function(compiled.problem));
+/// What a trial vouches for beyond the text of a program's function: other integers, and masks of another length.
+Bytes structure_of_program(const compiler::CompiledProblem& compiled, Direction direction,
+                           const DifferenceTables& tables) {
+  CanonicalWriter out;
+  write_structure(out, program_of(compiled, direction));
+  write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
+  out.list(tables.nodes.size());
+  for (const NodeId node : tables.nodes) out.integer(node);
+  for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)
+    out.integer(static_cast<std::int64_t>(problem::spec_of(compiled.problem, i).dtype));
+  return out.written();
 }
 
-/// Writes the inputs of text_before() and of the kernels' texts.
-void write_frame(CanonicalWriter& out, const compiler::CompiledProblem& compiled, Direction direction,
-                 const TileShape& shape, const OperandText& operands) {
-  const bool hopper = is_hopper(shape.family);
-  out.integer(static_cast<std::int64_t>(revision_of_texts())).integer(static_cast<std::int64_t>(direction));
-  out.boolean(hopper)
-      .boolean(shape.copied_operand.has_value())
-      .integer(shape.copied_operand.value_or(0))
-      .text(text_of_settings(compiled, shape, mask_knowledge(compiled, direction), operands));
-  const std::vector<std::int64_t> columns =
-      hopper ? hopper_product_columns(compiled.problem, direction, shape) : std::vector<std::int64_t>{};
-  out.list(columns.size());
-  for (const std::int64_t count : columns) out.integer(count);
-  out.text(sink_function(compiled.problem));
+/// The function of a direction's program.
+void fill_program(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                  const OperandText& operands, const DifferenceTables& tables, Gains gains) {
+  const auto copied = shape.copied_operand;
+  CanonicalWriter structure;
+  structure.bytes(structure_of_program(compiled, direction, tables));
+  structure.integer(copied ? static_cast<std::int64_t>(*copied) : -1).bytes(operands.structure());
+  if (direction == Direction::kForward) {
+    holes.set_program("forward", forward_function(compiled.problem, compiled.forward.program, tables, copied),
+                      structure.written());
+    return holes.set("backward", "");
+  }
+  holes.set("forward", "");
+  holes.set_program("backward",
+                    backward_function(compiled.problem, compiled.backward->program, operands, tables, copied, gains),
+                    structure.written());
+}
+
+/// The mask of an element, for kernels that find tile states; decode kernels do it themselves, and name it always.
+std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+  const Program& program = program_of(compiled, direction);
+  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+  if (is_few_queries(family) ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
+    return mask_function(compiled.problem, program, mask.terms);
+  return fill(part(file_text("backend/kernels/mask/element.cuh"), "keeps"),
+              {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
+}
+
+void fill_mask(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction, Family family) {
+  const MaskKnowledge mask = mask_knowledge(compiled, direction);
+  // The values of constants decide which terms a mask has, and the program's structure is in another hole.
+  CanonicalWriter structure;
+  structure.list(mask.terms.size());
+  for (const NodeId term : mask.terms) structure.integer(term);
+  holes.set_program("keeps", mask_text(compiled, direction, family), structure.written());
+  if (mask.has_states()) {
+    holes.set_program("mask_over", mask_ranges_function(compiled.problem, program_of(compiled, direction), mask.terms),
+                      structure.written());
+  }
 }
 
 }  // namespace
@@ -206,113 +223,45 @@ std::vector<NodeId> forward_nodes(const Program& program) {
   return nodes;
 }
 
-namespace {
-
-/// The kernel that fills a direction's tables.
-std::string text_of_differences(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
-  return text_of_difference_kernel(compiled.problem, program_of(compiled, direction),
-                                   tables_of(compiled, direction, family, Gains::kBeside));
-}
-
-/// The mask of an element, for kernels that find tile states; decode kernels do it themselves, and name it always.
-std::string mask_text(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
-  const Program& program = program_of(compiled, direction);
-  const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  const bool few = is_few_queries(family);
-  if (few ? mask.kind == MaskKnowledge::Kind::kList : mask.has_states())
-    return mask_function(compiled.problem, program, mask.terms);
-  if (!few) return {};
-  return fill(part(embedded::kAttentionProgram, "mask"),
-              {{"linkage", linkage(program)}, {"statements", ""}, {"keep", "true"}});
-}
-
-/// The mask of a box of elements.
-std::string mask_ranges(const compiler::CompiledProblem& compiled, Direction direction, Family family) {
-  const MaskKnowledge mask = mask_knowledge(compiled, direction);
-  if (is_few_queries(family) || !mask.has_states()) return {};
-  return mask_ranges_function(compiled.problem, program_of(compiled, direction), mask.terms);
-}
-
-}  // namespace
-
-std::string text_before_kernels(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                                std::optional<std::string_view> primitives, const OperandText& operands, Gains gains) {
+void fill_attention(Holes& holes, const compiler::CompiledProblem& compiled, Direction direction,
+                    const TileShape& shape, const OperandText& operands, Gains gains) {
+  fill_settings(holes, compiled, shape, mask_knowledge(compiled, direction), operands);
+  operands.fill_targets(holes);
+  if (is_hopper(shape.family)) fill_products(holes, compiled.problem, direction, shape);
+  holes.set("sink", sink_function(compiled.problem));
   const DifferenceTables tables = tables_of(compiled, direction, shape.family, gains);
-  return concat(text_before(compiled, direction, shape, mask_knowledge(compiled, direction), primitives, operands),
-                text_of_difference_reads(tables), function_of(compiled, direction, shape, operands, tables, gains));
+  fill_tables(holes, compiled.problem, program_of(compiled, direction), tables);
+  fill_program(holes, compiled, direction, shape, operands, tables, gains);
+  fill_mask(holes, compiled, direction, shape.family);
 }
 
-std::string text_of_tile_states(const compiler::CompiledProblem& compiled, Direction direction) {
-  const std::string ranges = mask_ranges(compiled, direction, Family::kPortable);
-  if (ranges.empty()) return {};
-  return concat(mask_text(compiled, direction, Family::kPortable),
-                fill(embedded::kAttentionMaskRanges, {{"mask", ranges}}), embedded::kAttentionTileStates);
+std::vector<std::string_view> tile_state_files(const compiler::CompiledProblem& compiled, Direction direction) {
+  if (!mask_knowledge(compiled, direction).has_states()) return {};
+  return {"backend/kernels/mask/tile_states.cuh"};
 }
 
-std::string attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                             std::optional<std::string_view> primitives, std::span<const OperandTarget> targets) {
-  const OperandText operands(compiled, targets);
-  const std::string before = text_before_kernels(compiled, direction, shape, primitives, operands, Gains::kBeside);
-  const std::string kernels = text_of_kernels(direction, shape);
-  if (is_few_queries(shape.family)) return concat(before, mask_text(compiled, direction, shape.family), kernels);
-  return concat(before, kernels, text_of_tile_states(compiled, direction),
-                text_of_differences(compiled, direction, shape.family), targets.empty() ? "" : operands.totals());
-}
-
-std::vector<std::string> attention_modules(const compiler::CompiledProblem& compiled, Direction direction,
-                                           const TileShape& shape, std::span<const OperandTarget> targets) {
-  if (is_few_queries(shape.family)) return {attention_source(compiled, direction, shape)};
-  const OperandText operands(compiled, targets);
-  const std::string small =
-      concat(text_of_tile_states(compiled, direction), text_of_differences(compiled, direction, shape.family));
-  if (direction == Direction::kForward) {
-    const std::string before = text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside);
-    const std::string kernels = concat(before, text_of_kernels(direction, shape));
-    if (small.empty()) return {kernels};
-    return {concat(before, small), kernels};
+KernelSource tiled_source(const Work& work, const TileShape& shape, const KernelFiles& files) {
+  KernelSource source;
+  const OperandText operands(work.problem, work.targets);
+  fill_attention(source.holes, work.problem, work.direction, shape, operands, Gains::kBeside);
+  std::vector<std::string_view> small = files.small;
+  if (!is_few_queries(shape.family)) {
+    for (const std::string_view file : tile_state_files(work.problem, work.direction)) small.push_back(file);
+    if (!tables_of(work.problem, work.direction, shape.family, Gains::kBeside).nodes.empty())
+      small.emplace_back("backend/kernels/shared/fill_position_tables.cuh");
   }
-  const std::string before =
-      concat(text_before_kernels(compiled, direction, shape, {}, operands, Gains::kBeside), text_of_rows(shape));
-  // The keys' take longest to compile: small kernels are with those of queries.
-  std::vector<std::string> modules{
-      concat(before, text_of_row_kernel(), text_of_queries(shape), small, targets.empty() ? "" : operands.totals())};
-  for (const std::string& keys : texts_of_keys(shape)) modules.push_back(concat(before, keys));
-  return modules;
+  if (!work.targets.empty()) {
+    operands.fill_totals(source.holes);
+    for (const std::string_view file : operands.total_files()) small.push_back(file);
+  }
+  if (!small.empty()) source.modules.push_back(std::move(small));
+  for (const std::string_view file : files.large) source.modules.push_back({file});
+  return source;
 }
 
-Bytes key_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                    std::span<const OperandTarget> targets) {
-  CanonicalWriter out;
-  const OperandText operands(compiled, targets);
-  write_frame(out, compiled, direction, shape, operands);
-  const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
-  out.integer(static_cast<std::int64_t>(tables.nodes.size())).boolean(tables.by_batch).boolean(tables.by_head);
-  out.text(function_of(compiled, direction, shape, operands, tables, Gains::kBeside));
-  out.text(text_of_differences(compiled, direction, shape.family));
-  out.text(mask_text(compiled, direction, shape.family)).text(mask_ranges(compiled, direction, shape.family));
-  out.text(targets.empty() ? "" : operands.places() + operands.totals());
-  return out.written();
-}
-
-Bytes structure_of_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
-                          std::span<const OperandTarget> targets) {
-  CanonicalWriter out;
-  write_frame(out, compiled, direction, shape, OperandText(compiled, targets));
-  write_structure(out, program_of(compiled, direction));
-  write_structure(out, direction == Direction::kForward ? compiled.forward.mask : compiled.backward->mask);
-  // Which they are depends on the values of constants too.
-  const std::vector<NodeId> terms = mask_knowledge(compiled, direction).terms;
-  out.list(terms.size());
-  for (const NodeId term : terms) out.integer(term);
-  const DifferenceTables tables = tables_of(compiled, direction, shape.family, Gains::kBeside);
-  out.list(tables.nodes.size());
-  for (const NodeId node : tables.nodes) out.integer(node);
-  for (std::uint32_t i = 0; i < compiled.problem.program.operands().size(); ++i)
-    out.integer(static_cast<std::int64_t>(problem::spec_of(compiled.problem, i).dtype));
-  out.list(targets.size());
-  for (const OperandTarget& target : targets)
-    out.integer(target.operand).integer(static_cast<std::int64_t>(target.sum));
-  return out.written();
+KernelSource attention_source(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape,
+                              std::span<const OperandTarget> targets) {
+  return tiled_variant(shape)->source({compiled, direction, targets});
 }
 
 }  // namespace scoremod::backend::kernels

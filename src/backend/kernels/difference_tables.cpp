@@ -7,18 +7,14 @@
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/kernels/node_costs.hpp"
 #include "backend/kernels/program_text.hpp"
+#include "backend/program_structure.hpp"
+#include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 #include "ir/builder.hpp"
-
-namespace scoremod::embedded {
-extern const std::string_view kAttentionDifferences;
-}  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
 namespace {
 
-using cuda::fill;
-using cuda::part;
 using cuda::ProgramSource;
 
 /// The cost of a node and all its inputs that is worth a table, in the milliseconds of NodeCosts: more than a read
@@ -80,22 +76,24 @@ void read_tables(ProgramSource& source, const DifferenceTables& tables) {
     source.replace(tables.nodes[i], concat("difference_at<", i, ">(p, b, h, any_q, any_kv)"));
 }
 
-std::string text_of_difference_reads(const DifferenceTables& tables) {
-  if (tables.nodes.empty()) return {};
-  return fill(part(embedded::kAttentionDifferences, "read"), {{"count", tables.nodes.size()},
-                                                              {"by_batch", tables.by_batch ? "true" : "false"},
-                                                              {"by_head", tables.by_head ? "true" : "false"}});
-}
-
-std::string text_of_difference_kernel(const AttentionProblem& problem, const Program& program,
-                                      const DifferenceTables& tables) {
-  if (tables.nodes.empty()) return {};
+void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program,
+                 const DifferenceTables& tables) {
+  if (tables.nodes.empty()) return holes.set("position_tables", "");
+  holes.set("position_tables",
+            cuda::fill(cuda::part(cuda::file_text("backend/kernels/shared/position_tables.cuh"), "position_tables"),
+                       {{"count", tables.nodes.size()},
+                        {"by_batch", tables.by_batch ? "true" : "false"},
+                        {"by_head", tables.by_head ? "true" : "false"}}));
   ProgramSource source(problem, program, cuda::OperandSizes::kArguments);
   const std::string statements = source.statements(tables.nodes);
   std::string values;
   for (const NodeId node : tables.nodes) values += concat(values.empty() ? "" : ", ", ProgramSource::variable(node));
-  return fill(part(embedded::kAttentionDifferences, "fill"),
-              {{"statements", with_operands(source, statements)}, {"values", values}});
+  CanonicalWriter structure;
+  write_structure(structure, program);
+  structure.list(tables.nodes.size());
+  for (const NodeId node : tables.nodes) structure.integer(node);
+  holes.set_program("position_statements", with_operands(source, statements), structure.written());
+  holes.set("position_values", values);
 }
 
 }  // namespace scoremod::backend::kernels

@@ -1,17 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "scoremod/problem.hpp"
 
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/kernel_source.hpp"
 
 namespace scoremod::backend::kernels {
 
-/// Relative-position tables, which a kernel fills first (attention_differences.cuh). They hold floats of a program that
-/// follow from b, h and kv_idx - q_idx alone. Such a float takes longer to evaluate for each score than to read.
+/// Relative-position tables, which a kernel fills first (shared/position_tables.cuh). They hold floats of a program
+/// that follow from b, h and kv_idx - q_idx alone. Such a float takes longer to evaluate for each score than to read.
 struct DifferenceTables {
   std::vector<NodeId> nodes;  ///< at most kMaxDifferenceTables
   bool by_batch = false, by_head = false;
@@ -26,9 +26,7 @@ DifferenceTables difference_tables(const Program& program);
 
 /// Has a source read the tables, in a function that has p, b, h, any_q and any_kv.
 void read_tables(cuda::ProgramSource& source, const DifferenceTables& tables);
-/// The functions that read, and the kernel that fills them; empty where there are no tables.
-std::string text_of_difference_reads(const DifferenceTables& tables);
-std::string text_of_difference_kernel(const AttentionProblem& problem, const Program& program,
-                                      const DifferenceTables& tables);
+/// Fills the holes of shared/position_tables.cuh and, if there are tables, of shared/fill_position_tables.cuh.
+void fill_tables(Holes& holes, const AttentionProblem& problem, const Program& program, const DifferenceTables& tables);
 
 }  // namespace scoremod::backend::kernels

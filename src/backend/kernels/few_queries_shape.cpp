@@ -29,9 +29,9 @@ constexpr std::int64_t kReservedBytes = 1024;
 
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
+/// Bytes of a row of a tile: row_length() of shared/tiles.cuh.
 std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
-/// A row of a partial: kPartRow of attention_parts.cuh.
+/// A row of a partial: kPartRow of split_kv/partials.cuh.
 std::int64_t part_row_bytes(std::int64_t dim_v) {
   return (padded(dim_v) + 8) * static_cast<std::int64_t>(sizeof(float));
 }

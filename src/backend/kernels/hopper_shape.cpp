@@ -19,7 +19,7 @@ constexpr int kCapability = 90;
 constexpr int kFusedProduct = 128;
 constexpr std::int64_t kFusedWidest = 128;
 constexpr std::size_t kFusedGroups = 2;
-/// As in hopper_tiles.cuh.
+/// As in hopper/tiles.cuh.
 constexpr int kGradientTiles = 3;
 /// Tiles begin where the exchange of a row's words does.
 constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
@@ -38,7 +38,7 @@ constexpr std::int64_t kHopperCopiedKeys = 128;
 constexpr double kLongMilliseconds = 1.0;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// These are of hopper_tiles.cuh.
+/// These are of hopper/tiles.cuh.
 int blocks_of(std::int64_t dim) { return static_cast<int>((dim + 63) / 64); }
 std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
   return static_cast<std::size_t>(hopper_tile_bytes(rows, dim));
@@ -107,7 +107,7 @@ std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int6
   std::size_t bytes = kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
   if (shape.copied_operand) bytes += stages * (tile_bytes(shape.queries, shape.keys) + 2 * kBarrierBytes);
   if (shape.persistent_blocks == 0) return bytes;
-  // GivenItem and ItemNote of hopper_forward_tiles.cuh, and a number.
+  // GivenItem and ItemNote of hopper/forward_tiles.cuh, and a number.
   constexpr std::size_t kGivenBytes = 20, kNoteBytes = 16, kNumberBytes = 4;
   return bytes + query_stages * (kBarrierBytes + kGivenBytes) + (query_stages + 1) * kNoteBytes + kNumberBytes;
 }
@@ -314,7 +314,7 @@ std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::in
 }
 
 std::size_t hopper_diagonals_shared_bytes(const TileShape& shape) {
-  // As in attention_diagonals.cuh.
+  // As in operand_gradients/diagonals.cuh.
   const int step = shape.fused ? 32 : shape.key_step;
   const int column_pitch = (step + 8 + 11) / 16 * 16 + 4;
   return static_cast<std::size_t>(shape.warps * 8 * column_pitch) * sizeof(float);

@@ -47,9 +47,9 @@ bool LoadedModules::keeps_much() const {
   return kept_bytes_ > kMuch;
 }
 
-cuda::KernelModule::Kernel LoadedModules::find(const char* name) const {
+cuda::KernelModule::Kernel LoadedModules::find(const std::string& name) const {
   for (const auto& module : modules_) {
-    if (const cuda::KernelModule::Kernel kernel = module->find(name)) return kernel;
+    if (const cuda::KernelModule::Kernel kernel = module->find(name.c_str())) return kernel;
   }
   fail_bug("no module has the kernel ", name);
 }

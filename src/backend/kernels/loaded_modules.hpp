@@ -5,12 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "backend/cuda/kernel_module.hpp"
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/call_layout.hpp"
 #include "backend/memory_space.hpp"
 
 namespace scoremod::backend::kernels {
@@ -41,12 +40,12 @@ class LoadedModules {
     cuda::KernelModule::Kernel kernel = nullptr;
     std::size_t shared_bytes = 0;  ///< that it may have
   };
-  cuda::KernelModule::Kernel find(const char* name) const;
+  cuda::KernelModule::Kernel find(const std::string& name) const;
 
   std::uint64_t context_ = 0;
   std::vector<std::unique_ptr<cuda::KernelModule>> modules_;
   mutable std::mutex mutex_;  ///< guards the rest
-  std::unordered_map<std::string_view, Found> found_;
+  std::unordered_map<std::string, Found> found_;
   std::vector<std::shared_ptr<const OwnedMemory>> kept_;
   std::size_t kept_bytes_ = 0;
 };

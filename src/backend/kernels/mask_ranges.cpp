@@ -12,10 +12,6 @@
 #include "ir/op_table.hpp"
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kAttentionMaskRanges;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::kernels {
 namespace {
 
@@ -24,7 +20,7 @@ using cuda::ProgramSource;
 /// Masks with more nodes get no intervals, which would take the compiler longer than they save.
 constexpr std::size_t kMaxNodes = 160;
 
-/// The functions of attention_mask_ranges.cuh, by what they take and give; null where a result may be anything.
+/// The functions of mask/ranges.cuh, by what they take and give; null where a result may be anything.
 const char* int_function(Op op) {
   switch (op) {
     case Op::kAdd: return "int_add";
@@ -203,7 +199,8 @@ std::string mask_ranges_function(const AttentionProblem& problem, const Program&
   if (!statements.empty()) {
     for (const NodeId term : terms) keep = concat("truth_and(", keep, ", ", ProgramSource::variable(term), ")");
   }
-  return cuda::fill(cuda::part(embedded::kAttentionMaskRanges, "mask"), {{"statements", statements}, {"keep", keep}});
+  return cuda::fill(cuda::part(cuda::file_text("backend/kernels/mask/ranges.cuh"), "mask_over"),
+                    {{"statements", statements}, {"keep", keep}});
 }
 
 }  // namespace scoremod::backend::kernels

@@ -11,8 +11,9 @@
 #include "backend/kernels/attention_plans.hpp"
 #include "backend/kernels/attention_time.hpp"
 #include "backend/kernels/device_fit.hpp"
-#include "backend/kernels/operand_kernels.hpp"
+#include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/recipe.hpp"
+#include "backend/kernels/tiled_layout.hpp"
 #include "backend/unsupported.hpp"
 #include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
@@ -25,7 +26,7 @@ using kernels::OperandTarget;
 using kernels::TileShape;
 
 /// To be raised when the same source is compiled to something else, or is given other arguments.
-constexpr int kRevision = 3;
+constexpr int kRevision = 4;
 
 class OperandKernelsRecipe final : public Recipe {
  public:
@@ -33,7 +34,8 @@ class OperandKernelsRecipe final : public Recipe {
       : problem_(std::move(problem)), targets_(std::move(targets)), shape_(shape) {}
 
   BuildResult build(const Target& target) const override {
-    std::vector<std::string> module{cuda::compile_kernels(source(), target.device.compute_capability)};
+    std::vector<std::string> module{
+        cuda::compile_kernels(kernels::render_all(source()), target.device.compute_capability)};
     return {std::make_shared<kernels::Images>(std::move(module)), ""};
   }
   std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target&) const override {
@@ -41,8 +43,8 @@ class OperandKernelsRecipe final : public Recipe {
   }
   ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const override {
     ExecutablePlan plan;
-    plan.backward =
-        kernels::operand_plan(problem_, targets_, shape_, dynamic_cast<const kernels::Images&>(*artifact).loaded());
+    kernels::KernelCall call(problem_, Direction::kBackward, kernels::operand_layout(problem_, targets_, shape_));
+    plan.backward = kernels::backward_plan(std::move(call), dynamic_cast<const kernels::Images&>(*artifact).loaded());
     plan.note = "by kernels, from tiles of scores";
     return plan;
   }
@@ -50,19 +52,19 @@ class OperandKernelsRecipe final : public Recipe {
 
   Bytes plan_key(int compute_capability) const {
     CanonicalWriter image;
-    image.text("operand kernels").integer(kRevision).integer(compute_capability).text(source());
+    image.text("operand kernels").integer(kRevision).integer(compute_capability).bytes(kernels::key_of(source()));
     return image.written();
   }
   Bytes structural_key(int compute_capability) const {
     CanonicalWriter structure;
     structure.text("operand kernels").integer(kRevision).integer(compute_capability);
-    structure.bytes(kernels::structure_of_operand_source(problem_, targets_, shape_));
+    structure.bytes(kernels::structure_of(source()));
     kernels::write_branches(structure, problem_.problem);
     return structure.written();
   }
 
  private:
-  std::string source() const { return kernels::operand_source(problem_, targets_, shape_); }
+  kernels::KernelSource source() const { return kernels::operand_source(problem_, targets_, shape_); }
 
   CompiledProblem problem_;
   std::vector<OperandTarget> targets_;
@@ -82,7 +84,7 @@ class OperandKernelsBackend final : public Backend {
                                             const Target* target) const override {
     if (is_float8(problem.problem.dtype))
       return objections(cuda::without_float8(problem, task.direction), task, target);
-    std::vector<UnsupportedReason> reasons = kernels::DirectionKernels::unsupported_reasons(problem);
+    std::vector<UnsupportedReason> reasons = kernels::problem_objections(problem);
     const std::vector<OperandTarget> targets = targets_of(problem, task);
     if (const std::int64_t entries = kernels::table_entries(problem, targets); entries > kernels::kMaxTableEntries) {
       reasons.push_back(unsupported(Rule::kOperandGradientSize,
@@ -93,8 +95,8 @@ class OperandKernelsBackend final : public Backend {
       reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
     if (target == nullptr || !reasons.empty()) return reasons;
     reasons = kernels::device_objections(target->device);
-    const kernels::OperandKernels made(problem, targets, shape_of(problem));
-    for (UnsupportedReason& reason : kernels::memory_objections(made.launches(), target->device))
+    const kernels::CallLayout layout = kernels::operand_layout(problem, targets, shape_of(problem));
+    for (UnsupportedReason& reason : kernels::memory_objections(layout.launches(), target->device))
       reasons.push_back(std::move(reason));
     return reasons;
   }
@@ -114,7 +116,7 @@ class OperandKernelsBackend final : public Backend {
         concat("gradients of ", targets.size(), " operands from tiles of ", shape.queries, "x", shape.keys);
     candidate.notes = {candidate.label};
     candidate.workspace_bytes =
-        cuda::with_room_to_align(kernels::OperandKernels(problem, targets, shape).workspace_bytes());
+        cuda::with_room_to_align(kernels::operand_layout(problem, targets, shape).workspace_bytes());
     candidate.predicted = kernels::operand_time(
         problem, targets, shape, kernels::mask_work(problem, Direction::kBackward, shape), target.device.rates);
     candidate.nodes = problem.backward->program.nodes().size();

@@ -5,17 +5,9 @@
 #include "analysis/differences.hpp"
 #include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/operand_text.hpp"
-#include "backend/kernels/program_text.hpp"
-#include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 #include "compiler/operand_reduction.hpp"
 #include "problem/implied_operands.hpp"
-
-namespace scoremod::embedded {
-extern const std::string_view kAttentionRowTerms, kAttentionBackwardRows, kAttentionDiagonals, kAttentionQueryGradients,
-    kAttentionKeyGradients, kAttentionOperandProgram, kAttentionOperandTotals, kAttentionOperandGradients,
-    kAttentionTableSums, kAttentionExactTotals, kAttentionSharedElements, kExactSum;
-}  // namespace scoremod::embedded
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -88,26 +80,20 @@ std::string diagonals_kernel(const OperandTarget& target) {
 }
 std::string total_kernel(const OperandTarget& target) { return concat("attention_operand_total_", target.operand); }
 
-std::string operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                           const TileShape& shape, std::optional<std::string_view> primitives) {
+KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                            const TileShape& shape) {
+  KernelSource source;
   const OperandText text(problem, targets);
-  return concat(text_before_kernels(problem, Direction::kBackward, shape, primitives, text, Gains::kApart),
-                embedded::kAttentionRowTerms, embedded::kAttentionBackwardRows, embedded::kAttentionDiagonals,
-                embedded::kAttentionQueryGradients, embedded::kAttentionKeyGradients, text.program(), text.table_sums(),
-                embedded::kAttentionOperandGradients, text.shared_elements(), text.totals(),
-                text_of_tile_states(problem, Direction::kBackward));
-}
-
-Bytes structure_of_operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                                  const TileShape& shape) {
-  CanonicalWriter out;
-  out.bytes(structure_of_source(problem, Direction::kBackward, shape));
-  out.text(embedded::kAttentionOperandProgram).text(embedded::kAttentionOperandGradients);
-  out.text(embedded::kAttentionOperandTotals).text(embedded::kAttentionTableSums).text(embedded::kExactSum);
-  out.text(embedded::kAttentionSharedElements).text(embedded::kAttentionExactTotals);
-  for (const OperandTarget& target : targets)
-    out.integer(target.operand).integer(static_cast<std::int64_t>(target.sum));
-  return out.written();
+  fill_attention(source.holes, problem, Direction::kBackward, shape, text, Gains::kApart);
+  text.fill_tile_sums(source.holes);
+  text.fill_totals(source.holes);
+  std::vector<std::string_view> files{"backend/kernels/shared/backward_rows.cuh",
+                                      "backend/kernels/operand_gradients/tile_sums.cuh"};
+  if (text.shared_targets() > 0) files.emplace_back("backend/kernels/operand_gradients/shared_elements.cuh");
+  for (const auto& more : {text.total_files(), tile_state_files(problem, Direction::kBackward)})
+    files.insert(files.end(), more.begin(), more.end());
+  source.modules.push_back(std::move(files));
+  return source;
 }
 
 }  // namespace scoremod::backend::kernels

@@ -2,16 +2,14 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "backend/kernels/kernel_source.hpp"
 #include "backend/kernels/operand_target.hpp"
 #include "backend/kernels/tile_shape.hpp"
 #include "backend/plan.hpp"
-#include "base/bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
 namespace scoremod::backend::kernels {
@@ -42,13 +40,8 @@ std::string total_kernel(const OperandTarget& target);
 std::string clear_kernel(const OperandTarget& target);
 std::string diagonals_kernel(const OperandTarget& target);
 
-/// The text of the kernels of these targets: attention_backward_rows, those of attention_operand_gradients.cuh, and
-/// where a mask needs it attention_tile_states. `shape` is the backward's; `primitives` as for attention_source().
-std::string operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                           const TileShape& shape, std::optional<std::string_view> primitives = {});
-
-/// As structure_of_source().
-Bytes structure_of_operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
-                                  const TileShape& shape);
+/// The source of kernels that sum these targets' gradients and do nothing else. `shape` is the backward's.
+KernelSource operand_source(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                            const TileShape& shape);
 
 }  // namespace scoremod::backend::kernels

@@ -8,18 +8,16 @@
 #include "backend/cuda/kernel_text.hpp"
 #include "backend/kernels/operand_source.hpp"
 #include "backend/kernels/program_text.hpp"
+#include "backend/program_structure.hpp"
+#include "base/canonical_bytes.hpp"
 #include "base/fail.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 
-namespace scoremod::embedded {
-extern const std::string_view kExactSum, kAttentionDifferenceTotals, kAttentionExactTotals, kAttentionOperandProgram,
-    kAttentionOperandTargets, kAttentionOperandTotals, kAttentionSharedElements, kAttentionTableSums;
-}  // namespace scoremod::embedded
-
 namespace scoremod::backend::kernels {
 namespace {
 
+using cuda::file_text;
 using cuda::fill;
 using cuda::OperandSizes;
 using cuda::part;
@@ -28,6 +26,19 @@ using cuda::ProgramSource;
 /// A larger program's contributions are a function that is called, and one with more than the second number is written
 /// down once: NVRTC would take many seconds.
 constexpr std::size_t kMaxInlinedNodes = 60, kMaxTwiceNodes = 24;
+
+constexpr std::string_view kTargets = "backend/kernels/operand_gradients/targets.cuh",
+                           kElementProgram = "backend/kernels/operand_gradients/element_program.cuh",
+                           kSharedElements = "backend/kernels/operand_gradients/shared_elements.cuh",
+                           kTotals = "backend/kernels/operand_gradients/totals.cuh",
+                           kDiagonalTotals = "backend/kernels/operand_gradients/diagonal_totals.cuh",
+                           kExactTotals = "backend/kernels/operand_gradients/exact_totals.cuh";
+
+/// Whether attention_operand_total_I of exact_totals.cuh writes a target's gradient.
+bool has_exact_total(const OperandTarget& target) {
+  return target.sum == OperandSum::kTable || target.sum == OperandSum::kDifference ||
+         target.sum == OperandSum::kNothing;
+}
 
 constexpr std::array<const char*, kAxisCount> kIndexNames{"b", "h", "q", "kv"};
 
@@ -53,30 +64,45 @@ std::size_t OperandText::targets() const {
          count(OperandSum::kElement);
 }
 
-std::string OperandText::places() const {
-  return fill(embedded::kAttentionOperandTargets,
-              {{"row_operands", numbers({OperandSum::kTotal, OperandSum::kQueries})},
-               {"totals", concat((1ULL << count(OperandSum::kTotal)) - 1, "ull")},
-               {"key_operands", numbers({OperandSum::kKeys})},
-               {"difference_operand", numbers({OperandSum::kDifference})},
-               {"difference_rank", difference_rank()},
-               {"stores", element_stores()}});
+Bytes OperandText::structure() const {
+  CanonicalWriter out;
+  if (targets_.empty()) return out.written();
+  write_structure(out, *derivative_);
+  for (std::uint32_t i = 0; i < problem_.program.operands().size(); ++i)
+    out.integer(static_cast<std::int64_t>(problem::spec_of(problem_, i).dtype));
+  for (const OperandTarget& target : targets_)
+    out.integer(target.operand).integer(static_cast<std::int64_t>(target.sum));
+  return out.written();
 }
 
-std::string OperandText::program() const {
+void OperandText::fill_targets(Holes& holes) const {
+  holes.set("row_operands", numbers({OperandSum::kTotal, OperandSum::kQueries}));
+  holes.set("row_totals", concat((1ULL << count(OperandSum::kTotal)) - 1, "ull"));
+  holes.set("key_operands", numbers({OperandSum::kKeys}));
+  holes.set("difference_operand", numbers({OperandSum::kDifference}));
+  holes.set("difference_rank", difference_rank());
+  holes.set("stores", element_stores());
+}
+
+void OperandText::fill_tile_sums(Holes& holes) const {
   ProgramSource source(problem_, *derivative_, OperandSizes::kArguments);
   std::string forward = source.statements(forward_nodes(*derivative_));
   const std::string read_at = entries(source), added = statements(source);
   forward = with_operands(source, forward);
-  return fill(embedded::kAttentionOperandProgram,
-              {{"linkage", is_large(kMaxInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
-               {"entries", read_at},
-               {"always_masked", is_large(kMaxTwiceNodes) ? "true" : "false"},
-               {"forward_statements", forward},
-               {"value", ProgramSource::variable(derivative_->value())},
-               {"keep", keep_variable(*derivative_)},
-               {"statements", added},
-               {"contributions", contributions()}});
+  holes.set("always_masked", is_large(kMaxTwiceNodes) ? "true" : "false");
+  holes.set_program("gains_of",
+                    fill(part(file_text(kElementProgram), "gains_of"),
+                         {{"linkage", is_large(kMaxInlinedNodes) ? "SCOREMOD_OUT_OF_LINE" : "SCOREMOD_FUNCTION"},
+                          {"entries", read_at},
+                          {"forward_statements", forward},
+                          {"value", ProgramSource::variable(derivative_->value())},
+                          {"keep", keep_variable(*derivative_)},
+                          {"statements", added},
+                          {"contributions", contributions()}}),
+                    structure());
+  const auto first = std::ranges::find(targets_, OperandSum::kTable, &OperandTarget::sum);
+  holes.set("first_table", first == targets_.end() ? 0 : first->operand);
+  holes.set("shared_elements", shared_elements());
 }
 
 std::vector<const Root*> OperandText::roots_of(std::uint32_t operand) const {
@@ -144,27 +170,21 @@ std::string OperandText::entries(ProgramSource& source) const {
   return text;
 }
 
-std::string OperandText::table_sums() const {
-  const auto first = std::ranges::find(targets_, OperandSum::kTable, &OperandTarget::sum);
-  return concat(embedded::kExactSum,
-                fill(embedded::kAttentionTableSums, {{"first_table", first == targets_.end() ? 0 : first->operand}}));
-}
-
 std::string OperandText::shared_elements() const {
   std::string kernels;
   std::size_t number = 0;
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kShared) continue;
     const OperandDecl& decl = problem_.program.operands()[target.operand];
-    kernels += fill(part(embedded::kAttentionSharedElements, "shared"), {{"name", total_kernel(target)},
-                                                                         {"operand", target.operand},
-                                                                         {"by_batch", varies(decl, Axis::kBatch)},
-                                                                         {"by_head", varies(decl, Axis::kHead)},
-                                                                         {"number", number++},
-                                                                         {"store", store(target)},
-                                                                         {"offset", offset(target)}});
+    kernels += fill(part(file_text(kSharedElements), "shared_elements"), {{"name", total_kernel(target)},
+                                                                          {"operand", target.operand},
+                                                                          {"by_batch", varies(decl, Axis::kBatch)},
+                                                                          {"by_head", varies(decl, Axis::kHead)},
+                                                                          {"number", number++},
+                                                                          {"store", store(target)},
+                                                                          {"offset", offset(target)}});
   }
-  return kernels.empty() ? "" : fill(embedded::kAttentionSharedElements, {{"shared", kernels}});
+  return kernels;
 }
 
 std::string OperandText::totals() const {
@@ -173,7 +193,7 @@ std::string OperandText::totals() const {
   for (const OperandTarget& target : targets_) {
     if (std::ranges::find(kByRowsOrKeys, target.sum) == kByRowsOrKeys.end()) continue;
     const OperandDecl& decl = problem_.program.operands()[target.operand];
-    kernels += fill(part(embedded::kAttentionOperandTotals, "total"),
+    kernels += fill(part(file_text(kTotals), "operand_totals"),
                     {{"name", total_kernel(target)},
                      {"operand", target.operand},
                      {"by_tiles", target.sum == OperandSum::kTotal ? "true" : "false"},
@@ -183,33 +203,39 @@ std::string OperandText::totals() const {
                      {"store", store(target)},
                      {"offset", offset(target)}});
   }
-  kernels = fill(embedded::kAttentionOperandTotals, {{"total", kernels}, {"sink_store", sink_store()}});
-  if (difference_targets() == 0) return concat(kernels, exact_totals());
-  std::string differences;
-  for (const OperandTarget& target : targets_)
-    if (target.sum == OperandSum::kDifference) differences += difference_total(target);
-  return concat(kernels, embedded::kExactSum, fill(embedded::kAttentionDifferenceTotals, {{"total", differences}}),
-                exact_totals());
+  return kernels;
 }
 
-std::string OperandText::exact_totals() const {
-  std::string clear, total;
+void OperandText::fill_totals(Holes& holes) const {
+  holes.set("operand_totals", totals());
+  holes.set("sink_store", sink_store());
+  std::string differences, clear, total;
   for (const OperandTarget& target : targets_) {
-    const bool sums = target.sum == OperandSum::kTable || target.sum == OperandSum::kDifference;
-    if (!sums && target.sum != OperandSum::kNothing) continue;
+    if (target.sum == OperandSum::kDifference) differences += difference_total(target);
+    if (!has_exact_total(target)) continue;
+    const bool sums = target.sum != OperandSum::kNothing;
     const int rank = rank_of(target.operand);
     if (sums) {
-      clear += fill(part(embedded::kAttentionExactTotals, "clear"),
+      clear += fill(part(file_text(kExactTotals), "exact_clears"),
                     {{"name", clear_kernel(target)}, {"operand", target.operand}, {"rank", rank}});
     }
-    total += fill(part(embedded::kAttentionExactTotals, "total"),
+    total += fill(part(file_text(kExactTotals), "exact_totals"),
                   {{"name", total_kernel(target)},
                    {"operand", target.operand},
                    {"rank", rank},
                    {"store", store(target)},
                    {"value", sums ? "sum_at((const long long*)operand.sums, entry)" : "0.0f"}});
   }
-  return total.empty() ? "" : fill(embedded::kAttentionExactTotals, {{"clear", clear}, {"total", total}});
+  holes.set_program("diagonal_totals", std::move(differences), structure());
+  holes.set("exact_clears", clear);
+  holes.set("exact_totals", total);
+}
+
+std::vector<std::string_view> OperandText::total_files() const {
+  std::vector<std::string_view> files{kTotals};
+  if (difference_targets() > 0) files.push_back(kDiagonalTotals);
+  if (std::ranges::any_of(targets_, has_exact_total)) files.push_back(kExactTotals);
+  return files;
 }
 
 std::string OperandText::difference_total(const OperandTarget& target) const {
@@ -219,7 +245,7 @@ std::string OperandText::difference_total(const OperandTarget& target) const {
   const std::string statements = source.statements(indices);
   const std::vector<analysis::Dependence> on = analysis::dependences(*derivative_);
   const bool by_batch = std::ranges::any_of(indices, [&](NodeId index) { return on[index].on(Axis::kBatch); });
-  return fill(part(embedded::kAttentionDifferenceTotals, "total"), {{"add", diagonals_kernel(target)},
+  return fill(part(file_text(kDiagonalTotals), "diagonal_totals"), {{"add", diagonals_kernel(target)},
                                                                     {"operand", target.operand},
                                                                     {"by_batch", by_batch ? "true" : "false"},
                                                                     {"statements", with_operands(source, statements)},
@@ -273,7 +299,7 @@ std::string OperandText::element_stores() const {
   for (const OperandTarget& target : targets_) {
     if (target.sum != OperandSum::kElement) continue;
     text +=
-        fill(part(embedded::kAttentionOperandTargets, "stores"),
+        fill(part(file_text(kTargets), "stores"),
              {{"operand", target.operand}, {"store", store(target)}, {"offset", offset(target)}, {"number", number++}});
   }
   return text;
@@ -282,7 +308,7 @@ std::string OperandText::element_stores() const {
 std::string OperandText::sink_store() const {
   const auto sink = std::ranges::find(targets_, OperandSum::kSink, &OperandTarget::sum);
   if (sink == targets_.end()) return {};
-  return fill(part(embedded::kAttentionOperandTotals, "sink_store"),
+  return fill(part(file_text(kTotals), "sink_store"),
               {{"operand", sink->operand}, {"store", store(*sink)}, {"offset", offset(*sink)}});
 }
 

@@ -2,9 +2,11 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/cuda/program_source.hpp"
+#include "backend/kernels/kernel_source.hpp"
 #include "backend/kernels/operand_target.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -26,22 +28,22 @@ class OperandText {
   /// With one for each of these reads.
   std::size_t targets() const;
 
-  /// attention_operand_targets.cuh.
-  std::string places() const;
-  /// attention_operand_program.cuh, of kernels that do nothing else.
-  std::string program() const;
+  /// The structure of texts that follow from the derivative and the targets; empty bytes without targets.
+  Bytes structure() const;
+  /// Fills the holes of operand_gradients/targets.cuh, which all kernels include.
+  void fill_targets(Holes& holes) const;
+  /// Fills the holes of kernels that sum operand gradients and do nothing else.
+  void fill_tile_sums(Holes& holes) const;
+  /// Fills the holes of the kernels that write gradients from sums, and says which files these are.
+  void fill_totals(Holes& holes) const;
+  std::vector<std::string_view> total_files() const;
+
   /// The gradients of these targets at an element, in the text of its derivative: the definitions, and the list of
   /// them. `source` has written the values of the forward, and nothing that depends on the upstream gradient.
   std::string statements(cuda::ProgramSource& source) const;
   std::string contributions() const;
   /// The nodes that are contributions.
   std::vector<NodeId> adjoints() const;
-  /// attention_table_sums.cuh and what it calls, of kernels that do nothing else.
-  std::string table_sums() const;
-  /// attention_shared_elements.cuh, with a kernel for each target; empty where there is none.
-  std::string shared_elements() const;
-  /// attention_operand_totals.cuh, with a kernel for each target that has sums.
-  std::string totals() const;
 
  private:
   bool is_large(std::size_t most) const { return derivative_->nodes().size() > most; }
@@ -52,7 +54,8 @@ class OperandText {
   std::string store(const OperandTarget& target) const;
   std::string offset(const OperandTarget& target) const;
   int difference_rank() const;
-  std::string exact_totals() const;
+  std::string shared_elements() const;
+  std::string totals() const;
   std::string difference_total(const OperandTarget& target) const;
   /// The roots that contribute to an operand's gradient.
   std::vector<const Root*> roots_of(std::uint32_t operand) const;

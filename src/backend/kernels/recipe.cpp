@@ -14,7 +14,6 @@
 #include "backend/cuda/context.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
 #include "backend/kernels/attention_plans.hpp"
-#include "backend/kernels/attention_source.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
@@ -79,36 +78,29 @@ std::shared_ptr<LoadedModules> Images::loaded() const {
   return modules;
 }
 
-KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape,
-                             bool may_spill, std::vector<OperandTarget> targets)
-    : problem_(std::move(problem)),
-      direction_(direction),
-      shape_(shape),
-      may_spill_(may_spill),
-      targets_(std::move(targets)) {}
+KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction,
+                             std::shared_ptr<const Variant> variant, std::vector<OperandTarget> targets)
+    : problem_(std::move(problem)), direction_(direction), variant_(std::move(variant)), targets_(std::move(targets)) {}
 
 BuildResult KernelsRecipe::build(const Target& target) const {
-  const std::vector<std::string> texts = attention_modules(problem_, direction_, shape_, targets_);
+  const std::vector<std::string> texts = render_modules(source());
   std::string report;
   std::vector<std::string> images;
-  for (Compiled& module : compiled(texts, target.device.compute_capability, shape_.instructions())) {
+  for (Compiled& module : compiled(texts, target.device.compute_capability, variant_->instructions())) {
     report += module.report;
     images.push_back(std::move(module.image));
   }
-  if (serializes_products(report)) {
-    return {nullptr, concat("tiles of ", shape_.queries, " by ", shape_.keys,
-                            ": ptxas has warpgroups wait for each product of matrices")};
-  }
+  const auto refused = [&](const auto&... why) {
+    return BuildResult{nullptr, concat(variant_->label(work()), ": ", why...)};
+  };
+  if (serializes_products(report)) return refused("ptxas serializes WGMMAs");
   const std::int64_t spilled = spilled_bytes(report);
-  if (spilled > kHarmlessSpill && !may_spill_) {
-    return {nullptr, concat("tiles of ", shape_.queries, " by ", shape_.keys, ": the kernels keep ", spilled,
-                            " bytes of registers in memory")};
-  }
+  if (spilled > kHarmlessSpill && !variant_->may_spill()) return refused(spilled, " bytes of registers spill");
   return {std::make_shared<const Images>(std::move(images)), ""};
 }
 
 void KernelsRecipe::write_refusal_terms(CanonicalWriter& to) const {
-  to.integer(kRefusalRevision).integer(kHarmlessSpill).boolean(may_spill_).integer(cuda::compiler_version());
+  to.integer(kRefusalRevision).integer(kHarmlessSpill).boolean(variant_->may_spill()).integer(cuda::compiler_version());
 }
 
 std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> bytes, const Target&) const {
@@ -117,12 +109,13 @@ std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> b
 
 ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const {
   std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(*artifact).loaded();
+  KernelCall call(problem_, direction_, variant_->layout(work()));
   ExecutablePlan plan;
   if (direction_ == Direction::kForward)
-    plan.forward = forward_plan(problem_, shape_, std::move(modules));
+    plan.forward = forward_plan(std::move(call), std::move(modules));
   else
-    plan.backward = backward_plan(problem_, shape_, std::move(modules), targets_);
-  plan.note = concat("kernels with tiles of ", shape_.queries, " queries by ", shape_.keys, " keys");
+    plan.backward = backward_plan(std::move(call), std::move(modules));
+  plan.note = variant_->label(work());
   return plan;
 }
 

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "backend/candidate.hpp"
+#include "backend/kernels/family.hpp"
+#include "backend/kernels/kernel_source.hpp"
 #include "backend/kernels/loaded_modules.hpp"
 #include "backend/kernels/operand_target.hpp"
-#include "backend/kernels/tile_shape.hpp"
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -41,12 +42,11 @@ class Images final : public Artifact {
   mutable std::map<std::uint64_t, std::shared_ptr<LoadedModules>> loaded_;  ///< by context
 };
 
-/// One direction's kernels in one shape, as the planner builds, keeps and runs them.
+/// The kernels of one variant, as the planner builds, keeps and runs them.
 class KernelsRecipe final : public Recipe {
  public:
-  /// A build whose kernels keep more than that in memory is refused unless `may_spill`: a smaller shape is then the
-  /// faster one. `targets` as for attention_source().
-  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, const TileShape& shape, bool may_spill,
+  /// `targets` as in Work. A build whose registers spill is refused, unless the variant may: a smaller one is faster.
+  KernelsRecipe(compiler::CompiledProblem problem, Direction direction, std::shared_ptr<const Variant> variant,
                 std::vector<OperandTarget> targets = {});
 
   BuildResult build(const Target& target) const override;
@@ -57,16 +57,18 @@ class KernelsRecipe final : public Recipe {
   /// Writes the facts that decide build()'s refusals, beside the kernels' text and the architecture. Loads NVRTC.
   void write_refusal_terms(CanonicalWriter& to) const;
 
+  KernelSource source() const { return variant_->source(work()); }
+
   const compiler::CompiledProblem& problem() const { return problem_; }
   Direction direction() const { return direction_; }
-  const TileShape& shape() const { return shape_; }
+  const Variant& variant() const { return *variant_; }
   const std::vector<OperandTarget>& targets() const { return targets_; }
+  Work work() const { return {problem_, direction_, targets_}; }
 
  private:
   compiler::CompiledProblem problem_;
   Direction direction_;
-  TileShape shape_;
-  bool may_spill_;
+  std::shared_ptr<const Variant> variant_;
   std::vector<OperandTarget> targets_;
 };
 

@@ -43,10 +43,6 @@ bool write_map(DType dtype, const problem::TensorShape& shape, const device::Ten
 
 }  // namespace
 
-CacheLines cache_lines(Family family) {
-  return family == Family::kHopperFewQueries ? CacheLines::k128Bytes : CacheLines::k256Bytes;
-}
-
 std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProblem& problem,
                                                             device::AttentionArguments& call) {
   const auto sized = [&](TensorRole role) { return problem::memory_shape_of(problem, role); };
@@ -59,8 +55,7 @@ std::array<MappedTensor, TensorMaps::kCount> mapped_tensors(const AttentionProbl
           {&call.copied, copied}};
 }
 
-void write_tensor_maps(const AttentionProblem& problem, const TileShape& shape, ArgumentBytes& arguments) {
-  const CacheLines lines = cache_lines(shape.family);
+void write_tensor_maps(const AttentionProblem& problem, CacheLines lines, ArgumentBytes& arguments) {
   std::size_t number = 0;
   for (const MappedTensor& mapped : mapped_tensors(problem, arguments.call())) {
     auto& map = arguments.maps().bytes[number++];

@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kWordBytes = 16;
 
 std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
-/// Bytes of a row of a tile: row_length() of attention_tiles.cuh.
+/// Bytes of a row of a tile: row_length() of shared/tiles.cuh.
 std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
   return padded(dim) * shape.element_bytes + kWordBytes;
 }

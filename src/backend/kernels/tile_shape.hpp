@@ -101,7 +101,7 @@ std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t d
 std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
 std::size_t shared_elements_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
-/// The shared memory of attention_table_sums.cuh beside operand_queries_shared_bytes().
+/// The shared memory of operand_gradients/table_sums.cuh beside operand_queries_shared_bytes().
 std::size_t table_sums_shared_bytes(const TileShape& shape);
 
 }  // namespace scoremod::backend::kernels

@@ -135,7 +135,7 @@ TEST(Structure, TheTextOfKernelsFollowsFromItAndTheShape) {
       if (one.problem.dtype != DType::kF32 && !one.problem.paged)
         for (const TileShape& shape : hopper_shapes(one.problem, direction)) shapes.push_back(shape);
       for (const TileShape& shape : shapes) {
-        EXPECT_EQ(key_of_source(one, direction, shape), key_of_source(other, direction, shape));
+        EXPECT_EQ(key_of(attention_source(one, direction, shape)), key_of(attention_source(other, direction, shape)));
         ++compared;
       }
     }

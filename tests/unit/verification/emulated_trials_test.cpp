@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/kernels/device_fit.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "base/concat.hpp"
@@ -133,7 +134,7 @@ TEST(EmulatedTrials, OfFewQueriesAndKeysFindTheKernelsRight) {
   int tried = 0;
   for (std::uint64_t number = 0; tried < kProblems; ++number) {
     const checking::CheckCase made = few_rows_case(test::test_seed() + number);
-    if (!backend::kernels::DirectionKernels::unsupported_reasons(compiler::compile(made.problem)).empty()) continue;
+    if (!backend::kernels::problem_objections(compiler::compile(made.problem)).empty()) continue;
     if (!stays_finite(made.problem)) continue;
     EXPECT_EQ(wrong(made.problem), "") << "problem " << number << " (SCOREMOD_TEST_SEED=" << test::test_seed() << ")\n"
                                        << to_json(made.problem);

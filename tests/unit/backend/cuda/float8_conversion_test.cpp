@@ -10,13 +10,10 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/kernel_text.hpp"
 #include "base/concat.hpp"
 #include "base/element.hpp"
 #include "support/host_library.hpp"
-
-namespace scoremod::embedded {
-extern const std::string_view kProgramPrelude, kFloat8Numbers, kFloat8Conversion;
-}  // namespace scoremod::embedded
 
 namespace scoremod::backend::cuda {
 namespace {
@@ -44,7 +41,8 @@ extern "C" unsigned write_number(int dtype, float x) { return stored_bits(dtype,
 
 const test::HostLibrary& library() {
   static const test::HostLibrary kLibrary(
-      concat(embedded::kProgramPrelude, kOneThread, embedded::kFloat8Numbers, embedded::kFloat8Conversion, kEntries),
+      concat(file_text("backend/cuda/program_prelude.cuh"), kOneThread, file_text("backend/cuda/float8_numbers.cuh"),
+             file_text("backend/cuda/float8_conversion.cuh"), kEntries),
       "-O1");
   return kLibrary;
 }

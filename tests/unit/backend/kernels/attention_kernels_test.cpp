@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
@@ -21,6 +21,7 @@
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
 #include "support/emulated_device.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -221,11 +222,11 @@ TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   checking::CheckCase test = case_of("mask by head");
   const auto kernels = [&] {
     const compiler::CompiledProblem compiled = compiler::compile(test.problem);
-    return DirectionKernels(compiled, Direction::kForward, tile_shape(test.problem, Direction::kForward));
+    return test::attention_call(compiled, Direction::kForward, tile_shape(test.problem, Direction::kForward));
   };
-  EXPECT_TRUE(kernels().states_launches().empty()) << "a call's offsets move the mask";
+  EXPECT_TRUE(kernels().launches_once().empty()) << "a call's offsets move the mask";
   test.problem.index_offsets = false;
-  ASSERT_FALSE(kernels().states_launches().empty()) << test.name;
+  ASSERT_FALSE(kernels().launches_once().empty()) << test.name;
   EXPECT_EQ(kernels().launches().size(), 1U);
   EXPECT_EQ(kernels().workspace_bytes(), 0U);
   const ProblemInputs inputs = random_inputs(test.problem);
@@ -234,7 +235,7 @@ TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   EXPECT_FALSE(check_of(test, inputs, empty).passed()) << "tiles that are called empty wrongly";
   test = case_of("documents");
   test.problem.index_offsets = false;
-  EXPECT_TRUE(kernels().states_launches().empty()) << "operands decide";
+  EXPECT_TRUE(kernels().launches_once().empty()) << "operands decide";
 }
 
 /// Nothing of a difference is evaluated beside the tiles: a table that is shifted is seen.

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
@@ -16,6 +16,7 @@
 #include "support/copied_operand_cases.hpp"
 #include "support/emulated_attention.hpp"
 #include "support/test_seed.hpp"
+#include "support/tiled_call.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
 #include "verification/trial_problem.hpp"
 
@@ -183,7 +184,7 @@ TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
 TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
   for (const std::int64_t dim : {32, 64, 96, 128}) {
     const compiler::CompiledProblem compiled = compiler::compile(test::copied_operand_case(by_head.name, dim).problem);
-    const DirectionKernels made(compiled, Direction::kForward, copying(compiled.problem));
+    const KernelCall made = test::attention_call(compiled, Direction::kForward, copying(compiled.problem));
     EXPECT_LE(made.launches().back().shared_bytes, static_cast<std::size_t>(kHopperSharedBytes)) << dim;
   }
   for (const std::int64_t dim : {72, 96, 128}) {

@@ -7,12 +7,14 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/operand_kernels.hpp"
+#include "backend/kernels/operand_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/emulated_device.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -99,15 +101,14 @@ std::vector<float> gradient_of(const Case& test, const test::EmulatedLaunches::F
       operand_targets(compiled, problem::operands_with_gradient(compiled.problem), Gains::kBeside);
   TileShape shape;
   shape.key_step = test.key_step;
-  const OperandKernels kernels(compiled, targets, shape, Gains::kBeside);
+  const KernelCall kernels = test::attention_call(compiled, Direction::kBackward, shape, targets);
   std::vector<KernelLaunch> launches{
       {"walk_over_gains", kBatch * kHeads * ((kQueries + 63) / 64), 128, hopper_diagonals_shared_bytes(shape)}};
   for (const KernelLaunch& launch : kernels.launches())
     if (std::string_view(launch.kernel).starts_with("attention_operand_")) launches.push_back(launch);
   EXPECT_EQ(launches.size(), 4U);
   const test::EmulatedLaunches run(
-      attention_source(compiled, Direction::kBackward, shape, test::emulated_primitives(), targets) + kWalk, launches,
-      fault);
+      test::emulated_text(attention_source(compiled, Direction::kBackward, shape, targets)) + kWalk, launches, fault);
   std::vector<std::max_align_t> workspace(kernels.workspace_bytes() / sizeof(std::max_align_t) + 1);
   std::memset(workspace.data(), 0xff, workspace.size() * sizeof(std::max_align_t));  // NaN
   std::int64_t entries = 1;

@@ -6,11 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/kernels_backend.hpp"
-#include "backend/kernels/tensor_maps.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/tiled_call.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
 #include "verification/trial_problem.hpp"
 
@@ -61,8 +62,13 @@ TEST(KernelsBackend, TakesHopperKernelsForUpTo64RowsOfFewQueries) {
 
 /// As they were measured; other kernels by boxes with lines of 256 bytes alone.
 TEST(TensorMaps, OfFewQueriesHaveLinesOf128Bytes) {
-  EXPECT_EQ(kernels::cache_lines(kernels::Family::kHopperFewQueries), kernels::CacheLines::k128Bytes);
-  EXPECT_EQ(kernels::cache_lines(kernels::Family::kHopper), kernels::CacheLines::k256Bytes);
+  const compiler::CompiledProblem compiled = compiler::compile(decoding(1));
+  const AttentionProblem& problem = compiled.problem;
+  const auto lines = [&](const kernels::TileShape& shape) {
+    return test::attention_call(compiled, Direction::kForward, shape).cache_lines();
+  };
+  EXPECT_EQ(lines(kernels::hopper_few_query_shapes(problem, 132).front()), kernels::CacheLines::k128Bytes);
+  EXPECT_EQ(lines(kernels::hopper_shapes(problem, Direction::kForward).front()), kernels::CacheLines::k256Bytes);
 }
 
 TEST(KernelsBackend, SharesOutKeysWhereHeadsDoNotFillTheDevice) {

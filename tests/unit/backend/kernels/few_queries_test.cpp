@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/attention_kernels_cases.hpp"
@@ -94,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, FewQueries, ::testing::ValuesIn(kShapedCases));
 TEST(FewQueries, LookAtAMaskOnceThatIsTheSameForAllQueries) {
   const auto looks_at_all = [](const char* name) {
     const AttentionProblem problem = case_of(name).problem;
-    const std::string text = attention_source(compiler::compile(problem), Direction::kForward, shape_of(problem, 16));
+    const std::string text =
+        render_all(attention_source(compiler::compile(problem), Direction::kForward, shape_of(problem, 16)));
     return text.find("kMaskVariesWithQuery = true") != std::string::npos;
   };
   EXPECT_FALSE(looks_at_all("lengths"));
@@ -331,8 +332,9 @@ TEST(FewQueryShapes, SplitKeysWhereThereAreFewHeads) {
 TEST(FewQueryShapes, DifferInNothingThatIsCompiledWhereOnlyLengthsDo) {
   TileShape shape = few_query_shapes(decoding(16, 8192), device()).front(),
             other = few_query_shapes(decoding(1, 100), device()).front();
-  const std::string text = attention_source(compiler::compile(decoding(16, 8192)), Direction::kForward, shape);
-  EXPECT_EQ(text, attention_source(compiler::compile(decoding(1, 100)), Direction::kForward, other));
+  const std::string text =
+      render_all(attention_source(compiler::compile(decoding(16, 8192)), Direction::kForward, shape));
+  EXPECT_EQ(text, render_all(attention_source(compiler::compile(decoding(1, 100)), Direction::kForward, other)));
 }
 
 TEST(FewQueryShapes, FitDevicesOfLittleSharedMemory) {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/kernels/kernels_backend.hpp"
@@ -214,8 +214,8 @@ TEST(KernelsBackend, KeysAreEqualWhereTextsAre) {
         shapes.insert(shapes.end(), few.begin(), few.end());
       }
       for (const kernels::TileShape& shape : shapes) {
-        const std::string text = kernels::attention_source(one, direction, shape);
-        const Bytes key = kernels::key_of_source(one, direction, shape);
+        const std::string text = kernels::render_all(kernels::attention_source(one, direction, shape));
+        const Bytes key = kernels::key_of(kernels::attention_source(one, direction, shape));
         EXPECT_LT(key.size(), text.size() / 10);
         EXPECT_EQ(key_of.emplace(text, key).first->second, key) << text;
         equal += text_of.emplace(key, text).second ? 0 : 1;

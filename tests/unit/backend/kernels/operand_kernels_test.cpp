@@ -1,7 +1,5 @@
 // Gradients of operands from tiles of scores, by kernels that do nothing else and beside a backward.
 
-#include "backend/kernels/operand_kernels.hpp"
-
 #include <algorithm>
 #include <string_view>
 
@@ -10,6 +8,7 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/operand_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/check_report.hpp"

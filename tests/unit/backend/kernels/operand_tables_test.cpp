@@ -8,9 +8,11 @@
 #include "scoremod/inputs.hpp"
 
 #include "backend/cuda/exact_sum.hpp"
-#include "backend/kernels/direction_kernels.hpp"
-#include "backend/kernels/operand_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/device_fit.hpp"
 #include "backend/kernels/operand_kernels_backend.hpp"
+#include "backend/kernels/operand_source.hpp"
+#include "backend/kernels/tiled_layout.hpp"
 #include "base/fail.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
@@ -183,7 +185,7 @@ TEST(OperandTablesRun, OfRandomProblemsAreRight) {
   for (int i = 0; i < kMostDrawn && run < kProblems; ++i) {
     const checking::CheckCase drawn = checking::random_problem(test::test_seed() + static_cast<unsigned>(i), options);
     const compiler::CompiledProblem compiled = compiler::compile(drawn.problem);
-    if (!compiled.backward || !DirectionKernels::unsupported_reasons(compiled).empty()) continue;
+    if (!compiled.backward || !problem_objections(compiled).empty()) continue;
     const auto operands = problem::operands_with_gradient(compiled.problem);
     const auto is_new = [](const OperandTarget& target) {
       return target.sum == OperandSum::kTable || target.sum == OperandSum::kShared;
@@ -226,7 +228,7 @@ TEST(OperandTablesRun, TakeNoMemoryForEachPairOfAQueryAndAKey) {
   const auto workspace = [](const char* program) {
     AttentionProblem problem = problem_of({"", program, Sink::kNone, 0, {}, 4, 8, 8, 1000, 900});
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    return OperandKernels(compiled, operand_targets(compiled, std::vector<std::uint32_t>{0}, Gains::kApart),
+    return operand_layout(compiled, operand_targets(compiled, std::vector<std::uint32_t>{0}, Gains::kApart),
                           portable(problem))
         .workspace_bytes();
   };

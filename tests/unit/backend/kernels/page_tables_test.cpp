@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/few_queries_shape.hpp"
 #include "base/concat.hpp"
 #include "problem/implied_operands.hpp"

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
@@ -14,6 +14,7 @@
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
 #include "support/test_seed.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -158,17 +159,17 @@ INSTANTIATE_TEST_SUITE_P(Cases, PersistentBlocksOfPoison,
 TEST(PersistentBlocks, AreAsManyAsTheDeviceHasMultiprocessorsOrTiles) {
   const compiler::CompiledProblem compiled = compiler::compile(many_tiles(kPlain).problem);
   const auto launches = [&](int blocks) {
-    return DirectionKernels(compiled, Direction::kForward, shape_of(compiled.problem, blocks)).launches();
+    return test::attention_call(compiled, Direction::kForward, shape_of(compiled.problem, blocks)).launches();
   };
   EXPECT_EQ(launches(5).back().blocks, 5);
   EXPECT_EQ(launches(132).back().blocks, 6);
   EXPECT_EQ(launches(0).back().blocks, 6);
   ASSERT_EQ(launches(5).size(), 2U);
-  EXPECT_STREQ(launches(5).front().kernel, "hopper_begin_items");
+  EXPECT_EQ(launches(5).front().kernel, "hopper_begin_items");
   const compiler::CompiledProblem documents = compiler::compile(many_tiles(kDocuments).problem);
-  const DirectionKernels kernels(documents, Direction::kForward, shape_of(documents.problem, 5));
+  const KernelCall kernels = test::attention_call(documents, Direction::kForward, shape_of(documents.problem, 5));
   ASSERT_EQ(kernels.launches().size(), 2U) << "the kernel that finds states counts from 0 anew";
-  EXPECT_STREQ(kernels.launches().front().kernel, "attention_tile_states");
+  EXPECT_EQ(kernels.launches().front().kernel, "attention_tile_states");
 }
 
 TEST(PersistentBlocks, HaveRoomForTwoTilesOfQueriesWhereTheseFit) {

@@ -9,7 +9,7 @@
 
 #include "scoremod/problem_buffers.hpp"
 
-#include "backend/kernels/direction_kernels.hpp"
+#include "backend/kernels/attention_source.hpp"
 #include "backend/kernels/hopper_shape.hpp"
 #include "backend/memory_space.hpp"
 #include "base/concat.hpp"
@@ -20,6 +20,7 @@
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
 #include "support/test_seed.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -142,8 +143,8 @@ TEST(HeadsTogether, HaveBlocksOnTheDeviceAtOnce) {
     problem.seq_q = problem.seq_kv = length;
     problem.program = Program::parse(concat("value = score", keep));
     const compiler::CompiledProblem compiled = compiler::compile(problem);
-    const DirectionKernels kernels(compiled, Direction::kForward,
-                                   hopper_shapes(compiled.problem, Direction::kForward).front());
+    const KernelCall kernels = test::attention_call(compiled, Direction::kForward,
+                                                    hopper_shapes(compiled.problem, Direction::kForward).front());
     return kernels.arguments(ForwardTensors{}, {}, nullptr).call().heads_together;
   };
   constexpr const char* kCausal = "\nkeep = kv_idx <= q_idx";

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/direction_kernels.hpp"
-#include "backend/kernels/program_text.hpp"
+#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
@@ -19,6 +19,7 @@
 #include "support/interpreter.hpp"
 #include "support/random_mask.hpp"
 #include "support/test_seed.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -151,16 +152,14 @@ struct Found {
 Found found_of(const AttentionProblem& p, const Contents& contents, const Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(p);
   const TileShape shape = small_shape();
-  const DirectionKernels kernels(compiled, Direction::kForward, shape);
+  const KernelCall kernels = test::attention_call(compiled, Direction::kForward, shape);
   std::vector<KernelLaunch> launches;
   for (const KernelLaunch& launch : kernels.launches())
     if (launch.kernel == std::string("attention_tile_states")) launches.push_back(launch);
   if (launches.empty()) return {};
-  const OperandText no_targets(compiled, {});
-  const std::string text = text_before_kernels(compiled, Direction::kForward, shape, test::emulated_primitives(),
-                                               no_targets, Gains::kBeside) +
-                           text_of_tile_states(compiled, Direction::kForward);
-  const test::EmulatedLaunches run(text, launches, kOrIntervalsAlone, fault);
+  KernelSource source = attention_source(compiled, Direction::kForward, shape);
+  source.modules = {tile_state_files(compiled, Direction::kForward)};
+  const test::EmulatedLaunches run(test::emulated_text(source), launches, kOrIntervalsAlone, fault);
   const std::vector<const void*> operands = contents.operands();
   ForwardTensors tensors;
   tensors.operands = operands;
@@ -170,7 +169,7 @@ Found found_of(const AttentionProblem& p, const Contents& contents, const Fault&
         kernels.arguments(tensors, {1.0F, kOffsets, nullptr, 0, 0}, reinterpret_cast<std::byte*>(states.data()));
     argument.call().splits = intervals_alone ? 1 : 0;
     run.run(argument, 1);
-    states.resize(kernels.states_bytes());
+    states.resize(kernels.bytes_once());
     return states;
   };
   return {states_with(false), states_with(true)};

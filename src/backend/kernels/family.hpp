@@ -1,0 +1,72 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/candidate.hpp"
+#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/kernels/call_layout.hpp"
+#include "backend/kernels/kernel_source.hpp"
+#include "backend/kernels/operand_target.hpp"
+#include "base/canonical_bytes.hpp"
+#include "compiler/compiled_problem.hpp"
+
+// The seam between the planner and the families of kernels: backend.cpp knows the list of families and none of them.
+
+namespace scoremod::backend::kernels {
+
+/// What kernels compute of a problem: attention, or its gradients and with them those of some operands.
+struct Work {
+  const compiler::CompiledProblem& problem;
+  Direction direction = Direction::kForward;
+  std::span<const OperandTarget> targets;  ///< of a backward: operand_targets() beside dq, dk and dv
+};
+
+/// One way to cut a problem into tiles. Immutable, and apart from the problem.
+class Variant {
+ public:
+  Variant() = default;
+  virtual ~Variant() = default;
+  Variant(const Variant&) = delete;
+  Variant& operator=(const Variant&) = delete;
+
+  /// The kernels. Problems whose sizes or strides differ have the same.
+  virtual KernelSource source(const Work& work) const = 0;
+  /// The launches of a call. Their kernels are of source().
+  virtual CallLayout layout(const Work& work) const = 0;
+  /// The time of a call on a device with these rates.
+  virtual Prediction time(const Work& work, const DeviceRates& rates) const = 0;
+  /// What people read: "hopper kernels with tiles of 128x128".
+  virtual std::string label(const Work& work) const = 0;
+  /// Writes what tells it from other variants in its source or its branches, but not what is an argument of kernels.
+  virtual void write(CanonicalWriter& out) const = 0;
+  virtual cuda::Instructions instructions() const { return cuda::Instructions::kCommon; }
+  /// Whether it is built whatever registers spill, because no smaller variant follows.
+  virtual bool may_spill() const { return false; }
+};
+using Variants = std::vector<std::shared_ptr<const Variant>>;
+
+/// Kernels of one design.
+struct KernelFamily {
+  const char* name;
+  /// Why there are no kernels of this family for some work, on this device or, without one, on any; empty if there are.
+  std::vector<UnsupportedReason> (*objections)(const Work& work, const DeviceProperties* device);
+  /// Its variants for work without objections. It adds a reason for each kind of variant that it leaves out.
+  Variants (*variants)(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons);
+};
+
+/// All families, in the order in which explain lists their candidates.
+std::vector<const KernelFamily*> families();
+
+/// Adds a family to families() until it is destroyed, for tests.
+class AddedFamily {
+ public:
+  explicit AddedFamily(const KernelFamily& family);
+  ~AddedFamily();
+  AddedFamily(const AddedFamily&) = delete;
+  AddedFamily& operator=(const AddedFamily&) = delete;
+};
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,204 @@
+// hopper_backward_fused: hopper_backward_keys that computes dq too. The gradients of a step's scores are left operands
+// of dk's WGMMA in registers, and go to shared memory as well. There their product with all keys of the CTA is the
+// step's part of dq, which is added to fp32 sums in global memory (red.add). CTAs add in no order: dq differs in its
+// last bits from call to call. hopper_write_queries, launched next, turns the sums into dq. Operand gradients are
+// summed beside over a tile's keys and in a fixed order, except for those along queries.
+#pragma once
+
+#include "backend/kernels/hopper/key_groups.cuh"
+#include "backend/kernels/hopper/query_sums.cuh"
+#include "backend/kernels/operand_gradients/diagonals.cuh"
+
+// Each warpgroup computes half of a step's dq: half of the dims, or half of the queries.
+constexpr bool kSharesDims = kStep == 64;
+static_assert(!kFused || (kGroups == 2 && kStep * blocks_of(kDimQk) == 128), "a group's half is 64 rows by 64 columns");
+
+// KeyGains with the gradients that hopper_backward_queries sums elsewhere. A gradient that varies along neither queries
+// nor keys is a warp's sum over its 16 keys and a head's queries. A row's delta is the one from the rounded o, as dq,
+// dk and diagonals have it.
+struct FusedGains : KeyGains {
+  static constexpr bool kAny = kTargets > 0;
+  static_assert(!kFused || kRowTargets == 0 || row_target_is_total(kRowTargets - 1), "none along queries");
+  static constexpr int kColumns = kDiagonalStep / 8;
+  float totals[kMaxRowTargets];
+  float* words;  // of shared memory, for diagonals
+  DiagonalGains diagonals;
+
+  SCOREMOD_MEMBER void begin_head(const Arguments& p, int b, int head, int first_key) {
+    KeyGains::begin_head(p, b, head, first_key);
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) totals[t] = 0.0f;
+    diagonals.begin(words);
+  }
+  SCOREMOD_MEMBER void begin_columns(int n) {
+    if (kDifferenceTargets > 0 && n % kColumns == 0) group_meets();  // nobody reads the last diagonals any more
+  }
+  SCOREMOD_MEMBER void add(const Arguments& p, const Differentiated& element, int n, int e, int b, int q, int kv) {
+#pragma unroll
+    for (int t = 0; t < kKeyTargets; ++t) add_in_order(at[e / 2][t], element.gains[kRowTargets + t], 1.0f);
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) add_in_order(totals[t], element.gains[t], element.centred);
+    if (kDifferenceTargets > 0) diagonals.add(element.gains[kRowTargets + kKeyTargets], n % kColumns, e);
+    if (kElementTargets > 0) store_element_gains(p, element_gains(element), b, h, q, kv);
+  }
+  SCOREMOD_MEMBER void end_columns(const Arguments& p, int n, int b, int first_query, int first_key) {
+    if (kDifferenceTargets == 0 || n % kColumns != kColumns - 1) return;
+    group_meets();
+    diagonals.add_step(own_diagonal_sums(p, b, h, first_key / kKeys), first_query + (n + 1) * 8 - kDiagonalStep);
+  }
+  SCOREMOD_MEMBER void end_head(const Arguments& p, int b, int first_key) {
+    KeyGains::end_head(p, b, first_key);
+#pragma unroll
+    for (int t = 0; t < kRowTargets; ++t) {
+      const float total = sum_of_warp(totals[t]);
+      const long long head = (long long)b * p.call.heads_q + h;
+      if (threadIdx.x % 32 == 0) row_target_sums(p, t)[head * totals_of_head(p.call) + first_key / 16] = total;
+    }
+    if (kDifferenceTargets > 0) diagonals.finish(own_diagonal_sums(p, b, h, first_key / kKeys), p.call);
+  }
+};
+
+// The first warpgroup issues a step's WGMMAs before the second has stored the gradients of the step before. Hence dq
+// follows two steps later. The second warpgroup's turn of that step ends before the first one stores the gradients of
+// the third step.
+struct FusedGroup : KeyGroup<true, true, FusedGains> {
+  Sums<1, 64> dq;
+  unsigned all_gradients, all_k;
+  int last_box, box;  // where dq goes of the last step, and of the one before
+  int own_tile;       // of the gradients of the step that the ring is at
+
+  SCOREMOD_MEMBER FusedGroup(const Arguments& arguments, const KeyTiles& key_tiles)
+      : KeyGroup<true, true, FusedGains>(arguments, key_tiles) {
+    gains.words = key_tiles.diagonals;
+  }
+
+  SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
+    for (int h = head_kv * p.call.group; kElementTargets > 0 && h < (head_kv + 1) * p.call.group; ++h)
+      clear_empty_tiles_of_keys(p, batch, h, key_tile);
+    if (!begin(batch, head_kv, key_tile)) return;
+    all_gradients = tile_view(tiles.gradients, kKeys);
+    all_k = tile_view(tiles.k, kKeys);
+    const int own_half = group_number() * kKeys * 128;
+    if (kSharesDims)
+      all_k = moved_by(all_k, own_half);
+    else
+      all_gradients = moved_by(all_gradients, own_half);
+    own_tile = 0;
+    take_steps();
+    pin_sums();
+    // Both read all keys, whose rows are written over next.
+    block_barrier();
+  }
+
+  SCOREMOD_MEMBER void take_steps() {
+    begin_turns();
+    wait_for(tiles.full, 0);
+    ask_scores();
+    ask_products();
+    wait_for_products<0>();
+    differentiate_step();
+    share_gradients();
+    bool has_box = false;
+    while (last_box = own_box(), steps.next(p.call, b)) {
+      end_heads();
+      const int last = ring.stage;
+      ring.advance();
+      wait_for(tiles.full + ring.stage, ring.phase);
+      await_turn();
+      if (kDqOrder == kEarlyAdditions)
+        ask_dq_first(last, has_box);
+      else
+        ask_dq_last(last, has_box);
+      ask_products();
+      pass_turn();
+      box = last_box;
+      has_box = true;
+      wait_for_products<0>();
+      own_tile = next_tile(own_tile);
+      differentiate_step();
+      share_gradients();
+    }
+    ask_dv(ring.stage);
+    ask_dk(ring.stage);
+    end_heads();
+    block_barrier();
+    if (kDqOrder == kLateFence) publish_writes();
+    if (has_box) finish_dq(next_tile(next_tile(own_tile)), box);
+    finish_dq(own_tile, last_box);
+  }
+
+  // Issues the rest of the last step, and the scores of the next one. Registers of the weights and gradients, then
+  // those of dq, are free before more WGMMAs are issued; the next one runs meanwhile. The first step has no step before
+  // it, and its product is ignored.
+  SCOREMOD_MEMBER void ask_dq_last(int last, bool has_box) {
+    ask_dv(last);
+    ask_dk(last);
+    if (kDqOrder == kLateFence) publish_writes();  // waits beside these products
+    ask_dq(next_tile(next_tile(own_tile)));
+    wait_for_products<1>();
+    pin_sums();
+    leave(tiles.empty + last);
+    ask_scores();
+    wait_for_products<1>();
+    pin(dq.at[0]);
+    if (has_box) add_dq(box);
+  }
+  // The additions begin beside the other WGMMAs, and have more time until the next fence. But scores begin later,
+  // because there are no registers for them before these WGMMAs end.
+  SCOREMOD_MEMBER void ask_dq_first(int last, bool has_box) {
+    ask_dq(next_tile(next_tile(own_tile)));
+    ask_dv(last);
+    ask_dk(last);
+    wait_for_products<2>();
+    pin(dq.at[0]);
+    if (has_box) add_dq(box);
+    wait_for_products<0>();
+    pin_sums();
+    leave(tiles.empty + last);
+    ask_scores();
+  }
+
+  SCOREMOD_MEMBER static int next_tile(int tile) { return tile == kGradientTiles - 1 ? 0 : tile + 1; }
+  SCOREMOD_MEMBER int own_box() const {
+    const int group = own_group();
+    return kSharesDims ? box_number(p.call, b, steps.h, steps.first_query(), group)
+                       : box_number(p.call, b, steps.h, steps.first_query() + group * 64, 0);
+  }
+
+  // Stores the warpgroup's rows of the gradients to their tile, which both warpgroups' WGMMAs read.
+  SCOREMOD_MEMBER void share_gradients() {
+    const int lane = threadIdx.x % 32;
+    Half* const own = tiles.gradients + own_tile * (tile_bytes(kKeys, kStep) / 2) + threadIdx.x / 32 * 16 * 64;
+    const int row = lane % 16;  // of the lane's matrix, of which two are beside each other
+#pragma unroll
+    for (int k = 0; k < kStep / 16; ++k) {
+      const int n = 2 * k + lane / 16;
+      store_matrices(own + 2 * k / 8 * kKeys * 64 + row * 64 + (n % 8 ^ row % 8) * 8, gradients[k]);
+    }
+    if (kDqOrder != kLateFence) publish_writes();
+  }
+
+  SCOREMOD_MEMBER void ask_dq(int tile) {
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kKeys; k += 16)
+      Product<64>::of_columns(dq.at[0], moved_by(all_gradients, tile * tile_bytes(kKeys, kStep) + k * 128),
+                              moved_by(all_k, k * 128), k != 0);
+    end_products();
+  }
+  SCOREMOD_MEMBER void add_dq(int to) {
+    float* const sums = own_sums(p.call, to);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) add_to_memory(sums + n * kNextSums, dq.at[0][n]);
+  }
+  SCOREMOD_MEMBER void finish_dq(int tile, int to) {
+    ask_dq(tile);
+    wait_for_products<0>();
+    pin(dq.at[0]);
+    add_dq(to);
+  }
+};
+
+SCOREMOD_KERNEL(kThreads + kGroup, 1) hopper_backward_fused(SCOREMOD_MAPPED_ARGUMENT all) {
+  write_keys<true, true, FusedGroup>(all);
+}

@@ -1,0 +1,165 @@
+#include "backend/kernels/hopper/family.hpp"
+
+#include <algorithm>
+
+#include "backend/kernels/device_fit.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/mask_knowledge.hpp"
+#include "backend/kernels/operand_source.hpp"
+#include "backend/kernels/tiled_layout.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr int kWarpThreads = 32;
+/// Gradients are the same bits from call to call unless that takes so much longer.
+constexpr double kOrderWorth = 1.05;
+
+class HopperVariant final : public TiledVariant {
+ public:
+  using TiledVariant::TiledVariant;
+
+  CallLayout layout(const Work& work) const override {
+    CallLayout layout = tiled_layout(work, shape());
+    if (work.direction == Direction::kForward)
+      add_forward(layout, work);
+    else if (shape().fused)
+      add_fused(layout, work);
+    else
+      add_backward(layout, work);
+    add_gains(layout, work, shape(), shape().fused ? "hopper_backward_fused" : "hopper_backward_queries");
+    return layout;
+  }
+
+  Prediction time(const Work& work, const DeviceRates& rates) const override {
+    Prediction predicted = TiledVariant::time(work, rates);
+    if (!shape().fused) return predicted;
+    predicted.milliseconds *= kOrderWorth;
+    predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
+    return predicted;
+  }
+
+ protected:
+  KernelFiles files(Direction direction) const override {
+    if (direction == Direction::kForward) {
+      return {{},
+              {shape().persistent_blocks > 0 ? "backend/kernels/hopper/persistent_forward.cuh"
+                                             : "backend/kernels/hopper/forward.cuh"}};
+    }
+    constexpr const char* kRows = "backend/kernels/shared/backward_rows.cuh";
+    if (shape().fused)
+      return {{kRows, "backend/kernels/hopper/write_queries.cuh"}, {"backend/kernels/hopper/backward_fused.cuh"}};
+    KernelFiles files{{kRows, "backend/kernels/hopper/backward_queries.cuh"},
+                      {"backend/kernels/hopper/backward_keys.cuh"}};
+    if (shape().split_keys) files.large.emplace_back("backend/kernels/hopper/backward_values.cuh");
+    return files;
+  }
+
+ private:
+  void add_forward(CallLayout& layout, const Work& work) const {
+    const AttentionProblem& p = work.problem.problem;
+    KernelLaunch forward{"hopper_forward", layout.query_tiles * p.batch * p.heads_q, shape().threads(),
+                         hopper_forward_shared_bytes(shape(), p.dim_qk, p.dim_v), true};
+    if (shape().persistent_blocks > 0) {
+      const MaskKnowledge mask = mask_knowledge(work.problem, work.direction);
+      layout.add_workspace(&device::AttentionArguments::taken, sizeof(int));
+      // The kernel that finds states counts from 0 anew too.
+      if (!mask.has_states() || mask.same_in_every_call) layout.add_launch({"hopper_begin_items", 1, kWarpThreads, 0});
+      forward.kernel = "hopper_persistent_forward";
+      forward.blocks = std::min<std::int64_t>(forward.blocks, shape().persistent_blocks);
+      layout.blocks = static_cast<int>(forward.blocks);
+    }
+    layout.add_launch(std::move(forward));
+  }
+
+  void add_backward(CallLayout& layout, const Work& work) const {
+    const AttentionProblem& p = work.problem.problem;
+    const std::int64_t heads = p.batch * p.heads_q;
+    layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+    layout.add_launch({"hopper_backward_queries", layout.query_tiles * heads, shape().threads(),
+                       hopper_backward_queries_shared_bytes(shape(), p.dim_qk, p.dim_v), true});
+    KernelLaunch keys{"hopper_backward_keys", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
+                      hopper_backward_keys_shared_bytes(shape(), p.dim_qk, p.dim_v), true};
+    layout.add_launch(keys);
+    keys.kernel = "hopper_backward_values";
+    if (shape().split_keys) layout.add_launch(keys);
+  }
+
+  void add_fused(CallLayout& layout, const Work& work) const {
+    const AttentionProblem& p = work.problem.problem;
+    const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_q;
+    layout.add_workspace(&device::AttentionArguments::query_sums, hopper_query_sums_bytes(shape(), p));
+    // Rows of all tiles, whose sums it begins.
+    layout.add_launch({"attention_backward_rows", tiles_of(tiles * shape().queries, kSmallWarps), kSmallThreads, 0});
+    layout.add_launch({"hopper_backward_fused", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
+                       hopper_backward_keys_shared_bytes(shape(), p.dim_qk, p.dim_v), true});
+    layout.add_launch({"hopper_write_queries", tiles, shape().threads() - shape().producers(),
+                       hopper_write_queries_shared_bytes(shape(), p.dim_qk)});
+  }
+};
+
+std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
+  std::vector<UnsupportedReason> reasons = tiled_objections(work.problem, device);
+  if (!reasons.empty() || device == nullptr) return reasons;
+  return hopper_objections(work.problem.problem, work.direction, device->compute_capability);
+}
+
+Variants of_shapes(const std::vector<TileShape>& shapes) {
+  const auto mask = std::make_shared<const SharedMaskWork>();
+  Variants found;
+  for (const TileShape& shape : shapes) found.push_back(std::make_shared<const HopperVariant>(shape, mask));
+  return found;
+}
+
+void append(Variants& to, Variants more) { to.insert(to.end(), more.begin(), more.end()); }
+
+/// Backwards that add dq up in no fixed order, the one with a TMA-loaded bias before the other. They are there whatever
+/// the sizes, for a trial at others.
+Variants fused_variants(const Work& work, std::vector<UnsupportedReason>& reasons) {
+  const AttentionProblem& problem = work.problem.problem;
+  Variants found;
+  const auto add = [&](const TileShape& shape) {
+    const std::vector<UnsupportedReason> against = hopper_fused_objections(problem, shape, work.targets);
+    reasons.insert(reasons.end(), against.begin(), against.end());
+    if (!against.empty()) return;
+    const Variants one = of_shapes({shape});
+    found.insert(found.begin(), one.begin(), one.end());
+  };
+  add(hopper_fused_shape(problem));
+  if (const auto operand = copied_operand(problem, work.direction)) add(copying_fused_shape(problem, *operand));
+  return found;
+}
+
+Variants backward_variants(const Work& work, std::vector<UnsupportedReason>& reasons) {
+  Variants found = fused_variants(work, reasons);
+  std::vector<TileShape> shapes = hopper_shapes(work.problem.problem, work.direction);
+  if (has_differences(work.targets))
+    std::erase_if(shapes, [](const TileShape& shape) { return shape.key_step > kMaxDiagonalStep; });
+  append(found, of_shapes(shapes));
+  return found;
+}
+
+Variants variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
+  if (work.direction == Direction::kBackward) return backward_variants(work, reasons);
+  const AttentionProblem& problem = work.problem.problem;
+  std::vector<TileShape> shapes = hopper_shapes(problem, work.direction);
+  if (device.multiprocessors > 0 && has_persistent_hopper_shape(problem))
+    shapes.push_back(persistent_hopper_shape(problem, device.multiprocessors));
+  const std::vector<TileShape> ordered = ordered_hopper_shapes(work.problem, shapes);
+  if (const auto operand = copied_operand(problem, work.direction))
+    shapes.push_back(copying_hopper_shape(problem, *operand));
+  Variants found = of_shapes(shapes);
+  append(found, of_shapes(ordered));
+  return found;
+}
+
+}  // namespace
+
+const KernelFamily kHopperFamily{"hopper", objections, variants};
+
+std::shared_ptr<const TiledVariant> hopper_variant(const TileShape& shape) {
+  return std::make_shared<const HopperVariant>(shape);
+}
+
+}  // namespace scoremod::backend::kernels

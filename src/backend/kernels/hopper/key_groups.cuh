@@ -1,0 +1,311 @@
+// Shared parts of hopper_backward_keys and hopper_backward_fused. A producer warpgroup loads queries and their
+// gradients ahead by TMA, and consumer warpgroups have 64 keys each. While one turns the scores of a step into weights
+// and gradients, the others' WGMMAs run.
+#pragma once
+
+#include "backend/kernels/hopper/tiles.cuh"
+#include "backend/kernels/shared/key_gradients.cuh"
+
+struct KeyTiles {
+  Half *k, *v, *q, *d_o;
+  Half* gradients;  // FusedGroup's
+  Half* copied;     // where kCopiesOperand: each group's numbers of a step
+  float* terms;
+  Barrier *own_full, *full, *empty;
+  Barrier *copied_full, *copied_empty;  // of each group
+  float* diagonals;                     // FusedGains'
+
+  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kQBytes = tile_bytes(kStep, kDimQk),
+                       kDoBytes = tile_bytes(kStep, kDimV), kTermBytes = kStep * 2 * (int)sizeof(float);
+  static constexpr int kSteps = kKBytes + tile_bytes(kKeys, kDimV);
+  static constexpr int kGradients = kSteps + kStages * (kQBytes + kDoBytes);
+  static constexpr int kCopied = kGradients + (kFused ? kGradientTiles * tile_bytes(kKeys, kStep) : 0);
+  static constexpr int kCopiedBytes = kCopiesOperand ? tile_bytes(kStep, 64) : 0;  // a group's
+  static constexpr int kTerms = kCopied + kGroups * kCopiedBytes;
+  static constexpr int kBarriers = kTerms + kStages * kTermBytes;
+  static constexpr int kDiagonals =
+      kBarriers + (1 + 2 * kStages + (kCopiesOperand ? 2 * kGroups : 0)) * (int)sizeof(Barrier);
+
+  SCOREMOD_MEMBER explicit KeyTiles(unsigned char* shared) {
+    k = (Half*)shared;
+    v = (Half*)(shared + kKBytes);
+    q = (Half*)(shared + kSteps);
+    d_o = (Half*)(shared + kSteps + kStages * kQBytes);
+    gradients = (Half*)(shared + kGradients);
+    copied = (Half*)(shared + kCopied);
+    terms = (float*)(shared + kTerms);
+    own_full = (Barrier*)(shared + kBarriers);
+    full = own_full + 1;
+    empty = full + kStages;
+    copied_full = empty + kStages;
+    copied_empty = copied_full + kGroups;
+    diagonals = (float*)(shared + kDiagonals);
+  }
+  SCOREMOD_MEMBER void begin() const {
+    begin_barrier(own_full, 2);
+    for (int i = 0; i < kStages; ++i) {
+      begin_barrier(full + i, 3);
+      begin_barrier(empty + i, kWarps);
+    }
+    for (int i = 0; kCopiesOperand && i < kGroups; ++i) {
+      begin_barrier(copied_full + i, 1);
+      begin_barrier(copied_empty + i, kWarps / kGroups);
+    }
+    publish_barriers();
+  }
+};
+
+// Loads a step's rows of q and d_o, and their row terms.
+SCOREMOD_FUNCTION void produce_step(const MappedArguments& all, const KeyTiles& tiles, const Ring<kStages>& ring, int b,
+                                    int h, int first, int queries) {
+  const AttentionArguments& call = all.rest.call;
+  Barrier* const full = tiles.full + ring.stage;
+  wait_for(tiles.empty + ring.stage, ring.phase ^ 1);
+  if (threadIdx.x == kThreads) {
+    const int left = rows_pitch(call) - first, bytes = (left < kStep ? left : kStep) * 2 * (int)sizeof(float);
+    arrive_and_expect(full, bytes);
+    copy_bytes(tiles.terms + ring.stage * kStep * 2, row_terms(call, b, h, first), bytes, full);
+  }
+  fill_tile<kStep, kDimQk>(tiles.q + ring.stage * (KeyTiles::kQBytes / 2), call.q, all.q, full, b, h, first, queries);
+  fill_tile<kStep, kDimV>(tiles.d_o + ring.stage * (KeyTiles::kDoBytes / 2), call.d_o, all.d_o, full, b, h, first,
+                          queries);
+}
+
+// A producer warp loads the operand's numbers for a step and a warpgroup's keys. The buffer holds one step, and is free
+// as soon as the warpgroup has read it: the load overlaps the warpgroup's WGMMAs.
+SCOREMOD_FUNCTION void produce_copied(const MappedArguments& all, const KeyTiles& tiles, const Ring<1>& ring, int group,
+                                      int b, int h, int first_query, int key_tile) {
+  const TensorArgument& copied = all.rest.call.copied;
+  wait_for(tiles.copied_empty + group, ring.phase ^ 1);
+  fill_tile<kStep, 64, 32>(tiles.copied + group * (KeyTiles::kCopiedBytes / 2), copied, all.copied,
+                           tiles.copied_full + group, copied.batch == 0 ? 0 : b, copied.head == 0 ? 0 : h, first_query,
+                           all.rest.call.seq_q, key_tile * kKeys + group * 64, all.rest.call.seq_kv);
+}
+
+SCOREMOD_FUNCTION void produce_queries(const MappedArguments& all, const KeyTiles& tiles, int b, int head_kv,
+                                       int key_tile) {
+  const AttentionArguments& call = all.rest.call;
+  // One thread issues all TMA loads but the operand's, which a warp for each consumer warpgroup issues.
+  const bool boxes = call.q.aligned && call.k.aligned && call.v.aligned && call.d_o.aligned;
+  const int warp = (threadIdx.x - kThreads) / 32, group = warp - 1;
+  const bool copies = kCopiesOperand && warp > 0 && group < kGroups, copies_alone = copies && boxes;
+  if (boxes && warp > 0 && !copies) return;
+  QuerySteps steps;
+  steps.begin(call, b, head_kv, key_tile);
+  if (!steps.next(call, b)) return;
+  const int queries = queries_of(call, b), keys = keys_of(call, b);
+  fill_tile<kKeys, kDimQk>(tiles.k, call.k, all.k, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
+  fill_tile<kKeys, kDimV>(tiles.v, call.v, all.v, tiles.own_full, b, head_kv, key_tile * kKeys, keys);
+  Ring<kStages> ring;
+  Ring<1> copied_ring;
+  do {
+    const int first = steps.first_query();
+    if (!copies_alone) produce_step(all, tiles, ring, b, steps.h, first, queries);
+    if (copies) produce_copied(all, tiles, copied_ring, group, b, steps.h, first, key_tile);
+    ring.advance();
+    copied_ring.advance();
+  } while (steps.next(call, b));
+}
+
+// A warpgroup's tile of the TMA-loaded operand for a step, whose rows are queries. A thread reads each number of its
+// scores apart: with ldmatrix, a quarter of the accesses, ptxas serializes the WGMMAs.
+struct CopiedKeys {
+  static constexpr bool kThere = true;
+  Half* own;
+
+  SCOREMOD_MEMBER explicit CopiedKeys(const KeyTiles& tiles)
+      : own(tiles.copied + own_group() * (KeyTiles::kCopiedBytes / 2)) {}
+  SCOREMOD_MEMBER float at(int n, int e) const {
+    const int lane = threadIdx.x % 32, query = n * 8 + lane % 4 * 2 + e % 2,
+              keys = threadIdx.x % kGroup / 32 * 16 + e / 2 * 8;
+    return float_of(word_of_tile<kStep>(own, query, keys)[lane / 4]);
+  }
+};
+
+// A consumer warpgroup of 64 keys: its accumulators, and the state of the step that the ring is at.
+template <bool kDk, bool kDv, class Gains = KeyGains>
+struct KeyGroup {
+  const Arguments& p;
+  const KeyTiles& tiles;
+  int b, first_key;
+  unsigned k, v, q, d_o;
+  QuerySteps steps;
+  Ring<kStages> ring;
+  Sums<1, kStep> scores, products;
+  unsigned weights[kStep / 16][4], gradients[kStep / 16][4];
+  Sums<1, padded(kDimQk)> dk;
+  Sums<1, padded(kDimV)> dv;
+  Gains gains;
+
+  SCOREMOD_MEMBER KeyGroup(const Arguments& arguments, const KeyTiles& key_tiles) : p(arguments), tiles(key_tiles) {
+    dk.clear();
+    dv.clear();
+  }
+  // Walks over the queries; dk and dv are complete then.
+  SCOREMOD_MEMBER void run(int batch, int head_kv, int key_tile) {
+    if (!begin(batch, head_kv, key_tile)) return;
+    take_steps();
+    pin_sums();
+  }
+
+  // Whether there is a step.
+  SCOREMOD_MEMBER bool begin(int batch, int head_kv, int key_tile) {
+    b = batch;
+    first_key = key_tile * kKeys + threadIdx.x / 32 * 16;
+    steps.begin(p.call, b, head_kv, key_tile);
+    gains.begin_head(p, b, steps.h, first_key);
+    if (!steps.next(p.call, b)) {
+      end_heads();
+      return false;
+    }
+    const int group_bytes = group_number() * 64 * 128;
+    k = moved_by(tile_view(tiles.k, kKeys), group_bytes);
+    v = moved_by(tile_view(tiles.v, kKeys), group_bytes);
+    q = tile_view(tiles.q, kStep);
+    d_o = tile_view(tiles.d_o, kStep);
+    wait_for(tiles.own_full, 0);
+    return true;
+  }
+
+  // Main loop over the steps of queries. It issues dV += P^T dO and dK += dS^T Q of the last step with S^T = K Q^T and
+  // dP^T = V dO^T of this one.
+  SCOREMOD_MEMBER void take_steps() {
+    begin_turns();
+    wait_for(tiles.full, 0);
+    ask_scores();
+    ask_products();
+    wait_for_products<0>();
+    differentiate_step();
+    while (steps.next(p.call, b)) {
+      end_heads();
+      const int last = ring.stage;
+      ring.advance();
+      wait_for(tiles.full + ring.stage, ring.phase);
+      await_turn();
+      ask_dv(last);
+      ask_dk(last);
+      ask_scores();
+      // The registers of the weights and gradients are free before more WGMMAs are issued.
+      wait_for_products<1>();
+      pin_sums();
+      leave(tiles.empty + last);
+      ask_products();
+      pass_turn();
+      wait_for_products<0>();
+      differentiate_step();
+    }
+    ask_dv(ring.stage);
+    ask_dk(ring.stage);
+    end_heads();
+    wait_for_products<0>();
+  }
+  // Closes the sums of heads that the walk has left behind.
+  SCOREMOD_MEMBER void end_heads() {
+    if (kDk) move_gains_to(gains, p, b, steps.h, first_key);
+  }
+
+  // Issues S^T = K Q^T.
+  SCOREMOD_MEMBER void ask_scores() {
+    begin_products();
+    ask_product_of_rows<kDimQk, kKeys, kStep>(scores, k, moved_by(q, ring.stage * KeyTiles::kQBytes));
+    end_products();
+  }
+  // Issues dP^T = V dO^T.
+  SCOREMOD_MEMBER void ask_products() {
+    if (!kDk) return;
+    begin_products();
+    ask_product_of_rows<kDimV, kKeys, kStep>(products, v, moved_by(d_o, ring.stage * KeyTiles::kDoBytes));
+    end_products();
+  }
+  // Issues dV += P^T dO, with P^T in registers.
+  SCOREMOD_MEMBER void ask_dv(int stage) {
+    if (!kDv) return;
+    pin(weights);
+    pin(dv.at[0]);
+    begin_products();
+    ask_product<kDimV, kStep>(dv, weights, moved_by(d_o, stage * KeyTiles::kDoBytes));
+    end_products();
+  }
+  // Issues dK += dS^T Q, with dS^T in registers.
+  SCOREMOD_MEMBER void ask_dk(int stage) {
+    if (!kDk) return;
+    pin(gradients);
+    pin(dk.at[0]);
+    begin_products();
+    ask_product<kDimQk, kStep>(dk, gradients, moved_by(q, stage * KeyTiles::kQBytes));
+    end_products();
+  }
+  SCOREMOD_MEMBER void pin_sums() {
+    if (kDv) pin(dv.at[0]);
+    if (kDk) pin(dk.at[0]);
+  }
+
+  SCOREMOD_MEMBER bool partial() const { return steps.walk.partial || steps.first_query() + kStep > p.call.seq_q; }
+  SCOREMOD_MEMBER const float* terms() const { return tiles.terms + ring.stage * kStep * 2; }
+  SCOREMOD_MEMBER void round() {
+    if (kDv) round_to_halves<kStep>(weights, scores);
+    if (kDk) round_to_halves<kStep>(gradients, products);
+  }
+  SCOREMOD_MEMBER void differentiate_step() {
+    pin(scores.at[0]);
+    if (kDk) pin(products.at[0]);
+    if (kCopiesOperand) wait_for(tiles.copied_full + own_group(), step_phase());
+    // Fewer registers meet after both ways where these are halves already.
+    if (partial()) {
+      differentiate_own<true>();
+      round();
+    } else {
+      differentiate_own<false>();
+      round();
+    }
+  }
+  template <bool kMasked>
+  SCOREMOD_MEMBER void differentiate_own() {
+    if constexpr (kCopiesOperand) {
+      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key,
+                                  CopiedKeys(tiles));
+      leave(tiles.copied_empty + own_group());
+    } else {
+      differentiate_part<kMasked>(p, scores, products, terms(), gains, b, steps.h, steps.first_query(), first_key);
+    }
+  }
+  // Whether the number of steps before this one is odd, where that of stages is.
+  SCOREMOD_MEMBER int step_phase() const {
+    static_assert(!kCopiesOperand || kStages % 2 == 1, "a step's phase follows from its stage");
+    return (ring.phase ^ ring.stage) & 1;
+  }
+};
+
+// The kernel body of a CTA whose consumers are KeyGroup, or a class that does more.
+template <bool kDk, bool kDv, class Group>
+SCOREMOD_FUNCTION void write_keys(const MappedArguments& all) {
+  SCOREMOD_SHARED(unaligned);
+  const KeyTiles tiles(aligned_tiles(unaligned));
+  const AttentionArguments& call = all.rest.call;
+  if (threadIdx.x == 0) tiles.begin();
+  everyone_meets();
+  if (threadIdx.x >= kThreads) {
+    give_registers<kProducerRegisters>();
+    const KeyPlace place = key_place(call, block_number());
+    produce_queries(all, tiles, place.b, place.head_kv, place.key_tile);
+  } else {
+    take_registers<kConsumerRegisters>();
+    Group keys(all.rest, tiles);
+    {
+      const KeyPlace place = key_place(call, block_number());
+      keys.run(place.b, place.head_kv, place.key_tile);
+    }
+    const KeyPlace place = key_place(call, block_number());
+    const int first_key = place.key_tile * kKeys + threadIdx.x / 32 * 16, keys_end = keys_of(call, place.b);
+    const float of_dk = sum_factor(call), dk_factors[1][2] = {{of_dk, of_dk}}, ones[1][2] = {{1.0f, 1.0f}};
+    if (kDk) {
+      store_through_tile<kDimQk, kDimQk>(keys.dk, dk_factors, rows_of(call.dk, place.b, place.head_kv), tiles.k,
+                                         first_key, keys_end);
+    }
+    if (kDv) {
+      store_through_tile<kDimV, kDimV>(keys.dv, ones, rows_of(call.dv, place.b, place.head_kv), tiles.v, first_key,
+                                       keys_end);
+    }
+    mend_keys<kDk, kDv>(all.rest, keys.dk, keys.dv, (float*)unaligned, place.b, place.head_kv, place.key_tile);
+  }
+}

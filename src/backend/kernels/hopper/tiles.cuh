@@ -1,0 +1,185 @@
+// Tiles in shared memory as WGMMA reads them, the loads of a producer warpgroup, and the WGMMAs that the attention
+// kernels issue.
+#pragma once
+
+#include "backend/kernels/hopper/primitives.cuh"
+#include "backend/kernels/shared/tiles.cuh"
+
+// The argument of a Hopper kernel; the others have the part from `rest` on.
+struct MappedArguments {
+  TensorMap q, k, v, d_o, copied;
+  Arguments rest;
+};
+
+constexpr int kGroup = 128;  // threads of a warpgroup
+constexpr int kGroups = kThreads / kGroup;
+// Registers of a thread: the consumers and one producer warpgroup share 64 Ki (setmaxnreg).
+constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32, kConsumerRegisters = kGroups == 2 ? 232 : 160;
+// Tiles of gradients that FusedGroup has in flight.
+constexpr int kGradientTiles = 3;
+// Numbers of named barriers: one for the producers, and two for each consumer warpgroup.
+constexpr int kProducersMeet = 2, kTurns = 3, kGroupMeets = 8;
+
+// The number of a thread's warpgroup. group_number() tells the compiler that it is the same for all threads of a warp,
+// at the price of a shuffle.
+SCOREMOD_FUNCTION int own_group() { return threadIdx.x / kGroup; }
+SCOREMOD_FUNCTION int group_number() { return uniform(own_group()); }
+
+// Named barrier (bar.sync) of the threads of a consumer warpgroup.
+SCOREMOD_FUNCTION void group_meets() { meet(kGroupMeets + own_group(), kGroup); }
+
+SCOREMOD_FUNCTION constexpr int blocks_of(int dim) { return (dim + 63) / 64; }
+SCOREMOD_FUNCTION constexpr int tile_bytes(int rows, int dim) { return rows * blocks_of(dim) * 128; }
+
+// Shared memory from the first address on that the 128-byte swizzle allows.
+SCOREMOD_FUNCTION unsigned char* aligned_tiles(unsigned char* shared) {
+  return shared + (0u - shared_address(shared)) % 1024;
+}
+
+// The address of the eight dims that include `dim`, in the 128-byte swizzle.
+template <int kTileRows>
+SCOREMOD_FUNCTION Half* word_of_tile(Half* tile, int row, int dim) {
+  const int word = (dim % 64 / 8) ^ (row % 8);
+  return tile + dim / 64 * kTileRows * 64 + row * 64 + word * 8;
+}
+
+// Loads rows first, first + 1, ... of a batch and head by TMA, or element by element if a row is not aligned. All
+// producers call it, or one warp of them. Rows from `end` on are zeros, or in a varlen tensor rows of the next
+// sequences, which the mask leaves out. It loads kDim dims from `first_dim` on; those from `end_dim` on are zeros. It
+// completes a phase of `full` with one arrival.
+template <int kTileRows, int kDim, int kFillers = kGroup>
+SCOREMOD_FUNCTION void fill_tile(Half* tile, const TensorArgument& tensor, const TensorMap& map, Barrier* full, int b,
+                                 int h, int first, int end, int first_dim = 0, int end_dim = kDim) {
+  const int thread = (threadIdx.x - kThreads) % kFillers;
+  if (tensor.aligned) {
+    if (thread != 0) return;
+    const bool ragged = (kRaggedQueries || kRaggedKeys) && tensor.places != nullptr;
+    const int batch = ragged ? 0 : b, from = ragged ? tokens_of(tensor, b).first + first : first;
+    arrive_and_expect(full, tile_bytes(kTileRows, kDim));
+#pragma unroll
+    for (int block = 0; block < blocks_of(kDim); ++block)
+#pragma unroll
+      for (int row = 0; row < kTileRows; row += kBoxRows)
+        copy_box(tile + (block * kTileRows + row) * 64, &map, full, first_dim + block * 64, from + row, h, batch);
+    return;
+  }
+  const Rows from = rows_of(tensor, b, h);
+#pragma unroll 1
+  for (int i = thread; i < kTileRows * padded(kDim); i += kFillers) {
+    const int row = i / padded(kDim), dim = i % padded(kDim);
+    const bool there = first + row < end && dim < kDim && first_dim + dim < end_dim;
+    *(word_of_tile<kTileRows>(tile, row, dim) + dim % 8) =
+        there ? from.at(first + row)[(first_dim + dim) * from.dim] : (Half)0;
+  }
+  publish_writes();
+  if (kFillers == 32)
+    warp_barrier();
+  else
+    meet(kProducersMeet, kGroup);
+  if (thread == 0) arrive(full);
+}
+
+// consumer_release: one arrival on the `empty` mbarrier for each warp of consumers.
+SCOREMOD_FUNCTION void leave(Barrier* empty) {
+  warp_barrier();
+  if (threadIdx.x % 32 == 0) arrive(empty);
+}
+
+// A ring of stages: the next one, and the phase of its mbarriers.
+template <int kStages>
+struct Ring {
+  int stage = 0, phase = 0;
+
+  SCOREMOD_MEMBER void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// Issues the WGMMAs of sums = a b^T. The warpgroup has 64 rows of kRowsA of a, and b has kColumns of kRowsB rows; both
+// have kDim.
+template <int kDim, int kRowsA, int kRowsB, int kColumns>
+SCOREMOD_FUNCTION void ask_product_of_rows(Sums<1, kColumns>& sums, unsigned a, unsigned b) {
+#pragma unroll
+  for (int k = 0; k < padded(kDim); k += 16)
+    Product<kColumns>::of_rows(sums.at[0], moved_by(a, k / 64 * kRowsA * 128 + k % 64 * 2),
+                               moved_by(b, k / 64 * kRowsB * 128 + k % 64 * 2), k != 0);
+}
+
+// Issues the WGMMAs of sums += w b, with w in registers and kInner rows of kDim of b in shared memory.
+template <int kDim, int kInner>
+SCOREMOD_FUNCTION void ask_product(Sums<1, padded(kDim)>& sums, const unsigned (&w)[kInner / 16][4], unsigned b) {
+#pragma unroll
+  for (int k = 0; k < kInner; k += 16)
+    Product<padded(kDim)>::of_registers(sums.at[0], w[k / 16], moved_by(b, k * 128), true);
+}
+
+// Rounds accumulators to 16 bits, as the left operand of a WGMMA.
+template <int kInner>
+SCOREMOD_FUNCTION void round_to_halves(unsigned (&w)[kInner / 16][4], const Sums<1, kInner>& sums) {
+#pragma unroll
+  for (int k = 0; k < kInner / 16; ++k) {
+    const auto& low = sums.at[0][2 * k];
+    const auto& high = sums.at[0][2 * k + 1];
+    w[k][0] = pair_of(low[0], low[1]);
+    w[k][1] = pair_of(low[2], low[3]);
+    w[k][2] = pair_of(high[0], high[1]);
+    w[k][3] = pair_of(high[2], high[3]);
+  }
+}
+
+// Scheduler barriers: consumer warpgroups issue their WGMMAs in turns (ping-pong), so that one's run beside the other's
+// arithmetic.
+SCOREMOD_FUNCTION void begin_turns() {
+  if (own_group() == kGroups - 1) arrive_at(kTurns, 2 * kGroup);
+}
+SCOREMOD_FUNCTION void await_turn() { meet(kTurns + own_group(), 2 * kGroup); }
+SCOREMOD_FUNCTION void pass_turn() { arrive_at(kTurns + (own_group() + 1) % kGroups, 2 * kGroup); }
+
+template <class Element>
+constexpr bool kIsHalf = false;
+template <>
+constexpr bool kIsHalf<Half> = true;
+
+// Stores rows below `end` of the accumulators times a factor of each row. They go through the warpgroup's rows of a
+// tile of kTileDim that no WGMMA reads any more, so that neighbouring threads write neighbouring words. An element of
+// another dtype goes to memory directly.
+template <int kDim, int kTileDim, class Element>
+SCOREMOD_FUNCTION void store_through_tile(const Sums<1, padded(kDim)>& sums, const float (&factors)[1][2],
+                                          const RowsOf<Element>& to, Half* tile, int first, int end) {
+  if (!kIsHalf<Element>) return store_rows<kDim>(sums, factors, to, first, end);
+  constexpr int kRows = kWarps * 16, kAtOnce = blocks_of(kTileDim) * 64;
+  constexpr int kWords = (padded(kDim) < kAtOnce ? padded(kDim) : kAtOnce) / 8;
+  const int lane = threadIdx.x % 32;
+  Half* const own = tile + threadIdx.x / 32 * 16 * 64;
+  group_meets();
+#pragma unroll
+  for (int begin = 0; begin < padded(kDim); begin += kAtOnce) {
+    if (begin != 0) warp_barrier();
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int n = 0; n < kWords && begin + n * 8 < padded(kDim); ++n) {
+        const float* const pair = &sums.at[0][begin / 8 + n][half * 2];
+        const int row = half * 8 + lane / 4, word = n % 8 ^ lane / 4;
+        *(unsigned*)(own + n / 8 * kRows * 64 + row * 64 + word * 8 + lane % 4 * 2) =
+            pair_of(pair[0] * factors[0][half], pair[1] * factors[0][half]);
+      }
+    warp_barrier();
+#pragma unroll 2
+    for (int i = lane; i < 16 * kWords; i += 32) {
+      const int row = i / kWords, n = i % kWords, dim = begin + n * 8;
+      if (first + row >= end || dim >= kDim) continue;
+      const Half* const from = own + n / 8 * kRows * 64 + row * 64 + (n % 8 ^ row % 8) * 8;
+      Half* const at = (Half*)to.at(first + row);
+      if (to.aligned) {
+        copy_word(at + dim, from);
+      } else {
+#pragma unroll 1
+        for (int j = 0; j < 8 && dim + j < kDim; ++j) at[(dim + j) * to.dim] = from[j];
+      }
+    }
+  }
+}

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.hpp"
+#include "base/concat.hpp"
+
+// Kernel sources from .cuh files. A file's #include lines say what it needs, and its holes what a problem puts into it.
+
+namespace scoremod::backend::kernels {
+
+/// What fills the holes of kernel files: one value for each name, in whichever files holes of this name are.
+class Holes {
+ public:
+  template <class Value>
+  void set(std::string_view name, const Value& value) {
+    add(name, {concat(value), std::nullopt, std::nullopt});
+  }
+  /// `structure` takes the text's place in structure_of(): equal for two texts if a trial of one vouches for the other.
+  void set_program(std::string_view name, std::string text, Bytes structure) {
+    add(name, {std::move(text), std::nullopt, std::move(structure)});
+  }
+  /// `follows_from` takes the place of a long text that it decides.
+  void set_long(std::string_view name, std::string text, Bytes follows_from) {
+    add(name, {std::move(text), std::move(follows_from), std::nullopt});
+  }
+
+  struct Value {
+    std::string text;
+    std::optional<Bytes> follows_from, structure;
+  };
+  /// A hole that nobody has filled is a bug.
+  const Value& at(std::string_view name) const;
+
+ private:
+  void add(std::string_view name, Value value);
+
+  std::map<std::string_view, Value> values_;  ///< names are literals
+};
+
+/// The kernels of one plan. NVRTC takes a second or two for each large kernel, so modules are compiled side by side.
+struct KernelSource {
+  Holes holes;
+  /// The files that have each module's kernels; what they include is not named.
+  std::vector<std::vector<std::string_view>> modules;
+};
+
+/// Texts by the paths of the files that they replace, for a host to run the kernels on.
+using Replacements = std::map<std::string_view, std::string_view>;
+
+/// These files and all that they include, each once and after what it includes, with holes filled.
+std::string render(const KernelSource& source, std::span<const std::string_view> files,
+                   const Replacements& replacements = {});
+std::vector<std::string> render_modules(const KernelSource& source);
+/// All modules as one text.
+std::string render_all(const KernelSource& source, const Replacements& replacements = {});
+
+/// The canonical bytes of what render_modules() is made from: equal for two sources exactly if all modules are.
+Bytes key_of(const KernelSource& source);
+/// key_of() with the structure of holes in place of their text: equal for two sources if a trial of one vouches for the
+/// other.
+Bytes structure_of(const KernelSource& source);
+
+}  // namespace scoremod::backend::kernels

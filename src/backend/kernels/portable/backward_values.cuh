@@ -1,0 +1,8 @@
+// attention_backward_values writes dv if attention_backward_keys has no registers for it.
+#pragma once
+
+#include "backend/kernels/portable/key_tiles.cuh"
+
+SCOREMOD_KERNEL(kThreads, kBlocks) attention_backward_values(SCOREMOD_ARGUMENT p) {
+  if (kSplitKeys) write_keys<false, kSplitKeys>(p);
+}

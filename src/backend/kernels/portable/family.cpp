@@ -1,0 +1,83 @@
+#include "backend/kernels/portable/family.hpp"
+
+#include <algorithm>
+
+#include "backend/kernels/device_fit.hpp"
+#include "backend/kernels/tiled_layout.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+class PortableVariant final : public TiledVariant {
+ public:
+  PortableVariant(const TileShape& shape, bool last, std::shared_ptr<const SharedMaskWork> mask = nullptr)
+      : TiledVariant(shape, std::move(mask)), last_(last) {}
+
+  CallLayout layout(const Work& work) const override {
+    const AttentionProblem& p = work.problem.problem;
+    const std::int64_t heads = p.batch * p.heads_q;
+    CallLayout layout = tiled_layout(work, shape());
+    const std::int64_t tiles = layout.query_tiles * heads;
+    if (work.direction == Direction::kForward) {
+      layout.add_launch(
+          {"attention_forward", tiles, shape().threads(), forward_shared_bytes(shape(), p.dim_qk, p.dim_v)});
+      return layout;
+    }
+    layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+    layout.add_launch({"attention_backward_queries", tiles, shape().threads(),
+                       backward_queries_shared_bytes(shape(), p.dim_qk, p.dim_v)});
+    KernelLaunch keys{"attention_backward_keys", layout.key_tiles * p.batch * p.heads_kv, shape().threads(),
+                      backward_keys_shared_bytes(shape(), p.dim_qk, p.dim_v)};
+    layout.add_launch(keys);
+    keys.kernel = "attention_backward_values";
+    if (shape().split_keys) layout.add_launch(keys);
+    add_gains(layout, work, shape(), {});
+    return layout;
+  }
+
+  bool may_spill() const override { return last_; }
+
+ protected:
+  KernelFiles files(Direction direction) const override {
+    if (direction == Direction::kForward) return {{}, {"backend/kernels/portable/forward.cuh"}};
+    KernelFiles files{{"backend/kernels/shared/backward_rows.cuh", "backend/kernels/portable/backward_queries.cuh"},
+                      {"backend/kernels/portable/backward_keys.cuh"}};
+    if (shape().split_keys) files.large.emplace_back("backend/kernels/portable/backward_values.cuh");
+    return files;
+  }
+
+ private:
+  bool last_;
+};
+
+std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
+  return tiled_objections(work.problem, device);
+}
+
+/// Registers are full without sums of operand gradients. A gradient that is written at once takes none, and a sink's
+/// has a kernel of its own.
+bool has_sums(std::span<const OperandTarget> targets) {
+  return std::ranges::any_of(targets, [](const OperandTarget& target) {
+    return target.sum != OperandSum::kElement && target.sum != OperandSum::kSink;
+  });
+}
+
+Variants variants(const Work& work, const DeviceProperties&, std::vector<UnsupportedReason>&) {
+  if (has_sums(work.targets)) return {};
+  const auto mask = std::make_shared<const SharedMaskWork>();
+  const std::vector<TileShape> shapes = tile_shapes(work.problem.problem, work.direction);
+  Variants found;
+  for (const TileShape& shape : shapes)
+    found.push_back(std::make_shared<const PortableVariant>(shape, &shape == &shapes.back(), mask));
+  return found;
+}
+
+}  // namespace
+
+const KernelFamily kPortableFamily{"portable", objections, variants};
+
+std::shared_ptr<const TiledVariant> portable_variant(const TileShape& shape) {
+  return std::make_shared<const PortableVariant>(shape, false);
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,56 @@
+// The argument of every attention kernel. One text for the kernels' compiler and for the host's, which fills it in.
+#pragma once
+
+#include "backend/cuda/dropout_argument.cuh"
+
+/// A tensor of four dimensions; strides are in elements. A varlen tensor packs all batches one after the other. In a
+/// paged KV cache `batch` is the stride between pages; RowsOf of shared/tiles.cuh finds the rows.
+struct TensorArgument {
+  void* data;
+  long long batch, head, row, dim;
+  const int* places;                  ///< a ragged tensor's offsets, or a paged one's page table; else null
+  long long place_batch, place_step;  ///< from a batch's place to the next batch's, from a block's to the next one's
+  int count;                          ///< of all tokens, or of the pages of a paged KV cache
+  int aligned;                        ///< rows lie densely and every row begins at a multiple of 16 bytes
+};
+
+/// An operand of the program; dimensions in the order of its declaration. One of size 1 has stride 0.
+struct OperandArgument {
+  const void* data;
+  long long stride[4];
+  int extent[4];
+  void* gradient;  ///< in the backward: laid out as the operand, or null where it is not wanted
+  float* sums;     ///< of the gradient, see operand_gradients/tile_sums.cuh
+};
+
+/// The alignment makes the size a multiple of 16. If operands began elsewhere, ptxas 13.0 would leave the fused
+/// backward of documents too few registers.
+struct alignas(16) AttentionArguments {
+  TensorArgument q, k, v, o, d_o, dq, dk, dv;
+  /// The operand that TMA loads, if kCopiesOperand: rows are its queries, dims its keys. Strides are 0 if batches or
+  /// heads share it.
+  TensorArgument copied;
+  float* lse;             ///< [batch, heads_q, seq_q], or [tokens, heads_q]; null where none is wanted
+  float* max_logit;       ///< likewise, where kMaxLogit
+  float* rows;            ///< backward: [batch, heads_q, seq_q rounded up to even, 2], see shared/row_terms.cuh
+  unsigned char* states;  ///< of tiles, see shared/tiles.cuh
+  int* order;             ///< of rows of tiles, by their states, see mask/tile_states.cuh; null where it is their own
+  float* parts;           ///< split-KV partials of decode kernels, see split_kv/partials.cuh
+  unsigned long long* shares;  ///< split-KV arrival counters of tiles, tagged with a call id
+  float* differences;          ///< relative-position tables, see shared/position_tables.cuh
+  float* query_sums;           ///< backward: dq as it is added up where kFused, see hopper/query_sums.cuh
+  int batch, heads_q, group, seq_q, seq_kv;
+  int query_tiles, key_tiles;
+  int heads_together;         ///< heads whose tiles CTAs take in turns, see place_of() in shared/tiles.cuh
+  int splits;                 ///< split-KV: CTAs that share the keys of a head
+  unsigned long long number;  ///< a call id unique across processes (48 bits), which tags `shares`
+  int blocks;                 ///< kPersistent: CTAs that share the tiles of queries of all heads
+  int* taken;                 ///< kPersistent: how many tiles they have taken, beside their first ones
+  const int* lengths_kv;      ///< where kPaged, of each batch
+  long long length_step;
+  int offset_b, offset_h, offset_q, offset_kv;
+  int lowest, highest;  ///< a band keeps lowest <= kv - q <= highest, in local indices
+  float scale;
+  int constants[8];         ///< of the program
+  DropoutArgument dropout;  ///< where kDropout
+};

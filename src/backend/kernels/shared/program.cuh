@@ -1,0 +1,98 @@
+// The program at one element, of the problem that the kernels are made for. Indices are local; those beyond the
+// problem's sizes are those of no element.
+#pragma once
+
+#include "backend/cuda/program_prelude.cuh"
+#include "backend/kernels/operand_gradients/targets.cuh"
+#include "backend/kernels/shared/dropout.cuh"
+#include "backend/kernels/shared/position_tables.cuh"
+
+/*{forward}*/
+// The modified score, -inf where the key is masked. Unless kMasked, no element of the tile is. Where kCopied, `copied`
+// is what would be read of the operand whose tiles are copied.
+template <bool kMasked, bool kCopied = false>
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ float value_of(const Arguments& p, float score, int b, int h, int any_q,
+                                                      int any_kv, float copied = 0.0f) {
+  const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
+  /*{statements}*/ const float value = score; /*{}*/
+  return !kMasked || (any_kv < p.call.seq_kv && /*{keep}*/ kv <= q /*{}*/ && has_page(p.call, b, any_kv))
+             ? /*{value}*/ value /*{}*/
+             : -infinity();
+}
+/*{}*/
+
+/*{sink}*/
+// The term of the learned sink in the row sums of a query head; -inf means none.
+SCOREMOD_FUNCTION float sink_of(const Arguments& p, int h) {
+  /*{statements}*/ /*{}*/
+  return /*{sink}*/ 0.0f /*{}*/;
+}
+/*{}*/
+
+/*{backward}*/
+// exp(x factor - lse), where `exponent` is row_terms()'s form of the LSE. With 16-bit tiles it is an exponent of 2,
+// which saves one product. With fp32 tiles it is the LSE, because only the rounding of the difference is small enough.
+SCOREMOD_FUNCTION float weight_of(float x, float factor, float exponent) {
+  return kFloatTiles ? exp2_of(multiply_add(x, factor, -exponent) * kLog2E)
+                     : exp2_of(multiply_add(x, factor * kLog2E, -exponent));
+}
+
+// Factors of the gradients of scores as they are made, and of sums over them. The scale belongs to one of the two. Sums
+// are fewer, but unscaled gradients might exceed f16's range.
+constexpr bool kScaledGradients = !kFloatTiles && !kBf16;
+SCOREMOD_FUNCTION float gradient_factor(const AttentionArguments& call) { return kScaledGradients ? call.scale : 1.0f; }
+SCOREMOD_FUNCTION float sum_factor(const AttentionArguments& call) { return kScaledGradients ? 1.0f : call.scale; }
+
+struct Differentiated {
+  float weight, gradient;  // exp(value - lse), before dropout; of the score, times gradient_factor()
+  bool kept;
+  // Operand gradients of one element, if they are summed here; all are 0 if it is not kept. `counted` is the weight,
+  // `centred` its gradient less the row's delta, and `upstream` their product. The first kRowTargets gains are those of
+  // rows and come from the weight alone, to be multiplied by `centred`.
+  float counted, centred, upstream, gains[kMaxTargets];
+};
+
+// Differentiates one element from the products of q and k, and of d_o and v, its dropout bit, and row_terms(). If not
+// kMasked and the score is the value, an element with a value of -inf yields nothing or a NaN. A NaN makes its row or
+// key be summed again. `copied` is as in value_of().
+template <bool kMasked, bool kCopied = false>
+/*{linkage}*/ SCOREMOD_FUNCTION /*{}*/ Differentiated differentiate(const Arguments& p, float q_k, float product,
+                                                                    bool stays, float exponent, float delta, int b,
+                                                                    int h, int any_q, int any_kv, float copied = 0.0f) {
+  product = dropped(p.call, product, stays);
+  const float score = q_k * p.call.scale;
+  const int q = program_query(p.call, any_q), kv = kMasked ? program_key(p.call, any_kv) : any_kv;
+  const int offset_b = index_offset(p.call.offset_b), offset_h = index_offset(p.call.offset_h),
+            offset_q = index_offset(p.call.offset_q), offset_kv = index_offset(p.call.offset_kv);
+  /*{forward_statements}*/ const float value = score; /*{}*/
+  constexpr bool kSameQuery = kClampsQueries && kComparesClamped, kSameKey = kClampsKeys && kComparesClamped;
+  const bool kept = !kMasked || ((kScoreIsValue || /*{value}*/ value /*{}*/ != -infinity()) && exponent != infinity() &&
+                                 (kSameQuery ? q == any_q : any_q < p.call.seq_q) &&
+                                 (kSameKey ? kv == any_kv : any_kv < p.call.seq_kv) && /*{keep}*/ kv <= q /*{}*/);
+  if (kScoreIsValue) {
+    const float weight = weight_of(q_k, p.call.scale, exponent);
+    return {kept ? weight : 0.0f, kept ? weight * (product - delta) * gradient_factor(p.call) : 0.0f, kept};
+  }
+  const float weight = kept ? weight_of(/*{value}*/ value /*{}*/, 1.0f, exponent) : 0.0f;
+  const float upstream = kept ? weight * (product - delta) : 0.0f;
+  /*{statements}*/ const float d_score = upstream; /*{}*/
+  Differentiated element{weight, kept ? /*{d_score}*/ d_score /*{}*/ * gradient_factor(p.call) : 0.0f, kept};
+  /*{gains}*/
+  const bool counts = kMasked ? kept : /*{value}*/ value /*{}*/ != -infinity() && exponent != infinity();
+  const auto contributions = [&](float upstream) {
+    /*{gains_statements}*/ const float n1 = upstream * score; /*{}*/
+    return Contributions{{/*{contributions}*/ n1, n1, n1, n1, n1 /*{}*/}};
+  };
+  const Contributions of_weight = contributions(weight), of_upstream = contributions(upstream);
+  element.counted = weight;
+  element.centred = counts ? product - delta : 0.0f;
+  element.upstream = counts ? upstream : 0.0f;
+#pragma unroll
+  for (int t = 0; t < kTargets; ++t)
+    element.gains[t] = counts ? (t < kRowTargets ? of_weight : of_upstream).of[t] : 0.0f;
+  /*{}*/
+  return element;
+}
+/*{}*/

@@ -1,0 +1,69 @@
+// The terms of each query's row that the backward reads, as attention_backward_rows leaves them: the LSE and delta. The
+// LSE is in the form of weight_of(), and +inf if no key was kept or the sequence has ended. Delta is the sum of o d_o.
+// An element by plain sums is here too.
+#pragma once
+
+#include "backend/kernels/shared/program.cuh"
+
+// Rows of a head in `rows`: an even number, so that two rows are 16 bytes that may be copied at once.
+SCOREMOD_FUNCTION int rows_pitch(const AttentionArguments& call) { return (call.seq_q + 1) / 2 * 2; }
+SCOREMOD_FUNCTION long long row_place(const AttentionArguments& call, int b, int h, int q) {
+  return 2 * (((long long)b * call.heads_q + h) * rows_pitch(call) + q);
+}
+
+// A sink's weight_of(); one of +inf has all weight.
+SCOREMOD_FUNCTION float weight_of_sink(float sink, float exponent) {
+  return sink == infinity() ? 1.0f : weight_of(sink, 1.0f, exponent);
+}
+
+// The columns of a row of `query_sums`, whose blocks have 64.
+constexpr int kSumColumns = (kDimQk + 63) / 64 * 64;
+
+// The terms of a query's row in `rows`.
+SCOREMOD_FUNCTION const float* row_terms(const AttentionArguments& call, int b, int h, int q) {
+  return call.rows + row_place(call, b, h, q);
+}
+
+// Reads the terms of a thread's rows of kTiles tiles of 16 queries, from first_query on. A row beyond the last has the
+// last one's.
+template <int kTiles>
+SCOREMOD_FUNCTION void read_row_terms(float (&terms)[kTiles][2][2], const AttentionArguments& call, int b, int h,
+                                      int first_query) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_query + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+      const float* const at = row_terms(call, b, h, row < call.seq_q ? row : call.seq_q - 1);
+      terms[m][half][0] = at[0];
+      terms[m][half][1] = at[1];
+    }
+}
+
+// The gradients of one element whose operands vary along queries and keys.
+SCOREMOD_FUNCTION ElementGains element_gains(const Differentiated& element) {
+  ElementGains gains{};
+#pragma unroll
+  for (int t = 0; t < kElementTargets; ++t) gains.of[t] = element.gains[kFirstElementTarget + t];
+  return gains;
+}
+
+// The products of one element by plain sums.
+template <class Of>
+SCOREMOD_FUNCTION float dot(const RowsOf<Of>& x, int x_row, const Rows& y, int y_row, int dims) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int d = 0; d < dims; ++d)
+    sum = multiply_add(in_tile(x.at(x_row)[d * x.dim]), float_of(y.at(y_row)[d * y.dim]), sum);
+  return sum;
+}
+
+// The weight of one key for one query and the gradient of their score, times gradient_factor().
+SCOREMOD_FUNCTION Differentiated element_by_sums(const Arguments& p, int b, int h, int q, int kv) {
+  const AttentionArguments& call = p.call;
+  const float q_k = dot(rows_of(call.q, b, h), q, rows_of(call.k, b, h / call.group), kv, kDimQk);
+  const float product = dot(rows_of<Output>(call.d_o, b, h), q, rows_of(call.v, b, h / call.group), kv, kDimV);
+  const float* const terms = row_terms(call, b, h, q);
+  if (kScoreIsValue && q_k * call.scale == -infinity()) return {};
+  return differentiate<true>(p, q_k, product, weight_stays(call, b, h, q, kv), terms[0], terms[1], b, h, q, kv);
+}

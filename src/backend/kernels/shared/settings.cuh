@@ -1,0 +1,84 @@
+// Constants that are compiled into attention kernels beside the program.
+#pragma once
+
+constexpr bool kBf16 = /*{bf16}*/ true /*{}*/;       // elements of 16 bits are bf16, else f16
+constexpr bool kFloats = /*{floats}*/ false /*{}*/;  // q, k and v are f32, else of 16 bits
+// Tiles and MMAs are f32 if q, k and v are, or if d_o must not be rounded to their dtype.
+constexpr bool kFloatTiles = /*{float_tiles}*/ false /*{}*/;
+constexpr int kDimQk = /*{dim_qk}*/ 64 /*{}*/, kDimV = /*{dim_v}*/ 64 /*{}*/;
+// Whether calls say where in a larger problem their indices begin.
+constexpr bool kIndexOffsets = /*{index_offsets}*/ true /*{}*/;
+// Whether a program's indices of queries, and of keys, are clamped to the problem. They are if operands are read at
+// them, or if no mask computes with them, which takes fewer registers. Otherwise a mask's arithmetic is simpler
+// without.
+constexpr bool kClampsQueries = /*{clamps_queries}*/ true /*{}*/, kClampsKeys = /*{clamps_keys}*/ true /*{}*/;
+constexpr bool kComputesWithIndices = /*{computes_with_indices}*/ true /*{}*/;  // the program, beside reading operands
+constexpr int kOperands = /*{operands}*/ 1 /*{}*/;                              // at least 1
+constexpr bool kReadsOperands = /*{reads_operands}*/ true /*{}*/;
+// kQueries by kKeys is a tile of scores, and kWarps are the consumer warps of a CTA. kRowTiles is the number of 16-row
+// tiles of a warp whose rows are queries. kStep is the queries that the dK/dV kernel takes at once, and kKeyStep the
+// keys that the dQ kernel takes. kBlocks is how many CTAs should fit on an SM.
+constexpr int kQueries = /*{queries}*/ 64 /*{}*/, kKeys = /*{keys}*/ 64 /*{}*/, kWarps = /*{warps}*/ 4 /*{}*/;
+constexpr int kRowTiles = /*{row_tiles}*/ 1 /*{}*/, kStep = /*{step}*/ 32 /*{}*/, kKeyStep = /*{key_step}*/ 32 /*{}*/;
+constexpr int kPart = /*{part}*/ 32 /*{}*/;  // queries of a step whose scores the backward of keys has at once
+constexpr int kBlocks = /*{blocks}*/ 1 /*{}*/;
+// Pack-GQA: rows of a tile are the queries of all heads that share a KV head.
+constexpr bool kPackedHeads = /*{packed_heads}*/ false /*{}*/;
+// Teams of a block's warps that have the same rows and walk over different keys, with tiles that they copy ahead.
+constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
+// The modified score of a kept key is the score itself.
+constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
+constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
+constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
+// Orders of dq's work if kFused. fence.proxy.async lets MMAs read a step's gradients, and waits for reductions to
+// global memory in flight. The fence or the reductions come early or late.
+enum DqOrder { kFenceAtOnce, kLateFence, kEarlyAdditions };
+constexpr DqOrder kDqOrder = /*{dq_order}*/ kFenceAtOnce /*{}*/;
+constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;      // delta recomputed: rowsum(weights * their gradients)
+constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // delta supplied: rowsum(d_o * o) of the call's
+constexpr bool kSink = /*{has_sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()
+constexpr bool kDropout = /*{dropout}*/ true /*{}*/;            // weights are dropped after the softmax
+constexpr bool kDropoutKeys = /*{dropout_keys}*/ true /*{}*/;   // the call binds what decides which
+constexpr bool kDropoutPlaces = /*{dropout_places}*/ true /*{}*/;  // and where its queries and keys are in the whole
+constexpr bool kMaxLogit = /*{max_logit}*/ true /*{}*/;            // the largest score of each row is an output
+// Varlen packs sequences without padding; a paged KV cache has pages of kBlockRows rows.
+constexpr bool kRaggedQueries = /*{ragged_queries}*/ true /*{}*/, kRaggedKeys = /*{ragged_keys}*/ true /*{}*/;
+constexpr bool kPaged = /*{paged}*/ false /*{}*/;
+constexpr int kBlockRows = /*{block_rows}*/ 1 /*{}*/;
+// The dtype of o and d_o: that of q, k and v, the other one of 16 bits, or f32.
+enum OutputKind { kHalfOutput, kOtherHalfOutput, kFloatOutput };
+constexpr OutputKind kOutput = /*{output}*/ kHalfOutput /*{}*/;
+// Counts of operand gradients that are summed here, by kind and in this order. The kinds are: those that do not vary
+// along keys, those that do, relative-position tables, and reads of other tables. Then come biases that batches or
+// heads share, and all.
+constexpr int kRowTargets = /*{row_targets}*/ 1 /*{}*/, kKeyTargets = /*{key_targets}*/ 1 /*{}*/;
+constexpr int kDifferenceTargets = /*{difference_targets}*/ 0 /*{}*/;
+constexpr int kTableReads = /*{table_reads}*/ 1 /*{}*/, kSharedTargets = /*{shared_targets}*/ 1 /*{}*/;
+constexpr int kTargets = /*{targets}*/ 5 /*{}*/;
+// Facts about the mask: it is a band, it reads the score, or neither. If it reads the score, no tile is known to be
+// full. A kernel finds the state of each tile if the mask, or a part of it, reads no score.
+enum MaskKnowledge { kBandMask, kScoreMask, kListedMask };
+constexpr MaskKnowledge kMask = /*{mask_kind}*/ kBandMask /*{}*/;
+constexpr bool kHasStates = /*{has_states}*/ false /*{}*/;
+// These booleans leave a backward's accumulators enough registers. There is no rule behind them: masks and programs of
+// each kind were tried with ptxas 13.0. The trials had head dims 64 and 128, f16 and bf16. kComparesClamped checks an
+// index by comparing it with its clamped form, otherwise with the length.
+constexpr bool kComparesClamped = kPart <= 64 ? !kFused || kTargets == 0 || !kComputesWithIndices : !kHasStates;
+// Whether a step's keys take four of its rows' terms at once.
+constexpr bool kReadsFourTerms = !kFused      ? kPart <= 64 && kTargets == 0
+                                 : kPart > 64 ? !kScoreIsValue && !kClampsKeys && kTargets == 0 && kReadsOperands
+                                              : kScoreIsValue || kClampsKeys || kTargets > 0;
+constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
+constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
+constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;
+// Constants of Hopper kernels. kProducers is the producer threads of a CTA. kStages and kKeyStages (dQ kernel) are the
+// stages of a TMA pipeline, and kBoxRows is the rows of each TMA load. For decode kernels kStages is the tiles that
+// there is room for.
+constexpr int kProducers = /*{producers}*/ 0 /*{}*/;
+constexpr int kStages = /*{stages}*/ 2 /*{}*/, kKeyStages = /*{key_stages}*/ 2 /*{}*/;
+constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;
+// Constants of a Hopper forward: whether it is a persistent kernel, and its stages of q tiles.
+constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;
+constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;
+// Whether TMA loads an operand that varies along queries and keys, a tile for each tile of scores, as it does k and v.
+constexpr bool kCopiesOperand = /*{copies_operand}*/ false /*{}*/;

@@ -1,0 +1,336 @@
+// The online softmax of a forward: rows of scores of a CTA's queries, as accumulators hold them, become weights and row
+// sums, tile after tile. At the end they become o and lse.
+#pragma once
+
+#include "backend/kernels/shared/program.cuh"
+
+constexpr int kWarpRows = 16 * kRowTiles;
+static_assert(kQueries * kTeams == kWarps * kWarpRows, "a tile of rows is a block's, and each of its teams'");
+
+// Softmax state of a row. `reference` is its lazily raised running max as an exponent of 2, `sum` the thread's part of
+// the row sum. `output` is the unnormalized accumulator.
+struct SoftmaxRows {
+  float reference[kRowTiles][2], sum[kRowTiles][2];
+  float largest[kRowTiles][2];  // of the row's values, where kMaxLogit
+  bool raised;                  // whether the last tile raised a reference of the warp's rows
+  Sums<kRowTiles, padded(kDimV)> output;
+
+  SCOREMOD_MEMBER void clear() {
+    output.clear();
+    raised = true;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        reference[m][half] = largest[m][half] = -infinity();
+        sum[m][half] = 0.0f;
+      }
+  }
+};
+
+// Rescale threshold: a reference stays until a weight would exceed 2 to this power, so that few tiles rescale the
+// accumulator.
+constexpr float kSlack = 8.0f;
+
+// Scores in units whose exponential is a power of 2.
+SCOREMOD_FUNCTION float exponent_unit(const Arguments& p) {
+  return kScoreIsValue ? fabsf(p.call.scale) * kLog2E : kLog2E;
+}
+
+// Sums and largest values of a row are made in so many chains, which don't wait for each other.
+constexpr int kChains = 4;
+
+// Whether modify() finds the largest values beside what it computes; of plain scores the integers below take less.
+template <bool kMasked>
+constexpr bool kFindsLargest = kMasked || !kScoreIsValue || kMaxLogit;
+
+// The numbers of an operand that TMA loads, for two neighbouring scores of a thread.
+struct CopiedPair {
+  float of[2];
+};
+// The absence of such an operand.
+struct NothingCopied {
+  static constexpr bool kThere = false;
+  SCOREMOD_MEMBER CopiedPair pair(int, int) const { return {}; }
+};
+
+// Turns products of q and k into values, -inf where masked, in exponent_unit()s; `top` becomes the largest of each row
+// of the thread's columns where kFindsLargest.
+template <bool kMasked, class Copied>
+SCOREMOD_FUNCTION void modify(const Arguments& p, Sums<kRowTiles, kKeys>& scores, float (&top)[kRowTiles][2], int b,
+                              int h, int first_row, int first_key, const Copied& copied) {
+  const int lane = threadIdx.x % 32, last_row = rows_of_head(p.call) - 1;
+  const float factor = kScoreIsValue ? 1.0f : p.call.scale;
+  if (kScoreIsValue && p.call.scale < 0.0f) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) scores.at[m][n][e] = -scores.at[m][n][e];
+  }
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + m * 16 + half * 8 + lane / 4;
+      const RowOwner of = owner_of(p.call, h, kPackedHeads && row > last_row ? last_row : row);
+      float chains[2] = {-infinity(), -infinity()};
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const CopiedPair pair = copied.pair(half, n);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = scores.at[m][n][half * 2 + i];
+          const int key = first_key + n * 8 + lane % 4 * 2 + i;
+          x = value_of<kMasked, Copied::kThere>(p, x * factor, b, of.h, of.q, key, pair.of[i]);
+          if (kFindsLargest<kMasked>) chains[i] = fmaxf(chains[i], x);
+        }
+      }
+      top[m][half] = fmaxf(chains[0], chains[1]);
+    }
+}
+
+// The largest of 0 and a row's values in the thread's columns. Nonnegative floats order as their bits do as integers,
+// and sm_90 takes the largest of three integers at once. If all values are negative, 0 is larger.
+SCOREMOD_FUNCTION float largest_or_zero(const float (&values)[kKeys / 8][4], int half) {
+  int chains[2] = {0, 0};
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+    const int first = (int)bits_of(values[n][half * 2]), second = (int)bits_of(values[n][half * 2 + 1]);
+    chains[n % 2] = larger(larger(first, second), chains[n % 2]);
+  }
+  return float_of_bits((unsigned)larger(chains[0], chains[1]));
+}
+SCOREMOD_FUNCTION float largest_of(const float (&values)[kKeys / 8][4], int half) {
+  float chains[2] = {-infinity(), -infinity()};
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) chains[i] = fmaxf(chains[i], values[n][half * 2 + i]);
+  return fmaxf(chains[0], chains[1]);
+}
+
+// Raises the running max of rows whose weights would grow too large. Returns whether it did for any row of the warp;
+// the accumulator is then to be rescaled by the factors. For most tiles one comparison of each thread rules it out. If
+// modify() left it to integers (not kFound), a tile after one that raised a reference gets the full check at once. This
+// serves values that grow along the keys.
+template <bool kFound>
+SCOREMOD_FUNCTION bool raise_references(const Arguments& p, const Sums<kRowTiles, kKeys>& values,
+                                        float (&top)[kRowTiles][2], SoftmaxRows& rows, float (&factors)[kRowTiles][2]) {
+  const float unit = exponent_unit(p);
+  bool may_grow = kMaxLogit || (!kFound && rows.raised);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) factors[m][half] = 1.0f;
+  if (kFound || !may_grow) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float x = kFound ? top[m][half] : largest_or_zero(values.at[m], half);
+        may_grow |= x * unit > rows.reference[m][half] + kSlack;
+      }
+    rows.raised = ballot(may_grow) != 0;
+    if (!rows.raised) return false;
+  }
+  bool grows = false;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float x = kFound ? top[m][half] : largest_of(values.at[m], half);
+      x = fmaxf(x, exchange(x, 1));
+      x = fmaxf(x, exchange(x, 2));
+      if (kMaxLogit) rows.largest[m][half] = fmaxf(rows.largest[m][half], x);
+      top[m][half] = x * unit;
+      grows |= top[m][half] > rows.reference[m][half] + kSlack;
+    }
+  rows.raised = ballot(grows) != 0;
+  if (!rows.raised) return false;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float before = rows.reference[m][half], reference = fmaxf(before, top[m][half]);
+      // With nothing kept so far, there is nothing to change.
+      factors[m][half] = reference == -infinity() ? 1.0f : exp2_of(before - reference);
+      rows.reference[m][half] = reference;
+      rows.sum[m][half] *= factors[m][half];
+    }
+  return true;
+}
+
+// Turns products of q and k into values; returns whether what was summed before is to be multiplied by the factors.
+template <class Copied = NothingCopied>
+SCOREMOD_FUNCTION bool modify_tile(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows,
+                                   float (&factors)[kRowTiles][2], bool partial, int b, int h, int first_row,
+                                   int first_key, const Copied& copied = Copied{}) {
+  float top[kRowTiles][2];
+  if (partial) {
+    modify<true>(p, scores, top, b, h, first_row, first_key, copied);
+    if (!kFindsLargest<false>) return raise_references<true>(p, scores, top, rows, factors);
+  } else {
+    modify<false>(p, scores, top, b, h, first_row, first_key, copied);
+  }
+  return raise_references<kFindsLargest<false>>(p, scores, top, rows, factors);
+}
+
+SCOREMOD_FUNCTION void scale_output(SoftmaxRows& rows, const float (&factors)[kRowTiles][2]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < padded(kDimV) / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) rows.output.at[m][n][e] *= factors[m][e / 2];
+}
+
+// Turns values into weights, adds them to the rows' sums, and drops some.
+SCOREMOD_FUNCTION void weigh(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, int b, int h,
+                             int first_row, int first_key) {
+  const float unit = exponent_unit(p);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+    const RowsStay<kKeys> stay(p.call, b, h, first_row + m * 16, first_key);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // With nothing kept so far any reference gives a weight of 0.
+      const float reference = rows.reference[m][half] == -infinity() ? 0.0f : rows.reference[m][half];
+      float sums[kChains];
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain) sums[chain] = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = scores.at[m][n][half * 2 + i];
+          x = exp2_of(multiply_add(x, unit, -reference));
+          sums[(n * 2 + i) % kChains] += x;
+          if (!stay.at(n, half * 2 + i)) x = 0.0f;
+        }
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain) rows.sum[m][half] += sums[chain];
+    }
+  }
+}
+
+// One step of the online softmax: turns products of q and k into weights, and rescales the accumulator.
+SCOREMOD_FUNCTION void soften(const Arguments& p, Sums<kRowTiles, kKeys>& scores, SoftmaxRows& rows, bool partial,
+                              int b, int h, int first_row, int first_key) {
+  float factors[kRowTiles][2];
+  if (modify_tile(p, scores, rows, factors, partial, b, h, first_row, first_key)) scale_output(rows, factors);
+  weigh(p, scores, rows, b, h, first_row, first_key);
+}
+
+// Adds a sink to a row's sum; returns what the output is to be multiplied by for it. `lse` becomes the row's LSE.
+SCOREMOD_FUNCTION float close_row(float sink, float reference, float& sum, float& lse) {
+  if (kSink && sink == infinity()) {  // no key has a weight
+    sum = 1.0f;
+    lse = sink;
+    return 0.0f;
+  }
+  const float exponent = sink * kLog2E;
+  if (!kSink || exponent <= reference) {
+    if (kSink && exponent != -infinity()) sum += exp2_of(exponent - reference);
+    lse = sum == 0.0f ? -infinity() : multiply_add(reference, kLn2, logf(sum));
+    return 1.0f;
+  }
+  const float factor = exp2_of(reference - exponent);
+  sum = sum * factor + exp2_of(exponent - exponent);  // NaN where the sink is
+  lse = sink + logf(sum);
+  return factor;
+}
+
+// Computes one row by plain sums over its kept keys alone, if its CTA has an output that is not finite. In an MMA a
+// weight of zero does not keep out a masked key's NaN.
+SCOREMOD_OUT_OF_LINE void forward_row(const Arguments& p, float* scratch, int b, int h, int q) {
+  const AttentionArguments& call = p.call;
+  const Rows qs = rows_of(call.q, b, h), ks = rows_of(call.k, b, h / call.group),
+             vs = rows_of(call.v, b, h / call.group);
+  const int keys = keys_of(call, b);
+  float* const weights = scratch;
+  float* const parts = scratch + kThreads;
+  const auto value_at = [&](int kv) {
+    float score = 0.0f;
+#pragma unroll 1
+    for (int d = 0; d < kDimQk; ++d)
+      score = multiply_add(float_of(qs.at(q)[d * qs.dim]), float_of(ks.at(kv)[d * ks.dim]), score);
+    return value_of<true>(p, score * call.scale, b, h, q, kv);
+  };
+  float largest = -infinity();
+  for (int kv = threadIdx.x; kv < keys; kv += kThreads) largest = f32_max(largest, value_at(kv));
+  block_barrier();
+  parts[threadIdx.x] = largest;
+  block_barrier();
+#pragma unroll 1
+  for (int i = 0; i < kThreads; ++i) largest = f32_max(largest, parts[i]);
+  const float sink = kSink ? sink_of(p, h) : -infinity(), top = f32_max(largest, sink);
+  const float reference = top == -infinity() ? 0.0f : top;
+  constexpr int kDims = (kDimV + kThreads - 1) / kThreads;
+  float sum = sink == -infinity() ? 0.0f : expf(sink - reference), output[kDims];
+  for (int i = 0; i < kDims; ++i) output[i] = 0.0f;
+  for (int first = 0; first < keys; first += kThreads) {
+    const int own = first + threadIdx.x;
+    const float value = own < keys ? value_at(own) : -infinity();
+    block_barrier();
+    // No weight is negative: -1 stands for none.
+    weights[threadIdx.x] = value == -infinity() ? -1.0f : expf(value - reference);
+    if (kDropout) parts[threadIdx.x] = weight_stays(call, b, h, q, own) ? 1.0f : 0.0f;
+    block_barrier();
+#pragma unroll 1
+    for (int j = 0; j < kThreads && first + j < keys; ++j) {
+      if (weights[j] < 0.0f) continue;
+      sum += weights[j];
+      if (kDropout && parts[j] == 0.0f) continue;
+#pragma unroll
+      for (int i = 0; i < kDims; ++i) {
+        const int d = threadIdx.x + i * kThreads;
+        if (d < kDimV) output[i] = multiply_add(weights[j], float_of(vs.at(first + j)[d * vs.dim]), output[i]);
+      }
+    }
+  }
+  const bool no_weight = top == -infinity() || (kSink && sink == infinity());
+  const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
+  for (int i = 0; i < kDims; ++i) {
+    const int d = threadIdx.x + i * kThreads;
+    if (d < kDimV) store_element(to.at(q) + d * to.dim, no_weight ? 0.0f : dropped(call, output[i], true) / sum);
+  }
+  if (threadIdx.x != 0) return;
+  const long long row = row_number(call, b, h, q);
+  if (call.lse != nullptr) call.lse[row] = !no_weight ? top + logf(sum) : kSink ? sink : -infinity();
+  if (kMaxLogit) call.max_logit[row] = largest;
+}
+
+// `largest` is in raise_references()' units.
+SCOREMOD_FUNCTION void store_row_terms(const AttentionArguments& call, int b, int h, int q, float lse, float largest) {
+  const long long number = row_number(call, b, h, q);
+  if (call.lse != nullptr) call.lse[number] = lse;
+  if (kMaxLogit)
+    call.max_logit[number] = kScoreIsValue && largest != -infinity() ? largest * fabsf(call.scale) : largest;
+}
+
+// Writes the rows' LSEs, and what their outputs are to be multiplied by; returns whether an output is not finite.
+SCOREMOD_FUNCTION bool close_softmax(const Arguments& p, SoftmaxRows& rows, float (&factors)[kRowTiles][2], int b,
+                                     int h, int first_query) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32, queries = queries_of(call, b);
+  const float sink = kSink ? sink_of(p, h) : -infinity();
+  bool not_finite = any_not_finite(rows.output, first_query, queries);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = rows.sum[m][half];
+      sum += exchange(sum, 1);
+      sum += exchange(sum, 2);
+      const int row = first_query + m * 16 + half * 8 + lane / 4;
+      float lse;
+      const float factor = dropped(call, close_row(sink, rows.reference[m][half], sum, lse), true);
+      not_finite = not_finite || (row < queries && !is_finite(sum));
+      // The weight of the row's largest value is at least 1.
+      factors[m][half] = sum == 0.0f ? 0.0f : factor / sum;
+      if (lane % 4 == 0 && row < queries) store_row_terms(call, b, h, row, lse, rows.largest[m][half]);
+    }
+  return not_finite;
+}

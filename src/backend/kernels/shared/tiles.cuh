@@ -1,0 +1,323 @@
+// Tiles of q, k, v and d_o in shared memory, accumulators over them, and the tiles that a mask leaves.
+#pragma once
+
+#include "backend/kernels/shared/elements.cuh"
+
+struct Arguments {
+  AttentionArguments call;
+  OperandArgument operands[kOperands];
+};
+
+constexpr int kThreads = kWarps * 32;
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+SCOREMOD_FUNCTION float infinity() { return float_of_bits(0x7f800000u); }
+
+SCOREMOD_FUNCTION constexpr int padded(int dim) { return (dim + 15) / 16 * 16; }
+// Elements from one row of a tile to the next: an odd number of 16-byte words, so that eight rows at one column lie in
+// different banks.
+SCOREMOD_FUNCTION constexpr int row_length(int dim) { return padded(dim) + kWordElements<TileElement>; }
+
+SCOREMOD_FUNCTION int larger(int x, int y) { return x > y ? x : y; }
+SCOREMOD_FUNCTION int clamped(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
+
+// A call's, 0 where it has none, so that a mask's arithmetic has one sum less.
+SCOREMOD_FUNCTION int index_offset(int offset) { return kIndexOffsets ? offset : 0; }
+
+// The index that a program sees of a query or key of a tile.
+SCOREMOD_FUNCTION int program_query(const AttentionArguments& call, int q) {
+  return kClampsQueries && q >= call.seq_q ? call.seq_q - 1 : q;
+}
+SCOREMOD_FUNCTION int program_key(const AttentionArguments& call, int kv) {
+  return kClampsKeys && kv >= call.seq_kv ? call.seq_kv - 1 : kv;
+}
+
+// The place of a batch's sequence among the tokens of a varlen tensor (cu_seqlens). Offsets in device memory are not
+// validated, so they are clamped: nothing beyond the tokens is read or written.
+struct SequenceTokens {
+  int first, count;
+};
+SCOREMOD_FUNCTION SequenceTokens tokens_of(const TensorArgument& tensor, int b) {
+  const int first = clamped(tensor.places[b * tensor.place_batch], 0, tensor.count);
+  return {first, clamped(tensor.places[(b + 1) * tensor.place_batch], first, tensor.count) - first};
+}
+
+// How many queries and keys of a batch have rows in memory.
+SCOREMOD_FUNCTION int queries_of(const AttentionArguments& call, int b) {
+  return kRaggedQueries ? clamped(tokens_of(call.q, b).count, 0, call.seq_q) : call.seq_q;
+}
+SCOREMOD_FUNCTION int keys_of(const AttentionArguments& call, int b) {
+  if (kRaggedKeys) return clamped(tokens_of(call.k, b).count, 0, call.seq_kv);
+  return kPaged ? clamped(call.lengths_kv[b * call.length_step], 0, call.seq_kv) : call.seq_kv;
+}
+
+// Whether the page table names a page of the pool for this key. Page tables in device memory are not validated. A key
+// of another page is masked, so that no sequence reads rows that its table does not name.
+SCOREMOD_FUNCTION bool names_block(const TensorArgument& pool, int b, int kv) {
+  const int page = pool.places[b * pool.place_batch + kv / kBlockRows * pool.place_step];
+  return page >= 0 && page < pool.count;
+}
+// A mask asks it first, so that its loads do not wait for the mask's own.
+SCOREMOD_FUNCTION bool has_page(const AttentionArguments& call, int b, int kv) {
+  if (!kPaged) return true;
+  const bool of_k = names_block(call.k, b, kv), of_v = names_block(call.v, b, kv);
+  return of_k && of_v;
+}
+
+// The place of a query's row in lse and max_logit.
+SCOREMOD_FUNCTION long long row_number(const AttentionArguments& call, int b, int h, int q) {
+  if (kRaggedQueries) return ((long long)tokens_of(call.q, b).first + q) * call.heads_q + h;
+  return ((long long)b * call.heads_q + h) * call.seq_q + q;
+}
+
+// The rows of one batch and head of a tensor, by their positions in the sequence.
+template <class Of>
+struct RowsOf {
+  Of* data;  // of position 0, or of the pool's first block
+  long long row, dim;
+  bool aligned;
+  const int* pages;  // null where the rows lie in one piece
+  long long page_step, block;
+  int blocks;
+
+  SCOREMOD_MEMBER Of* at(int position) const {
+    if (kPaged && pages != nullptr) {
+      // A key of no block is masked; its copy reads any block.
+      const int page = clamped(pages[position / kBlockRows * page_step], 0, blocks - 1);
+      return data + page * block + position % kBlockRows * row;
+    }
+    return data + position * row;
+  }
+};
+using Rows = RowsOf<Element>;
+
+template <class Of = Element>
+SCOREMOD_FUNCTION RowsOf<Of> rows_of(const TensorArgument& tensor, int b, int h) {
+  RowsOf<Of> rows{(Of*)tensor.data + h * tensor.head, tensor.row, tensor.dim, tensor.aligned != 0};
+  if (kPaged && tensor.places != nullptr) {
+    rows.pages = tensor.places + b * tensor.place_batch;
+    rows.page_step = tensor.place_step;
+    rows.block = tensor.batch;
+    rows.blocks = tensor.count;
+  } else if ((kRaggedQueries || kRaggedKeys) && tensor.places != nullptr) {
+    rows.data += tokens_of(tensor, b).first * tensor.row;
+  } else {
+    rows.data += b * tensor.batch;
+  }
+  return rows;
+}
+
+// Rows first, first + 1, ... as elements of a tile; those from `end` on are zeros, and so are the dims that pad a row.
+// By kLoaders threads, of which the calling one is `thread`. Complete after wait_for_copies() and a barrier.
+template <int kTileRows, int kDim, int kLoaders = kThreads, class From>
+SCOREMOD_FUNCTION void load_tile(TileElement* tile, const RowsOf<From>& from, int first, int end,
+                                 int thread = threadIdx.x) {
+  if (kSameType<From, TileElement> && from.aligned) {
+    constexpr int kPerWord = kWordElements<TileElement>, kWords = padded(kDim) / kPerWord;
+#pragma unroll 2
+    for (int i = thread; i < kTileRows * kWords; i += kLoaders) {
+      const int row = i / kWords, dim = i % kWords * kPerWord;
+      const bool there = first + row < end && dim < kDim;
+      copy_ahead<16>(tile + row * row_length(kDim) + dim, there ? from.at(first + row) + dim : from.data,
+                     there ? 16 : 0);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = thread; i < kTileRows * padded(kDim); i += kLoaders) {
+      const int row = i / padded(kDim), dim = i % padded(kDim);
+      TileElement* const to = tile + row * row_length(kDim) + dim;
+      *to = 0;
+      if (first + row < end && dim < kDim) convert_element(to, from.at(first + row)[dim * from.dim]);
+    }
+  }
+}
+
+// Sums of kRowTiles times 16 rows by kColumns, over a warp's threads as multiply_add() has them.
+template <int kRowTiles, int kColumns>
+struct Sums {
+  float at[kRowTiles][kColumns / 8][4];
+
+  SCOREMOD_MEMBER void clear() {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) at[m][n][e] = 0.0f;
+  }
+};
+
+SCOREMOD_FUNCTION bool is_finite(float x) { return x - x == 0.0f; }
+
+// Rows below `end` of the sums times a factor of each row, to a tensor.
+template <int kDim, int kRowTiles, class To>
+SCOREMOD_FUNCTION void store_rows(const Sums<kRowTiles, padded(kDim)>& sums, const float (&factors)[kRowTiles][2],
+                                  const RowsOf<To>& to, int first, int end) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + m * 16 + half * 8 + lane / 4;
+      if (row >= end) continue;
+      To* const at = to.at(row);
+#pragma unroll
+      for (int n = 0; n < padded(kDim) / 8; ++n) {
+        const int dim = n * 8 + lane % 4 * 2;
+        const float low = sums.at[m][n][half * 2] * factors[m][half],
+                    high = sums.at[m][n][half * 2 + 1] * factors[m][half];
+        if (to.aligned) {
+          if (dim < kDim) store_pair(at + dim, low, high);
+        } else {
+          if (dim < kDim) store_element(at + dim * to.dim, low);
+          if (dim + 1 < kDim) store_element(at + (dim + 1) * to.dim, high);
+        }
+      }
+    }
+}
+
+// Whether a row below `end` has a sum that is infinite or NaN.
+template <int kRowTiles, int kColumns>
+SCOREMOD_FUNCTION bool any_not_finite(const Sums<kRowTiles, kColumns>& sums, int first, int end) {
+  const int lane = threadIdx.x % 32;
+  bool found = false;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      // A sum of zeros is zero, and of anything else that is not finite NaN.
+      float zero = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) zero += sums.at[m][n][e] - sums.at[m][n][e];
+      found = found || (zero != 0.0f && first + m * 16 + e / 2 * 8 + lane / 4 < end);
+    }
+  return found;
+}
+
+// The rows of a CTA's tiles of scores, for a batch and a head, and their owners. With pack-GQA the head is the first of
+// those that share a KV head, and a query's heads are neighbours.
+SCOREMOD_FUNCTION int rows_of_head(const AttentionArguments& call) {
+  return kPackedHeads ? call.group * call.seq_q : call.seq_q;
+}
+struct RowOwner {
+  int h, q;
+};
+SCOREMOD_FUNCTION RowOwner owner_of(const AttentionArguments& call, int h, int row) {
+  if (!kPackedHeads) return {h, row};
+  return {h + row % call.group, row / call.group};
+}
+
+// The tile coordinate of a CTA. Heads are taken call.heads_together at a time, so that what their CTAs read stays in
+// L2. The first tiles of all heads come first, then their second tiles. If tiles are in order of their time, the last
+// CTAs are short.
+struct TilePlace {
+  int head, tile;
+};
+SCOREMOD_FUNCTION TilePlace place_of(const AttentionArguments& call, int number, int tiles, int heads) {
+  const int first = number / (call.heads_together * tiles) * call.heads_together, within = number - first * tiles;
+  const int together = heads - first < call.heads_together ? heads - first : call.heads_together;
+  return {first + within % together, within / together};
+}
+// The number of a plane of tile states, among the batches and heads that the mask tells apart.
+SCOREMOD_FUNCTION long long plane_of(const AttentionArguments& call, int b, int h) {
+  return (long long)(kMaskVariesWithBatch ? b : 0) * (kMaskVariesWithHead ? call.heads_q : 1) +
+         (kMaskVariesWithHead ? h : 0);
+}
+// The coordinate of a tile of queries, in the heads of all batches. The last tiles come first: under a causal mask they
+// take longest.
+struct QueryPlace {
+  int b, h, query_tile;
+};
+SCOREMOD_FUNCTION QueryPlace query_place(const AttentionArguments& call, int number) {
+  const TilePlace place = place_of(call, number, call.query_tiles, call.batch * call.heads_q);
+  const int b = place.head / call.heads_q, h = place.head % call.heads_q;
+  if (kHasStates && !kFused && call.order != nullptr)
+    return {b, h, call.order[plane_of(call, b, h) * call.query_tiles + place.tile]};
+  return {b, h, call.query_tiles - 1 - place.tile};
+}
+// The coordinate of a tile of keys; the first tiles come first, which take longest under a causal mask.
+struct KeyPlace {
+  int b, head_kv, key_tile;
+};
+SCOREMOD_FUNCTION KeyPlace key_place(const AttentionArguments& call, int number) {
+  const int heads_kv = call.heads_q / call.group;
+  const TilePlace place = place_of(call, number, call.key_tiles, call.batch * heads_kv);
+  const int b = place.head / heads_kv, head_kv = place.head % heads_kv;
+  if (kHasStates && kFused && call.order != nullptr)
+    return {b, head_kv, call.order[plane_of(call, b, head_kv * call.group) * call.key_tiles + place.tile]};
+  return {b, head_kv, place.tile};
+}
+
+// The state of a tile of kQueries by kKeys under the mask.
+enum TileState { kEmptyTile = 0, kPartialTile = 1, kFullTile = 2 };
+
+// The tile's place in `states`: a byte for each tile of each batch and head that the mask tells apart.
+SCOREMOD_FUNCTION long long state_place(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
+  return (plane_of(call, b, h) * call.query_tiles + query_tile) * call.key_tiles + key_tile;
+}
+
+// By the sizes and the band alone, of queries q to last_q.
+SCOREMOD_FUNCTION TileState band_state_of(const AttentionArguments& call, int q, int last_q, int key_tile) {
+  const int kv = key_tile * kKeys;
+  const int last_kv = kv + kKeys < call.seq_kv ? kv + kKeys - 1 : call.seq_kv - 1;
+  if (kv - last_q > call.highest || last_kv - q < call.lowest) return kEmptyTile;
+  if (kv + kKeys > call.seq_kv) return kPartialTile;
+  return kv - last_q >= call.lowest && last_kv - q <= call.highest ? kFullTile : kPartialTile;
+}
+SCOREMOD_FUNCTION TileState band_state(const AttentionArguments& call, int query_tile, int key_tile) {
+  const int q = query_tile * kQueries;
+  return band_state_of(call, q, q + kQueries < call.seq_q ? q + kQueries - 1 : call.seq_q - 1, key_tile);
+}
+
+SCOREMOD_FUNCTION TileState state_of(const AttentionArguments& call, int b, int h, int query_tile, int key_tile) {
+  const TileState by_band = band_state(call, query_tile, key_tile);
+  if (kMask == kBandMask || by_band == kEmptyTile) return by_band;
+  if (!kHasStates) return kPartialTile;
+  return (TileState)call.states[state_place(call, b, h, query_tile, key_tile)];
+}
+
+// Steps through the tiles of a row (or, transposed, a column) of tiles that are not empty, in ascending order. All
+// threads of a block see the same.
+template <bool kTransposed>
+struct TileWalk {
+  int own, chunk, count;  // the other tile; the first of 32 tiles; how many tiles there are
+  unsigned some, full;    // of the chunk: not empty, full; the tiles that were passed are gone from `some`
+  int tile;
+  bool partial;
+
+  SCOREMOD_MEMBER void begin(const AttentionArguments& call, int b, int h, int own_tile) {
+    own = own_tile;
+    count = kTransposed ? call.query_tiles : call.key_tiles;
+    chunk = 0;
+    look(call, b, h);
+  }
+  // With what another walk's look() has found of the first tiles.
+  SCOREMOD_MEMBER void begin_with(const AttentionArguments& call, int own_tile, unsigned first_some,
+                                  unsigned first_full) {
+    own = own_tile;
+    count = kTransposed ? call.query_tiles : call.key_tiles;
+    chunk = 0;
+    some = first_some;
+    full = first_full;
+  }
+  SCOREMOD_MEMBER bool next(const AttentionArguments& call, int b, int h) {
+    while (some == 0) {
+      chunk += 32;
+      if (chunk >= count) return false;
+      look(call, b, h);
+    }
+    const unsigned lowest = some & (0u - some);
+    some ^= lowest;
+    partial = (full & lowest) == 0;
+    tile = chunk + bit_number(lowest);
+    return true;
+  }
+
+  SCOREMOD_MEMBER void look(const AttentionArguments& call, int b, int h) {
+    const int at = chunk + threadIdx.x % 32;
+    TileState state = kEmptyTile;
+    if (at < count) state = kTransposed ? state_of(call, b, h, at, own) : state_of(call, b, h, own, at);
+    some = ballot(state != kEmptyTile);
+    full = ballot(state == kFullTile);
+  }
+};

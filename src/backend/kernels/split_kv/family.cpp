@@ -1,0 +1,78 @@
+#include "backend/kernels/split_kv/family.hpp"
+
+#include "backend/kernels/device_fit.hpp"
+#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/few_queries_time.hpp"
+#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/tiled_layout.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+class SplitKvVariant final : public TiledVariant {
+ public:
+  using TiledVariant::TiledVariant;
+
+  CallLayout layout(const Work& work) const override {
+    const AttentionProblem& p = work.problem.problem;
+    const bool hopper = is_hopper(shape().family);
+    CallLayout layout;
+    layout.query_tiles = static_cast<int>(few_query_row_tiles(shape(), p));
+    layout.key_tiles = static_cast<int>(tiles_of(p.seq_kv, shape().keys));
+    layout.splits = shape().splits;
+    layout.tags_calls = shape().splits > 1;
+    // These kernels are memory-bound; others were measured with 256 only.
+    if (hopper) layout.cache_lines = CacheLines::k128Bytes;
+    const std::int64_t tiles = layout.query_tiles * p.batch * p.heads_kv;
+    if (shape().splits > 1) {
+      layout.add_workspace(&device::AttentionArguments::parts, few_query_part_bytes(shape(), p));
+      layout.add_workspace(&device::AttentionArguments::shares,
+                           static_cast<std::size_t>(tiles) * sizeof(*device::AttentionArguments::shares));
+    }
+    layout.add_launch({hopper ? "hopper_few_queries" : "attention_few_queries", tiles * shape().splits,
+                       shape().threads(), few_query_shared_bytes(shape(), p.dim_qk, p.dim_v), hopper});
+    return layout;
+  }
+
+  Prediction time(const Work& work, const DeviceRates& rates) const override {
+    return few_query_time(work.problem, shape(), mask_work(work), rates);
+  }
+
+ protected:
+  KernelFiles files(Direction) const override {
+    return {{},
+            {is_hopper(shape().family) ? "backend/kernels/split_kv/hopper_decode.cuh"
+                                       : "backend/kernels/split_kv/decode.cuh"}};
+  }
+};
+
+std::vector<UnsupportedReason> objections(const Work& work, const DeviceProperties* device) {
+  std::vector<UnsupportedReason> reasons = tiled_objections(work.problem, device);
+  if (!reasons.empty() || work.direction == Direction::kBackward) return reasons;
+  return few_query_objections(work.problem.problem);
+}
+
+Variants variants(const Work& work, const DeviceProperties& device, std::vector<UnsupportedReason>& reasons) {
+  if (work.direction == Direction::kBackward) return {};
+  const AttentionProblem& problem = work.problem.problem;
+  Variants found;
+  const auto add = [&](const std::vector<TileShape>& shapes) {
+    for (const TileShape& shape : shapes) found.push_back(split_kv_variant(shape));
+  };
+  add(few_query_shapes(problem, device));
+  if (!hopper_objections(problem, work.direction, device.compute_capability).empty()) return found;
+  const std::vector<UnsupportedReason> against = hopper_few_query_objections(problem);
+  reasons.insert(reasons.end(), against.begin(), against.end());
+  if (against.empty()) add(hopper_few_query_shapes(problem, device.multiprocessors));
+  return found;
+}
+
+}  // namespace
+
+const KernelFamily kSplitKvFamily{"split_kv", objections, variants};
+
+std::shared_ptr<const TiledVariant> split_kv_variant(const TileShape& shape) {
+  return std::make_shared<const SplitKvVariant>(shape);
+}
+
+}  // namespace scoremod::backend::kernels

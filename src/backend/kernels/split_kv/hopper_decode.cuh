@@ -1,0 +1,136 @@
+// hopper_few_queries: the decode kernel (split-KV, pack-GQA) by warpgroups. A team is a warpgroup, which has all of the
+// CTA's rows, and a producer warp. The producer finds the team's tiles and loads them by TMA into the team's own ring.
+// The rings fill shared memory, and their loads are issued before the CTA does anything else: memory bounds these
+// kernels.
+#pragma once
+
+#include "backend/kernels/hopper/tiles.cuh"
+#include "backend/kernels/split_kv/partials.cuh"
+
+static_assert(kTeams == kGroups, "a team is a warpgroup");
+
+// Named barrier at which consumers wait for q and the rings' mbarriers; producers only arrive. Warpgroups take no turns
+// here.
+constexpr int kBegun = kTurns;
+
+// Shared memory of a CTA's rows of q and a team's ring. The teams' partials take the rings' place when these are no
+// longer needed.
+struct TeamTiles {
+  static constexpr int kQBytes = tile_bytes(kQueries, kDimQk);
+  static constexpr int kKBytes = tile_bytes(kKeys, kDimQk), kVBytes = tile_bytes(kKeys, kDimV);
+  static constexpr int kRing = kStages * (kKBytes + kVBytes);
+  static constexpr int kParts = kTeams * kPartFloats * (int)sizeof(float);
+  static constexpr int kBarriers = kQBytes + (kTeams * kRing > kParts ? kTeams * kRing : kParts);
+  static constexpr int kTeamBarriers = 4 * kStages;
+
+  Half *q, *k, *v;
+  float* parts;
+  Barrier *k_full, *k_empty, *v_full, *v_empty;
+  int* found;  // which tile a stage has: twice its number, and 1 more where it is partial; or -1 behind the last one
+
+  SCOREMOD_MEMBER TeamTiles(unsigned char* shared, int team) {
+    q = (Half*)shared;
+    k = (Half*)(shared + kQBytes + team * kRing);
+    v = k + kStages * kKBytes / 2;
+    parts = (float*)(shared + kQBytes);
+    k_full = (Barrier*)(shared + kBarriers) + team * kTeamBarriers;
+    k_empty = k_full + kStages;
+    v_full = k_empty + kStages;
+    v_empty = v_full + kStages;
+    found = (int*)((Barrier*)(shared + kBarriers) + kTeams * kTeamBarriers) + team * kStages;
+  }
+  SCOREMOD_MEMBER void begin(const MappedArguments& all) const {
+    if (all.rest.call.k.aligned) fetch_map(&all.k);
+    if (all.rest.call.v.aligned) fetch_map(&all.v);
+    for (int i = 0; i < kStages; ++i) {
+      begin_barrier(k_full + i, 1);
+      begin_barrier(v_full + i, 1);
+      begin_barrier(k_empty + i, kGroup / 32);
+      begin_barrier(v_empty + i, kGroup / 32);
+    }
+    publish_barriers();
+  }
+};
+
+// By the warp that copies for a team.
+SCOREMOD_FUNCTION void produce_team(const MappedArguments& all, const TeamTiles& tiles, const KeyShare& own, int team) {
+  const AttentionArguments& call = all.rest.call;
+  const int keys = keys_of(call, own.b);
+  const bool first_lane = threadIdx.x % 32 == 0;
+  Ring<kStages> ring;
+  KeyWalk walk;
+  walk.begin(call, own, keys, team);
+  while (walk.next(all.rest, own.b)) {
+    const int first = walk.tile * kKeys;
+    wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+    if (first_lane) tiles.found[ring.stage] = walk.tile * 2 + (walk.partial ? 1 : 0);
+    fill_tile<kKeys, kDimQk, 32>(tiles.k + ring.stage * (TeamTiles::kKBytes / 2), call.k, all.k,
+                                 tiles.k_full + ring.stage, own.b, own.key_head, first, keys);
+    wait_for(tiles.v_empty + ring.stage, ring.phase ^ 1);
+    fill_tile<kKeys, kDimV, 32>(tiles.v + ring.stage * (TeamTiles::kVBytes / 2), call.v, all.v,
+                                tiles.v_full + ring.stage, own.b, own.key_head, first, keys);
+    ring.advance();
+  }
+  wait_for(tiles.k_empty + ring.stage, ring.phase ^ 1);
+  if (!first_lane) return;
+  tiles.found[ring.stage] = -1;
+  arrive(tiles.k_full + ring.stage);
+}
+
+// The consumer warpgroup of a team, whose rows begin at the warp's `first_row`. While one team turns scores into
+// weights, another's WGMMAs run. A warp without rows has arbitrary products, which nobody reads.
+SCOREMOD_FUNCTION void consume_team(const Arguments& p, const TeamTiles& tiles, const KeyShare& own, SoftmaxRows& rows,
+                                    int first_row) {
+  const unsigned q = tile_view(tiles.q, kQueries), k = tile_view(tiles.k, kKeys), v = tile_view(tiles.v, kKeys);
+  const bool has_rows = first_row < rows_of_head(p.call);
+  Sums<1, kKeys> scores;
+  unsigned weights[kKeys / 16][4];
+  for (Ring<kStages> ring;; ring.advance()) {
+    wait_for(tiles.k_full + ring.stage, ring.phase);
+    const int found = uniform(tiles.found[ring.stage]);
+    if (found < 0) return;
+    begin_products();
+    ask_product_of_rows<kDimQk, kQueries, kKeys>(scores, q, moved_by(k, ring.stage * TeamTiles::kKBytes));
+    end_products();
+    wait_for_products<0>();
+    pin(scores.at[0]);
+    leave(tiles.k_empty + ring.stage);
+    if (has_rows) soften(p, scores, rows, found % 2 != 0, own.b, own.h, first_row, found / 2 * kKeys);
+    round_to_halves<kKeys>(weights, scores);
+    wait_for(tiles.v_full + ring.stage, ring.phase);
+    pin(weights);
+    pin(rows.output.at[0]);
+    begin_products();
+    ask_product<kDimV, kKeys>(rows.output, weights, moved_by(v, ring.stage * TeamTiles::kVBytes));
+    end_products();
+    wait_for_products<0>();
+    pin(rows.output.at[0]);
+    leave(tiles.v_empty + ring.stage);
+  }
+}
+
+SCOREMOD_KERNEL(kThreads + kProducers, 1) hopper_few_queries(SCOREMOD_MAPPED_ARGUMENT all) {
+  SCOREMOD_SHARED(unaligned);
+  const AttentionArguments& call = all.rest.call;
+  const KeyShare own = share_of(call, blockIdx.x);
+  const bool copies = threadIdx.x >= kThreads;
+  const int team = copies ? uniform((threadIdx.x - kThreads) / 32) : group_number();
+  const TeamTiles tiles(aligned_tiles(unaligned), team);
+  if (copies) {
+    if (threadIdx.x % 32 == 0) tiles.begin(all);
+    warp_barrier();
+    arrive_at(kBegun, kThreads + kProducers);
+    produce_team(all, tiles, own, team);
+    return;
+  }
+  const int warp_row = threadIdx.x % kGroup / 32 * 16;
+  load_queries(call, own, [&](int row, int dim) { return word_of_tile<kQueries>(tiles.q, row, dim); });
+  wait_for_copies();
+  publish_writes();
+  meet(kBegun, kThreads + kProducers);  // q is there, and so are the rings' barriers
+  SoftmaxRows rows;
+  rows.clear();
+  consume_team(all.rest, tiles, own, rows, own.first_row() + warp_row);
+  block_barrier();  // nobody reads a tile any more
+  end_rows(all.rest, rows, own, team, warp_row, tiles.parts);
+}

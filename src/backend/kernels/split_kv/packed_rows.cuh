@@ -1,0 +1,117 @@
+// Shared parts of the decode kernels (split-KV, pack-GQA). They find a CTA's rows and keys, load its rows of q to
+// shared memory, and walk over its tiles of keys. Rows are the queries of all heads that share a KV head. Its keys are
+// split among CTAs, and within a CTA among teams of threads.
+#pragma once
+
+#include "backend/kernels/mask/element.cuh"
+
+// Tiles of keys that a team takes at once, before others' begin; they are 64 keys.
+constexpr int kChunkTiles = 64 / kKeys;
+
+SCOREMOD_FUNCTION int key_heads_of(const AttentionArguments& call) { return call.heads_q / call.group; }
+
+// A tile of kQueries rows of a batch's KV head, whose first query head is h, and one of call.splits shares of its keys.
+struct KeyShare {
+  int b, key_head, h, row_tile, split;
+
+  SCOREMOD_MEMBER int first_row() const { return row_tile * kQueries; }
+};
+// Neighbours have the same keys.
+SCOREMOD_FUNCTION KeyShare share_of(const AttentionArguments& call, int number) {
+  const int rest = number / call.query_tiles, head = rest / call.splits, key_head = head % key_heads_of(call);
+  return {head / key_heads_of(call), key_head, key_head * call.group, number % call.query_tiles, rest % call.splits};
+}
+
+// Steps through a team's tiles of keys that are not empty, in ascending order. A team takes every `step`-th of the
+// chunks that the band leaves, so that teams share any stretch of keys evenly.
+struct KeyWalk {
+  int h, first_q, last_q;  // of the row of tiles; h is its first head
+  int chunk, end, step;
+  unsigned some, full;  // of the chunk's tiles: not empty, full; the tiles that were passed are gone from `some`
+  int tile;
+  bool partial;
+
+  // The keys of a team of the block with `own`.
+  SCOREMOD_MEMBER void begin(const AttentionArguments& call, const KeyShare& own, int keys, int team) {
+    const int last_row = rows_of_head(call) - 1, last_of_tile = own.first_row() + kQueries - 1;
+    h = own.h;
+    first_q = owner_of(call, h, own.first_row()).q;
+    last_q = owner_of(call, h, last_of_tile < last_row ? last_of_tile : last_row).q;
+    const int first_kv = first_q + call.lowest, end_kv = last_q + call.highest + 1;
+    end = ((end_kv < keys ? end_kv : keys) + 63) / 64;
+    step = call.splits * kTeams;
+    chunk = (first_kv > 0 ? first_kv / 64 : 0) + own.split * kTeams + team - step;
+    some = 0;
+  }
+  SCOREMOD_MEMBER bool next(const Arguments& p, int b) {
+    while (some == 0) {
+      if (chunk >= end) return false;
+      chunk += step;
+      if (chunk >= end) return false;
+      look(p, b);
+    }
+    const unsigned lowest = some & (0u - some);
+    some ^= lowest;
+    partial = (full & lowest) == 0;
+    tile = chunk * kChunkTiles + bit_number(lowest);
+    return true;
+  }
+
+  SCOREMOD_MEMBER void look(const Arguments& p, int b) {
+    const int lane = threadIdx.x % 32, at = chunk * kChunkTiles + lane;
+    TileState state = kEmptyTile;
+    if (lane < kChunkTiles && at < p.call.key_tiles) state = band_state_of(p.call, first_q, last_q, at);
+    some = ballot(state != kEmptyTile);
+    full = kMask == kScoreMask ? 0u : ballot(state == kFullTile);
+    if (kMask == kListedMask && some != 0) look_closely(p, b);
+  }
+  // Evaluates the mask until every tile is known to have a kept key and a masked one. It does so once for all queries
+  // if the mask is the same for them, as lengths are. Tiles without a masked key take longest.
+  SCOREMOD_MEMBER void look_closely(const Arguments& p, int b) {
+    constexpr int kTogether = kKeys < 32 ? kKeys : 32;
+    constexpr unsigned kAll = kTogether == 32 ? ~0u : (1u << kTogether % 32) - 1u;
+    const int lane = threadIdx.x % 32, last_head = h + (kMaskVariesWithHead ? p.call.group - 1 : 0);
+    const int last = kMaskVariesWithQuery ? last_q : first_q;
+    unsigned kept = 0, masked = 0;
+    for (int head = h; head <= last_head; ++head) {
+      for (int q = first_q; q <= last; ++q) {
+#pragma unroll
+        for (int i = 0; i < 64; i += 32) {
+          const int kv = chunk * 64 + i + lane;
+          const unsigned bits = ballot(kv < p.call.seq_kv && keeps(p, b, head, q, kv));
+#pragma unroll
+          for (int part = 0; part < 32; part += kTogether) {
+            const unsigned of_tile = bits >> part & kAll, tile_bit = 1u << (i + part) / kKeys;
+            if (of_tile != 0) kept |= tile_bit;
+            if (of_tile != kAll) masked |= tile_bit;
+          }
+        }
+        if ((some & ~(kept & masked)) == 0) break;
+      }
+    }
+    some &= kept;
+    full = some & ~masked;
+  }
+};
+
+// The block's rows of q, of as many heads; rows beyond the last are zeros, and so are the dims that pad a row. Eight
+// dims of a row from one on go to word_at(row, dim).
+template <class WordAt>
+SCOREMOD_FUNCTION void load_queries(const AttentionArguments& call, const KeyShare& own, const WordAt& word_at) {
+  constexpr int kWords = padded(kDimQk) / 8;
+  const int rows = rows_of_head(call) - own.first_row(), queries = queries_of(call, own.b);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kQueries * kWords; i += kThreads) {
+    const int row = i / kWords, dim = i % kWords * 8;
+    const RowOwner of = owner_of(call, own.h, own.first_row() + (row < rows ? row : 0));
+    const Rows from = rows_of(call.q, own.b, of.h);
+    const bool there = row < rows && of.q < queries && dim < kDimQk;
+    const Half* const at = there ? from.at(of.q) : from.data;
+    Half* const to = word_at(row, dim);
+    if (from.aligned) {
+      copy_ahead<16>(to, there ? at + dim : from.data, there ? 16 : 0);
+    } else {
+      for (int j = 0; j < 8; ++j) to[j] = there && dim + j < kDimQk ? at[(dim + j) * from.dim] : (Half)0;
+    }
+  }
+}

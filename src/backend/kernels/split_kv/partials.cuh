@@ -1,0 +1,201 @@
+// Split-KV partials: how they are stored and merged in ascending order, and o and lse from all of them. The last CTA to
+// finish merges the splits of the same rows.
+#pragma once
+
+#include "backend/kernels/shared/softmax.cuh"
+#include "backend/kernels/split_kv/packed_rows.cuh"
+
+// A partial holds kQueries rows of the output of some keys. Each row has kDimV outputs, then its reference (lazily
+// raised running max), its sum and its largest value. Eight rows at one column lie in different banks.
+constexpr int kPartRow = padded(kDimV) + 8, kPartFloats = kQueries * kPartRow;
+static_assert(kTeams * kPartFloats >= 2 * kThreads, "forward_row() has room where parts were");
+
+// The number of the tile of rows among those of all batches and KV heads.
+SCOREMOD_FUNCTION long long tile_number(const AttentionArguments& call, const KeyShare& own) {
+  return ((long long)own.b * key_heads_of(call) + own.key_head) * call.query_tiles + own.row_tile;
+}
+// The first of the tile's call.splits partials.
+SCOREMOD_FUNCTION float* parts_of(const AttentionArguments& call, const KeyShare& own) {
+  return call.parts + tile_number(call, own) * call.splits * kPartFloats;
+}
+
+// Stores the warp's rows, which are those of the CTA's tile from `to` on.
+SCOREMOD_FUNCTION void store_part(const SoftmaxRows& rows, float* to) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* const row = to + (m * 16 + half * 8 + lane / 4) * kPartRow;
+#pragma unroll
+      for (int n = 0; n < padded(kDimV) / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) row[n * 8 + lane % 4 * 2 + i] = rows.output.at[m][n][half * 2 + i];
+      float sum = rows.sum[m][half];
+      sum += exchange(sum, 1);
+      sum += exchange(sum, 2);
+      if (lane % 4 != 0) continue;
+      row[padded(kDimV)] = rows.reference[m][half];
+      row[padded(kDimV) + 1] = sum;
+      row[padded(kDimV) + 2] = rows.largest[m][half];
+    }
+}
+
+// One row of several parts that a warp adds up: a thread has every 32nd output. All parts are looked at before the
+// first is added.
+struct MergedRow {
+  static constexpr int kOutputs = (kDimV + 31) / 32;
+  float reference, sum, largest, output[kOutputs];
+
+  SCOREMOD_MEMBER void clear() {
+    reference = largest = -infinity();
+    sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j) output[j] = 0.0f;
+  }
+  // `row` is of a part.
+  SCOREMOD_MEMBER void look_at(const float* row) {
+    reference = fmaxf(reference, row[padded(kDimV)]);
+    largest = fmaxf(largest, row[padded(kDimV) + 2]);
+  }
+  SCOREMOD_MEMBER void add(const float* row) {
+    const int lane = threadIdx.x % 32;
+    const float factor = exp2_of(row[padded(kDimV)] - (reference == -infinity() ? 0.0f : reference));
+    sum = multiply_add(row[padded(kDimV) + 1], factor, sum);
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j)
+      if (lane + 32 * j < kDimV) output[j] = multiply_add(row[lane + 32 * j], factor, output[j]);
+  }
+  // `row` is of the first part, and the same of the next is kPartFloats from there.
+  template <int kParts>
+  SCOREMOD_MEMBER void merge(const float* row) {
+    clear();
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) look_at(row + i * kPartFloats);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) add(row + i * kPartFloats);
+  }
+  SCOREMOD_MEMBER void store(float* row) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j)
+      if (lane + 32 * j < kDimV) row[lane + 32 * j] = output[j];
+    if (lane < 3) row[padded(kDimV) + lane] = lane == 0 ? reference : lane == 1 ? sum : largest;
+  }
+};
+
+// Whether a batch has this query.
+SCOREMOD_FUNCTION bool is_there(const AttentionArguments& call, int b, int q) {
+  return !kRaggedQueries || q < queries_of(call, b);
+}
+
+// Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_merged(const Arguments& p, const MergedRow& row, int b, int h, int q) {
+  const AttentionArguments& call = p.call;
+  const int lane = threadIdx.x % 32;
+  float sum = row.sum, lse;
+  const float factor =
+      dropped(call, close_row(kSink ? sink_of(p, h) : -infinity(), row.reference, sum, lse), true) / sum;
+  const RowsOf<Output> to = rows_of<Output>(call.o, b, h);
+  bool not_finite = !is_finite(sum);
+#pragma unroll
+  for (int j = 0; j < MergedRow::kOutputs; ++j) {
+    const int dim = lane + 32 * j;
+    if (dim >= kDimV) continue;
+    not_finite = not_finite || !is_finite(row.output[j]);
+    store_element(to.at(q) + dim * to.dim, sum == 0.0f ? 0.0f : row.output[j] * factor);
+  }
+  if (lane == 0) store_row_terms(call, b, h, q, lse, row.largest);
+  return not_finite;
+}
+
+// Returns whether all other splits of these keys are stored too, and may be read. All threads that have the CTA's rows
+// call it after they stored their partial. The tile's arrival counter is tagged with a call id, so it needs no reset.
+// The last CTA leaves 0, for a CUDA graph that repeats a call with its id.
+SCOREMOD_FUNCTION bool is_last_share(const AttentionArguments& call, const KeyShare& own) {
+  constexpr int kCountBits = 16;
+  order_memory();
+  block_barrier();
+  bool last = false;
+  if (threadIdx.x == 0) {
+    unsigned long long* const word = call.shares + tile_number(call, own);
+    for (unsigned long long seen = 0, found;; seen = found) {
+      const int count = 1 + (seen >> kCountBits == call.number ? (int)(seen & ((1u << kCountBits) - 1)) : 0);
+      last = count == call.splits;
+      found = exchange_word(word, seen, last ? 0 : call.number << kCountBits | (unsigned)count);
+      if (found == seen) break;
+    }
+  }
+  last = any_of_block(last);
+  order_memory();
+  return last;
+}
+
+// The CTA that came last merges the partials of all splits. A warp merges several rows at once, because each waits for
+// memory twice. Returns whether an output is not finite.
+SCOREMOD_FUNCTION bool store_shares(const Arguments& p, const KeyShare& own) {
+  constexpr int kAtOnce = 4;
+  const AttentionArguments& call = p.call;
+  const int first_row = own.first_row(), rest = rows_of_head(call) - first_row, end = rest < kQueries ? rest : kQueries;
+  const float* const parts = parts_of(call, own);
+  bool not_finite = false;
+#pragma unroll 1
+  for (int first = threadIdx.x / 32; first < end; first += kAtOnce * kWarps) {
+    MergedRow rows[kAtOnce];
+    const float* from[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * kWarps;
+      from[i] = parts + (row < end ? row : first) * kPartRow;
+      rows[i].clear();
+    }
+#pragma unroll 2
+    for (int part = 0; part < call.splits; ++part)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) rows[i].look_at(from[i] + (long long)part * kPartFloats);
+#pragma unroll 2
+    for (int part = 0; part < call.splits; ++part)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) rows[i].add(from[i] + (long long)part * kPartFloats);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * kWarps;
+      if (row >= end) continue;
+      const RowOwner of = owner_of(call, own.h, first_row + row);
+      if (is_there(call, own.b, of.q)) not_finite = store_merged(p, rows[i], own.b, of.h, of.q) || not_finite;
+    }
+  }
+  return not_finite;
+}
+
+// Merges the teams' rows into o and lse, or into a partial. All threads that have the CTA's rows call it when nobody
+// reads its tiles any more. `scratch` has room for a partial of each team. The warp's rows are those of the tile from
+// `warp_row` on.
+SCOREMOD_FUNCTION void end_rows(const Arguments& p, const SoftmaxRows& rows, const KeyShare& own, int team,
+                                int warp_row, float* scratch) {
+  const AttentionArguments& call = p.call;
+  const int warp = threadIdx.x / 32, first_row = own.first_row(), count = rows_of_head(call) - first_row;
+  if (warp_row < count) store_part(rows, scratch + team * kPartFloats + warp_row * kPartRow);
+  block_barrier();
+  float* const to = parts_of(call, own) + (long long)own.split * kPartFloats;
+  bool not_finite = false;
+  for (int row = warp; row < kQueries && row < count; row += kWarps) {
+    const RowOwner of = owner_of(call, own.h, first_row + row);
+    MergedRow merged;
+    merged.merge<kTeams>(scratch + row * kPartRow);
+    if (call.splits > 1)
+      merged.store(to + row * kPartRow);
+    else if (is_there(call, own.b, of.q))
+      not_finite = store_merged(p, merged, own.b, of.h, of.q) || not_finite;
+  }
+  if (call.splits > 1) {
+    if (!is_last_share(call, own)) return;
+    not_finite = store_shares(p, own);
+  }
+  if (!any_of_block(not_finite)) return;
+  for (int row = 0; row < kQueries && row < count; ++row) {
+    const RowOwner of = owner_of(call, own.h, first_row + row);
+    if (!is_there(call, own.b, of.q)) continue;
+    forward_row(p, scratch, own.b, of.h, of.q);
+  }
+}
