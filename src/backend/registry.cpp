@@ -9,8 +9,8 @@
 #include "base/fail.hpp"
 #ifdef SCOREMOD_HAS_CUDA
 #include "backend/cuda/operand_gradients_backend.hpp"
-#include "backend/kernels/kernels_backend.hpp"
-#include "backend/kernels/operand_kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/backend/operand_kernels_backend.hpp"
 #endif
 #ifdef SCOREMOD_HAS_CUDNN
 #include "backend/cudnn/cudnn_backend.hpp"

@@ -13,9 +13,9 @@
 
 #include "backend/cuda/cuda_memory.hpp"
 #include "backend/cuda/device.hpp"
-#include "backend/kernels/loaded_modules.hpp"
-#include "backend/kernels/operand_source.hpp"
-#include "backend/kernels/tile_shape.hpp"
+#include "backend/kernels/loading/loaded_modules.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
 #include "backend/plan.hpp"
 #include "compiler/compiled_problem.hpp"
 #include "device/device_fixture.hpp"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "backend/cuda/device.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
-#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
 #include "compiler/pipeline.hpp"
 #include "device/attention_kernel_calls.hpp"
 

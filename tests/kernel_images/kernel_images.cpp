@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/kernels/kernels_backend.hpp"
-#include "backend/kernels/operand_kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/backend/operand_kernels_backend.hpp"
 #include "base/bytes.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/fail.hpp"
 #include "base/float16.hpp"
 #include "support/emulated_hopper.hpp"
@@ -83,6 +83,13 @@ EmulatedKernels::EmulatedKernels(const compiler::CompiledProblem& problem, backe
     : kernels_(attention_call(problem, direction, shape)),
       launches_(emulated_text(backend::kernels::attention_source(problem, direction, shape)), kernels_.launches(),
                 fault, another_fault) {
+  launches_.find_states(kernels_);
+}
+
+EmulatedKernels::EmulatedKernels(const backend::kernels::Work& work, const backend::kernels::Variant& variant,
+                                 const EmulatedLaunches::Fault& fault)
+    : kernels_(work.problem, work.direction, variant.layout(work)),
+      launches_(emulated_text(variant.source(work)), kernels_.launches(), fault) {
   launches_.find_states(kernels_);
 }
 

@@ -5,9 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "backend/kernels/kernel_call.hpp"
-#include "backend/kernels/operand_source.hpp"
-#include "backend/kernels/tile_shape.hpp"
+#include "backend/kernels/family.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/workspace/kernel_call.hpp"
 #include "support/host_library.hpp"
 
 namespace scoremod::test {
@@ -54,6 +55,9 @@ class EmulatedKernels {
   EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
                   const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
                   const EmulatedLaunches::Fault& another_fault = {});
+  /// Those of any family.
+  EmulatedKernels(const backend::kernels::Work& work, const backend::kernels::Variant& variant,
+                  const EmulatedLaunches::Fault& fault = {});
 
   const backend::kernels::KernelCall& kernels() const { return kernels_; }
   /// Runs all launches of a call; every tensor is the host's. `seed` decides in which order warps run.

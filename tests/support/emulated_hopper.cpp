@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backend/kernels/tensor_maps.hpp"
+#include "backend/kernels/loading/tensor_maps.hpp"
 
 namespace scoremod::test {
 namespace {

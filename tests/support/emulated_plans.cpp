@@ -12,6 +12,9 @@ class EmulatedPlan final : public Plan {
  public:
   EmulatedPlan(const compiler::CompiledProblem& compiled, const backend::kernels::TileShape& shape)
       : kernels_(compiled, kDirection, shape) {}
+  EmulatedPlan(const compiler::CompiledProblem& compiled, const backend::kernels::Variant& variant,
+               const EmulatedLaunches::Fault& fault)
+      : kernels_({compiled, kDirection, {}}, variant, fault) {}
 
   std::size_t workspace_bytes() const override { return kernels_.kernels().workspace_bytes(); }
   void execute(const Tensors& tensors, const backend::CallParameters& parameters,
@@ -30,6 +33,13 @@ std::unique_ptr<backend::ForwardPlan> emulated_forward_plan(const compiler::Comp
                                                             const backend::kernels::TileShape& shape) {
   return std::make_unique<EmulatedPlan<backend::ForwardPlan, backend::ForwardTensors, Direction::kForward>>(compiled,
                                                                                                             shape);
+}
+
+std::unique_ptr<backend::ForwardPlan> emulated_forward_plan(const compiler::CompiledProblem& compiled,
+                                                            const backend::kernels::Variant& variant,
+                                                            const EmulatedLaunches::Fault& fault) {
+  return std::make_unique<EmulatedPlan<backend::ForwardPlan, backend::ForwardTensors, Direction::kForward>>(
+      compiled, variant, fault);
 }
 
 std::unique_ptr<backend::BackwardPlan> emulated_backward_plan(const compiler::CompiledProblem& compiled,

@@ -1,10 +1,24 @@
 #pragma once
 
+#include <memory>
 #include <span>
 
-#include "backend/kernels/kernel_call.hpp"
-#include "backend/kernels/tiled_layout.hpp"
-#include "backend/kernels/tiled_variant.hpp"
+#include "backend/kernels/shared/tiled_layout.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
+#include "backend/kernels/workspace/kernel_call.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// The variant of the three tiled families that has this shape.
+std::shared_ptr<const TiledVariant> tiled_variant(const TileShape& shape);
+
+/// The source of the attention kernels that have this shape.
+inline KernelSource attention_source(const compiler::CompiledProblem& problem, Direction direction,
+                                     const TileShape& shape, std::span<const OperandTarget> targets = {}) {
+  return tiled_variant(shape)->source({problem, direction, targets});
+}
+
+}  // namespace scoremod::backend::kernels
 
 namespace scoremod::test {
 

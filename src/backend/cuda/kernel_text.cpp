@@ -1,6 +1,7 @@
 #include "backend/cuda/kernel_text.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -9,6 +10,9 @@ namespace {
 
 constexpr std::string_view kOpen = "/*{";
 constexpr std::string_view kClose = "}*/";
+
+std::mutex added_mutex;
+std::span<const KernelFile> added_files;
 
 /// Where a hole stands in a text: [begin, end) with its markers, [inner_begin, inner_end) without.
 struct Place {
@@ -48,8 +52,16 @@ std::optional<Place> next_hole(std::string_view text, std::size_t from) {
 const KernelFile& kernel_file(std::string_view path) {
   const std::span<const KernelFile> files = embedded::cuda_files();
   const auto found = std::ranges::lower_bound(files, path, {}, &KernelFile::path);
-  if (found == files.end() || found->path != path) fail_bug("no kernel file is named '", path, "'");
-  return *found;
+  if (found != files.end() && found->path == path) return *found;
+  const std::scoped_lock lock(added_mutex);
+  const auto added = std::ranges::find(added_files, path, &KernelFile::path);
+  if (added == added_files.end()) fail_bug("no kernel file is named '", path, "'");
+  return *added;
+}
+
+void set_added_files(std::span<const KernelFile> files) {
+  const std::scoped_lock lock(added_mutex);
+  added_files = files;
 }
 
 std::string_view file_text(std::string_view path) { return kernel_file(path).text; }

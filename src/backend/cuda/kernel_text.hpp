@@ -28,6 +28,8 @@ struct KernelFile {
   std::string_view digest;  ///< the first 96 bits of the SHA-256 of the text, in hexadecimal
   std::vector<std::string_view> includes;
 };
+/// Files that kernel_file() knows beside those of src; they must outlive their use.
+void set_added_files(std::span<const KernelFile> files);
 /// A path that no file has is a bug.
 const KernelFile& kernel_file(std::string_view path);
 /// Its text alone.

@@ -25,7 +25,8 @@ std::vector<const KernelFamily*> families() {
   return list;
 }
 
-AddedFamily::AddedFamily(const KernelFamily& family) {
+AddedFamily::AddedFamily(const KernelFamily& family, std::span<const cuda::KernelFile> files) {
+  cuda::set_added_files(files);
   const std::scoped_lock lock(added_mutex);
   added().push_back(&family);
 }
@@ -33,6 +34,7 @@ AddedFamily::AddedFamily(const KernelFamily& family) {
 AddedFamily::~AddedFamily() {
   const std::scoped_lock lock(added_mutex);
   added().pop_back();
+  cuda::set_added_files({});
 }
 
 }  // namespace scoremod::backend::kernels

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "backend/candidate.hpp"
+#include "backend/cuda/kernel_text.hpp"
 #include "backend/cuda/runtime_compiler.hpp"
-#include "backend/kernels/call_layout.hpp"
-#include "backend/kernels/kernel_source.hpp"
-#include "backend/kernels/operand_target.hpp"
+#include "backend/kernels/operand_gradients/operand_target.hpp"
+#include "backend/kernels/text/kernel_source.hpp"
+#include "backend/kernels/workspace/call_layout.hpp"
 #include "base/canonical_bytes.hpp"
 #include "compiler/compiled_problem.hpp"
 
@@ -60,10 +61,11 @@ struct KernelFamily {
 /// All families, in the order in which explain lists their candidates.
 std::vector<const KernelFamily*> families();
 
-/// Adds a family to families() until it is destroyed, for tests.
+/// Adds a family to families(), and its files to those of src, until it is destroyed. The library's own families stand
+/// in families.cpp; this is for one in a folder elsewhere, as tests have.
 class AddedFamily {
  public:
-  explicit AddedFamily(const KernelFamily& family);
+  AddedFamily(const KernelFamily& family, std::span<const cuda::KernelFile> files);
   ~AddedFamily();
   AddedFamily(const AddedFamily&) = delete;
   AddedFamily& operator=(const AddedFamily&) = delete;

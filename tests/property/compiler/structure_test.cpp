@@ -2,15 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/tile_shape.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "check/random_problem.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/open_sizes.hpp"
 #include "problem/structure_key.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/test_seed.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod {
 namespace {

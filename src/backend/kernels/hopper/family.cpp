@@ -2,17 +2,20 @@
 
 #include <algorithm>
 
-#include "backend/kernels/device_fit.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/mask_knowledge.hpp"
-#include "backend/kernels/operand_source.hpp"
-#include "backend/kernels/tiled_layout.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/text.hpp"
+#include "backend/kernels/mask/mask_knowledge.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/tiled_layout.hpp"
 #include "base/fail.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
 
 constexpr int kWarpThreads = 32;
+constexpr TiledTimes kForwardTimes{0.765, 0.075, 0.29, 1.06, 1, 0.006, 1},
+    kBackwardTimes{2.5, 0.22, 0.26, 2.5, 1, 0.016, 2};
 /// Gradients are the same bits from call to call unless that takes so much longer.
 constexpr double kOrderWorth = 1.05;
 
@@ -28,12 +31,18 @@ class HopperVariant final : public TiledVariant {
       add_fused(layout, work);
     else
       add_backward(layout, work);
-    add_gains(layout, work, shape(), shape().fused ? "hopper_backward_fused" : "hopper_backward_queries");
+    add_gains(
+        layout, work, shape(),
+        {shape().fused ? "hopper_backward_fused" : "hopper_backward_queries", hopper_diagonals_shared_bytes(shape())});
     return layout;
   }
 
   Prediction time(const Work& work, const DeviceRates& rates) const override {
-    Prediction predicted = TiledVariant::time(work, rates);
+    const bool forward = work.direction == Direction::kForward;
+    const TiledTimes& direct = forward ? kForwardTimes : shape().fused ? kHopperFusedTimes : kBackwardTimes;
+    Prediction predicted = time_from(work, rates, direct, is_small(work));
+    if (shape().persistent_blocks > 0) predicted.milliseconds *= persistent_time_part(work.problem, mask_work(work));
+    if (shape().ordered) predicted.milliseconds *= ordered_time_part(mask_work(work));
     if (!shape().fused) return predicted;
     predicted.milliseconds *= kOrderWorth;
     predicted.source += concat("; times ", kOrderWorth, ", for gradients in no fixed order");
@@ -56,7 +65,16 @@ class HopperVariant final : public TiledVariant {
     return files;
   }
 
+  void fill(Holes& holes, const Work& work) const override {
+    fill_hopper(holes, work.problem.problem, work.direction, shape());
+  }
+
  private:
+  bool is_small(const Work& work) const {
+    if (shape().persistent_blocks > 0 || shape().fused || shape().ordered || shape().copied_operand) return false;
+    return shape() != hopper_shapes(work.problem.problem, work.direction).front();
+  }
+
   void add_forward(CallLayout& layout, const Work& work) const {
     const AttentionProblem& p = work.problem.problem;
     KernelLaunch forward{"hopper_forward", layout.query_tiles * p.batch * p.heads_q, shape().threads(),

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
-#include "backend/kernels/device_fit.hpp"
-#include "backend/kernels/tiled_layout.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
+#include "backend/kernels/shared/tiled_layout.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
+
+constexpr TiledTimes kForwardTimes{1.73, 0.075, 0.27, 1.4, 1.1, 0.006, 1},
+    kBackwardTimes{6.71, 0.3, 0.3, 2.3, 1.065, 0.016, 2};
 
 class PortableVariant final : public TiledVariant {
  public:
@@ -33,6 +36,11 @@ class PortableVariant final : public TiledVariant {
     if (shape().split_keys) layout.add_launch(keys);
     add_gains(layout, work, shape(), {});
     return layout;
+  }
+
+  Prediction time(const Work& work, const DeviceRates& rates) const override {
+    const bool forward = work.direction == Direction::kForward;
+    return time_from(work, rates, forward ? kForwardTimes : kBackwardTimes, shape().row_tiles == 1);
   }
 
   bool may_spill() const override { return last_; }

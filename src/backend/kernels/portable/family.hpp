@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "backend/kernels/tiled_variant.hpp"
+#include "backend/kernels/shared/tiled_variant.hpp"
 
 namespace scoremod::backend::kernels {
 

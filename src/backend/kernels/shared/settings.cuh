@@ -30,10 +30,6 @@ constexpr int kTeams = /*{teams}*/ 1 /*{}*/;
 constexpr bool kScoreIsValue = /*{score_is_value}*/ true /*{}*/;
 constexpr bool kSplitKeys = /*{split_keys}*/ false /*{}*/;
 constexpr bool kFused = /*{fused}*/ false /*{}*/;  // dq is added up by the kernel of dk and dv
-// Orders of dq's work if kFused. fence.proxy.async lets MMAs read a step's gradients, and waits for reductions to
-// global memory in flight. The fence or the reductions come early or late.
-enum DqOrder { kFenceAtOnce, kLateFence, kEarlyAdditions };
-constexpr DqOrder kDqOrder = /*{dq_order}*/ kFenceAtOnce /*{}*/;
 constexpr bool kOwnDeltas = /*{own_deltas}*/ false /*{}*/;      // delta recomputed: rowsum(weights * their gradients)
 constexpr bool kGivenDeltas = /*{given_deltas}*/ false /*{}*/;  // delta supplied: rowsum(d_o * o) of the call's
 constexpr bool kSink = /*{has_sink}*/ true /*{}*/;                  // the softmax has a sink, sink_of()
@@ -71,14 +67,7 @@ constexpr bool kReadsFourTerms = !kFused      ? kPart <= 64 && kTargets == 0
 constexpr bool kMaskVariesWithBatch = /*{mask_varies_with_batch}*/ false /*{}*/;
 constexpr bool kMaskVariesWithHead = /*{mask_varies_with_head}*/ false /*{}*/;
 constexpr bool kMaskVariesWithQuery = /*{mask_varies_with_query}*/ true /*{}*/;
-// Constants of Hopper kernels. kProducers is the producer threads of a CTA. kStages and kKeyStages (dQ kernel) are the
-// stages of a TMA pipeline, and kBoxRows is the rows of each TMA load. For decode kernels kStages is the tiles that
-// there is room for.
-constexpr int kProducers = /*{producers}*/ 0 /*{}*/;
-constexpr int kStages = /*{stages}*/ 2 /*{}*/, kKeyStages = /*{key_stages}*/ 2 /*{}*/;
-constexpr int kBoxRows = /*{box_rows}*/ 64 /*{}*/;
-// Constants of a Hopper forward: whether it is a persistent kernel, and its stages of q tiles.
-constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;
-constexpr int kQueryStages = /*{query_stages}*/ 1 /*{}*/;
-// Whether TMA loads an operand that varies along queries and keys, a tile for each tile of scores, as it does k and v.
-constexpr bool kCopiesOperand = /*{copies_operand}*/ false /*{}*/;
+constexpr int kProducers = /*{producers}*/ 0 /*{}*/;  // the producer threads of a Hopper CTA
+// The stages of a pipeline; for decode kernels, the tiles that there is room for.
+constexpr int kStages = /*{stages}*/ 2 /*{}*/;
+constexpr bool kPersistent = /*{persistent}*/ false /*{}*/;  // the forward is a persistent kernel

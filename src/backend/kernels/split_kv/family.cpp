@@ -1,10 +1,11 @@
 #include "backend/kernels/split_kv/family.hpp"
 
-#include "backend/kernels/device_fit.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
-#include "backend/kernels/few_queries_time.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/tiled_layout.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/hopper/text.hpp"
+#include "backend/kernels/shared/tiled_layout.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/split_kv/time.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -39,6 +40,9 @@ class SplitKvVariant final : public TiledVariant {
   }
 
  protected:
+  void fill(Holes& holes, const Work& work) const override {
+    if (is_hopper(shape().family)) fill_hopper(holes, work.problem.problem, work.direction, shape());
+  }
   KernelFiles files(Direction) const override {
     return {{},
             {is_hopper(shape().family) ? "backend/kernels/split_kv/hopper_decode.cuh"

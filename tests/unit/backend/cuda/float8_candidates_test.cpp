@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "compiler/pipeline.hpp"
 #include "verification/trial_problem.hpp"
 

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"

@@ -1,9 +1,9 @@
-#include "backend/kernels/attention_time.hpp"
-
 #include <gtest/gtest.h>
 
+#include "backend/kernels/shared/tiled_time.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -33,7 +33,7 @@ MaskWork work_of(const char* program, Direction direction = Direction::kForward)
 double time_of(const AttentionProblem& problem, Direction direction = Direction::kForward) {
   const TileShape shape = tile_shape(problem, direction);
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  return attention_time(compiled, direction, shape, mask_work(compiled, direction, shape), {}).milliseconds;
+  return tiled_variant(shape)->time({compiled, direction, {}}, {}).milliseconds;
 }
 double time_of(const char* program, Direction direction = Direction::kForward) {
   return time_of(problem_of(program), direction);
@@ -121,7 +121,8 @@ TEST(AttentionTime, IsScaledToTheDevice) {
   half.multiprocessors /= 2;
   half.bytes_per_ms /= 2;
   const compiler::CompiledProblem compiled = compiler::compile(problem);
-  EXPECT_NEAR(attention_time(compiled, Direction::kForward, shape, {}, half).milliseconds, 2 * time_of(problem), 0.02);
+  const double time = tiled_variant(shape)->time({compiled, Direction::kForward, {}}, half).milliseconds;
+  EXPECT_NEAR(time, 2 * time_of(problem), 0.02);
 }
 
 TEST(OperandTime, CountsReadsOfTablesAndWalksForWhatBatchesShare) {

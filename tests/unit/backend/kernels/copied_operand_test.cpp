@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"

@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/operand_source.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/few_queries_shape.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"

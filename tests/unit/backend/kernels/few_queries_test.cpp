@@ -4,12 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
 #include "compiler/pipeline.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/tiled_call.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {

@@ -1,12 +1,11 @@
-#include "backend/kernels/few_queries_time.hpp"
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
+#include "backend/kernels/split_kv/time.hpp"
 #include "compiler/pipeline.hpp"
 
 namespace scoremod::backend::kernels {

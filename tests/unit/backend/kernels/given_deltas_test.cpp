@@ -9,7 +9,7 @@
 
 #include "scoremod/attention.hpp"
 
-#include "backend/kernels/operand_source.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"

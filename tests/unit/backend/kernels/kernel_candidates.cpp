@@ -1,6 +1,6 @@
 #include "unit/backend/kernels/kernel_candidates.hpp"
 
-#include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
 

@@ -1,4 +1,4 @@
-#include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
 
 #include <algorithm>
 #include <string>
@@ -9,13 +9,14 @@
 
 #include "scoremod/error.hpp"
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/attention_time.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/mask_work.hpp"
-#include "backend/kernels/operand_source.hpp"
-#include "backend/kernels/recipe.hpp"
+#include "backend/kernels/backend/recipe.hpp"
+#include "backend/kernels/hopper/family.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/mask/mask_work.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
+#include "backend/kernels/shared/tiled_time.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
@@ -185,10 +186,10 @@ TEST(KernelsBackend, PrefersAFixedOrderToALittleTime) {
   ASSERT_NE(candidates[0].label.find("dq added up"), std::string::npos);
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(kCausal));
   const kernels::TileShape shape = kernels::hopper_fused_shape(compiled.problem);
-  const double predicted =
-      kernels::attention_time(compiled, Direction::kBackward, shape,
-                              kernels::mask_work(compiled, Direction::kBackward, shape), h200().device.rates)
-          .milliseconds;
+  const double predicted = kernels::tiled_time(compiled, Direction::kBackward, shape,
+                                               kernels::mask_work(compiled, Direction::kBackward, shape),
+                                               h200().device.rates, kernels::kHopperFusedTimes, false)
+                               .milliseconds;
   EXPECT_DOUBLE_EQ(candidates[0].predicted.milliseconds, 1.05 * predicted);
 }
 

@@ -4,12 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
-#include "backend/kernels/hopper_shape.hpp"
-#include "backend/kernels/kernels_backend.hpp"
+#include "backend/kernels/backend/kernels_backend.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"
+#include "support/tiled_call.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
 #include "verification/trial_problem.hpp"
 

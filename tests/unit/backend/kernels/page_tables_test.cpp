@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/few_queries_shape.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
+#include "backend/kernels/split_kv/shapes.hpp"
 #include "base/concat.hpp"
 #include "problem/implied_operands.hpp"
 #include "support/attention_kernels_cases.hpp"

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "base/element.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/tensor_view.hpp"

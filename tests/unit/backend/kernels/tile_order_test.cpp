@@ -9,8 +9,8 @@
 
 #include "scoremod/problem_buffers.hpp"
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/hopper_shape.hpp"
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "backend/memory_space.hpp"
 #include "base/concat.hpp"
 #include "compiler/pipeline.hpp"

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/kernels/attention_source.hpp"
-#include "backend/kernels/mask_knowledge.hpp"
+#include "backend/kernels/mask/mask_knowledge.hpp"
+#include "backend/kernels/shared/tiled_source.hpp"
 #include "compiler/pipeline.hpp"
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"

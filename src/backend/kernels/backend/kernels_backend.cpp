@@ -1,0 +1,229 @@
+#include "backend/kernels/backend/kernels_backend.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/cuda/cuda_memory.hpp"
+#include "backend/cuda/float8_candidates.hpp"
+#include "backend/cuda/library.hpp"
+#include "backend/cuda/workspace_alignment.hpp"
+#include "backend/kernels/shared/device_fit.hpp"
+#include "backend/kernels/backend/recipe.hpp"
+#include "backend/kernels/family.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/unsupported.hpp"
+#include "base/canonical_bytes.hpp"
+#include "base/fail.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend {
+namespace {
+
+using compiler::CompiledProblem;
+using kernels::KernelFamily;
+using kernels::OperandSum;
+using kernels::OperandTarget;
+using kernels::Work;
+
+/// To be raised when the same source is compiled to something else, or is given other arguments.
+constexpr int kRevision = 4;
+
+Bytes plan_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
+  CanonicalWriter image;
+  image.text("attention kernels").integer(kRevision).integer(compute_capability);
+  image.bytes(kernels::key_of(recipe.source()));
+  return image.written();
+}
+
+Bytes refusal_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
+  CanonicalWriter refusal;
+  refusal.bytes(plan_key(recipe, compute_capability));
+  recipe.write_refusal_terms(refusal);
+  return refusal.written();
+}
+
+Bytes structural_key(const kernels::KernelsRecipe& recipe, int compute_capability) {
+  CanonicalWriter structure;
+  structure.text("attention kernels").integer(kRevision).integer(compute_capability);
+  structure.bytes(kernels::structure_of(recipe.source()));
+  kernels::write_branches(structure, recipe.problem().problem);
+  recipe.variant().write(structure);
+  return structure.written();
+}
+
+/// A key of a candidate, which follows from the structure and from what is written here: made once for all sizes.
+CandidateKey kept_key(const CompiledProblem& problem, std::shared_ptr<const kernels::KernelsRecipe> recipe,
+                      int compute_capability, Bytes (*make)(const kernels::KernelsRecipe&, int), const char* name) {
+  return [recipe = std::move(recipe), derived = problem.derived.values(), compute_capability, make, name] {
+    if (derived == nullptr) return make(*recipe, compute_capability);
+    CanonicalWriter from;
+    from.text(name).integer(compute_capability).integer(static_cast<int>(recipe->direction()));
+    recipe->variant().write(from);
+    kernels::write_branches(from, recipe->problem().problem);
+    from.list(recipe->targets().size());
+    for (const OperandTarget& target : recipe->targets())
+      from.integer(target.operand).integer(static_cast<int>(target.sum));
+    return *derived->get<Bytes>(from.written(), [&] { return make(*recipe, compute_capability); });
+  };
+}
+
+void append(std::vector<UnsupportedReason>& to, const std::vector<UnsupportedReason>& more) {
+  for (const UnsupportedReason& reason : more) {
+    if (std::ranges::find(to, reason.text, &UnsupportedReason::text) == to.end()) to.push_back(reason);
+  }
+}
+
+class KernelsBackend final : public Backend {
+ public:
+  const char* name() const override { return "kernels"; }
+  const MemorySpace& memory() const override { return cuda::cuda_memory(); }
+  /// Sizes are arguments of the kernels.
+  bool serves_all_sizes() const override { return true; }
+  /// CUDA's functions are at most 4 units in the last place off (CUDA C++ Programming Guide, mathematical functions),
+  /// and programs' are made of up to a few of them.
+  double function_error() const override { return 0x1p-20; }
+  /// A float32 number is split into 11 digits and the rest, of which sm_80's matrix units read 11 digits: 2^-23 of it
+  /// is cut off at most. A product leaves out that of the two rests, which is 2^-22 of it at most, and what it cuts off
+  /// of its sum of three is 2^-22 again (shared/products.cuh).
+  double product_error() const override { return 0x1p-20; }
+
+  std::vector<UnsupportedReason> objections(const CompiledProblem& problem, const Task& task,
+                                            const Target* target) const override {
+    if (is_float8(problem.problem.dtype))
+      return objections(cuda::without_float8(problem, task.direction), task, target);
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
+    const Work work{problem, task.direction, targets};
+    std::vector<UnsupportedReason> reasons = family_objections(work, nullptr);
+    if (!task.attention) {
+      reasons.push_back(unsupported(Rule::kNoOperandGradient,
+                                    "these kernels write operands' gradients beside dq, dk "
+                                    "and dv alone"));
+    } else if (!task.operand_gradients.empty() && targets.empty()) {
+      reasons.push_back(
+          unsupported(Rule::kNoOperandGradient,
+                      concat("beside dq, dk and dv: expected the gradients of at most ", kernels::kMaxTargets,
+                             " operands, none of them one along queries and keys that batches or heads share or a "
+                             "table, but for one whose indices follow from kv_idx - q_idx and whose sums are no larger "
+                             "than q, k, v and o")));
+    }
+    if (const cuda::SharedLibrary& nvrtc = cuda::nvrtc_library(); nvrtc.handle == nullptr)
+      reasons.push_back(unsupported(Rule::kNoLibrary, concat("no NVRTC: ", nvrtc.reason)));
+    if (target == nullptr || !reasons.empty()) return reasons;
+    return family_objections(work, &target->device);
+  }
+
+  std::vector<Candidate> candidates(const CompiledProblem& problem, const Task& task, const Target& target,
+                                    std::vector<UnsupportedReason>& reasons) const override {
+    if (is_float8(problem.problem.dtype)) return cuda::float8_candidates(*this, problem, task, target, reasons);
+    std::vector<Candidate> candidates;
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
+    const Work work{problem, task.direction, targets};
+    for (const KernelFamily* family : kernels::families()) {
+      const std::vector<UnsupportedReason> against = family->objections(work, &target.device);
+      append(reasons, against);
+      if (!against.empty()) continue;
+      for (const auto& variant : family->variants(work, target.device, reasons)) {
+        const kernels::CallLayout layout = variant->layout(work);
+        if (kernels::memory_objections(layout.launches(), target.device).empty())
+          candidates.push_back(candidate_of(task, target, work, variant, layout));
+      }
+    }
+    return candidates;
+  }
+
+  std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const CompiledProblem& problem, const Target& target,
+                                                                  std::vector<std::string>& notes) const override {
+    if (is_float8(problem.problem.dtype))
+      return fused_operand_gradients(cuda::without_float8(problem, Direction::kBackward), target, notes);
+    const Task task{Direction::kBackward, true, problem::operands_with_gradient(problem.problem)};
+    const std::vector<OperandTarget> targets = targets_of(problem, task);
+    if (targets.empty() || !objections(problem, task, &target).empty()) return {};
+    const Work work{problem, task.direction, targets};
+    std::vector<UnsupportedReason> reasons;
+    const bool can = std::ranges::any_of(kernels::families(), [&](const KernelFamily* family) {
+      return family->objections(work, &target.device).empty() &&
+             !family->variants(work, target.device, reasons).empty();
+    });
+    if (!can) return {};
+    return {task.operand_gradients};
+  }
+
+ private:
+  /// Why no family has kernels that fit; empty if one has.
+  static std::vector<UnsupportedReason> family_objections(const Work& work, const DeviceProperties* device) {
+    std::vector<UnsupportedReason> all;
+    for (const KernelFamily* family : kernels::families()) {
+      std::vector<UnsupportedReason> against = family->objections(work, device);
+      if (against.empty() && device == nullptr) return {};
+      if (against.empty()) {
+        std::vector<UnsupportedReason> left_out;
+        for (const auto& variant : family->variants(work, *device, left_out)) {
+          against = kernels::memory_objections(variant->layout(work).launches(), *device);
+          if (against.empty()) return {};
+        }
+        append(all, left_out);
+      }
+      append(all, against);
+    }
+    return all;
+  }
+
+  static Candidate candidate_of(const Task& task, const Target& target, const Work& work,
+                                const std::shared_ptr<const kernels::Variant>& variant,
+                                const kernels::CallLayout& layout) {
+    const CompiledProblem& problem = work.problem;
+    const AttentionProblem& p = problem.problem;
+    const std::vector<OperandTarget> targets(work.targets.begin(), work.targets.end());
+    const auto recipe = std::make_shared<kernels::KernelsRecipe>(problem, task.direction, variant, targets);
+    const int compute_capability = target.device.compute_capability;
+    Candidate candidate;
+    candidate.task = task;
+    candidate.structural_key = kept_key(problem, recipe, compute_capability, structural_key, "structure of kernels");
+    candidate.plan_key = kept_key(problem, recipe, compute_capability, plan_key, "kernels");
+    candidate.refusal_key = [recipe, compute_capability] { return refusal_key(*recipe, compute_capability); };
+    candidate.label =
+        concat(task.direction == Direction::kForward ? "forward " : "backward ", to_string(p.dtype), " d", p.dim_qk,
+               " by ", variant->label(work), targets.empty() ? "" : ", with operands' gradients");
+    candidate.notes = {candidate.label};
+    candidate.workspace_bytes = cuda::with_room_to_align(layout.workspace_bytes());
+    candidate.nodes = problem.forward.program.nodes().size();
+    candidate.recipe = recipe;
+    candidate.predicted = variant->time(work, target.device.rates);
+    return candidate;
+  }
+
+  /// The operand gradients that are summed beside dq, dk and dv; empty if there are none, or none can be.
+  static std::vector<OperandTarget> targets_of(const CompiledProblem& problem, const Task& task) {
+    const AttentionProblem& p = problem.problem;
+    if (task.operand_gradients.empty() || p.paged) return {};
+    if (!problem.backward || !std::ranges::includes(problem::operands_with_gradient(p), task.operand_gradients))
+      return {};
+    std::vector<OperandTarget> targets =
+        kernels::operand_targets(problem, task.operand_gradients, kernels::Gains::kBeside);
+    const auto count = [&](OperandSum sum) { return std::ranges::count(targets, sum, &OperandTarget::sum); };
+    if (targets.size() > kernels::kMaxTargets) return {};
+    const bool fits = count(OperandSum::kDifference) == 0 || diagonal_bytes(p) <= tensor_bytes(p);
+    if (count(OperandSum::kDifference) > 1 || !fits) return {};
+    return targets;
+  }
+
+  /// About what the sums along diagonals take, which grows with both lengths: one for each 64 queries and each key.
+  static double diagonal_bytes(const AttentionProblem& p) {
+    constexpr double kRows = 64;
+    return static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seq_q) / kRows *
+           static_cast<double>(p.seq_kv) * sizeof(float);
+  }
+  static double tensor_bytes(const AttentionProblem& p) {
+    const auto rows = static_cast<double>(p.batch * (p.heads_q * p.seq_q + p.heads_kv * p.seq_kv));
+    return rows * static_cast<double>(p.dim_qk + p.dim_v) * 2;
+  }
+};
+
+}  // namespace
+
+const Backend& kernels_backend() {
+  static const KernelsBackend backend;
+  return backend;
+}
+
+}  // namespace scoremod::backend

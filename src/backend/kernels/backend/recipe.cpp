@@ -1,0 +1,145 @@
+#include "backend/kernels/backend/recipe.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "backend/cuda/context.hpp"
+#include "backend/cuda/runtime_compiler.hpp"
+#include "backend/kernels/loading/attention_plans.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+
+namespace {
+
+/// To be raised when build() refuses for other reasons.
+constexpr int kRefusalRevision = 1;
+
+struct Compiled {
+  std::string image, report;
+};
+
+Compiled compiled(const std::string& text, int compute_capability, cuda::Instructions instructions) {
+  Compiled made;
+  made.image = cuda::compile_kernels(text, compute_capability, &made.report, instructions);
+  return made;
+}
+
+/// All modules, side by side: the first in this thread.
+std::vector<Compiled> compiled(const std::vector<std::string>& texts, int compute_capability,
+                               cuda::Instructions instructions) {
+  std::vector<std::future<Compiled>> others;
+  for (std::size_t i = 1; i < texts.size(); ++i) {
+    others.push_back(std::async(std::launch::async, [&texts, i, compute_capability, instructions] {
+      return compiled(texts[i], compute_capability, instructions);
+    }));
+  }
+  std::vector<Compiled> made{compiled(texts.front(), compute_capability, instructions)};
+  for (std::future<Compiled>& other : others) made.push_back(other.get());
+  return made;
+}
+
+}  // namespace
+
+Images::Images(std::span<const std::byte> bytes) {
+  const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  try {
+    for (const nlohmann::json& module : nlohmann::json::from_cbor(first, first + bytes.size())) {
+      const auto& image = module.get_binary();
+      modules_.emplace_back(image.begin(), image.end());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail_environment("these stored kernels can't be used: ", error.what(), "; delete them and compile them anew");
+  }
+}
+
+std::vector<std::byte> Images::serialize() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const std::string& module : modules_)
+    list.push_back(nlohmann::json::binary(std::vector<std::uint8_t>(module.begin(), module.end())));
+  const std::vector<std::uint8_t> cbor = nlohmann::json::to_cbor(list);
+  const auto bytes = std::as_bytes(std::span(cbor));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::shared_ptr<LoadedModules> Images::loaded() const {
+  const std::uint64_t context = cuda::current_context();
+  const std::scoped_lock lock(mutex_);
+  std::shared_ptr<LoadedModules>& modules = loaded_[context];
+  if (modules == nullptr || modules->keeps_much()) modules = std::make_shared<LoadedModules>(modules_);
+  return modules;
+}
+
+KernelsRecipe::KernelsRecipe(compiler::CompiledProblem problem, Direction direction,
+                             std::shared_ptr<const Variant> variant, std::vector<OperandTarget> targets)
+    : problem_(std::move(problem)), direction_(direction), variant_(std::move(variant)), targets_(std::move(targets)) {}
+
+BuildResult KernelsRecipe::build(const Target& target) const {
+  const std::vector<std::string> texts = render_modules(source());
+  std::string report;
+  std::vector<std::string> images;
+  for (Compiled& module : compiled(texts, target.device.compute_capability, variant_->instructions())) {
+    report += module.report;
+    images.push_back(std::move(module.image));
+  }
+  const auto refused = [&](const auto&... why) {
+    return BuildResult{nullptr, concat(variant_->label(work()), ": ", why...)};
+  };
+  if (serializes_products(report)) return refused("ptxas serializes WGMMAs");
+  const std::int64_t spilled = spilled_bytes(report);
+  if (spilled > kHarmlessSpill && !variant_->may_spill()) return refused(spilled, " bytes of registers spill");
+  return {std::make_shared<const Images>(std::move(images)), ""};
+}
+
+void KernelsRecipe::write_refusal_terms(CanonicalWriter& to) const {
+  to.integer(kRefusalRevision).integer(kHarmlessSpill).boolean(variant_->may_spill()).integer(cuda::compiler_version());
+}
+
+std::shared_ptr<const Artifact> KernelsRecipe::load(std::span<const std::byte> bytes, const Target&) const {
+  return std::make_shared<const Images>(bytes);
+}
+
+ExecutablePlan KernelsRecipe::plan(std::shared_ptr<const Artifact> artifact, const PlanOptions&) const {
+  std::shared_ptr<LoadedModules> modules = dynamic_cast<const Images&>(*artifact).loaded();
+  KernelCall call(problem_, direction_, variant_->layout(work()));
+  ExecutablePlan plan;
+  if (direction_ == Direction::kForward)
+    plan.forward = forward_plan(std::move(call), std::move(modules));
+  else
+    plan.backward = backward_plan(std::move(call), std::move(modules));
+  plan.note = variant_->label(work());
+  return plan;
+}
+
+// Both functions search without <regex>, of which GCC 12 warns with a sanitizer (GCC bug 105562).
+
+bool serializes_products(const std::string& report) {
+  for (std::size_t at = report.find("wgmma"); at != std::string::npos; at = report.find("wgmma", at + 1)) {
+    const std::size_t serialized = report.find("serialized", at);
+    if (serialized < report.find('\n', at)) return true;
+  }
+  return false;
+}
+
+std::int64_t spilled_bytes(const std::string& report) {
+  constexpr std::string_view kWords = " bytes spill ";
+  std::int64_t most = 0;
+  for (std::size_t at = report.find(kWords); at != std::string::npos; at = report.find(kWords, at + 1)) {
+    std::size_t begin = at;
+    while (begin > 0 && report[begin - 1] >= '0' && report[begin - 1] <= '9') --begin;
+    std::int64_t bytes = 0;
+    std::from_chars(report.data() + begin, report.data() + at, bytes);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,358 @@
+#include "backend/kernels/hopper/shapes.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "analysis/keep_nodes.hpp"
+#include "backend/few_rows.hpp"
+#include "backend/kernels/shared/node_costs.hpp"
+#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr int kCapability = 90;
+/// Limits of the fused kernel of dq, dk and dv. The queries of a step times the blocks of 64 dims of q and k make a
+/// product for two warpgroups. The last number is the widest head whose accumulators fit into the registers.
+constexpr int kFusedProduct = 128;
+constexpr std::int64_t kFusedWidest = 128;
+constexpr std::size_t kFusedGroups = 2;
+/// As in hopper/tiles.cuh.
+constexpr int kGradientTiles = 3;
+/// Tiles begin where the exchange of a row's words does.
+constexpr std::size_t kAlignment = kHopperAlignment, kBarrierBytes = 8;
+constexpr std::size_t kSharedBytes = kHopperSharedBytes;
+/// Measured on an H200, docs/performance.md: rows of 4 to 10 tiles took 0.89 to 0.99 of the time, those of 16 and more
+/// 1.01 to 1.06.
+constexpr double kShortRow = 12, kOfShortRows = 0.94, kOfLongRows = 1.02;
+/// Measured on an H200, docs/performance.md: with 64 global queries and keys beside a window, and heads that take turns
+/// so; other masks took 1 to 1.01.
+constexpr double kOfFewLongest = 0.89, kOfOtherRows = 1.01;
+constexpr int kOrderedTogether = 16;
+/// Keys of the widest tile, and of a trial's.
+constexpr std::int64_t kHopperCopiedKeys = 128;
+/// About the time of the products themselves: what a sigmoid, a logarithm or a quotient takes. Programs above were as
+/// fast in the smaller shape on an H200 (docs/performance.md), and compile three times as fast.
+constexpr double kLongMilliseconds = 1.0;
+
+std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
+/// These are of hopper/tiles.cuh.
+int blocks_of(std::int64_t dim) { return static_cast<int>((dim + 63) / 64); }
+std::size_t tile_bytes(std::int64_t rows, std::int64_t dim) {
+  return static_cast<std::size_t>(hopper_tile_bytes(rows, dim));
+}
+
+/// Whether a program stands in a kernel at such length that more copies of it, for more elements of a thread, cost more
+/// time to compile than wider products save.
+bool is_long(const Program& program, std::optional<std::uint32_t> copied_operand = {}) {
+  return node_costs(program, false, copied_operand).value >= kLongMilliseconds;
+}
+
+/// Two groups of threads and a tile of 128 by 128.
+TileShape square_shape() {
+  TileShape shape;
+  shape.family = Family::kHopper;
+  shape.warps = 8;
+  shape.queries = shape.keys = 128;
+  shape.blocks = 1;
+  return shape;
+}
+
+/// Shapes of a forward: the one that was fastest on an H200, and the smaller one.
+std::array<TileShape, 2> forward_shapes(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  TileShape shape = square_shape();
+  if (widest <= 64) {
+    shape.warps = 12;
+    shape.queries = 192;
+  } else if (widest > 192 || padded(problem.dim_v) > 128) {
+    shape.keys = 64;
+  } else if (widest > 128) {
+    shape.keys = 96;
+  }
+  TileShape smaller = shape;
+  smaller.warps = 8;
+  smaller.queries = 128;
+  smaller.keys = shape.keys > 64 ? 64 : 32;
+  return {shape, smaller};
+}
+
+/// Shapes of a backward: the one that was fastest on an H200, and the smaller one. Wide heads have one.
+std::array<TileShape, 2> backward_shapes(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  TileShape shape = square_shape();
+  const bool wide = widest > 128;
+  const Program& program = problem.program;
+  const bool score_is_value = program.nodes()[program.value()].op == Op::kScore;
+  shape.key_step = widest <= 64 ? 128 : wide ? 32 : 64;
+  shape.step = shape.part = widest <= 64 && !score_is_value ? 64 : shape.key_step;
+  shape.stages = wide ? 2 : 3;
+  shape.key_stages = widest <= 64 ? 3 : wide ? 2 : 4;
+  // The sums of both would not fit into the registers.
+  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  if (wide) return {shape, shape};
+  TileShape smaller = shape;
+  smaller.key_step /= 2;
+  smaller.step = smaller.part = shape.step / 2;
+  return {shape, smaller};
+}
+
+/// Shared memory of a block of the forward with room for so many tiles of queries.
+std::size_t forward_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::size_t query_stages) {
+  const auto stages = static_cast<std::size_t>(shape.stages);
+  const std::size_t tiles = query_stages * tile_bytes(shape.queries, dim_qk) +
+                            stages * (tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v));
+  std::size_t bytes = kAlignment + tiles + (query_stages + 4 * stages) * kBarrierBytes;
+  if (shape.copied_operand) bytes += stages * (tile_bytes(shape.queries, shape.keys) + 2 * kBarrierBytes);
+  if (shape.persistent_blocks == 0) return bytes;
+  // GivenItem and ItemNote of hopper/forward_tiles.cuh, and a number.
+  constexpr std::size_t kGivenBytes = 20, kNoteBytes = 16, kNumberBytes = 4;
+  return bytes + query_stages * (kBarrierBytes + kGivenBytes) + (query_stages + 1) * kNoteBytes + kNumberBytes;
+}
+
+/// Whether an operand has a number for each query and key, in rows that TMA can load.
+bool is_copied(const AttentionProblem& problem, std::uint32_t operand) {
+  const OperandDecl& decl = problem.program.operands()[operand];
+  const OperandSpec& spec = problem::spec_of(problem, operand);
+  const auto varies = [&](Axis axis) { return decl.axes[static_cast<std::size_t>(axis)]; };
+  if (decl.is_table() || !varies(Axis::kQuery) || !varies(Axis::kKey) || spec.dtype != problem.dtype) return false;
+  const std::size_t keys = spec.shape.size() - 1;
+  if (spec.shape[keys - 1] != problem.seq_q || spec.shape[keys] != problem.seq_kv) return false;
+  const auto strides = problem::strides_of(spec);
+  for (std::size_t i = 0; i < keys; ++i) {
+    if (spec.shape[i] > 1 && strides[i] <= 0) return false;
+  }
+  return copied_argument(problem, operand, nullptr).aligned != 0;
+}
+
+}  // namespace
+
+std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim) { return rows * blocks_of(dim) * 128; }
+
+std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction) {
+  const auto [larger, smaller] = direction == Direction::kForward ? forward_shapes(problem) : backward_shapes(problem);
+  if (larger == smaller) return {larger};
+  if (is_long(problem.program)) return {smaller};
+  return {larger, smaller};
+}
+
+bool has_persistent_hopper_shape(const AttentionProblem& problem) {
+  constexpr int kWarpsOfTwoGroups = 8;
+  return hopper_shapes(problem, Direction::kForward).front().warps <= kWarpsOfTwoGroups;
+}
+
+TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  TileShape shape = hopper_shapes(problem, Direction::kForward).front();
+  shape.persistent_blocks = static_cast<int>(multiprocessors);
+  return shape;
+}
+
+double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask) {
+  const AttentionProblem& p = problem.problem;
+  const int keys = hopper_shapes(p, Direction::kForward).front().keys;
+  const double tiles_of_row = mask.run * static_cast<double>(p.seq_kv) / keys;
+  return tiles_of_row <= kShortRow ? kOfShortRows : kOfLongRows;
+}
+
+std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
+                                             std::span<const TileShape> shapes) {
+  const Program& program = problem.forward.program;
+  // A band's rows are in order, and of documents the contents say which are long.
+  if (problem.forward.mask.kind != masks::MaskKind::kGeneral || analysis::keep_reads_operands(program)) return {};
+  std::vector<TileShape> ordered;
+  for (const TileShape& shape : shapes) {
+    if (shape != shapes.front() && shape.persistent_blocks == 0) continue;
+    ordered.push_back(shape);
+    ordered.back().ordered = true;
+    ordered.back().heads_together = kOrderedTogether;
+  }
+  return ordered;
+}
+
+double ordered_time_part(const MaskWork& mask) { return mask.few_longest ? kOfFewLongest : kOfOtherRows; }
+
+std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Direction direction) {
+  const auto fits = [&](std::uint32_t operand) {
+    const std::size_t bytes =
+        direction == Direction::kForward
+            ? hopper_forward_shared_bytes(copying_hopper_shape(problem, operand), problem.dim_qk, problem.dim_v)
+            : hopper_backward_keys_shared_bytes(copying_fused_shape(problem, operand), problem.dim_qk, problem.dim_v);
+    return bytes <= kSharedBytes;
+  };
+  const bool dense = !problem.tokens_q && !problem.tokens_kv && !problem.paged && !problem.index_offsets;
+  if (!dense || problem.seq_kv % kHopperCopiedKeys != 0) return std::nullopt;
+  for (std::uint32_t i = 0; i < problem.program.operands().size(); ++i) {
+    if (is_copied(problem, i) && fits(i)) return i;
+  }
+  return std::nullopt;
+}
+
+TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand) {
+  auto [shape, smaller] = forward_shapes(problem);
+  if (is_long(problem.program, operand)) shape = smaller;
+  shape.copied_operand = operand;
+  return shape;
+}
+
+TileShape hopper_fused_shape(const AttentionProblem& problem) {
+  TileShape shape = backward_shapes(problem).front();
+  shape.fused = true;
+  shape.step = shape.part = kFusedProduct / blocks_of(problem.dim_qk);
+  // Beside the gradients of so many scores shared memory has no room for more.
+  if (shape.step == kFusedProduct) shape.stages = 2;
+  // Each warpgroup has half of the dims of dq here (docs/performance.md).
+  else
+    shape.dq_order = DqOrder::kEarlyAdditions;
+  return shape;
+}
+
+TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand) {
+  TileShape shape = hopper_fused_shape(problem);
+  shape.copied_operand = operand;
+  return shape;
+}
+
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem, const TileShape& shape,
+                                                       std::span<const OperandTarget> targets) {
+  std::vector<UnsupportedReason> reasons;
+  if (problem.deterministic) {
+    reasons.push_back(
+        unsupported(Rule::kDeterministic,
+                    "hopper kernels that add dq up beside dk and dv: expected a problem whose gradients may "
+                    "differ in their last bits from call to call, found a deterministic one"));
+  }
+  if (std::max(problem.dim_qk, problem.dim_v) > kFusedWidest) {
+    reasons.push_back(unsupported(
+        Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected "
+                               "head dims of at most ",
+                               kFusedWidest, ", found ", problem.dim_qk, " of q and k and ", problem.dim_v, " of v")));
+  }
+  const auto has = [&](OperandSum sum) {
+    return std::ranges::find(targets, sum, &OperandTarget::sum) != targets.end();
+  };
+  if (has(OperandSum::kQueries)) {
+    reasons.push_back(unsupported(Rule::kNoOperandGradient,
+                                  "hopper kernels that add dq up beside dk and dv: expected gradients of operands that "
+                                  "don't vary along queries alone, found one that does"));
+  }
+  const std::size_t diagonals = has(OperandSum::kDifference) ? hopper_diagonals_shared_bytes(shape) : 0;
+  if (const std::size_t shared = hopper_backward_keys_shared_bytes(shape, problem.dim_qk, problem.dim_v) + diagonals;
+      shared > kSharedBytes) {
+    reasons.push_back(unsupported(
+        Rule::kHeadDim, concat("hopper kernels that add dq up beside dk and dv: expected head dims whose tiles fit "
+                               "into ",
+                               kSharedBytes, " bytes of shared memory, found ", problem.dim_qk, " of q and k and ",
+                               problem.dim_v, " of v, which take ", shared)));
+  }
+  if (is_long(problem.program, shape.copied_operand)) {
+    reasons.push_back(unsupported(Rule::kEngineRefused,
+                                  "hopper kernels that add dq up beside dk and dv: expected a program that takes less "
+                                  "time than the products of matrices, found a longer one"));
+  }
+  return reasons;
+}
+
+std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
+                                                 int compute_capability) {
+  std::vector<UnsupportedReason> reasons;
+  if (compute_capability != kCapability) {
+    reasons.push_back(
+        unsupported(Rule::kEngineRefused, concat("hopper kernels: expected compute capability 9.0, found ",
+                                                 compute_capability / 10, ".", compute_capability % 10)));
+  }
+  if (problem.dtype == DType::kF32) {
+    reasons.push_back(unsupported(Rule::kDtype, "hopper kernels: expected q, k and v in f16 or bf16, found f32"));
+  }
+  const bool backward = direction == Direction::kBackward;
+  // It makes rows' deltas from o.
+  if (backward && has_few_rows(problem)) {
+    reasons.push_back(unsupported(Rule::kEngineRefused, concat("hopper kernels: expected more than ", kFewRows,
+                                                               " queries and keys in a backward, found ", problem.seq_q,
+                                                               " and ", problem.seq_kv)));
+  }
+  if (problem.paged)
+    reasons.push_back(unsupported(Rule::kPaged, "hopper kernels: expected dense keys and values, found paged ones"));
+  if (backward && problem.dtype_o && *problem.dtype_o != problem.dtype) {
+    reasons.push_back(
+        unsupported(Rule::kOutputDtype, concat("hopper kernels: expected d_o of the dtype of q, ",
+                                               to_string(problem.dtype), ", found ", to_string(*problem.dtype_o))));
+  }
+  using problem::TensorRole;
+  // Tensor maps read these, whose rows must not be the same memory.
+  static constexpr std::array<const char*, 4> kNames{"q", "k", "v", "d_o"};
+  static constexpr std::array kRoles{TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kDO};
+  for (std::size_t i = 0; i < (backward ? 4 : 3); ++i) {
+    const device::TensorArgument tensor = tensor_argument(problem, kRoles[i], nullptr);
+    const problem::TensorShape rows = problem::memory_shape_of(problem, kRoles[i]);
+    const bool repeats = backward && ((rows.batch > 1 && tensor.batch == 0) || (rows.heads > 1 && tensor.head == 0));
+    if (tensor.aligned != 0 && !repeats) continue;
+    reasons.push_back(unsupported(
+        Rule::kCopyAlignment,
+        concat(
+            "hopper kernels: expected rows of ", kNames[i],
+            " that lie densely, with a head dim and strides that are multiples of 8 elements, found another layout")));
+  }
+  return reasons;
+}
+
+std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const auto query_stages = static_cast<std::size_t>(hopper_query_stages(shape, dim_qk, dim_v));
+  return forward_bytes(shape, dim_qk, dim_v, query_stages);
+}
+
+int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return shape.persistent_blocks > 0 && forward_bytes(shape, dim_qk, dim_v, 2) <= kSharedBytes ? 2 : 1;
+}
+
+std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const auto stages = static_cast<std::size_t>(shape.key_stages);
+  return kAlignment + tile_bytes(shape.queries, dim_qk) + tile_bytes(shape.queries, dim_v) +
+         stages * (tile_bytes(shape.key_step, dim_qk) + tile_bytes(shape.key_step, dim_v)) +
+         (1 + 4 * stages) * kBarrierBytes;
+}
+
+std::size_t hopper_diagonals_shared_bytes(const TileShape& shape) {
+  // As in operand_gradients/diagonals.cuh.
+  const int step = shape.fused ? 32 : shape.key_step;
+  const int column_pitch = (step + 8 + 11) / 16 * 16 + 4;
+  return static_cast<std::size_t>(shape.warps * 8 * column_pitch) * sizeof(float);
+}
+
+std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const auto stages = static_cast<std::size_t>(shape.stages);
+  const std::size_t terms = 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
+  const std::size_t gradients = shape.fused ? kGradientTiles * tile_bytes(shape.keys, shape.step) : 0;
+  const std::size_t copied =
+      shape.copied_operand ? tile_bytes(shape.step, shape.keys) + kFusedGroups * 2 * kBarrierBytes : 0;
+  return kAlignment + tile_bytes(shape.keys, dim_qk) + tile_bytes(shape.keys, dim_v) + gradients + copied +
+         stages * (tile_bytes(shape.step, dim_qk) + tile_bytes(shape.step, dim_v) + terms) +
+         (1 + 2 * stages) * kBarrierBytes;
+}
+
+std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk) {
+  return tile_bytes(shape.queries, dim_qk);
+}
+
+std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  const std::int64_t tiles = (problem.seq_q + shape.queries - 1) / shape.queries;
+  return static_cast<std::size_t>(problem.batch * problem.heads_q * tiles * shape.queries * blocks_of(problem.dim_qk) *
+                                  64) *
+         sizeof(float);
+}
+
+std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
+                                                 const TileShape& shape) {
+  std::vector<std::int64_t> columns{padded(problem.dim_v)};
+  if (direction == Direction::kForward) {
+    columns.push_back(shape.keys);
+  } else {
+    columns.insert(columns.end(), {padded(problem.dim_qk), shape.step, shape.fused ? 64 : shape.key_step});
+  }
+  std::ranges::sort(columns);
+  columns.erase(std::ranges::unique(columns).begin(), columns.end());
+  return columns;
+}
+
+}  // namespace scoremod::backend::kernels

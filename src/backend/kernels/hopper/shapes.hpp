@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "scoremod/problem.hpp"
+
+#include "backend/kernels/mask/mask_work.hpp"
+#include "backend/kernels/operand_gradients/operand_target.hpp"
+#include "backend/kernels/shared/tile_shape.hpp"
+
+namespace scoremod::backend::kernels {
+
+/// The shapes of Hopper kernels to build, whatever the lengths: the one that was fastest on an H200, and one that takes
+/// fewer registers. ptxas serializes the WGMMAs of the first with some programs.
+std::vector<TileShape> hopper_shapes(const AttentionProblem& problem, Direction direction);
+
+/// Whether a persistent forward has enough registers: not if three warpgroups share them, as with small head dims.
+bool has_persistent_hopper_shape(const AttentionProblem& problem);
+/// The first of hopper_shapes() of a forward as a persistent kernel, whatever the lengths.
+TileShape persistent_hopper_shape(const AttentionProblem& problem, std::int64_t multiprocessors);
+
+/// The expected time of a persistent kernel, as a part of that of one CTA for each tile of queries. Below 1 it is what
+/// runs; otherwise only autotuning may choose it.
+double persistent_time_part(const compiler::CompiledProblem& problem, const MaskWork& mask);
+
+/// The shapes of these forwards with longest-first scheduling. They are candidates if the program alone says that few
+/// rows are much longer than the others, whatever the lengths.
+std::vector<TileShape> ordered_hopper_shapes(const compiler::CompiledProblem& problem,
+                                             std::span<const TileShape> shapes);
+/// The expected time of rows in that order, as a part of that of rows as they are.
+double ordered_time_part(const MaskWork& mask);
+
+/// The bias that a forward of hopper_shapes(), or a fused backward, can load by TMA: one with a number for each query
+/// and key, in q's dtype. Its rows must begin at multiples of 16 bytes, and keys be whole tiles, so that a trial's rows
+/// are aligned too. There is none if shared memory has no room for its tiles. A forward has two; a backward has one, of
+/// which each warpgroup reads half at its own time.
+std::optional<std::uint32_t> copied_operand(const AttentionProblem& problem, Direction direction);
+/// The shape of a forward that loads it.
+TileShape copying_hopper_shape(const AttentionProblem& problem, std::uint32_t operand);
+
+/// The shape of a fused backward, whose kernel of dk and dv computes dq too, and of one that loads copied_operand() by
+/// TMA.
+TileShape hopper_fused_shape(const AttentionProblem& problem);
+TileShape copying_fused_shape(const AttentionProblem& problem, std::uint32_t operand);
+/// Why there are no kernels of such a shape, with the gradients of these operands beside, where there are Hopper
+/// kernels; empty where there are.
+std::vector<UnsupportedReason> hopper_fused_objections(const AttentionProblem& problem, const TileShape& shape,
+                                                       std::span<const OperandTarget> targets = {});
+
+/// Why there are no Hopper kernels for what there are portable ones for, on a device of this compute capability; empty
+/// where there are.
+std::vector<UnsupportedReason> hopper_objections(const AttentionProblem& problem, Direction direction,
+                                                 int compute_capability);
+
+/// Stages of q tiles in the forward: two if the kernel is persistent and these fit.
+int hopper_query_stages(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+
+/// The shared memory of a CTA in bytes, the alignment of its tiles, and the size of a tile of rows of so many dims.
+inline constexpr std::int64_t kHopperSharedBytes = std::int64_t{227} * 1024, kHopperAlignment = 1024;
+std::int64_t hopper_tile_bytes(std::int64_t rows, std::int64_t dim);
+
+/// Shared memory of one block, in bytes.
+std::size_t hopper_forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t hopper_backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+/// The additional shared memory of the kernel of dq, or of the fused one, if gradients are summed along diagonals.
+std::size_t hopper_diagonals_shared_bytes(const TileShape& shape);
+std::size_t hopper_backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v);
+std::size_t hopper_write_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk);
+/// The size of the sums of dq in a call's workspace.
+std::size_t hopper_query_sums_bytes(const TileShape& shape, const AttentionProblem& problem);
+
+/// The numbers of columns that the kernels' products have, each once.
+std::vector<std::int64_t> hopper_product_columns(const AttentionProblem& problem, Direction direction,
+                                                 const TileShape& shape);
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,135 @@
+#include "backend/kernels/mask/mask_work.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "analysis/keep_nodes.hpp"
+#include "backend/kernels/mask/mask_knowledge.hpp"
+#include "masks/tile_mask_analyzer.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+using masks::MaskKind;
+using masks::TileMask;
+
+/// Rows of tiles that are looked at, and the finest boxes of keys in each.
+constexpr std::int64_t kRows = 8, kBoxes = 64;
+/// A row of tiles that runs more than this times the mean has others wait for it.
+constexpr double kEven = 1.25;
+/// Rows that run more than this times the mean are few: under a causal mask the longest runs twice as much.
+constexpr double kMostEven = 2.5;
+
+/// Assumptions about tiles that only the contents of operands can decide: the part that usually runs, and the part of
+/// that which runs in full.
+struct Usual {
+  double run = 0.5, full = 0;
+};
+Usual usual(MaskKind kind) {
+  switch (kind) {
+    case MaskKind::kDocuments: return {0.25, 0.6};
+    case MaskKind::kPadding: return {0.75, 0.95};
+    case MaskKind::kPrefix: return {0.5, 0.9};
+    default: return {};
+  }
+}
+
+/// The part of the tiles of varlen sequences in which none ends.
+constexpr double kWithinSequences = 0.9;
+
+/// Counts the tiles of one head.
+class TileCount {
+ public:
+  TileCount(const compiler::CompiledProblem& compiled, const Program& program, const TileShape& shape)
+      : p_(compiled.problem), shape_(shape), analyzer_(program), scratch_(analyzer_.make_scratch()) {}
+
+  /// For the row of tiles with this query: the parts of its keys that run whole, and that were not decided.
+  struct Row {
+    double full = 0, mixed = 0;
+  };
+  Row row(std::int64_t first_query) {
+    first_query_ = first_query;
+    last_query_ = std::min(first_query + shape_.queries, p_.seq_q) - 1;
+    const std::int64_t tiles = (p_.seq_kv + shape_.keys - 1) / shape_.keys;
+    least_ = std::max<std::int64_t>(1, (tiles + kBoxes - 1) / kBoxes);
+    found_ = {};
+    look(0, tiles);
+    found_.full /= static_cast<double>(tiles);
+    found_.mixed /= static_cast<double>(tiles);
+    return found_;
+  }
+
+ private:
+  /// The tiles of keys from `first` up to `end`, in halves until they are decided.
+  void look(std::int64_t first, std::int64_t end) {
+    const analysis::IndexBox box{{{0, p_.batch - 1},
+                                  {0, p_.heads_q - 1},
+                                  {first_query_, last_query_},
+                                  {first * shape_.keys, std::min(end * shape_.keys, p_.seq_kv) - 1}}};
+    const TileMask mask = analyzer_.analyze(box, nothing_known_, scratch_);
+    if (mask == TileMask::kEmpty) return;
+    const auto count = static_cast<double>(end - first);
+    if (mask == TileMask::kFull) {
+      found_.full += count;
+    } else if (end - first <= least_) {
+      found_.mixed += count;
+    } else {
+      const std::int64_t middle = first + (end - first) / 2;
+      look(first, middle);
+      look(middle, end);
+    }
+  }
+
+  const AttentionProblem& p_;
+  const TileShape& shape_;
+  const masks::TileMaskAnalyzer analyzer_;
+  const masks::OperandRanges nothing_known_;
+  masks::TileMaskAnalyzer::Scratch scratch_;
+  std::int64_t first_query_ = 0, last_query_ = 0, least_ = 1;
+  Row found_;
+};
+
+}  // namespace
+
+double filled_part(const AttentionProblem& p) {
+  const auto part = [&](const std::optional<std::int64_t>& tokens, std::int64_t length) {
+    if (!tokens) return 1.0;
+    return std::min(1.0, static_cast<double>(*tokens) / (static_cast<double>(p.batch) * static_cast<double>(length)));
+  };
+  return part(p.tokens_q, p.seq_q) * part(p.tokens_kv, p.seq_kv);
+}
+
+MaskWork mask_work(const compiler::CompiledProblem& compiled, Direction direction, const TileShape& shape) {
+  const bool forward = direction == Direction::kForward;
+  const Program& program = program_of(compiled, direction);
+  const MaskKind kind = forward ? compiled.forward.mask.kind : compiled.backward->mask.kind;
+  if (program.keep() == kNoNode) return {};
+  if (kind == MaskKind::kEmpty) return {0, 0};
+  TileCount count(compiled, program, shape);
+  const std::int64_t rows = (compiled.problem.seq_q + shape.queries - 1) / shape.queries;
+  const std::int64_t looked_at = std::min(rows, kRows);
+  double full = 0, mixed = 0, most = 0;
+  for (std::int64_t i = 0; i < looked_at; ++i) {
+    // The middle of each stretch of rows, rounded down and up in turn.
+    const std::int64_t middle = ((2 * i + 1) * rows - (i % 2 == 0 ? looked_at : 0)) / (2 * looked_at);
+    const TileCount::Row row = count.row(middle * shape.queries);
+    full += row.full / static_cast<double>(looked_at);
+    mixed += row.mixed / static_cast<double>(looked_at);
+    most = std::max(most, row.full + row.mixed);
+  }
+  const bool uneven = most > kEven * (full + mixed);
+  // Few enough to be missed between those that are looked at.
+  for (const std::int64_t end : {std::int64_t{0}, rows - 1}) {
+    if (kind != MaskKind::kGeneral) break;
+    const TileCount::Row row = count.row(end * shape.queries);
+    most = std::max(most, row.full + row.mixed);
+  }
+  const bool few_longest = most > kMostEven * (full + mixed);
+  if (!analysis::keep_reads_operands(program)) return {full + mixed, mixed, uneven, few_longest};
+  Usual of_kind = usual(kind);
+  if (const double filled = filled_part(compiled.problem); filled < 1) of_kind = {filled, kWithinSequences};
+  return {full + mixed * of_kind.run, mixed * of_kind.run * (1 - of_kind.full), uneven, few_longest};
+}
+
+}  // namespace scoremod::backend::kernels

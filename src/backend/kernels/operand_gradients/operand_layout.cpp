@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <string>
+
+#include "backend/cuda/exact_sum.hpp"
+#include "backend/kernels/operand_gradients/operand_source.hpp"
+#include "backend/kernels/shared/tiled_layout.hpp"
+#include "problem/tensor_view.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// The kernels that add up partial sums have one thread for an entry, or one warp.
+constexpr int kTotalThreads = 128;
+constexpr std::int64_t kTotalWarps = 4;
+/// As in operand_gradients/diagonals.cuh.
+constexpr std::int64_t kDiagonalRows = 64, kDiagonalThreads = 128;
+
+/// The sums of each batch and query head: diagonal_groups() times diagonal_pitch() of operand_gradients/diagonals.cuh.
+std::int64_t diagonals_of(const AttentionProblem& p, const TileShape& shape) {
+  const std::int64_t queries = tiles_of(p.seq_q, shape.queries) * shape.queries,
+                     keys = tiles_of(p.seq_kv, shape.keys) * shape.keys;
+  return shape.fused ? keys / kDiagonalRows * (queries + kDiagonalThreads)
+                     : queries / kDiagonalRows * (keys + kDiagonalThreads);
+}
+
+/// Positions of a target's sums, for each batch and query head.
+std::int64_t positions_of(const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
+  switch (target.sum) {
+    case OperandSum::kTotal:
+      return shape.fused ? tiles_of(p.seq_kv, shape.keys) * shape.warps : tiles_of(p.seq_q, shape.queries);
+    case OperandSum::kQueries: return p.seq_q;
+    case OperandSum::kKeys: return p.seq_kv;
+    case OperandSum::kDifference: return diagonals_of(p, shape);
+    case OperandSum::kTable:
+    case OperandSum::kShared:
+    case OperandSum::kElement:
+    case OperandSum::kSink:
+    case OperandSum::kNothing: return 0;
+  }
+  return 0;
+}
+
+bool has_exact_sums(const OperandTarget& target) {
+  return target.sum == OperandSum::kDifference || target.sum == OperandSum::kTable;
+}
+
+std::int64_t entries_of(const AttentionProblem& p, std::uint32_t operand) {
+  std::int64_t entries = 1;
+  for (const std::int64_t extent : problem::spec_of(p, operand).shape) entries *= extent;
+  return entries;
+}
+
+bool has(std::span<const OperandTarget> targets, OperandSum sum) {
+  return std::ranges::find(targets, sum, &OperandTarget::sum) != targets.end();
+}
+
+/// Adds each target's sums to the workspace. The entries of tables are numbered over all of them.
+void add_sums(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets,
+              const TileShape& shape) {
+  bool after_table = false;
+  for (const OperandTarget& target : targets) {
+    const std::int64_t sums = p.batch * p.heads_q * positions_of(p, target, shape);
+    std::size_t bytes = static_cast<std::size_t>(sums) * sizeof(float);
+    if (has_exact_sums(target)) bytes += static_cast<std::size_t>(entries_of(p, target.operand)) * cuda::kExactSumBytes;
+    layout.add_sums(target.operand, bytes, after_table);
+    after_table = target.sum == OperandSum::kTable;
+  }
+}
+
+void add_clears(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets) {
+  for (const OperandTarget& target : targets) {
+    if (!has_exact_sums(target)) continue;
+    const std::int64_t words = entries_of(p, target.operand) * static_cast<std::int64_t>(cuda::kExactSumWords);
+    layout.add_launch({clear_kernel(target), tiles_of(words, kTotalThreads), kTotalThreads, 0});
+  }
+}
+
+/// Adds the kernel of a bias that batches or heads share along queries and keys.
+void add_shared(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
+  const std::int64_t tiles = tiles_of(p.seq_q, shape.queries) * tiles_of(p.seq_kv, shape.key_step);
+  const std::int64_t owners = entries_of(p, target.operand) / (p.seq_q * p.seq_kv);
+  layout.add_launch(
+      {total_kernel(target), owners * tiles, shape.threads(), shared_elements_shared_bytes(shape, p.dim_qk, p.dim_v)});
+}
+
+void add_total(CallLayout& layout, const AttentionProblem& p, const OperandTarget& target, const TileShape& shape) {
+  const std::int64_t entries = entries_of(p, target.operand);
+  const auto launch = [&](std::string kernel, std::int64_t count, std::int64_t block) {
+    layout.add_launch({std::move(kernel), tiles_of(count, block), kTotalThreads, 0});
+  };
+  switch (target.sum) {
+    case OperandSum::kTotal: return launch(total_kernel(target), entries, kTotalWarps);
+    case OperandSum::kQueries:
+    case OperandSum::kKeys:
+    case OperandSum::kTable:
+    case OperandSum::kNothing: return launch(total_kernel(target), entries, kTotalThreads);
+    case OperandSum::kDifference: {
+      constexpr std::int64_t kLanes = 32;
+      const std::int64_t differences = tiles_of(p.seq_q + p.seq_kv - 1, kLanes) * kLanes;
+      launch(diagonals_kernel(target), p.heads_q * differences, kTotalThreads);
+      return launch(total_kernel(target), entries, kTotalThreads);
+    }
+    case OperandSum::kShared: return add_shared(layout, p, target, shape);
+    case OperandSum::kElement: return;
+    case OperandSum::kSink:
+      return layout.add_launch({"attention_sink_gradient", p.heads_q, kTotalThreads, kTotalWarps * sizeof(float)});
+  }
+}
+
+void add_totals(CallLayout& layout, const AttentionProblem& p, std::span<const OperandTarget> targets,
+                const TileShape& shape) {
+  for (const OperandTarget& target : targets) add_total(layout, p, target, shape);
+}
+
+}  // namespace
+
+void add_gains(CallLayout& layout, const Work& work, const TileShape& shape, const DiagonalSums& diagonals) {
+  if (work.targets.empty()) return;
+  const AttentionProblem& p = work.problem.problem;
+  add_sums(layout, p, work.targets, shape);
+  add_clears(layout, p, work.targets);
+  if (has_differences(work.targets)) {
+    for (KernelLaunch& launch : layout.launches())
+      if (launch.kernel == diagonals.kernel) launch.shared_bytes += diagonals.shared_bytes;
+  }
+  add_totals(layout, p, work.targets, shape);
+}
+
+CallLayout operand_layout(const compiler::CompiledProblem& problem, std::span<const OperandTarget> targets,
+                          const TileShape& shape) {
+  const AttentionProblem& p = problem.problem;
+  const std::int64_t heads = p.batch * p.heads_q;
+  CallLayout layout = tiled_layout({problem, Direction::kBackward, {}}, shape, false);
+  layout.add_launch({"attention_backward_rows", tiles_of(heads * p.seq_q, kSmallWarps), kSmallThreads, 0});
+  add_sums(layout, p, targets, shape);
+  add_clears(layout, p, targets);
+  const bool tables = has(targets, OperandSum::kTable);
+  if (tables || has(targets, OperandSum::kTotal) || has(targets, OperandSum::kQueries) ||
+      has(targets, OperandSum::kElement)) {
+    layout.add_launch(
+        {"attention_operand_queries", layout.query_tiles * heads, shape.threads(),
+         operand_queries_shared_bytes(shape, p.dim_qk, p.dim_v) + (tables ? table_sums_shared_bytes(shape) : 0)});
+  }
+  if (has(targets, OperandSum::kKeys)) {
+    layout.add_launch({"attention_operand_keys", layout.key_tiles * heads, shape.threads(),
+                       backward_keys_shared_bytes(shape, p.dim_qk, p.dim_v)});
+  }
+  add_totals(layout, p, targets, shape);
+  return layout;
+}
+
+}  // namespace scoremod::backend::kernels

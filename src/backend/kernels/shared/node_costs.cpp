@@ -1,0 +1,111 @@
+#include "backend/kernels/shared/node_costs.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "analysis/dependence.hpp"
+#include "analysis/keep_nodes.hpp"
+#include "backend/kernels/shared/position_tables.hpp"
+#include "ir/builder.hpp"
+#include "ir/op_table.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// The part of a node's cost that is left if it varies along one of queries and keys. The compiler then evaluates it
+/// once for a thread's scores of one row or column.
+constexpr double kAlongOneAxis = 0.15;
+/// A read of a relative-position entry, which neighbouring scores of a thread share. If there is a table for each head,
+/// L1 does not keep it from CTA to CTA. The times are from bench/results/h200-peers.json.
+constexpr double kReadDifference = 0.16, kReadDifferenceOfHead = 0.25;
+
+/// A read of a tile that was copied ahead: half an access to shared memory, and a conversion. From the case "bias" of
+/// bench/results/hopper_kernels.json.
+constexpr double kReadCopied = 0.22;
+
+// From bench/results/attention_kernels.json: what each program there takes longer than none.
+
+double cost_of_read(const Node& node, const OperandDecl& decl) {
+  if (node.op == Op::kGather) return 0.6;
+  const auto along = [&](Axis axis) { return decl.axes[static_cast<std::size_t>(axis)]; };
+  return along(Axis::kQuery) && along(Axis::kKey) ? 1.3 : 1.0;
+}
+
+/// A divisor by which a shift or a mask divides.
+bool is_shift(const Node& divisor) {
+  if (divisor.op != Op::kConstant || divisor.type != Type::kI32) return false;
+  const std::int32_t value = ir::constant_i32(divisor);
+  return value > 0 && std::has_single_bit(static_cast<std::uint32_t>(value));
+}
+constexpr double kShift = 0.15;
+
+}  // namespace
+
+double node_cost(const Node& node, const Program& program) {
+  switch (node.op) {
+    case Op::kOperand:
+    case Op::kGather: return cost_of_read(node, program.operands()[node.payload]);
+    case Op::kMod: return is_shift(program.nodes()[node.args[1]]) ? kShift : 0.5;
+    case Op::kFloorDiv: return is_shift(program.nodes()[node.args[1]]) ? kShift : 0.8;
+    case Op::kToF32: return 0.2;
+    case Op::kExp:
+    case Op::kExp2: return 0.3;
+    case Op::kTanh: return 0.5;
+    case Op::kSqrt:
+    case Op::kRsqrt: return 0.8;
+    case Op::kDiv: return program.nodes()[node.args[1]].op == Op::kConstant ? 0.2 : 1.15;
+    case Op::kReciprocal:
+    case Op::kLog: return 1.15;
+    case Op::kGeluTanh: return 1.3;
+    case Op::kExpm1:
+    case Op::kLog1p: return 1.5;
+    case Op::kSigmoid:
+    case Op::kSilu: return 1.0;
+    case Op::kSin:
+    case Op::kCos:
+    case Op::kAtan:
+    case Op::kSoftplus: return 3.0;
+    case Op::kErf:
+    case Op::kErfc:
+    case Op::kGelu: return 4.2;
+    case Op::kAtan2:
+    case Op::kPow: return 5.2;
+    case Op::kTan: return 6.0;
+    default: return ir::info(node.op).signature == ir::Signature::kLeaf ? 0 : 0.045;
+  }
+}
+
+NodeCosts node_costs(const Program& program, bool evaluates_all, std::optional<std::uint32_t> copied_operand) {
+  const std::vector<bool> of_keep = analysis::keep_nodes(program);
+  const std::vector<analysis::Dependence> dependences = analysis::dependences(program);
+  std::vector<bool> of_value(program.nodes().size());
+  for (const Root& root : program.roots()) {
+    if (root.kind == RootKind::kValue || root.kind == RootKind::kScoreAdjoint) of_value[root.node] = true;
+  }
+  const DifferenceTables tables = evaluates_all ? DifferenceTables{} : difference_tables(program);
+  NodeCosts costs;
+  for (NodeId id = static_cast<NodeId>(program.nodes().size()); id-- > 0;) {
+    const Node& node = program.nodes()[id];
+    if (of_value[id] && std::ranges::find(tables.nodes, id) != tables.nodes.end()) {
+      costs.value += tables.by_head ? kReadDifferenceOfHead : kReadDifference;
+      continue;
+    }
+    if (of_value[id]) {
+      for (std::size_t i = 0; i < node.arg_count; ++i) of_value[node.args[i]] = true;
+    }
+    const analysis::Dependence& on = dependences[id];
+    const int axes = on.on(Axis::kQuery) + on.on(Axis::kKey);
+    const double evaluations = on.score || axes == 2 ? 1 : axes == 1 ? kAlongOneAxis : 0;
+    const bool copied = node.op == Op::kOperand && node.payload == copied_operand;
+    const double cost = evaluations * (copied ? kReadCopied : node_cost(node, program));
+    if (of_value[id])
+      costs.value += cost;
+    else if (of_keep[id])
+      costs.keep += cost;
+  }
+  return costs;
+}
+
+}  // namespace scoremod::backend::kernels

@@ -1,0 +1,133 @@
+#include "backend/kernels/shared/tile_shape.hpp"
+
+#include <algorithm>
+
+#include "backend/few_rows.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr std::int64_t kWordBytes = 16;
+
+std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
+/// Bytes of a row of a tile: row_length() of shared/tiles.cuh.
+std::int64_t row_bytes(const TileShape& shape, std::int64_t dim) {
+  return padded(dim) * shape.element_bytes + kWordBytes;
+}
+
+/// Whether tiles and MMAs are of floats. A backward's are too if d_o would lose digits in q's dtype: f16 has few of a
+/// float's numbers, and supplied deltas were made from d_o as it is.
+bool needs_floats(const AttentionProblem& problem, Direction direction) {
+  const bool rounds_d_o = direction == Direction::kBackward && problem.dtype_o.value_or(problem.dtype) != problem.dtype;
+  return problem.dtype == DType::kF32 || (rounds_d_o && (problem.dtype == DType::kF16 || problem.given_deltas));
+}
+
+TileShape forward_shape(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  const bool floats = needs_floats(problem, Direction::kForward);
+  TileShape shape;
+  shape.element_bytes = floats ? 4 : 2;
+  if (widest > 128) {
+    shape.keys = floats ? 16 : 32;
+  } else {
+    if (floats && widest > 64) shape.keys = 32;
+    if (problem.seq_q > shape.queries) {
+      // Each matrix that is read from k and v then serves two products.
+      shape.row_tiles = 2;
+      shape.queries = 128;
+    }
+  }
+  return shape;
+}
+
+TileShape backward_shape(const AttentionProblem& problem) {
+  const std::int64_t widest = padded(std::max(problem.dim_qk, problem.dim_v));
+  const bool floats = needs_floats(problem, Direction::kBackward);
+  TileShape shape;
+  shape.element_bytes = floats ? 4 : 2;
+  shape.step = 64;
+  if (widest <= (floats ? 64 : 128) && problem.seq_q > shape.queries) {
+    shape.row_tiles = 2;
+    shape.queries = 128;
+  }
+  if (widest > 128) {
+    // The smallest devices have 99 KiB of shared memory for a block.
+    shape.warps = 2;
+    shape.queries = shape.keys = 32;
+    shape.step = shape.part = 16;
+  }
+  if (floats) {
+    shape.step = shape.part = shape.key_step = widest > 64 ? 16 : 32;
+  }
+  shape.own_deltas = !problem.given_deltas && has_few_rows(problem);
+  shape.split_keys = padded(problem.dim_qk) + padded(problem.dim_v) > 256;
+  return shape;
+}
+
+}  // namespace
+
+const char* to_string(Family family) {
+  switch (family) {
+    case Family::kPortable: return "portable";
+    case Family::kHopper: return "hopper";
+    case Family::kFewQueries: return "few-query";
+    case Family::kHopperFewQueries: return "hopper few-query";
+  }
+  fail_bug("unknown family of kernels ", static_cast<int>(family));
+}
+
+bool is_hopper(Family family) { return family == Family::kHopper || family == Family::kHopperFewQueries; }
+bool is_few_queries(Family family) { return family == Family::kFewQueries || family == Family::kHopperFewQueries; }
+
+std::vector<TileShape> tile_shapes(const AttentionProblem& problem, Direction direction) {
+  TileShape best = direction == Direction::kForward ? forward_shape(problem) : backward_shape(problem);
+  TileShape smaller = best;
+  if (best.row_tiles > 1) {
+    smaller.row_tiles = 1;
+    smaller.queries /= 2;
+    smaller.step = std::min(smaller.step, smaller.queries);
+  } else if (direction == Direction::kBackward && best.holds_floats()) {
+    smaller.step = smaller.part = smaller.key_step = 8;
+  }
+  if (smaller == best) return {best};
+  return {best, smaller};
+}
+
+TileShape tile_shape(const AttentionProblem& problem, Direction direction) {
+  return tile_shapes(problem, direction).front();
+}
+
+std::size_t forward_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return static_cast<std::size_t>((shape.queries + shape.keys) * row_bytes(shape, dim_qk) +
+                                  shape.keys * row_bytes(shape, dim_v));
+}
+
+std::size_t backward_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) * row_bytes(shape, dim_qk) +
+                                  (shape.queries + shape.key_step) * row_bytes(shape, dim_v));
+}
+
+std::size_t operand_queries_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return static_cast<std::size_t>((shape.queries + 2 * shape.key_step) *
+                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
+}
+
+std::size_t table_sums_shared_bytes(const TileShape& shape) {
+  constexpr std::size_t kSlots = 16, kSlotBytes = 8;
+  return static_cast<std::size_t>(shape.threads()) * kSlots * kSlotBytes;
+}
+
+std::size_t shared_elements_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  return static_cast<std::size_t>((shape.queries + shape.key_step) *
+                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v)));
+}
+
+std::size_t backward_keys_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const std::size_t terms = 2 * 2 * static_cast<std::size_t>(shape.step) * sizeof(float);
+  return static_cast<std::size_t>((shape.keys + 2 * shape.step) *
+                                  (row_bytes(shape, dim_qk) + row_bytes(shape, dim_v))) +
+         terms;
+}
+
+}  // namespace scoremod::backend::kernels

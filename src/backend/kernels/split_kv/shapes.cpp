@@ -1,0 +1,193 @@
+#include "backend/kernels/split_kv/shapes.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "backend/kernels/hopper/shapes.hpp"
+#include "backend/kernels/workspace/arguments.hpp"
+#include "backend/unsupported.hpp"
+#include "base/fail.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+constexpr std::int64_t kHalfBytes = 2;
+/// With more, rows fill the tiles of the other kernels.
+constexpr std::int64_t kMaxQueries = 64;
+constexpr std::array<int, 3> kRows{16, 32, 64};
+/// Sums of 32 rows of a wider output would not fit into a warp's registers.
+constexpr std::int64_t kWidestOfTwoRowTiles = 128;
+constexpr int kMaxWarps = 8, kMaxStages = 6, kMinStages = 2;
+/// Keys that a team takes at once, before others' begin.
+constexpr std::int64_t kChunk = 64;
+/// Hopper's tile: rows and keys of a warpgroup's WGMMA, fewer keys if these leave too few stages, and the warps of a
+/// group.
+constexpr int kGroupRows = 64, kGroupKeys = 64, kFewerGroupKeys = 32, kGroupWarps = 4;
+constexpr std::int64_t kWidestOfTwoTeams = 128;
+/// The shared memory that the device reserves for each CTA.
+constexpr std::int64_t kReservedBytes = 1024;
+
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t padded(std::int64_t dim) { return (dim + 15) / 16 * 16; }
+/// Bytes of a row of a tile: row_length() of shared/tiles.cuh.
+std::int64_t row_bytes(std::int64_t dim) { return (padded(dim) + 8) * kHalfBytes; }
+/// A row of a partial: kPartRow of split_kv/partials.cuh.
+std::int64_t part_row_bytes(std::int64_t dim_v) {
+  return (padded(dim_v) + 8) * static_cast<std::int64_t>(sizeof(float));
+}
+
+/// The shared memory of a CTA of hopper_few_queries: TeamTiles.
+std::int64_t hopper_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v, std::int64_t parts) {
+  // A stage has four mbarriers, and the number of its tile.
+  constexpr std::int64_t kBeside = 4 * 8 + 4;
+  const std::int64_t stages = std::int64_t{shape.teams} * shape.stages;
+  const std::int64_t tiles = hopper_tile_bytes(shape.keys, dim_qk) + hopper_tile_bytes(shape.keys, dim_v);
+  return kHopperAlignment + hopper_tile_bytes(shape.queries, dim_qk) + std::max(stages * tiles, parts) +
+         stages * kBeside;
+}
+
+std::int64_t shared_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  return static_cast<std::int64_t>(few_query_shared_bytes(shape, problem.dim_qk, problem.dim_v));
+}
+
+/// As many as there is room for, but not fewer than are of use.
+int stages_of(TileShape shape, const AttentionProblem& problem, std::int64_t room) {
+  for (shape.stages = kMaxStages; shape.stages > kMinStages; --shape.stages)
+    if (shared_bytes(shape, problem) <= room) break;
+  return shape.stages;
+}
+
+/// Whether registers suffice for what a thread holds: sums of its rows, scores, and what there is beside them.
+bool fits_registers(const TileShape& shape, std::int64_t dim_v) {
+  constexpr std::int64_t kOfMultiprocessor = 65536, kMaxOfThread = 255, kBeside = 80;
+  const std::int64_t wanted = shape.row_tiles * (padded(dim_v) + shape.keys) / 2 + kBeside;
+  return wanted <= std::min(kMaxOfThread, kOfMultiprocessor / (std::int64_t{shape.blocks} * shape.threads()));
+}
+
+/// As many as fill the multiprocessors once, or some times over where that leaves fewer idle in the end; at least 2.
+int splits_of(const TileShape& shape, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  const std::int64_t heads = problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem);
+  const std::int64_t chunks = quotient_up(problem.seq_kv, kChunk), at_once = multiprocessors * shape.blocks;
+  const std::int64_t most = std::max<std::int64_t>(2, std::min(quotient_up(chunks, shape.teams), at_once));
+  // The time of a CTA beside its keys, in chunks of a team.
+  constexpr std::int64_t kBlock = 2;
+  std::int64_t best = 2, least = 0;
+  for (std::int64_t splits = 2; splits <= most; ++splits) {
+    const std::int64_t time =
+        quotient_up(heads * splits, at_once) * (quotient_up(chunks, splits * shape.teams) + kBlock);
+    if (splits > 2 && time >= least) continue;
+    best = splits;
+    least = time;
+  }
+  return static_cast<int>(best);
+}
+
+}  // namespace
+
+std::vector<TileShape> few_query_shapes(const AttentionProblem& problem, const DeviceProperties& device) {
+  std::vector<TileShape> shapes;
+  for (const int rows : kRows) {
+    const int row_tiles = rows > 16 && problem.dim_v <= kWidestOfTwoRowTiles ? 2 : 1;
+    const int keys = rows == 64 && row_tiles == 2 ? 32 : 16;
+    shapes.push_back(few_query_shape(rows, row_tiles, keys, kMaxWarps, problem, device));
+    shapes.push_back(shapes.back());
+    shapes.back().splits = 1;
+  }
+  return shapes;
+}
+
+TileShape few_query_shape(int rows, int row_tiles, int keys, int warps, const AttentionProblem& problem,
+                          const DeviceProperties& device) {
+  TileShape shape;
+  shape.family = Family::kFewQueries;
+  shape.queries = rows;
+  shape.row_tiles = row_tiles;
+  shape.keys = keys;
+  const int team_warps = rows / (16 * row_tiles);
+  const std::int64_t room = device.shared_memory_per_block;
+  // Few tiles on their way leave memory idle, and so wide heads or small devices have fewer warps.
+  for (shape.warps = std::max(warps, team_warps);; shape.warps /= 2) {
+    shape.teams = shape.warps / team_warps;
+    shape.blocks = 2;
+    shape.stages = stages_of(shape, problem, room / 2 - kReservedBytes);
+    if (shape.stages > kMinStages && fits_registers(shape, problem.dim_v)) break;
+    shape.blocks = 1;
+    shape.stages = stages_of(shape, problem, room);
+    if (shape.stages > kMinStages || shape.teams == 1) break;
+  }
+  shape.splits = splits_of(shape, problem, device.multiprocessors);
+  return shape;
+}
+
+std::vector<TileShape> hopper_few_query_shapes(const AttentionProblem& problem, std::int64_t multiprocessors) {
+  // While one team turns scores into weights, the other's products run. Two teams of wide heads lack registers.
+  const int teams = problem.dim_v <= kWidestOfTwoTeams ? 2 : 1;
+  TileShape shape = hopper_few_query_shape(kGroupKeys, teams, problem, multiprocessors);
+  if (shape.stages <= kMinStages) shape = hopper_few_query_shape(kFewerGroupKeys, teams, problem, multiprocessors);
+  TileShape whole = shape;
+  whole.splits = 1;
+  return {shape, whole};
+}
+
+TileShape hopper_few_query_shape(int keys, int teams, const AttentionProblem& problem, std::int64_t multiprocessors) {
+  TileShape shape;
+  shape.family = Family::kHopperFewQueries;
+  shape.queries = kGroupRows;
+  shape.keys = keys;
+  shape.teams = teams;
+  shape.warps = kGroupWarps * teams;
+  shape.blocks = 1;
+  shape.stages = stages_of(shape, problem, kHopperSharedBytes);
+  shape.splits = splits_of(shape, problem, multiprocessors);
+  return shape;
+}
+
+std::vector<UnsupportedReason> hopper_few_query_objections(const AttentionProblem& problem) {
+  std::vector<UnsupportedReason> reasons;
+  const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
+  if (rows > kGroupRows) {
+    reasons.push_back(
+        unsupported(Rule::kEngineRefused, concat("hopper few-query kernels: expected at most ", kGroupRows,
+                                                 " queries of the heads that share one of keys, found ", rows)));
+  }
+  for (const problem::TensorRole role : {problem::TensorRole::kK, problem::TensorRole::kV}) {
+    const device::TensorArgument tensor = tensor_argument(problem, role, nullptr);
+    const problem::TensorShape shape = problem::memory_shape_of(problem, role);
+    if (!(shape.batch > 1 && tensor.batch == 0) && !(shape.heads > 1 && tensor.head == 0)) continue;
+    // No map has such rows, and the few threads that copy take long without one.
+    reasons.push_back(
+        unsupported(Rule::kCopyAlignment, concat("hopper few-query kernels: expected rows of ", to_string(role),
+                                                 " of their own for each batch and head, found some that share them")));
+  }
+  return reasons;
+}
+
+std::vector<UnsupportedReason> few_query_objections(const AttentionProblem& problem) {
+  if (problem.dtype == DType::kF32)
+    return {unsupported(Rule::kDtype, "few-query kernels: expected q, k and v in f16 or bf16, found f32")};
+  if (problem.seq_q <= kMaxQueries) return {};
+  return {unsupported(Rule::kEngineRefused,
+                      concat("few-query kernels: expected at most ", kMaxQueries, " queries, found ", problem.seq_q))};
+}
+
+std::int64_t few_query_row_tiles(const TileShape& shape, const AttentionProblem& problem) {
+  const std::int64_t rows = problem.heads_q / problem.heads_kv * problem.seq_q;
+  return quotient_up(rows, shape.queries);
+}
+
+std::size_t few_query_shared_bytes(const TileShape& shape, std::int64_t dim_qk, std::int64_t dim_v) {
+  const std::int64_t parts = std::int64_t{shape.teams} * shape.queries * part_row_bytes(dim_v);
+  if (is_hopper(shape.family)) return static_cast<std::size_t>(hopper_shared_bytes(shape, dim_qk, dim_v, parts));
+  const std::int64_t stages =
+      std::int64_t{shape.teams} * shape.stages * shape.keys * (row_bytes(dim_qk) + row_bytes(dim_v));
+  // Two numbers for each thread, of rows that are summed again.
+  const std::int64_t plain = 2 * static_cast<std::int64_t>(sizeof(float)) * shape.threads();
+  return static_cast<std::size_t>(std::max(shape.queries * row_bytes(dim_qk) + std::max(stages, parts), plain));
+}
+
+std::size_t few_query_part_bytes(const TileShape& shape, const AttentionProblem& problem) {
+  return static_cast<std::size_t>(problem.batch * problem.heads_kv * few_query_row_tiles(shape, problem) *
+                                  shape.splits * shape.queries * part_row_bytes(problem.dim_v));
+}
+
+}  // namespace scoremod::backend::kernels

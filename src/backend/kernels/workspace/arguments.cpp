@@ -1,0 +1,158 @@
+#include "backend/kernels/workspace/arguments.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "backend/cuda/program_source.hpp"
+#include "base/fail.hpp"
+#include "problem/dropout_mask.hpp"
+#include "problem/implied_operands.hpp"
+#include "problem/row_addressing.hpp"
+
+namespace scoremod::backend::kernels {
+namespace {
+
+/// Copies of 16 bytes have 8 halves.
+constexpr std::int64_t kWordHalves = 8;
+
+/// Whether copies of 16 bytes can take a tensor's rows, which have so many elements.
+bool has_aligned_rows(const device::TensorArgument& tensor, std::int64_t elements) {
+  return tensor.dim == 1 && elements % kWordHalves == 0 && tensor.batch % kWordHalves == 0 &&
+         tensor.head % kWordHalves == 0 && tensor.row % kWordHalves == 0 &&
+         reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+}
+
+/// The differences kv - q that a band keeps, in local indices, cut to what the sizes allow: beyond them every
+/// difference is alike, and sums with indices stay in i32.
+std::pair<int, int> band_of(const AttentionProblem& p, const masks::MaskClass& mask, const IndexOffsets& offsets) {
+  const std::int64_t least = -p.seq_q, greatest = p.seq_kv;
+  std::int64_t lowest = least, highest = greatest;
+  if (mask.kind == masks::MaskKind::kEmpty) std::swap(lowest, highest);
+  if (mask.band) {
+    const masks::Band band = masks::top_left(*mask.band, p.seq_q, p.seq_kv);
+    // The band is told in global indices: (kv + key offset) - (q + query offset).
+    const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
+    if (band.left) lowest = std::clamp(shift - *band.left, least, greatest);
+    if (band.right) highest = std::clamp(shift + *band.right, least, greatest);
+  }
+  return {static_cast<int>(lowest), static_cast<int>(highest)};
+}
+
+}  // namespace
+
+ArgumentBytes::ArgumentBytes(const AttentionProblem& problem)
+    : bytes_(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
+             std::max<std::size_t>(problem.program.operands().size(), 1) * sizeof(device::OperandArgument)) {
+  static_assert(sizeof(device::AttentionArguments) % alignof(device::OperandArgument) == 0);
+  constexpr std::size_t kMaxBytes = 4096;
+  static_assert(sizeof(TensorMaps) + sizeof(device::AttentionArguments) +
+                    kMaxOperands * sizeof(device::OperandArgument) <=
+                kMaxBytes);
+}
+
+device::OperandArgument& ArgumentBytes::operand(std::size_t number) {
+  return reinterpret_cast<device::OperandArgument*>(bytes_.data() + sizeof(TensorMaps) +
+                                                    sizeof(device::AttentionArguments))[number];
+}
+
+device::TensorArgument tensor_argument(const AttentionProblem& problem, problem::TensorRole role, const void* data,
+                                       std::span<const void* const> operands) {
+  const problem::RowAddressing addressing(problem, role);
+  const problem::TensorShape& shape = addressing.memory_shape();
+  const Strides& strides = addressing.strides();
+  device::TensorArgument tensor{};
+  tensor.data = const_cast<void*>(data);
+  // The stride of a size of 1 has no meaning.
+  tensor.batch = shape.batch == 1 ? 0 : strides.batch;
+  tensor.head = shape.heads == 1 ? 0 : strides.head;
+  tensor.row = shape.sequence == 1 ? 0 : strides.sequence;
+  tensor.dim = shape.dim == 1 ? 0 : strides.dim;
+  tensor.aligned = has_aligned_rows(tensor, shape.dim);
+  const auto& places = addressing.offsets() ? addressing.offsets() : addressing.pages();
+  if (!places) return tensor;
+  tensor.count = static_cast<int>(addressing.offsets() ? shape.sequence : shape.batch);
+  tensor.place_batch = places->outer;
+  tensor.place_step = places->inner;
+  if (!operands.empty()) tensor.places = places->at(operands, 0);
+  return tensor;
+}
+
+device::TensorArgument copied_argument(const AttentionProblem& problem, std::uint32_t operand, const void* data) {
+  const OperandDecl& decl = problem.program.operands()[operand];
+  const OperandSpec& spec = problem::spec_of(problem, operand);
+  const auto strides = problem::strides_of(spec);
+  std::array<std::int64_t, kAxisCount> along{};
+  std::size_t dimension = 0;
+  for (std::size_t axis = 0; axis < kAxisCount; ++axis) {
+    if (!decl.axes[axis]) continue;
+    along[axis] = spec.shape[dimension] == 1 ? 0 : strides[dimension];
+    ++dimension;
+  }
+  device::TensorArgument tensor{};
+  tensor.data = const_cast<void*>(data);
+  tensor.batch = along[static_cast<std::size_t>(Axis::kBatch)];
+  tensor.head = along[static_cast<std::size_t>(Axis::kHead)];
+  tensor.row = along[static_cast<std::size_t>(Axis::kQuery)];
+  tensor.dim = along[static_cast<std::size_t>(Axis::kKey)];
+  tensor.aligned = has_aligned_rows(tensor, problem.seq_kv);
+  return tensor;
+}
+
+void write_branches(CanonicalWriter& out, const AttentionProblem& problem) {
+  using problem::TensorRole;
+  for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV, TensorRole::kO, TensorRole::kDO,
+                                TensorRole::kDQ, TensorRole::kDK, TensorRole::kDV})
+    out.boolean(tensor_argument(problem, role, nullptr).aligned != 0);
+  out.boolean(problem.heads_q != problem.heads_kv).boolean(problem.index_offsets);
+}
+
+ArgumentBytes arguments_of(const AttentionProblem& p, const masks::MaskClass& mask, std::span<const int> constants,
+                           const CallParameters& parameters, std::span<const void* const> operands) {
+  ArgumentBytes bytes(p);
+  device::AttentionArguments& call = bytes.call();
+  call.batch = static_cast<int>(p.batch);
+  call.heads_q = static_cast<int>(p.heads_q);
+  call.group = static_cast<int>(p.heads_q / p.heads_kv);
+  call.seq_q = static_cast<int>(p.seq_q);
+  call.seq_kv = static_cast<int>(p.seq_kv);
+  call.offset_b = parameters.offsets.batch;
+  call.offset_h = parameters.offsets.head;
+  call.offset_q = parameters.offsets.query;
+  call.offset_kv = parameters.offsets.key;
+  std::tie(call.lowest, call.highest) = band_of(p, mask, parameters.offsets);
+  call.scale = parameters.scale;
+  if (p.paged && !operands.empty()) {
+    const auto lengths = problem::RowAddressing(p, problem::TensorRole::kK).lengths();
+    call.lengths_kv = lengths->at(operands, 0);
+    call.length_step = lengths->outer;
+  }
+  static_assert(std::size(decltype(call.constants){}) == cuda::kMaxArgumentConstants);
+  std::ranges::copy(constants, call.constants);
+  const problem::DropoutMask dropout(p.dropout, parameters.dropout_seed, parameters.dropout_offset);
+  call.dropout = {
+      {dropout.key()[0], dropout.key()[1]}, dropout.threshold(), static_cast<float>(dropout.factor()), nullptr, 0, 0};
+  if (p.dropout_keys) {
+    const auto number = problem::operand_number(p.program, problem::kDropoutKeys);
+    if (!number) fail_bug("a problem with keys of dropout whose program does not declare them");
+    const auto strides = problem::strides_of(problem::spec_of(p, *number));
+    call.dropout.batch = strides[0];
+    call.dropout.word = strides[1];
+    if (!operands.empty()) call.dropout.keys = static_cast<const unsigned*>(operands[*number]);
+  }
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const OperandSpec& spec = problem::spec_of(p, static_cast<std::uint32_t>(i));
+    const auto strides = problem::strides_of(spec);
+    device::OperandArgument& operand = bytes.operand(i);
+    operand.data = operands[i];
+    for (std::size_t d = 0; d < spec.shape.size(); ++d) {
+      operand.stride[d] = spec.shape[d] == 1 ? 0 : strides[d];
+      operand.extent[d] = static_cast<int>(spec.shape[d]);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace scoremod::backend::kernels
