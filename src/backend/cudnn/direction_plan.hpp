@@ -30,7 +30,7 @@ class DirectionPlan {
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
   const LoweredModifier& modifier() const { return modifier_; }
-  /// Of the workspace, for what is computed before cuDNN runs.
+  /// The bytes of the workspace for operands that are computed before cuDNN runs.
   std::size_t computed_bytes() const { return computed_bytes_; }
 
   /// Enqueues the computed operands' kernel and cuDNN's plan. Where no stats pointer is given, the LSE goes into the
@@ -39,7 +39,7 @@ class DirectionPlan {
   void execute(const CallPointers& call, const CallParameters& parameters, std::span<std::byte> workspace) const;
 
  private:
-  /// Where one of the engine's pointers comes from.
+  /// The source of one of the backend's pointers.
   struct Source {
     enum class Kind : std::uint8_t { kAttention, kOperand, kWorkspace, kOffset, kScale };
     Kind kind = Kind::kAttention;

@@ -7,9 +7,9 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Seen with 9.19 on an H200: dq, dk and dv all NaN, where LSEs were far below zero or no row had a key, in 4 of some
-/// 4000 random problems, all of one query row, and in one of 1944, of two. A trial sees that for some inputs only. With
-/// 17 rows and more none was wrong.
+/// With 9.19 on an H200, dq, dk and dv were all NaN for some problems whose LSEs were far below zero or that had no row
+/// with a key. They were 4 of some 4000 random problems, all of one query row, and one of 1944, of two. A trial sees
+/// that for some inputs only. With 17 rows and more none was wrong.
 constexpr std::int64_t kMinBackwardRows = 16;
 
 using problem::TensorRole;

@@ -39,7 +39,7 @@ struct AttentionGraph {
   bool operator==(const AttentionGraph&) const = default;
 };
 
-/// What one plan computes of a problem.
+/// The part of a problem that one plan computes.
 struct PlanTask {
   // NOLINTNEXTLINE(google-explicit-constructor): most tasks are a direction and no more
   PlanTask(Direction of, std::optional<std::uint32_t> gradient = std::nullopt)

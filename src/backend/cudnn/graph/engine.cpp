@@ -22,7 +22,7 @@ void* cudnn_dlhandle = nullptr;
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Of the bytes that serialize() writes; counts up when they change.
+/// The format of serialize()'s bytes; counts up when they change.
 constexpr int kFormat = 1;
 
 void use_library() {
@@ -98,9 +98,9 @@ BuildOutcome outcome_of(const fe::error_t& status, const char* step) {
   return {refused ? BuildStatus::kRefused : BuildStatus::kFailed, concat(step, ": ", status.err_msg), nullptr};
 }
 
-/// A frontend graph that is refused where the frontend would crash: it copies a graph's operations into arrays without
-/// looking at their length, and so overwrites its own stack and heap, which looks like a crash of cuDNN
-/// (cudnn_frontend_OperationGraph.h of 1.23.0, ops and ops_raw; cmake/FrontendHeaders.cmake makes them larger).
+/// A frontend graph that is refused if it is too large for the frontend's arrays. The frontend copies a graph's
+/// operations without a bound and so overwrites its own stack and heap, which looks like a crash of cuDNN. The code is
+/// in cudnn_frontend_OperationGraph.h of 1.23.0, ops and ops_raw; cmake/FrontendHeaders.cmake makes the arrays larger.
 class BoundedGraph final : public Graph {
   fe::error_t create_cudnn_operations(
       std::unordered_set<fe::graph::Tensor_attributes::uid_t>& uids,

@@ -43,8 +43,7 @@ class EnginePlan {
   /// whether the plan was built or loaded.
   virtual std::vector<std::byte> serialize() const = 0;
 
-  /// The same with pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is
-  /// missing.
+  /// Takes pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is missing.
   void execute(void* cudnn_handle, const std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const;
 };
 
@@ -54,9 +53,9 @@ struct BuildOutcome {
   std::shared_ptr<EnginePlan> plan;
 };
 
-/// What a build ended with, also where it threw: the frontend throws std::runtime_error for nodes that it does not
-/// take, which is a refusal. Nothing else is: a refusal would be remembered, and memory that ran out may be there the
-/// next time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
+/// The outcome of a build, even if it threw. The frontend throws std::runtime_error for nodes that it does not take,
+/// which is a refusal. Nothing else is: a refusal would be remembered, and memory that ran out may be there the next
+/// time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
 BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 
 /// Returns what cudnn-frontend objects to in a graph for an architecture, whatever its modifier is, with the version of
@@ -69,7 +68,7 @@ std::string frontend_objection(const AttentionGraph& graph, int compute_capabili
 /// verified, or build in a child.
 BuildOutcome build_plan(const AttentionGraph& graph, void* cudnn_handle);
 
-/// The same for a device that need not be there: no handle, no driver (see load_stub_driver()). The plan can be
+/// Builds for a device that need not be there: no handle, no driver (see load_stub_driver()). The plan can be
 /// serialized; execute() needs the device.
 BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& device);
 
@@ -77,7 +76,7 @@ BuildOutcome build_plan(const AttentionGraph& graph, const DeviceProperties& dev
 /// damaged, of another format, or built for another kind of device or another version of cuDNN.
 std::shared_ptr<EnginePlan> load_plan(std::span<const std::byte> bytes, void* cudnn_handle);
 
-/// What cuDNN says of a handle's device. Throws Error(kEnvironment) with cuDNN's own text.
+/// cuDNN's properties of a handle's device. Throws Error(kEnvironment) with cuDNN's own text.
 DeviceProperties device_properties(void* cudnn_handle);
 
 }  // namespace scoremod::backend::cudnn

@@ -14,8 +14,8 @@ namespace scoremod::backend::cudnn {
 /// before then compute something else.
 inline constexpr int kPlanRevision = 2;
 
-/// What of a device decides which plans are built for it and run on it. It is the same for every device of one model,
-/// so that a plan built elsewhere is found; parts of a device (MIG) differ in their multiprocessors.
+/// The properties of a device that decide which plans are built for it and run on it. They are equal for every device
+/// of one model, so that a plan built elsewhere is found; parts of a device (MIG) differ in their multiprocessors.
 struct PlanDevice {
   int compute_capability = 0;  ///< 90 for sm_90
   std::string name;            ///< "NVIDIA H200"
@@ -28,7 +28,7 @@ struct PlanDevice {
 
 PlanDevice plan_device(const DeviceProperties& device);
 
-/// Everything that decides a stored plan: two plans of equal keys are interchangeable. What a call binds is not in it:
+/// Everything that decides a stored plan: two plans of equal keys are interchangeable. Runtime arguments are not in it:
 /// pointers, the scale, the values of scalars, offsets.
 struct PlanKey {
   AttentionGraph graph;

@@ -144,9 +144,9 @@ bool GraphWriter::is_query_index(const Value& x) const {
   return node.mode == Mode::kGenIndex && node.axis == static_cast<int>(Axis::kQuery);
 }
 
-/// cuDNN takes `q > kv` and its like for a causal mask whatever its operands and mode (9.19: six such patterns computed
-/// something else), and crashes where the query index is compared to an operand; it reads a comparison of a difference
-/// with a constant as written.
+/// cuDNN takes `q > kv` and similar patterns for a causal mask whatever its operands and mode (9.19: six such patterns
+/// computed something else). It crashes if the query index is compared to an operand. It reads a comparison of a
+/// difference with a constant as written.
 bool GraphWriter::needs_difference(const Value& x, const Value& y) const {
   if (x.type != Type::kI32 || !x.computed()) return false;
   return y.computed() || (is_query_index(x) && y.ref.kind == Ref::Kind::kTensor);

@@ -33,8 +33,8 @@ struct NoPattern {
   std::string reason;
 };
 
-/// Appends nodes to a modifier graph, one method for each way of writing something, and keeps the rules that hold for
-/// all of them: computed first inputs, compute types, sharing of equal nodes, and patterns only as the filter allows.
+/// Appends nodes to a modifier graph, one method for each way of writing something. It keeps the rules that hold for
+/// all of them: computed first inputs, compute types, sharing of equal nodes, and only allowed patterns.
 class GraphWriter {
  public:
   GraphWriter(const PatternFilter& allowed, LoweredModifier& out) : allowed_(allowed), out_(out) {}
@@ -67,7 +67,7 @@ class GraphWriter {
   /// The name of a band node's pattern.
   static const char* band_pattern(const BandEnd& end);
 
-  /// The same value as something that the graph computes.
+  /// The value as something that the graph computes.
   Value lift(Value x);
   /// An i32 or f32 zero as something that the graph computes.
   Value zero(Type type);

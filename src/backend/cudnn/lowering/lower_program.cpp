@@ -31,7 +31,7 @@ Value constant(const Node& node) {
   throw NoPattern{"a bool constant has no pattern; simplify removes it where the passes run"};
 }
 
-/// What each node may be, whatever the operands and the score.
+/// The range of each node, for all operands and scores.
 std::vector<analysis::ValueRange> ranges_of(const Program& program) {
   std::vector<analysis::ValueRange> ranges;
   std::vector<analysis::ValueRange> args;
@@ -160,10 +160,10 @@ Value ProgramLowering::keep_in(const masks::Band& band, Value value) {
   return value;
 }
 
-/// In backward cuDNN runs whole tiles, and what the modifier makes of the scores and operands past the last row and
-/// key (inf, NaN, or a value so far above the row's LSE that its exponential overflows) times 0 reaches the gradients
-/// of real rows and keys. On 9.19 / sm_90 modifiers of every kind gave NaN at lengths that fill no tile, unless value
-/// and adjoint were cut off there.
+/// In backward cuDNN runs whole tiles. Past the last row and key the modifier may make inf, NaN, or a value so far
+/// above the row's LSE that its exponential overflows. Times 0 this reaches the gradients of real rows and keys. On
+/// 9.19 / sm_90 modifiers of every kind gave NaN at lengths that fill no tile, unless value and adjoint were cut off
+/// there.
 Value ProgramLowering::cut_tail(Value x, float outside) {
   const std::optional<Value> within = inside();
   return within ? writer_.select(*within, x, GraphWriter::constant(outside)) : x;
@@ -220,8 +220,8 @@ Value ProgramLowering::lower(NodeId id) {
   }
 }
 
-/// What is made of a computed operand and varies along the same axes is computed with it: a node less, and the tensor
-/// is no larger.
+/// A node that is made from a computed operand and varies along the same axes is computed with it: a node less, and the
+/// tensor is no larger.
 bool ProgramLowering::belongs_to_computed(NodeId id) const {
   if (dependence_[id].score) return false;
   return std::ranges::any_of(ir::args_of(program_.nodes()[id]), [&](NodeId arg) {

@@ -18,9 +18,9 @@ using analysis::Dependence;
 /// The frontend's band node is several nodes of cuDNN's graph: two indices, a shift, a comparison and a select.
 constexpr int kNodesOfBand = 5;
 
-/// What the attention itself takes of a graph's operations. Seen where a graph holds 50: of a chain in forward 40 nodes
-/// build and 41 don't; in backward 31 with as many heads of keys as of queries, and 30 with fewer. One more in
-/// backward, because no chain stands for all shapes of a graph.
+/// The operations of a graph that attention itself takes, if a graph holds 50. Of a chain in forward 40 nodes build and
+/// 41 don't. In backward 31 build with as many KV heads as query heads, and 30 with fewer. The backward has one more,
+/// because no chain stands for all shapes of a graph.
 constexpr int kForwardOperations = 10;
 constexpr int kBackwardOperations = 20;
 constexpr int kGroupedBackwardOperations = 21;

@@ -11,7 +11,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// What was seen of a pattern: a way to write something in cuDNN's graph language.
+/// The verdict on a pattern: a way to write something in cuDNN's graph language.
 enum class PatternVerdict : std::uint8_t {
   kUnknown,  ///< never tried on this architecture and version: not used
   kRight,    ///< agreed with float64 on a device in every setting
@@ -25,7 +25,7 @@ const char* to_string(PatternVerdict verdict);
 /// other patterns are wrong there.
 enum class RowClass : std::uint8_t { kManyRows, kOneRow };
 
-/// What all of the explorer's rows say together of one pattern.
+/// The summary of all of the explorer's rows on one pattern.
 struct PatternDecision {
   std::uint32_t name;  ///< where the pattern's name begins in the table's text of names, each of which ends with a zero
   RowClass rows;
@@ -34,14 +34,14 @@ struct PatternDecision {
   double milliseconds;  ///< 0 where it was not timed
 };
 
-/// Where the rows of a table were seen.
+/// The device and version that the rows of a table come from.
 struct PatternOrigin {
   std::string architecture;   ///< "sm_90"
   std::string cudnn_version;  ///< "9.19.0"
 };
 
-/// What the pattern explorer saw on one architecture with one cuDNN version. The lowering uses a pattern only when it
-/// is kRight. Copies share what they hold.
+/// The pattern explorer's results on one architecture with one cuDNN version. The lowering uses a pattern only when it
+/// is kRight. Copies share their data.
 class PatternTable {
  public:
   PatternTable() = default;
@@ -73,7 +73,7 @@ class PatternTable {
  private:
   const PatternDecision* decision(std::string_view pattern, Direction direction) const;
 
-  /// What parse() made.
+  /// The result of parse().
   struct Parsed {
     std::string names;
     std::vector<PatternDecision> decisions;
