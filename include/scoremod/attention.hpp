@@ -13,7 +13,7 @@
 
 namespace scoremod {
 
-/// Where the tensors and the workspace of a call lie.
+/// The memory that the tensors and the workspace of a call lie in.
 enum class MemoryKind : std::uint8_t {
   kHost,
   kCuda,  ///< memory of the CUDA device that the attention was compiled for
@@ -21,12 +21,12 @@ enum class MemoryKind : std::uint8_t {
 /// "host" or "cuda".
 SCOREMOD_API const char* to_string(MemoryKind kind);
 
-/// What to do where the fastest engine's plan has to be built or tried first, and another's is at hand. scoremod's own
-/// kernels take sizes as arguments, so that they are at hand for lengths that were never seen.
+/// Decides what a call does while the fastest backend's plan still has to be built or verified and a slower one is
+/// ready. Kernels of scoremod take sizes as arguments, so they are ready for new lengths.
 enum class NewSizes : std::uint8_t {
   kWait,  ///< for the fastest engine's plan
-  /// Run at once what is at hand, and the faster plan from when it is built and verified, which a thread does beside.
-  /// Results change then by what two engines differ by. Where nothing is at hand, as kWait.
+  /// Run what is ready at once, and the faster plan as soon as a thread has built and verified it. Results then change
+  /// by the difference of two backends. If nothing is ready, the call waits.
   kServe,
 };
 /// "wait" or "serve".
@@ -39,7 +39,7 @@ struct CompileOptions {
   /// left out, of the names given or of all. Without a name the backend that is predicted to be the fastest is taken.
   /// Empty: what the environment variable SCOREMOD_BACKENDS says in the same words, between commas; else all.
   std::vector<std::string> backends;
-  /// Where the calls' tensors will lie. Absent: in the memory of the named backends if they have one, or on the host.
+  /// The memory of the calls' tensors. If absent, the memory of the named backends, or the host's.
   std::optional<MemoryKind> memory;
   /// CUDA: the ordinal of the device that will run the calls. Absent: the calling thread's current one. The host is
   /// device 0.
@@ -49,8 +49,8 @@ struct CompileOptions {
   /// The most scratch memory that a call may need on a device, in bytes: what needs more is not chosen. Absent: the
   /// environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.
   std::optional<std::size_t> max_workspace;
-  /// Measure what may run on the device at the first use of a problem, take the fastest, and remember it in the plan
-  /// store; the environment variable SCOREMOD_AUTOTUNE=1 asks for it too. Otherwise predicted times decide.
+  /// Measure all candidates on the device at the first use of a problem and keep the fastest in the plan store.
+  /// SCOREMOD_AUTOTUNE=1 does that too. Otherwise predicted times decide.
   bool autotune = false;
   /// Absent: what the environment variable SCOREMOD_NEW_SIZES says, `wait` or `serve`; else kServe, but kWait for
   /// problems that are deterministic and where `autotune` is asked for.
@@ -105,7 +105,7 @@ class SCOREMOD_API Attention {
   Attention& operator=(Attention&&) noexcept;
   ~Attention();
 
-  /// The problem, whose program declares all that calls bind: what `lengths` and `sink` bring, too.
+  /// The problem. Its program declares every runtime argument of a call, including those of `lengths` and `sink`.
   const AttentionProblem& problem() const;
   /// The name of the backend that runs it now: the forward, and the backward unless backward_backend() says otherwise.
   const std::string& backend() const;
@@ -113,8 +113,8 @@ class SCOREMOD_API Attention {
   const std::string& backward_backend() const;
   /// Why the backward that the problem wants is refused; empty where it runs or is not wanted.
   const std::vector<UnsupportedReason>& backward_reasons() const;
-  /// Where calls take their tensors and workspace from. With MemoryKind::kCuda every pointer of a call is a device
-  /// pointer (scalar operands too), and a call returns once its work is enqueued.
+  /// The memory that calls take their tensors and workspace from. With MemoryKind::kCuda every pointer of a call is a
+  /// device pointer (scalar operands too), and a call returns once its work is enqueued.
   MemoryKind memory() const;
   /// The ordinal of the device that runs it; 0 on the host. Calls go there whichever device is current.
   int device() const;

@@ -37,7 +37,7 @@ SCOREMOD_API void set_attention_cache_limit(std::size_t attentions);
 /// Drops all of them. The plans that they are made of may be kept elsewhere: clear_plan_cache().
 SCOREMOD_API void clear_attention_cache();
 
-/// What compiling has taken since the process began, whoever asked: attentions, support() and explain().
+/// Counts of all compiling since the process began: by attentions, support() and explain().
 struct CompileCounts {
   /// Structures that the compiler ran for: problems that differ in sizes are one. What verification compiles for itself
   /// is not counted.

@@ -33,7 +33,7 @@ struct PlanCacheStatistics {
   std::size_t bytes = 0;
 };
 
-/// What the process has done with the store since its folder was chosen.
+/// Counts of the store's use by this process since its folder was chosen.
 struct PlanStoreStatistics {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
@@ -85,7 +85,7 @@ struct StoredFile {
   std::string label;           ///< what was planned, for people
 };
 
-/// What a deletion deleted.
+/// Counts of deleted files and bytes.
 struct StoreDeletion {
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;
@@ -96,7 +96,7 @@ struct StoreDeletion {
 
 /// Every file of the store, the last used first. Reads headers only.
 SCOREMOD_API std::vector<StoredFile> list_plan_store();
-/// The same, but reads the files in full, so that every damage is found.
+/// Like the listing above, but reads the files in full, so that every damage is found.
 SCOREMOD_API std::vector<StoredFile> verify_plan_store();
 /// Deletes the least recently used until the rest takes at most `max_bytes`, and what writes that were interrupted more
 /// than an hour ago have left.

@@ -46,9 +46,9 @@ struct CheckReport {
 /// Every buffer stands between guard bands, outputs are filled with NaN first, and afterwards guard bands, stride gaps
 /// and inputs must be untouched.
 ///
-/// The tolerance comes from the data. With t the oracle's output, p that of a plain evaluation in the problem's own
-/// precision on the same inputs (float32 sums in index order; weights, outputs and score gradients rounded to the
-/// dtype), and r the backend's, both in the Euclidean and in the maximum norm
+/// The tolerance comes from the data. Let t be the oracle's output and r the backend's. Let p be that of a plain
+/// evaluation in the problem's precision: float32 sums in index order, with weights, outputs and score gradients
+/// rounded to the dtype. In the Euclidean and in the maximum norm
 ///
 ///     |r - t|  <=  2 |p - t|  +  |band|
 ///

@@ -9,9 +9,9 @@
 
 namespace scoremod {
 
-/// Storage types of tensors. Bool is one byte, 0 or 1. The two of eight bits are those of the OCP's specification: E4M3
-/// has no infinity, NaN as 0x7f and 0xff and numbers up to 448 (JAX's float8_e4m3fn), E5M2 is the upper byte of a
-/// binary16 and has numbers up to 57344.
+/// Storage types of tensors. Bool is one byte, 0 or 1. The FP8 types are the OCP's. E4M3 has no infinity, NaN as 0x7f
+/// and 0xff and numbers up to 448 (JAX's float8_e4m3fn). E5M2 is the upper byte of a binary16 and has numbers up to
+/// 57344.
 enum class DType : std::uint8_t { kF32, kF16, kBF16, kI32, kBool, kE4M3, kE5M2 };
 
 /// Bytes of one element.

@@ -60,14 +60,13 @@ struct RandomInputOptions {
   std::vector<FillOverride> overrides;
 };
 
-/// How a tensor is filled by default. The ranges are chosen so that every ready-made modifier and mask matters:
-/// q and k are normal with the deviation that gives scaled scores a deviation of 4; v and d_o are standard normal;
-/// tensors of eight bits hold normal numbers of deviation 32, and their factors are within a quarter of what makes that
-/// the deviations just said (scale_o within a quarter of 64);
-/// float operands are uniform in [0.25, 1.75), positive so that quotients, roots and logarithms of them are
-/// well-conditioned; i32 operands with a sequence axis are segment ids, i32 tables hold 0 to 3 (offsets and page tables
-/// what they must), other i32 operands are lengths in [0, seq_kv]; bool operands are true three times in four. Throws
-/// Error(kInvalidArgument) for a name that is no tensor of the problem.
+/// How a tensor is filled by default. The ranges are chosen so that every ready-made modifier and mask matters. q and k
+/// are normal, with the deviation that gives scaled scores a deviation of 4. v and d_o are standard normal. FP8 tensors
+/// hold normal numbers of deviation 32. Their factors are within a quarter of those that give the deviations above, and
+/// scale_o is within a quarter of 64. Float operands are uniform in [0.25, 1.75): positive, so that their quotients,
+/// roots and logarithms are well-conditioned. i32 operands with a sequence axis are segment ids; i32 tables hold 0 to
+/// 3; offsets and page tables are valid ones. Other i32 operands are lengths in [0, seq_kv]. Bool operands are true
+/// three times in four. Throws Error(kInvalidArgument) for a name that is no tensor of the problem.
 SCOREMOD_API Fill default_fill(const AttentionProblem& problem, const std::string& tensor);
 
 /// Inputs for a valid problem, the same for the same problem and options on every machine and standard library. A

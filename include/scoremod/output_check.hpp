@@ -27,7 +27,7 @@ struct ErrorBound {
   double part_of_tolerance() const { return error == 0 ? 0 : error / tolerance(); }
 };
 
-/// What was found of one output.
+/// The findings on one output.
 struct OutputCheck {
   std::string name;  ///< "o", "lse", "dq", "dk", "dv", or "d_" and an operand's name
   ErrorBound l2;     ///< in the Euclidean norm
@@ -36,7 +36,7 @@ struct OutputCheck {
   std::int64_t wrong_kind = 0;
   /// Elements that cannot be compared: float32 overflows there, or rounding alone may move them without limit.
   std::int64_t left_out = 0;
-  /// What is wrong; empty when all is well.
+  /// The errors found; empty if there are none.
   std::vector<std::string> problems;
 
   bool passed() const { return problems.empty(); }

@@ -11,7 +11,7 @@
 
 namespace scoremod {
 
-/// Where the values of a tensor come from.
+/// The source of a tensor's values.
 enum class InputKind : std::uint8_t {
   kNpy,       ///< a NumPy file
   kValues,    ///< written out, in row-major order

@@ -87,8 +87,8 @@ SCOREMOD_API MaskMod global_window(int global_tokens, int window);
 // Numbers that go with them.
 
 /// ALiBi's slopes for any number of heads >= 1, as the authors' code computes them (get_slopes in
-/// https://github.com/ofirpress/attention_with_linear_biases): 2^(-8 i / n) for i = 1..n when n is a power of two; else
-/// those of the power of two p below, then every other one of 2 p.
+/// https://github.com/ofirpress/attention_with_linear_biases). For n a power of two they are 2^(-8 i / n) with i =
+/// 1..n. Otherwise they are those of the power of two p below, then every other one of 2 p.
 SCOREMOD_API std::vector<float> alibi_slopes(int heads);
 /// T5's bucket of a distance, 0 .. num_buckets - 1, from kv - q. Let n be num_buckets, halved if bidirectional (keys
 /// after the query then use the upper half; otherwise they share bucket 0), d = |kv - q| and e = n / 2. The bucket is d
@@ -154,7 +154,7 @@ struct Sizes {
   /// Whether the problem has `lengths`: what is aligned with a sequence's end is then aligned with each batch's own.
   bool lengths_q = false;
   bool lengths_kv = false;
-  /// Likewise whether it has `tokens_q` and `tokens_kv`; lengths go before the ends that offsets say.
+  /// Whether the problem has `tokens_q` and `tokens_kv`. Lengths take precedence over the ends that offsets give.
   bool offsets_q = false;
   bool offsets_kv = false;
 };
@@ -171,7 +171,7 @@ struct OperandNeed {
   bool operator==(const OperandNeed&) const = default;
 };
 
-/// What make() returns: the modifier of the entry's kind, and its operands.
+/// The result of make(): the modifier of the entry's kind, and its operands.
 struct Modifier {
   Kind kind = Kind::kScoreMod;
   ScoreMod score_mod;
