@@ -8,7 +8,7 @@
 
 namespace scoremod::fuzz {
 
-/// What must hold for every input; libFuzzer keeps the input for which it does not.
+/// Aborts if a property that every input must have does not hold, so that libFuzzer keeps the input.
 inline void expect(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "scoremod fuzz: this does not hold: %s\n", what);

@@ -14,9 +14,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-/// Where tensors_of() has them.
+/// The positions of tensors in tensors_of().
 enum TensorNumber : std::size_t { kQ, kK, kV, kO, kLse, kFirstOperand };
-/// Where gradients_of() has them.
+/// The positions of gradients in gradients_of().
 enum GradientNumber : std::size_t { kDO, kDQ, kDK, kDV };
 
 constexpr std::size_t kWorkspaceAlignment = 64;

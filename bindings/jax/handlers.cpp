@@ -1,7 +1,7 @@
 // The symbols that Python registers with XLA. Every handler has the attributes `problem` (JSON) and `backends` (as
-// CompileOptions has them, with commas between them), and may have `new_sizes` ("wait" or "serve") and `scale` (f32,
-// which takes the place of the problem's); the backward ones also have `wanted` (i64 numbers of the operands whose
-// gradients are results). Handlers of any size have a problem whose batch and lengths are null.
+// CompileOptions has them, with commas between them). It may have `new_sizes` ("wait" or "serve") and `scale` (f32,
+// which overrides the problem's). The backward ones also have `wanted` (i64 numbers of the operands whose gradients are
+// results). Handlers of any size have a problem whose batch and lengths are null.
 
 #include <atomic>
 #include <cstddef>
@@ -35,7 +35,7 @@ constexpr std::int32_t kHostDevice = 0;
 /// is about to run there.
 std::atomic<std::int32_t> first_cuda_device = 0;
 
-/// Where one call runs.
+/// The device and stream of one call.
 struct Place {
   std::int32_t device = kHostDevice;
   void* stream = nullptr;

@@ -10,7 +10,7 @@ namespace {
 namespace ffi = xla::ffi;
 using nlohmann::json;
 
-/// Where a call's buffers have the tensors that say sizes.
+/// The positions of the buffers whose shapes give the sizes.
 enum ArgumentNumber : std::size_t { kQuery, kKey, kValue };
 
 [[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
