@@ -32,7 +32,7 @@ class Backend {
   /// Whether the backward computes weights from the forward's LSE, and so is no better than its rounding. One that says
   /// no may still do so where |LSE| is below kMaxReadLse.
   virtual bool backward_reads_lse() const { return true; }
-  /// What a store's files say of who made them: the name, and the version of the library behind it.
+  /// The backend's text in the store's files: its name, and the version of the library behind it.
   virtual std::string engine_text() const { return name(); }
   /// Whether it offers parts of a backward only, and so belongs to whatever is selected in its memory.
   virtual bool is_companion() const { return false; }
@@ -49,11 +49,11 @@ class Backend {
   virtual bool serves_all_sizes() const { return false; }
   /// Whether it builds one plan at a time, so that processes of their own build several of them sooner.
   virtual bool builds_in_turn() const { return false; }
-  /// Where such a process finds the libraries that this one has.
+  /// The folders in which such a process finds the libraries that this one has.
   virtual std::vector<std::string> library_folders() const { return {}; }
 
-  /// Every reason against a task that is known before anything is lowered or built, without a device: of the problem
-  /// alone where `target` is null, and of the target's architecture too where it is not. Builds and tries nothing.
+  /// Every reason against a task that is known before anything is lowered or built, without a device. Without a
+  /// `target` they follow from the problem alone, else also from the target's architecture. Builds and tries nothing.
   virtual std::vector<UnsupportedReason> objections(const compiler::CompiledProblem& problem, const Task& task,
                                                     const Target* target) const = 0;
   /// The ways to do a task to which objections() has none, each once, and why there are no more. Builds and tries
@@ -73,7 +73,7 @@ class Backend {
 std::span<const Backend* const> backends();
 /// The backend of this name; throws Error(kInvalidArgument) that lists the names, or kUnsupported if is_left_out().
 const Backend& find_backend(const std::string& name);
-/// The same, companions too, which nobody asks for by name but another process of the library.
+/// Finds companions too, which only another process of the library asks for by name.
 const Backend& find_engine(const std::string& name);
 
 }  // namespace scoremod::backend

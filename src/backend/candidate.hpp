@@ -17,7 +17,7 @@
 
 namespace scoremod::backend {
 
-/// What one plan computes of a problem.
+/// The part of a problem that one plan computes.
 struct Task {
   Direction direction = Direction::kForward;
   bool attention = true;                         ///< backward: writes dq, dk and dv; else the operands' gradients alone
@@ -26,7 +26,7 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
-/// Where plans are to run.
+/// The device that plans are to run on.
 struct Target {
   DeviceProperties device;
   int ordinal = 0;        ///< of the device, where it is here
@@ -40,7 +40,7 @@ struct Prediction {
   std::string source;  ///< such as "measured patterns, scaled by the mask's work"
 };
 
-/// What was built for a plan: it can be stored, and serves every problem with the same plan key.
+/// The result of building a plan: it can be stored, and serves every problem with the same plan key.
 class Artifact {
  public:
   virtual ~Artifact() = default;
@@ -50,13 +50,13 @@ class Artifact {
   virtual std::size_t workspace_bytes() const { return 0; }
 };
 
-/// What came of a build: something, or the engine's words of refusal. Any other failure is thrown.
+/// The outcome of a build: an artifact, or the backend's words of refusal. Any other failure is thrown.
 struct BuildResult {
   std::shared_ptr<const Artifact> artifact;
   std::string refusal;
 };
 
-/// What runs: the forward, or the backward (of the task's outputs).
+/// The plan that runs: the forward, or the backward (of the task's outputs).
 struct ExecutablePlan {
   std::shared_ptr<const ForwardPlan> forward;
   std::shared_ptr<const BackwardPlan> backward;
@@ -90,8 +90,8 @@ struct CandidatePart {
 /// One way of an engine to do a task: plain data, and a recipe.
 struct Candidate {
   Task task;
-  /// What a verification on the device vouches for: two candidates of equal keys are both right or both wrong. Empty
-  /// for what needs none: the host's backends, which are what verification goes by.
+  /// The key of verifications on the device: two candidates of equal keys are both right or both wrong. Empty for the
+  /// host's backends, which need none because verification relies on them.
   CandidateKey structural_key;
   /// Whether the library ships the knowledge that candidates of this key are right on this device.
   bool known_right = false;
@@ -104,7 +104,7 @@ struct Candidate {
   Prediction predicted;
   std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build
   bool any_operand_gradients = false;  ///< backward: it also writes whichever operands' gradients a call asks for
-  // What explain shows.
+  // Texts and numbers that explain shows.
   std::vector<std::string> notes;  ///< what it consists of, and what is not known of it
   std::vector<CandidatePart> parts;
   std::optional<double> base_milliseconds;  ///< what attention without a program took where the parts were timed

@@ -8,7 +8,7 @@
 
 namespace scoremod::backend {
 
-/// What is known of a device that plans are made for, which need not be here: the JSON text that cuDNN itself
+/// Properties of a device that plans are made for, which need not be here. They are the JSON text that cuDNN itself
 /// writes (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), and the parts of it that scoremod reads.
 struct DeviceProperties {
   std::string json;

@@ -4,7 +4,7 @@
 
 namespace scoremod::backend {
 
-/// What the times that predictions are scaled from were taken at: batch 4 with 16 heads of 4096 queries and keys, head
+/// The problem whose measured times predictions are scaled from: batch 4 with 16 heads of 4096 queries and keys, head
 /// dims of 128, on an H200.
 inline constexpr double kMeasuredHeads = 64;
 inline constexpr double kMeasuredRows = kMeasuredHeads * 4096;

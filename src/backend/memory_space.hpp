@@ -22,7 +22,7 @@ class Stopwatch {
   virtual double stop() = 0;
 };
 
-/// What a thread needs around it while it plans; see MemorySpace::enter_planning().
+/// A scope that a thread needs while it plans; see MemorySpace::enter_planning().
 class PlanningScope {
  public:
   virtual ~PlanningScope() = default;
@@ -59,7 +59,7 @@ class MemorySpace {
   virtual int current_device() const = 0;
   /// The id of what a loaded plan belongs to beside its device: the calling thread's CUDA context; 0 on the host.
   virtual std::uint64_t context() const { return 0; }
-  /// The same, where the calling thread has one; else that of its device, whose making is begun on another thread.
+  /// The calling thread's context, if it has one. Otherwise another thread begins to make that of its device.
   virtual TargetContext begin_context() const { return context(); }
   /// The properties of the current device.
   virtual DeviceProperties describe() const = 0;
@@ -69,8 +69,8 @@ class MemorySpace {
   /// Throws Error(kInvalidArgument) when there is no such device.
   virtual void make_current(int device) const = 0;
 
-  /// What of a pointer makes it unfit for a call on the current device, whose ordinal is `device`: "memory of the
-  /// host", say. Empty when nothing is known against it. Every call asks it of every pointer.
+  /// Why a pointer is unfit for a call on the current device, whose ordinal is `device`: "memory of the host", say.
+  /// Empty when nothing is known against it. Every call asks it of every pointer.
   virtual std::string objection(const void* data, int device) const = 0;
 };
 

@@ -13,8 +13,8 @@
 namespace scoremod::backend::cpu {
 namespace {
 
-/// Queries of one block: enough that the sums over queries of dK and dV are worth loading and storing, few enough that
-/// the three score tiles of a block stay in the second-level cache.
+/// Queries of one block. They are enough to make loading and storing dK's and dV's sums worthwhile. They are few enough
+/// that the three score tiles of a block stay in the second-level cache.
 constexpr std::size_t kBlockRows = 4 * kRowBlock;
 
 class Worker {

@@ -19,8 +19,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// One thread's buffers. A unit of work is a block of queries of one (batch, head); it runs over the tiles of keys with
-/// an online softmax: each row keeps its largest score so far, the sum of exp(score - largest), and the output to be
-/// divided by it.
+/// an online softmax. Each row keeps its running max, the sum of exp(score - max), and the output to be divided by that
+/// sum.
 class Worker {
  public:
   Worker(ForwardCall& call, Scratch& scratch)
@@ -61,7 +61,7 @@ class Worker {
   bool makes_output() const { return !call_.terms.any() || call_.terms.arrays.deltas != nullptr; }
 
   Operands operands() const { return call_.tensors.operands; }
-  /// Of the unit's batch and head, and of what lies as the LSE does.
+  /// The LSE rows of the unit's batch and head; max_logit has the same layout.
   problem::HeadRows lse_rows() const { return shape_.lse.rows(batch_, head_, operands()); }
 
   bool makes_max_logit() const { return !call_.terms.any() && call_.compiled.problem.max_logit; }

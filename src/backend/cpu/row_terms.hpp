@@ -9,14 +9,14 @@
 
 namespace scoremod::backend::cpu {
 
-/// Whether an LSE is so large that what its rounding to float32 leaves out shows in the weights. From kMaxReadLse
-/// on, value - LSE is exact for every key whose weight float32 holds (exp(-88) and more), because the two lie within a
-/// factor of two: the remainder alone makes the weight right.
+/// Whether an LSE is so large that its rounding to float32 shows in the weights. From kMaxReadLse on, value - LSE is
+/// exact for every key whose weight float32 holds (exp(-88) and more), because both lie within a factor of two. The
+/// remainder alone then makes the weight right.
 inline bool leaves_remainder(float lse) { return std::abs(lse) >= kMaxReadLse && std::isfinite(lse); }
 
-/// What to subtract beside `lse` from a row's values, given their largest and sum of exp(value - largest). 0 where no
-/// remainder is due, and where the LSE is not the rounded one of these values: a row may be given the LSE of more keys
-/// than it has here, as in a ring of devices.
+/// The remainder to subtract beside `lse` from a row's values, given their largest and sum of exp(value - largest). It
+/// is 0 if none is due, or if the LSE is not the rounded one of these values. A row may have the LSE of more keys than
+/// it has here, as in ring attention.
 float lse_remainder(float lse, float largest, float sum);
 
 /// Makes the terms of a backward's rows that its tensors do not hold exactly, by another forward before it.

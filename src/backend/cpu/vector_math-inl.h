@@ -36,8 +36,8 @@ HWY_INLINE FloatVec guarded(FloatVec x, FloatMask in_range, Fast fast, Slow slow
   return hn::IfThenElse(in_range, fast(hn::IfThenElseZero(in_range, x)), hn::Load(d, lanes));
 }
 
-/// exp(x) for x <= 0, NaN for NaN, 0 for -inf alone: below -87.3 it is exp(-87.3), near the smallest normal float, so
-/// that a weight is 0 only where a key is masked. Elsewhere the relative error is below 2 ulp.
+/// exp(x) for x <= 0, NaN for NaN, 0 for -inf alone. Below -87.3 it is exp(-87.3), near the smallest normal float, so
+/// that a weight is 0 only for a masked key. Elsewhere the relative error is below 2 ulp.
 HWY_INLINE FloatVec exp_nonpositive(FloatVec argument) {
   const FloatTag d;
   const IntTag di;
@@ -162,8 +162,8 @@ HWY_INLINE FloatVec min_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::
 
 HWY_INLINE FloatVec max_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::Gt(x, y)), x, y); }
 
-/// floor(x / y) in double, which is exact: a quotient that is no integer is at least 1 / |y| from the next, a part of
-/// 2^-31 of it or more, so that rounding reaches none. The divisor is not 0, and the quotient not 2^31.
+/// floor(x / y) in double, which is exact. A quotient that is no integer differs from the next by at least 1 / |y|, a
+/// part of 2^-31 or more, so rounding cannot reach it. The divisor is not 0, and the quotient not 2^31.
 template <class D>
 HWY_INLINE hn::Vec<D> floor_div_by_double(D d, hn::Vec<D> x, hn::Vec<D> y) {
   const hn::Rebind<double, D> wide;

@@ -5,6 +5,6 @@
 struct DropoutArgument {
   unsigned key[2], threshold;
   float factor;
-  const unsigned* keys;   ///< where a call binds them (problem/call_dropout.hpp), in place of `key`
+  const unsigned* keys;   ///< the operand of dropout keys (problem/call_dropout.hpp), in place of `key`
   long long batch, word;  ///< their distances in elements, of batches and of the words of one
 };

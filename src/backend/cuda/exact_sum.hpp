@@ -5,9 +5,9 @@
 
 namespace scoremod::embedded {
 
-/// Sums of float32 values that do not depend on the order in which they are added, however many threads add at once:
-/// every value is split, without rounding, into digits of a fixed-point number as wide as float32's whole range, and
-/// integers are added atomically. Rounded once, when the sum is read.
+/// Sums of float32 values that do not depend on the order of addition, however many threads add at once. Every value is
+/// split, without rounding, into digits of a fixed-point number as wide as float32's whole range. The digits are
+/// integers that are added atomically, and rounded once, when the sum is read.
 ///
 /// The text, C++ for NVRTC and for a host compiler alike, needs kProgramPrelude before it and defines
 ///

@@ -33,7 +33,7 @@ class ConvertedCall {
     }
   }
 
-  /// Of the tensors. The engine's own workspace comes after them.
+  /// The bytes of the tensors. The backend's own workspace comes after them.
   std::size_t bytes() const { return bytes_; }
   std::size_t workspace_bytes(std::size_t engines) const { return with_room_to_align(add_bytes(bytes_, engines)); }
 

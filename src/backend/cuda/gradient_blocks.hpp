@@ -37,13 +37,13 @@ struct KeyRange {
   bool empty() const { return first >= end; }
 };
 
-/// The keys among [first, end) that are needed for the local queries [first_query, end_query), given the call's
-/// offsets: a range that holds all keys that the mask keeps, from a multiple of 32 after `first`.
+/// The keys among [first, end) that the local queries [first_query, end_query) need, given the call's offsets. The
+/// range holds all keys that the mask keeps, and begins at a multiple of 32 after `first`.
 KeyRange needed_keys(const compiler::CompiledProblem& problem, std::int64_t query_offset, std::int64_t key_offset,
                      KeyRange queries, KeyRange keys);
 
-/// The products of one matrix that cuBLAS is called for: the heads [first, end) that share one head of keys lie as one
-/// stack of planes, and so do all heads where none is shared.
+/// Calls body once for each cuBLAS product: the heads [first, end) that share one KV head form one stack of planes. If
+/// no KV head is shared, all heads do.
 template <class Body>
 void for_each_stack(std::int64_t group, std::int64_t first, std::int64_t end, const Body& body) {
   if (group == 1) return body(first, end);

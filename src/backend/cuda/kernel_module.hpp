@@ -50,7 +50,7 @@ class KernelModule {
   /// Enqueues a kernel; an empty grid enqueues nothing. `stream` may capture.
   static void launch(Kernel kernel, const Grid& grid, int threads, const KernelArguments& arguments, void* stream);
 
-  /// The same for a kernel with one parameter, a struct that begins at `argument`, and with dynamic shared memory.
+  /// Launches a kernel with one parameter, a struct that begins at `argument`, and with dynamic shared memory.
   static void launch(Kernel kernel, const Grid& grid, int threads, std::size_t shared_bytes, const void* argument,
                      void* stream);
   /// To be called once for a kernel that is launched with more than 48 KiB of it. Throws Error(kEnvironment) where the

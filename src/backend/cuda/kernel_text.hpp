@@ -11,14 +11,14 @@
 //
 //     if (row >= /*{rows}*/ 64 /*{}*/) return;
 //
-// fill(text, {{"rows", 100}}) makes `if (row >= 100) return;` of it. Holes may lie in one another: what is repeated, or
-// there at times only, is a hole whose stand-in is a text with holes of its own, which part() takes out.
+// fill(text, {{"rows", 100}}) makes `if (row >= 100) return;` of it. Holes may be nested: repeated or optional text is
+// a hole whose stand-in has holes of its own, and part() takes it out.
 //
 // cmake/EmbedText.cmake makes the constants scoremod::embedded::kName of the files.
 
 namespace scoremod::backend::cuda {
 
-/// What goes where; `value` is anything that can be printed.
+/// A hole's name and its value, which is anything that can be printed.
 struct Hole {
   template <class Value>
   Hole(std::string_view hole_name, const Value& value) : name(hole_name), text(concat(value)) {}

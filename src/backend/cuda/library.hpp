@@ -26,7 +26,7 @@ std::string folder_of(const SharedLibrary& library);
 /// The address of a function; throws Error(kEnvironment) when the library is not there or lacks it.
 void* symbol_of(const SharedLibrary& library, const char* name);
 
-/// What was found of the driver and the CUDA runtime.
+/// The CUDA driver and runtime that were found.
 struct LibraryState {
   bool available = false;
   std::string reason;  ///< when not available: what could not be loaded, in the loader's own words

@@ -1,4 +1,4 @@
-// What no pass of its own can be made for.
+// The problems that no pass of its own supports.
 #include <limits>
 
 #include "backend/cuda/operand_gradients.hpp"

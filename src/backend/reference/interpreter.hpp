@@ -51,7 +51,7 @@ class Interpreter {
   /// Computes every node. score is already scaled; upstream is read by derivatives only.
   void evaluate(const Element& element, Real score, Real upstream = 0);
 
-  /// Of the last evaluated element.
+  /// The value of the last evaluated element.
   Real value() const { return values_[program_.value()].f; }
   /// Whether the mask keeps the key and its modified score is not -inf.
   bool keeps() const;
@@ -59,7 +59,7 @@ class Interpreter {
   Real at(NodeId node) const { return values_[node].f; }
   /// Any node's value; the program says which member holds it.
   const ir::Scalar<Real>& scalar(NodeId node) const { return values_[node]; }
-  /// What a kGather node would be at other indices.
+  /// The value of a kGather node at other indices.
   ir::Scalar<Real> gathered(const Node& node, std::span<const std::int64_t> indices) const;
   /// The entry, in dense order, that a kOperandAdjoint root adds to.
   std::int64_t target_entry(const Root& root) const;

@@ -37,7 +37,7 @@ class StripEvaluator {
   void add_contributions(const Root& root, const std::uint8_t* kept, std::vector<double>& gradient) const;
 
  private:
-  /// What a node's value changes with, which says when it is computed and how many lanes it has.
+  /// The axes that a node's value varies over, which decide when it is computed and its number of lanes.
   enum class Level : std::uint8_t { kHead, kQuery, kKey, kScore };
 
   struct Values {
@@ -52,8 +52,8 @@ class StripEvaluator {
   void compute(NodeId id);
   void compute_leaf(const Node& node, Values& out);
   void read_operand(const Node& node, Values& out);
-  /// Calls body(lane, place) for the lanes of the strip, where the place is that of the entry that a read at these
-  /// indices reads, counted in the strides (one for each dimension of the operand).
+  /// Calls body(lane, place) for the lanes of the strip. The place is the entry that a read at these indices reads,
+  /// counted in the strides (one for each dimension of the operand).
   template <class Body>
   void for_each_place(const OperandView& operand, std::span<const NodeId> indices,
                       const std::array<std::int64_t, kMaxTableRank>& strides, const Body& body) const;

@@ -16,7 +16,7 @@ struct Lanes {
   std::size_t step = 1;  ///< 0 where all lanes share one value
 };
 
-/// Where a node's values go, one a lane, in the member of its type.
+/// The destination of a node's values, one a lane, in the member of its type.
 struct WritableLanes {
   double* f = nullptr;
   std::int32_t* i = nullptr;
