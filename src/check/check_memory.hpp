@@ -18,9 +18,8 @@ struct CheckMemory {
   CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
               const backend::MemorySpace& space = backend::host_memory());
 
-  /// After a forward, for a problem with given deltas: makes the o that the backward is given another than the
-  /// forward's, so that each row's delta is off by up to |d_o|, as a gradient of its LSE makes it. `completed` is the
-  /// problem with its implied operands.
+  /// For a problem with given deltas, after its forward: changes the o of the backward as a gradient of its LSE would.
+  /// Each row's delta is then off by up to |d_o|. `completed` is the problem with its implied operands.
   void give_deltas(const AttentionProblem& completed, std::uint64_t seed, const backend::MemorySpace& space);
 
   ForwardArgs forward_args(const CallOptions& options);

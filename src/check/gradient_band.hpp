@@ -10,8 +10,8 @@
 
 namespace scoremod::checking {
 
-/// What an element of a gradient gets when its row moves by one unit of D, and of the weights' relative move. The keys
-/// of a row move together, so this is summed over them, with signs, before it is squared.
+/// How an element of a gradient changes when its row moves by one unit of D, and of the weights' relative move. The
+/// keys of a row move together, so these are summed over them, with signs, before they are squared.
 struct RowSlopes {
   double delta = 0, weight = 0;
 
@@ -37,9 +37,9 @@ class GradientBand {
   GradientBand(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,
                const backend::CallParameters& parameters, const ErrorSources& sources, RowWeights& rows);
 
-  /// Of the row that was weighed last.
+  /// Adds the row that was weighed last.
   void add_row(std::int64_t b, std::int64_t h, std::int64_t i);
-  /// Of all rows.
+  /// The band of all rows.
   backend::reference::BackwardResult<double> take() const;
 
  private:
@@ -48,7 +48,7 @@ class GradientBand {
   void add_sink_gradient(std::int64_t h, double delta);
   /// Fills the key's d_weight, and adds what it gives to dv.
   void value_gradient(Key& key, std::int64_t row, const double* d_o);
-  /// Of the product with dropout's factor.
+  /// The move of the product with dropout's factor.
   double dropout_move(const Key& key) const;
   /// Adds a term with its move to a sum, which is rounded.
   static void add_term(double term, double move, double& sum, double& squares);

@@ -36,13 +36,12 @@ struct RandomProblemOptions {
   double output_dtype_probability = 0;
 };
 
-/// A valid problem with a tame random program: grouped heads, equal and different lengths and head dims, every layout,
-/// padded and permuted strides, operands of every kind, offsets, scales of both signs. Without a name; the inputs have
-/// the problem's seed.
+/// A valid problem with a tame random program. It has grouped heads, equal and different lengths and head dims, every
+/// layout, padded and permuted strides, operands of every kind, offsets, and scales of both signs. It has no name; the
+/// inputs have the problem's seed.
 ///
-/// Sizes, layouts and fields are drawn once, then programs for them, until one is kept. Of those that leave every row
-/// empty, whose weights do not follow the scores, or that keep every key, a share is (random_problem.cpp), so that most
-/// problems can show a fault.
+/// Sizes, layouts and fields are drawn once, then programs for them, until one is kept. Few degenerate programs (all
+/// masked, none masked, score-independent) are kept (random_problem.cpp), so that most problems can show a fault.
 CheckCase random_problem(std::uint64_t seed, const RandomProblemOptions& options = {});
 
 }  // namespace scoremod::checking

@@ -8,8 +8,8 @@
 
 namespace scoremod::masks {
 
-/// What is known of the problem when a mask is classified. The sizes choose a band's anchor; they do not bound the
-/// indices, because a call may add offsets to them.
+/// Facts about the problem for classifying a mask. The sizes choose a band's anchor; they do not bound the indices,
+/// because a call may add offsets to them.
 struct MaskContext {
   std::int64_t seq_q = 1;
   std::int64_t seq_kv = 1;

@@ -21,11 +21,10 @@ struct FormulaRef {
 /// Boolean formulas over comparisons x - y <= c of integer variables and over free booleans, with an exact decision
 /// procedure.
 ///
-/// Each way to make the comparisons true or false is a set of difference constraints (the negation of x - y <= c is
-/// y - x <= -c - 1), whose feasibility and tightest bounds over the integers come from shortest paths. The procedure
-/// visits the feasible ways one by one, so that k comparisons of one pair cost k + 1 cells rather than 2^k. Work is
-/// bounded: a question about more than a few dozen comparisons and booleans, and every question when the allowance is
-/// spent, is answered "not proven".
+/// Each assignment of truth values to the comparisons is a set of difference constraints: the negation of x - y <= c is
+/// y - x <= -c - 1. Shortest paths give its feasibility and tightest bounds over the integers. The procedure visits
+/// feasible assignments one by one, so k comparisons of one pair cost k + 1 cells, not 2^k. Work is bounded: questions
+/// with more than a few dozen comparisons and booleans, or after the allowance is spent, are answered "not proven".
 class DifferenceLogic {
  public:
   using Variable = std::uint32_t;

@@ -35,7 +35,7 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-/// What a value is, for messages: "the string \"abc\"", "an object".
+/// Describes a value for messages: "the string \"abc\"", "an object".
 std::string describe(const Json& value);
 
 // The value as a type; each refuses every other kind of value.

@@ -9,14 +9,14 @@
 
 namespace scoremod::problem {
 
-/// Where the positions of a paged tensor lie, of one batch: elements from block 0's first row of a head.
+/// The positions of one batch of a paged tensor, in elements from the first row of a head in page 0.
 struct BlockTable {
   const std::int32_t* blocks = nullptr;  ///< of the batch; null where the tensor is not paged
   std::int64_t step = 1;                 ///< from a block's number to the next
   std::int64_t block_size = 1;
   std::int64_t block_step = 0;  ///< from a block to the next in memory
 
-  /// What row() adds for the block that a position is in, and the position within it.
+  /// The distance of a position's page, which row() adds, and the position within the page.
   std::int64_t block_row(std::int64_t position) const { return blocks[position / block_size * step] * block_step; }
   std::int64_t within(std::int64_t position) const { return position % block_size; }
 };
@@ -33,12 +33,12 @@ struct HeadRows {
   }
 };
 
-/// Where the rows of q, k, v, o, their gradients and the LSE lie. A row is the head dim's elements at one position of
-/// the sequence, of one batch and head. Everything is in elements from the tensor's first.
+/// The addresses of rows of q, k, v, o, their gradients and the LSE. A row is the head dim's elements at one position
+/// of the sequence, of one batch and head. All are in elements from the tensor's first.
 ///
-/// Who walks a tensor's memory, or writes code that does, asks here and multiplies no strides of its own: another way
-/// to lie is then added in this one place. A tensor is dense (each dimension has one stride), ragged (a batch's rows
-/// begin where the call's offsets say) or paged (each block of a batch's rows lies where the call's page table says).
+/// All code that walks a tensor's memory, or generates such code, must ask here and multiply no strides itself. Then a
+/// new layout is added in one place only. A tensor is dense (each dimension has one stride), varlen (the call's offsets
+/// give each batch's first row) or paged (the call's page table gives each page).
 class RowAddressing {
  public:
   /// The problem has its implied operands, unless the tensor is dense.

@@ -75,7 +75,7 @@ Bytes structure_key(const AttentionProblem& problem) {
   // The scale that a program reads becomes a constant, and follows from the head dim where none is given.
   StructureWriter writer(reads_scale(problem.program));
   visit_members(problem, writer);
-  // Those are other tables of dropout's keys, and not only larger ones.
+  // These problems have larger tables of dropout keys, in another format.
   writer.out.boolean(has_dropout_places(problem));
   return writer.out.written();
 }

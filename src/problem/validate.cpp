@@ -42,7 +42,7 @@ void check_dtype(const char* field, const char* tensors, DType dtype) {
   fail_argument(field, ": expected f32, f16, bf16, e4m3 or e5m2 (of ", tensors, "), found ", found);
 }
 
-/// What goes with tensors of eight bits alone.
+/// Checks the fields that only FP8 problems have.
 void check_float8_fields(const AttentionProblem& problem) {
   if (problem.dtype_d_o) check_dtype("dtype_d_o", "d_o", *problem.dtype_d_o);
   if (problem.dtype_gradients) {
@@ -128,7 +128,7 @@ void check_strides(const StridedTensor& tensor, std::span<const std::int64_t> st
                 text_of(strides), "; correct the strides or copy the tensor");
 }
 
-/// What is written with a tensor's strides; empty where they are only read.
+/// The tensor that is written with a tensor's strides; empty if they are only read.
 std::string written_with(const AttentionProblem& problem, TensorRole role) {
   const auto gradient = [&](const std::optional<TensorLayout>& own, const char* name) {
     return problem.backward && !own ? name : "";
@@ -267,7 +267,7 @@ const OperandDecl& decl_of(const AttentionProblem& problem, const std::string& f
                 suggestion(name, known), "; remove it or declare it in the program");
 }
 
-/// Of the problem with its implied operands.
+/// Checks the operands of the problem with its implied ones.
 void check_operands(const AttentionProblem& problem) {
   for (std::size_t i = 0; i < problem.operands.size(); ++i) {
     const OperandSpec& spec = problem.operands[i];

@@ -20,9 +20,9 @@ struct Evaluations {
 
 /// Holds an output to the tolerance that check.hpp describes.
 ///
-/// An element counts in the norms when the oracle, the plain evaluation and the band are finite there. Where the first
-/// two agree that it is not finite, the backend's must not be either (an LSE must be the same infinity); where they
-/// disagree (an overflow of float32, say) it is left out.
+/// An element counts in the norms when the oracle, the plain evaluation and the band are finite there. If the first two
+/// agree that it is not finite, the backend's must not be either (an LSE must be the same infinity). If they disagree
+/// (an overflow of float32, say) it is left out.
 OutputCheck compare_output(const StridedTensor& tensor, const Evaluations& evaluations);
 
 }  // namespace scoremod::verification

@@ -25,7 +25,7 @@ using problem::TensorRole;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What rows are wanted. The numbers are places in a cycle of rows.
+/// The kinds of rows that are wanted. The numbers are places in a cycle of rows.
 enum class Goal : std::uint8_t { kEmpty = 1, kSingle = 2, kLow = 3, kHigh = 4 };
 constexpr std::array kGoals{Goal::kEmpty, Goal::kSingle, Goal::kLow, Goal::kHigh};
 
@@ -34,15 +34,15 @@ constexpr std::int64_t kCycle = 8;
 /// Beyond the LSEs that are told apart (100), with room for what a row's keys add.
 constexpr double kFarValue = 120;
 constexpr std::array kFarScores{-8.0, 8.0, -16.0, 16.0, -32.0, 32.0, -64.0, 64.0, -125.0, 125.0, -250.0, 250.0};
-/// A change after which rounding the score moves values by more than this, and by more than before, is not taken; nor
-/// is one after which a row's largest value is rounded by more in float32, as its LSE then is: weights that are made
-/// from such an LSE are wrong by as much, whoever makes them.
+/// A change is not taken if rounding the score then moves values by more than this, and by more than before. Nor is one
+/// after which float32 rounds a row's largest value, and so its LSE, by more. Weights computed from such an LSE are
+/// wrong by as much in every implementation.
 constexpr double kExactEnough = 1e-3;
 constexpr double kFarthestValue = kExactEnough * 0x1p24;
-/// Of a row's query and of all keys along one dimension, so that their product moves the row's scores.
+/// The deviation of a row's query and of all keys along one dimension, so that their product moves the row's scores.
 constexpr double kKeyDeviations = 4;
 constexpr std::int64_t kSampledRows = 20;
-/// Of a row, where only its values and not their number matters.
+/// Keys sampled from a row if only its values and not their number matters.
 constexpr std::int64_t kSampledKeys = 32;
 
 /// A row's place in the cycle, different from head to head.
@@ -156,7 +156,7 @@ class Search {
   }
 
  private:
-  /// What is read without being checked: any other number would be a place outside the tensors, or no factor of one.
+  /// Whether an operand is read unchecked: a random number would be an address outside the tensors, or no scale of one.
   bool has_a_meaning(std::uint32_t operand) const {
     const std::string& name = problem_.program.operands()[operand].name;
     return !problem::implied_table_shape(problem_, name).empty() || problem::is_tensor_scale(problem_, name);

@@ -25,8 +25,8 @@ constexpr std::int64_t kFewTiles = 2;
 constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
 constexpr std::int64_t kMaxTiles = 8;
-/// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one: a
-/// trial of so short a problem would vouch, by an equal structure, for what it never saw.
+/// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one. A
+/// trial of so short a problem would vouch, by an equal structure, for rows that it never had.
 constexpr std::int64_t kMinRows = 24;
 constexpr std::int64_t kMaxBatches = 2;
 constexpr std::int64_t kMaxGroup = 2;
@@ -38,7 +38,7 @@ std::int64_t tiles_for(const Program& program, const std::function<bool(std::int
     if (node.op != Op::kConstant || node.type != Type::kI32) continue;
     const std::int64_t value = std::abs(static_cast<std::int64_t>(ir::constant_i32(node)));
     if (left_out(value)) continue;
-    // What lies beyond every length that can be tried (a limit, a sentinel) asks for nothing.
+    // A constant beyond every length that can be tried (a limit, a sentinel) sets no length.
     if (value < kMaxTiles * kTile) largest = std::max(largest, value);
   }
   return std::clamp(largest / kTile + kFewTiles, kFewTiles, kMaxTiles);
@@ -83,7 +83,7 @@ void shrink_operands(AttentionProblem& problem) {
     const auto& decls = problem.program.operands();
     const auto decl = std::ranges::find(decls, spec.name, &OperandDecl::name);
     if (decl->is_table()) {
-      // Those that programs read are of any size; what the problem's fields bring is of its sizes.
+      // Operands that programs read may have any size; those of the problem's fields have its sizes.
       std::vector<std::int64_t> implied = problem::implied_table_shape(problem, spec.name);
       if (implied.empty()) continue;
       const std::vector<std::int64_t> before = std::exchange(spec.shape, std::move(implied));

@@ -20,7 +20,7 @@ namespace {
 /// what was refused by another rule may be right by this one: it is tried once again.
 constexpr std::string_view kRule = "by rule 2: ";
 
-/// What this process knows of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
+/// This process's knowledge of a subject. Its mutex is held while a trial runs, so that others wait for its verdict.
 struct Remembered {
   std::mutex mutex;
   std::optional<Verdict> verdict;

@@ -22,20 +22,19 @@ enum class Mode : std::uint8_t {
 /// is not set, with one warning.
 Mode verification_mode();
 
-/// What a trial showed.
+/// The result of a trial.
 struct Verdict {
   bool right = true;
   std::string reason;  ///< why not, with the measured error and the tolerance
 };
 
-/// What a stored or shipped verdict says of a plan that is right; otherwise it is by which rule it is not, and the
-/// reason.
+/// The text of a stored or shipped verdict of a right plan; a wrong one has the rule that it broke, and the reason.
 inline constexpr std::string_view kRightVerdict = "right";
 
 /// Right when every output is; else names the first that isn't.
 Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction direction);
 
-/// What is to be verified.
+/// The plan to verify.
 struct Subject {
   /// Shared by what one trial speaks for and by nothing else: the engine's structural key, compared in full. Names the
   /// engine, its version, the architecture, and a revision that is raised with what a trial of the engine's says.
@@ -51,9 +50,9 @@ struct Subject {
 /// Whether verify() would call `run`: nothing is known of the subject, and the mode asks for a trial.
 bool needs_trial(const Subject& subject);
 
-/// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`,
-/// which makes a plan of the trial problem, verifies it and returns the verdict, to be stored. Several threads may ask
-/// at once, and for one key one of them runs. What `run` throws passes through, and nothing is remembered.
+/// Whether plans of a subject may be used: from this process's memory, from what ships, from the store, or from `run`.
+/// `run` makes a plan of the trial problem, verifies it and returns the verdict, to be stored. Several threads may ask
+/// at once; one of them runs for each key. An exception of `run` passes through, and nothing is remembered.
 Verdict verify(const Subject& subject, const std::function<Verdict()>& run);
 
 }  // namespace scoremod::verification

@@ -49,7 +49,7 @@ class TrialRun {
     std::vector<OutputError> errors = judge_backward(trial_.plain_backward(), gradients, attention);
     if (!may_be_right(errors)) return errors;
     replace_wrong(errors, judge_backward(farthest_backward(trial_, operations_), gradients, attention));
-    // Where terms cancel an engine that adds them up in the dtype of its products leaves so much of them.
+    // A backend that adds up terms in the dtype of its MMA leaves so much of terms that cancel.
     if (!std::ranges::any_of(errors, may_cancel)) return errors;
     const double rounded = unit_roundoff(problem::product_dtype(problem_));
     const auto second = judge_backward(farthest_backward(trial_, operations_, rounded), gradients, attention);
@@ -67,7 +67,7 @@ class TrialRun {
 
   static bool may_cancel(const OutputError& error) { return !error.right() && error.cancels; }
 
-  /// Of what was wrong the second judgement counts.
+  /// The second judgement replaces the outputs that were wrong.
   static void replace_wrong(std::vector<OutputError>& errors, const std::vector<OutputError>& second) {
     for (std::size_t i = 0; i < errors.size(); ++i)
       if (!errors[i].right()) errors[i] = second[i];
@@ -155,7 +155,7 @@ class TrialRun {
     return output_error(tensor, reference::load_dense<double>(tensor, fetched(memory).data()), truth, plain, classes);
   }
 
-  /// Of one element: weights are rounded as products take them, and a single number is too small a sample of that.
+  /// Judges a single element: weights are rounded as MMA takes them, and a single number is too small a sample of that.
   OutputError judge_amax(const OwnedMemory& memory, const std::vector<double>& truth, const std::vector<float>& plain,
                          std::span<const RowClass> classes) const {
     const problem::StridedTensor tensor{"amax_o", problem::product_dtype(problem_), {1}, {1}};
