@@ -16,7 +16,7 @@ struct Linear {
 };
 using MaybeLinear = std::optional<Linear>;
 
-/// Of an i32 node that varies with queries or keys.
+/// The linear form of an i32 node that varies with queries or keys.
 MaybeLinear linear_of(const Program& program, const Node& node, const std::vector<MaybeLinear>& forms) {
   switch (node.op) {
     case Op::kQueryIdx: return Linear{1, 0};

@@ -80,7 +80,7 @@ int spawn(const ChildProcess& child, int input, int error_output, pid_t& pid) {
   posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, error_output, STDERR_FILENO);
-  // What the calling thread blocks or ignores is not for the child.
+  // The child must not inherit the signals that the calling thread blocks or ignores.
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);

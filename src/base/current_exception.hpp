@@ -10,8 +10,8 @@
 
 namespace scoremod {
 
-/// What callers who get no exceptions are told of the one that is being handled: answer(code, parts), where the parts
-/// of the message are valid during the call. Allocates nothing itself, for there may be no memory left.
+/// Describes the exception that is being handled to callers who get no exceptions: answer(code, parts). The parts of
+/// the message are valid during the call. It allocates nothing, because there may be no memory left.
 template <class Answer>
 auto answer_current_exception(const Answer& answer) {
   using Parts = std::initializer_list<std::string_view>;

@@ -61,7 +61,7 @@ inline float round_to(DType dtype, float number) {
   }
 }
 
-/// The number itself, but within those of a dtype of eight bits, as what is stored in it is.
+/// The number itself, saturated to the range if the element is FP8, as stored values are.
 template <class Number>
 Number saturate(DType dtype, Number number) {
   if (!is_float8(dtype)) return number;

@@ -6,9 +6,8 @@
 
 namespace scoremod {
 
-/// While one lives, a write of this thread beyond the process's limit of a file's size (`ulimit -f`) fails with EFBIG,
-/// as a write to a full disk fails, and does not end the process by SIGXFSZ, as it does unless the program that this
-/// library is part of has thought of it.
+/// While one lives, a write of this thread beyond the process's limit of a file's size (`ulimit -f`) fails with EFBIG.
+/// Without it SIGXFSZ ends the process, unless the user's program handles that signal.
 class HeldFileSizeSignal {
  public:
   HeldFileSizeSignal() {

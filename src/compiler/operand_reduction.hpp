@@ -18,7 +18,7 @@ struct OperandReduction {
   bool scattered = false;
   /// The axes of the score that the entries vary along; summed over the others. None for a table.
   std::array<bool, kAxisCount> axes{};
-  /// Of the gradient in the order b, h, q, kv, 1 along the axes that it is summed over; a table's own, then 1.
+  /// The gradient's extents in the order b, h, q, kv, 1 along the axes that it is summed over; a table's own, then 1.
   std::array<std::int64_t, kAxisCount> extents{1, 1, 1, 1};
   /// Numbers of the backward program's roots that contribute. None: nothing does, and the gradient is zero.
   std::vector<std::size_t> roots;

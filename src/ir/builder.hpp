@@ -13,7 +13,7 @@ namespace scoremod::ir {
 
 /// More nodes than this are refused, so that no input makes the compiler run away.
 inline constexpr std::size_t kMaxNodes = 1u << 16;
-/// Likewise for operands, and for the bytes of an operand's name.
+/// The limit of operands, and of the bytes of an operand's name.
 inline constexpr std::size_t kMaxOperands = 1024;
 inline constexpr std::size_t kMaxNameBytes = 64;
 

@@ -9,7 +9,7 @@ namespace scoremod::ir {
 /// symbol; "" for everything else.
 std::string own_word(std::string_view found);
 
-/// The same for the name of a function that there is not: the closest name that there is, and where all are listed.
+/// The hint for the name of a function that does not exist: the closest one, and where all are listed.
 std::string function_hint(std::string_view found);
 
 }  // namespace scoremod::ir

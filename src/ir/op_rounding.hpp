@@ -6,7 +6,7 @@
 
 namespace scoremod::ir {
 
-/// What computing an op in float32 does to its result.
+/// How computing an op in float32 rounds its result.
 enum class Rounding : std::uint8_t {
   kNone,     ///< it is an argument, up to its sign, or an integer
   kNearest,  ///< it is the nearest float

@@ -20,7 +20,7 @@ class Rewriter {
   /// The node of this op and arguments, or whatever simpler one has the same value.
   NodeId make(Op op, std::initializer_list<NodeId> args) { return make(op, std::span(args.begin(), args.size())); }
   NodeId make(Op op, std::span<const NodeId> args);
-  /// The same for a node of another program.
+  /// Remakes a node of another program.
   NodeId remake(const Node& node, std::span<const NodeId> args);
   template <class T>
   NodeId constant(T value) {

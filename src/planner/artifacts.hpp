@@ -12,8 +12,8 @@ namespace scoremod::planner {
 backend::BuildResult obtain_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                                      const backend::Target& target);
 
-/// Builds an artifact, of a device that need not be here, unless the engine is known to refuse: what it refuses this
-/// process remembers, and the store where the candidate has a key for that. Throws as Recipe::build() does.
+/// Builds an artifact, for a device that need not be here, unless the backend is known to refuse. This process
+/// remembers refusals, and so does the store if the candidate has a key for that. Throws as Recipe::build() does.
 backend::BuildResult build_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                                     const backend::Target& target);
 

@@ -11,7 +11,7 @@
 #include "planner/build_process.hpp"
 
 int main() {
-  // What nobody waits for any more need not be built.
+  // Without a parent that waits, the build is of no use.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string request{std::istreambuf_iterator<char>(std::cin), {}};
   try {

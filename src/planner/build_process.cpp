@@ -41,7 +41,8 @@ std::atomic<bool>& have_failed() {
 
 bool are_allowed() { return environment_flag("SCOREMOD_BUILD_PROCESSES", true) && !have_failed(); }
 
-/// What is expected to be chosen for a task, where its engine builds one plan at a time and has none stored; or null.
+/// The candidate that is expected to be chosen for a task, if its backend builds one plan at a time and has none
+/// stored; or null.
 const Considered* built_in_turn(const TaskAnswer& expected) {
   const Considered* chosen = expected.chosen();
   if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return nullptr;
@@ -105,7 +106,7 @@ std::string serve(const std::string& request, const Backend& engine) {
                     kLimit});
 }
 
-/// What a request says.
+/// The contents of a request.
 struct Asked {
   AttentionProblem problem;
   backend::Target target;

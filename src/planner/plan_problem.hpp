@@ -19,13 +19,13 @@ struct PlannedProblem {
   Prepared prepared;
 };
 
-/// Plans for the current device of the selection's memory, or the one that the options name. Where there is no device,
-/// every reason that the problem alone gives is there beside that one. `at_hand` as in Request, and nothing is measured
+/// Plans for the current device of the selection's memory, or the one that the options name. Without a device, every
+/// reason that the problem alone gives is there beside that one. `ready_only` as in Request, and nothing is measured
 /// then. Throws as prepare() does.
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
                             Selection selection, bool at_hand = false);
 
-/// The same for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
+/// Plans for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
 PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,
                                       Level level, Selection selection, const backend::DeviceProperties& device,
                                       bool every_candidate = false);

@@ -76,7 +76,7 @@ class TaskPlanner {
       }
       answer_.reasons.push_back(std::move(reasons));
     }
-    // Of one engine the fastest comes first also where a caller orders engines.
+    // Within one backend the fastest comes first, even if the caller orders backends.
     std::ranges::stable_sort(answer_.considered, {}, [&](const Considered& c) {
       const auto place = std::ranges::find(request_.backends, c.engine) - request_.backends.begin();
       return std::pair(request_.in_order ? place : 0, c.candidate.predicted.milliseconds);

@@ -49,7 +49,7 @@ struct Considered {
   std::optional<double> measured_milliseconds;        ///< where autotuning timed it
   std::optional<UnsupportedReason> refusal;           ///< why it was passed over
   std::string engine_words;                           ///< why the engine does not build it
-  bool left_for_later = false;                        ///< for Request::at_hand alone
+  bool left_for_later = false;                        ///< for Request::ready_only alone
   double build_milliseconds = 0;                      ///< for a device elsewhere
   /// For a device elsewhere: the same candidate of the small problem that will be verified there.
   std::optional<backend::Candidate> trial;
@@ -63,7 +63,7 @@ struct EngineReasons {
   std::vector<UnsupportedReason> reasons;
 };
 
-/// What came of a task.
+/// The answer to a task.
 struct TaskAnswer {
   backend::Task task;
   std::vector<Considered> considered;  ///< in the order in which they were, or would be, tried
@@ -75,7 +75,7 @@ struct TaskAnswer {
   std::vector<UnsupportedReason> all_reasons() const;
 };
 
-/// What a verification of the candidate on the target is about.
+/// The subject of a verification of the candidate on the target.
 verification::Subject subject_of(const Considered& considered, const backend::Target& target);
 
 /// The trial problem's candidate that speaks for another: the one whose structural key is equal.

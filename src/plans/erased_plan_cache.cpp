@@ -17,8 +17,8 @@ struct Registry {
   PlanCacheLimits limits;
 };
 
-/// Never destroyed, because caches with the life of the process are not either: what is freed at its end, in an order
-/// that nobody chose, would reach into libraries that are gone.
+/// Never destroyed, because caches with the life of the process are not either. Freeing them at exit, in an unspecified
+/// order, would call into libraries that are already unloaded.
 Registry& registry() {
   static auto& made = *new Registry;
   return made;

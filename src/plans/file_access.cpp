@@ -90,8 +90,8 @@ void make_private_directory(const fs::path& directory) {
   const auto refuse = [&](const std::string& why) {
     fail_environment("cannot make the folder ", directory.string(), ": ", why);
   };
-  // What a folder above could cure is "not found" alone. No folder above is asked for where a name is too long for the
-  // system: there may be tens of thousands of them.
+  // Making a folder above helps only if the error is "not found". A name that is too long for the system is refused at
+  // once: it may have tens of thousands of folders above.
   if (found.type() != fs::file_type::not_found) refuse(error ? error.message() : "what has its name is no folder");
   make_private_directory(directory.parent_path());
   if (::mkdir(directory.c_str(), S_IRWXU) == 0) return;

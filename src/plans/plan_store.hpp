@@ -49,7 +49,7 @@ class PlanStore {
 
   PlanStoreStatistics statistics() const;
 
-  // What the functions of cache.hpp do, for this folder.
+  // The functions of cache.hpp, for this folder.
   std::vector<StoredFile> list() const;
   std::vector<StoredFile> verify() const;
   StoreDeletion prune(std::uint64_t max_bytes);

@@ -135,7 +135,7 @@ class Deletion {
     }
   }
 
-  /// What was deleted; throws what the first failure was.
+  /// The counts of the deletion; throws the first failure.
   StoreDeletion finish() const {
     if (failure_) std::rethrow_exception(failure_);
     return done_;

@@ -79,7 +79,7 @@ std::string names_of_memory(MemoryKind memory) {
   fail_unsupported(text);
 }
 
-/// Whether to run at once what is at hand where a faster plan has to be built or tried first.
+/// Whether a call runs a ready plan at once if a faster one has to be built or verified first.
 bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& options) {
   if (options.new_sizes) return *options.new_sizes == NewSizes::kServe;
   const std::string_view text = environment_variable("SCOREMOD_NEW_SIZES");
@@ -90,7 +90,7 @@ bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& opt
   return !problem.deterministic && !planner::wants_autotune(options);
 }
 
-/// What is at hand, where that is all that the problem wants; nothing otherwise.
+/// The ready plans, if they do everything that the problem wants; nothing otherwise.
 std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
                                                     const CompileOptions& options) {
   auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options), true);
@@ -132,7 +132,7 @@ struct Attention::State {
     const runtime::RunningPlans* faster = later == nullptr ? nullptr : later->ready();
     return faster == nullptr ? served : *faster;
   }
-  /// What a call with this workspace runs: its size may have been asked for before there were faster plans.
+  /// Selects the plan for a call with this workspace: its size may have been asked for before there were faster plans.
   template <class Plan>
   const std::shared_ptr<const Plan>& plan_for(const std::shared_ptr<const Plan> runtime::RunningPlans::*direction,
                                               Buffer workspace) const {

@@ -138,7 +138,7 @@ void check_announced(const AttentionProblem& problem, const IndexOffsets& offset
                 "set before it is compiled; set it, or leave the offsets 0");
 }
 
-/// What offsets and page tables say is said of whole sequences, by the call's own batches.
+/// Offsets and page tables describe whole sequences, by the call's own batches.
 void check_no_offsets(const AttentionProblem& problem, const IndexOffsets& offsets) {
   const auto require_none = [](const char* axis, std::int32_t offset, const char* field) {
     if (offset == 0) return;

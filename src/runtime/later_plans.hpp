@@ -12,7 +12,7 @@
 
 namespace scoremod::runtime {
 
-/// What calls of an attention run, of both directions.
+/// The plans that calls of an attention run, of both directions.
 struct RunningPlans {
   std::string backend, backward_backend;  ///< the second is empty without a backward
   std::vector<UnsupportedReason> backward_reasons;
@@ -28,8 +28,8 @@ class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
   /// cache are of no more use by the time that a plan is built for them.
   LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served);
 
-  /// Tells of a call. After kCallsBefore of them a thread of the process plans the problem as without
-  /// Request::at_hand. Nothing more is done once nobody holds this.
+  /// Counts a call. After kCallsBefore of them a thread of the process plans the problem without Request::ready_only.
+  /// Nothing more is done once nobody holds this.
   void count_call();
   static constexpr int kCallsBefore = 64;
 

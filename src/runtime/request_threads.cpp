@@ -23,7 +23,7 @@ ReplyStatus status_of(ErrorCode code) {
   return ReplyStatus::kBug;
 }
 
-/// What a callback throws has nowhere to go.
+/// An exception of a callback has nowhere to go.
 void answer(const RequestQueue::Callback& callback, const Reply& reply) noexcept {
   try {
     if (callback) callback(reply);
