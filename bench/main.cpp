@@ -1,4 +1,4 @@
-// Measures scoremod on the cases of a file, each beside a reference: on the host OpenBLAS doing the same matrix
+// Measures scoremod on the cases of a file, each beside a reference. On the host that is OpenBLAS doing its matrix
 // products alone, on a GPU the same attention by hand with cudnn-frontend.
 
 #include <iostream>

@@ -15,7 +15,7 @@
 
 namespace scoremod::explorer {
 
-/// A lowered problem and what its call binds.
+/// A lowered problem and the buffers of its call.
 struct PreparedCall {
   compiler::CompiledProblem compiled;
   backend::cudnn::LoweredModifier modifier;
@@ -48,8 +48,8 @@ class DeviceCall {
   std::optional<backend::cuda::DeviceMemory> workspace_;
 };
 
-/// The values of a computed operand, dense in the order of its axes; `diagonal`: one for each difference kv - q, from
-/// the smallest, in place of those for each (q, kv).
+/// The values of a computed operand, dense in the order of its axes. With `diagonal` there is one for each difference
+/// kv - q, from the smallest, in place of one for each (q, kv).
 std::vector<std::byte> compute_operand(const PreparedCall& prepared, const ProblemInputs& inputs,
                                        const backend::cudnn::ComputedOperand& operand, bool diagonal);
 

@@ -1,5 +1,5 @@
 // The pattern explorer: tries every candidate pattern of writing a modifier for cuDNN on the current device, each in a
-// child process, against the float64 oracle, and writes the table that the cuDNN lowering reads. See
+// child process. It compares them with the float64 oracle and writes the table that the cuDNN lowering reads. See
 // docs/cudnn_patterns.md.
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct Job {
 /// A job that takes longer has hung.
 constexpr int kJobSeconds = 120;
 
-/// What a run was asked to do.
+/// The options of a run.
 struct Options {
   std::string output = "cudnn_patterns.json";
   std::string machine;  ///< noted in the table
@@ -110,7 +110,7 @@ std::string first_reason(const std::string& text) {
 /// Which patterns a job's lowering may use.
 class RightPatterns {
  public:
-  /// Of the patterns that a table lacks, the one that ships with the library for this version, or the nearest, speaks.
+  /// For patterns that a table lacks, the table that ships with the library for this version, or the nearest, decides.
   explicit RightPatterns(const std::string& file) {
     if (file.empty()) return;
     std::ifstream stream(file);
@@ -180,7 +180,7 @@ int work(const Options& options) {
 /// The rows of the table by the number of their job.
 using Rows = std::map<std::size_t, Json>;
 
-/// What a run must find again, and did not.
+/// The known patterns that a run must find again, and did not.
 std::vector<std::string> missed_known_patterns(const Rows& rows, const Options& options) {
   std::vector<std::string> missed;
   for (const explorer::KnownPattern& known : explorer::known_bad_patterns()) {

@@ -13,7 +13,8 @@ Mutation direct_query_bound();
 Mutation operands_as_declared();
 /// Logical nodes compute in this type.
 Mutation logical_compute(backend::cudnn::ElementType type);
-/// What the lowering writes with the score first is written with an index expression first: x + y becomes y + x, and
+/// An index expression comes first if the lowering writes the score first: x + y becomes y + x, and -x + y becomes y -
+/// x.
 /// -x + y becomes y - x.
 Mutation index_before_score();
 /// Nodes read what identity casts read: int32 indices in FLOAT arithmetic.

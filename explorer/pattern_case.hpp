@@ -31,8 +31,8 @@ enum class OperandLayout : std::uint8_t {
   kStrided,  ///< the last dimension outermost, with gaps between neighbours
 };
 
-/// Of a backward in which cuDNN writes the gradient of the first operand, too: the operands' dtype beside the
-/// problem's.
+/// The operands' dtype relative to the problem's in a backward in which cuDNN writes the gradient of the first operand,
+/// too.
 enum class GradientDtype : std::uint8_t { kNone, kOfProblem, kOtherHalf };
 
 /// One pattern: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
@@ -52,12 +52,12 @@ struct PatternCase {
   IndexOffsets offsets{};                                 ///< of the call; the lowering adds them where one is not 0
 
   bool has_gradient() const { return operand_gradient != GradientDtype::kNone; }
-  /// Of the f32 operands, in a problem of this dtype.
+  /// The dtype of the f32 operands, in a problem of this dtype.
   DType dtype_of_operands(DType problem) const;
 };
 
-/// Every candidate pattern: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks; and the
-/// patterns that were seen to be wrong or to crash on some version, which a run must find again.
+/// Every candidate pattern: ops, comparisons, booleans, operand shapes and strides, index arithmetic, masks. Patterns
+/// that were wrong or crashed on some version are included, which a run must find again.
 std::vector<PatternCase> pattern_cases();
 
 /// The patterns that cuDNN 9.19 was measured to get wrong, refuse or crash on, on sm_90: the negative control of an

@@ -11,9 +11,9 @@
 
 namespace scoremod::input {
 
-/// Writes a file made of these parts, by way of a temporary one beside it, so that no half-written file is ever there
-/// and what was there stays where this fails. What is there and is no regular file of this name (a device, a pipe, a
-/// link) is written to, and never replaced. Throws Error(kEnvironment).
+/// Writes a file made of these parts, by way of a temporary one beside it. So no half-written file is ever there, and a
+/// failure leaves the old file. A path that is no regular file (a device, a pipe, a link) is written to, and never
+/// replaced. Throws Error(kEnvironment).
 void write_file(const std::filesystem::path& path, std::initializer_list<std::span<const std::byte>> parts);
 void write_file(const std::filesystem::path& path, std::string_view text);
 

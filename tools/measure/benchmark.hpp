@@ -12,7 +12,7 @@
 
 namespace scoremod::measure {
 
-/// What a benchmark is told on the command line.
+/// A benchmark's command-line arguments.
 struct BenchmarkArguments {
   std::vector<std::string> files;  ///< as load_cases() takes them
   std::vector<std::string> only;   ///< names of cases; empty for all

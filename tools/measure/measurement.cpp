@@ -105,7 +105,7 @@ class Running {
     add_samples(run_.fetch(run_.sets() - 1), "the reference");
   }
 
-  /// Of every output but the LSE, which not every implementation defines for rows without keys.
+  /// Adds every output but the LSE, which not every implementation defines for rows without keys.
   void add_samples(std::span<const RunOutput> outputs, const char* whose) {
     std::vector<RunOutput> compared;
     std::ranges::copy_if(outputs, std::back_inserter(compared), [](const RunOutput& one) { return one.name != "lse"; });

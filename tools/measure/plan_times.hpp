@@ -11,7 +11,7 @@
 
 namespace scoremod::measure {
 
-/// What making the plan of a case takes, in milliseconds. Absent where plans are not kept (on the host) or not known.
+/// The times of making a case's plan, in milliseconds. Absent if plans are not kept (on the host) or not known.
 struct PlanTimes {
   std::optional<double> build_ms;  ///< building it, where nothing is stored
   std::optional<double>
@@ -21,7 +21,7 @@ struct PlanTimes {
   std::optional<double> static_us;   ///< support() at SupportLevel::kStatic, microseconds (median)
 };
 
-/// What two processes found, one after the other, with a plan store of their own.
+/// The results of two processes, one after the other, with a plan store of their own.
 struct PlanReport {
   bool on_device = false;
   std::vector<PlanTimes> times;            ///< one for each case

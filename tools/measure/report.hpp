@@ -9,11 +9,11 @@
 
 namespace scoremod::measure {
 
-/// Where and of what a report was made.
+/// The place, the versions and the subject of a report.
 struct ReportOrigin {
   std::string machine;  ///< in the words of the command line
   std::string commit;   ///< empty: what git says of the current folder
-  /// Of libraries beside scoremod itself, by name.
+  /// The versions of libraries beside scoremod itself, by name.
   nlohmann::ordered_json versions = nlohmann::ordered_json::object();
 };
 
