@@ -126,7 +126,7 @@ TEST(Dropout, OfAShardIsThatOfTheWhole) {
   shard.heads_kv = 1;
   const ProblemInputs inputs = random_inputs(whole);
   ProblemInputs part = random_inputs(shard);
-  // Heads 2 and 3 of the whole, which share key head 1. The order is BHSD.
+  // Heads 2 and 3 of the whole, which share KV head 1. The order is BHSD.
   const auto cut = [&](const std::vector<std::byte>& from, std::size_t heads, std::size_t first, std::size_t count,
                        std::vector<std::byte>& to) {
     const std::size_t head = from.size() / heads / 3;

@@ -80,7 +80,7 @@ class Differences {
     return sum;
   }
 
-  /// Of fourth order: its error is that of the fifth derivative times kStep^4.
+  /// A quotient of fourth order: its error is that of the fifth derivative times kStep^4.
   double quotient(GuardedBuffer& buffer, std::int64_t offset) {
     const double center = load_element<double>(buffer.data(), DType::kF32, offset);
     const auto at = [&](double steps) {
@@ -109,7 +109,7 @@ class Differences {
   std::vector<double> d_o_;
 };
 
-/// What the quotient of fourth order leaves at this step, with scores near 10 and modifiers as curved as the zoo's.
+/// The error of the quotient of fourth order at this step, with scores near 10 and modifiers as curved as the zoo's.
 constexpr double kTolerance = 1e-6;
 
 AttentionProblem small_problem() {

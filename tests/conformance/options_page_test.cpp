@@ -33,7 +33,7 @@ using test::option_case;
 using test::options;
 
 constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/options.md";
-/// What runs on devices found: tools/device/options.sh.
+/// The results of tools/device/options.sh on devices.
 constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
 /// The ids of what an engine of a device has against a direction of the problem, whatever machine asks.
@@ -48,7 +48,7 @@ std::string ids(const backend::Backend& engine, const compiler::CompiledProblem&
   return text.empty() ? "device" : text;
 }
 
-/// What a run on a device found of a cell; empty without one. A cell of another problem than today's is a failure.
+/// A device run's result for a cell; empty without one. A cell of another problem than today's is a failure.
 std::string recorded(const std::string& backend, const Option& option, const Modifier& modifier,
                      const std::string& fingerprint, std::string& failure) {
   static const nlohmann::json kCells = [] {

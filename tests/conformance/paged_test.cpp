@@ -1,5 +1,5 @@
-// Keys and values in blocks of a pool: the oracle against the dense formula, which knows of no place but its own dense
-// one, the other backends by check(). Faults planted in it must be found.
+// Paged KV caches: the oracle against the dense formula, which has its own dense layout, the other backends by check().
+// Planted faults must be found.
 
 #include <string>
 #include <utility>

@@ -46,7 +46,7 @@ struct Place {
 Place query_place(const AttentionProblem& problem, std::int64_t dim);
 Place key_place(const AttentionProblem& problem, std::int64_t dim);
 
-/// What the dense formula makes of the inputs' rows, and a modifier that keeps it within the sequences.
+/// The dense formula's results for the inputs' rows, with a modifier that keeps it within the sequences.
 DenseResult ragged_result(const AttentionProblem& problem, const ProblemInputs& inputs, const DenseModifier& modifier);
 DenseModifier within_sequences(const AttentionProblem& problem, DenseModifier modifier = {});
 
@@ -54,7 +54,7 @@ DenseModifier within_sequences(const AttentionProblem& problem, DenseModifier mo
 /// own in another order.
 void expect_rows(const ProblemBuffers& found, const char* name, const Place& place,
                  const std::vector<double>& expected);
-/// The same of every output.
+/// Compares every output.
 void expect_ragged(const AttentionProblem& problem, const ProblemBuffers& found, const DenseResult& expected);
 
 }  // namespace scoremod::test

@@ -20,7 +20,7 @@
 #include "compiler/compiled_problem.hpp"
 #include "device/device_fixture.hpp"
 
-// What is timed of the attention kernels, and how, where SCOREMOD_DEVICE_TIMES is set.
+// The timed cases of the attention kernels, and the timing, if SCOREMOD_DEVICE_TIMES is set.
 
 namespace scoremod::backend::kernels {
 
@@ -70,7 +70,7 @@ class Call {
   std::vector<void*> gradients_;
 };
 
-/// Of a timed problem, whose forward has not run. Those of one problem at a time are kept.
+/// The call of a timed problem, whose forward has not run. Calls of one problem at a time are kept.
 const Call& call_of(const Timed& timed, const AttentionProblem& problem);
 
 /// The operands whose gradients a backward writes beside dq, dk and dv.

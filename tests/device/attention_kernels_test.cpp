@@ -60,7 +60,7 @@ class Plans {
   Plans(const compiler::CompiledProblem& compiled, Kernels kernels)
       : Plans(compiled, {shape_of(compiled.problem, Direction::kForward, kernels),
                          shape_of(compiled.problem, Direction::kBackward, kernels)}) {}
-  /// Of the forward, and of the backward.
+  /// Makes the forward and the backward.
   Plans(const compiler::CompiledProblem& compiled, const std::array<TileShape, 2>& shapes)
       : problem_(compiled.problem) {
     const auto& [forward, backward] = shapes;
@@ -70,7 +70,7 @@ class Plans {
     families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
                        backward.copied_operand ? " with a copied operand" : "");
   }
-  /// Of a forward alone.
+  /// Makes a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
       : problem_(compiled.problem),
         forward_(forward_plan(compiled, forward, image(compiled, Direction::kForward, forward))),
@@ -169,7 +169,7 @@ void expect_same_bits(const std::array<Cut, 2>& cuts, AttentionProblem problem, 
   EXPECT_EQ(found[0], found[1]);
 }
 
-/// Of each case by all kernels, in turns.
+/// Runs each case by all kernels, in turns.
 class AttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static checking::CheckCase test_case() {
@@ -196,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernels,
 
 constexpr int kPortableShapes = 6;            ///< of few_query_shapes()
 constexpr int kShapes = kPortableShapes + 2;  ///< with those of hopper_few_query_shapes()
-/// Of each case in each shape, with as many splits as the device has, and with an odd number of them.
+/// Runs each case in each shape, with as many splits as the device has room for, and with an odd number of them.
 class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static checking::CheckCase test_case() {
@@ -234,7 +234,8 @@ TEST_P(FewQueryAttentionKernels, GiveTheSameBitsEachTime) {
 INSTANTIATE_TEST_SUITE_P(Cases, FewQueryAttentionKernels,
                          ::testing::Range(0, static_cast<int>(test::few_query_cases().size()) * kShapes));
 
-/// Of the forward of each case with few persistent blocks, and with as many as the device has multiprocessors.
+/// Runs the forward of each case by a persistent kernel, with few CTAs, and with as many as the device has
+/// multiprocessors.
 class PersistentAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<int> {
  protected:
   static constexpr int kFewBlocks = 3;

@@ -33,7 +33,7 @@ class AttentionKernelsText : public ::testing::Test {
     if (cuda::nvrtc_library().handle == nullptr) GTEST_SKIP() << "no NVRTC: " << cuda::nvrtc_library().reason;
   }
 
-  /// What ptxas says of a direction's kernels.
+  /// ptxas' report on a direction's kernels.
   static std::string report_of(const AttentionProblem& problem, Direction direction, int architecture) {
     return report_of(problem, direction, architecture, tile_shape(problem, direction));
   }
@@ -82,7 +82,7 @@ TEST_F(AttentionKernelsText, OfFieldsAndOperandsGradientsCompile) {
   EXPECT_LE(spilled_bytes(report), kHarmlessSpill) << report;
 }
 
-/// Of tables, and of what batches or heads share along queries and keys, on all architectures.
+/// Kernels for tables, and for operands that batches or heads share along queries and keys, on all architectures.
 TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
   AttentionProblem problem = test::zoo_problem("causal", 0, DType::kBF16).problem;
   problem.batch = 2;
@@ -107,7 +107,7 @@ TEST_F(AttentionKernelsText, OfTablesAndSharedElementsCompile) {
   }
 }
 
-/// What is written along queries and keys from the loop of dq, on all architectures.
+/// Kernels whose loop of dq writes gradients along queries and keys, on all architectures.
 TEST_F(AttentionKernelsText, OfGradientsAlongQueriesAndKeysCompile) {
   AttentionProblem problem = test::zoo_problem("causal", 0, DType::kBF16).problem;
   problem.seq_q = problem.seq_kv = 4096;
@@ -165,7 +165,7 @@ TEST_F(AttentionKernelsText, SpillsNextToNoRegisters) {
 
 class AttentionKernelsTextOfFloats : public AttentionKernelsText, public ::testing::WithParamInterface<int> {};
 
-/// Of float32 the last shape fits the shared memory of every device, and each compiles on some architecture.
+/// In float32 the last shape fits the shared memory of every device, and each compiles on some architecture.
 TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
   constexpr std::size_t kSmallestSharedBytes = std::size_t{99} * 1024;
   AttentionProblem problem = test::zoo_problem("causal", 0, DType::kF32).problem;
@@ -181,7 +181,7 @@ TEST_P(AttentionKernelsTextOfFloats, FitsAndCompiles) {
     for (const TileShape& shape : shapes) {
       const int architecture = kArchitectures[number++ % kArchitectures.size()];
       const std::string report = report_of(problem, direction, architecture, shape);
-      // Where the best shape of a forward was timed.
+      // The best shape of a forward was timed on this architecture.
       if (architecture == 90 && direction == Direction::kForward) {
         EXPECT_LE(spilled_bytes(report), kHarmlessSpill);
       }
@@ -204,7 +204,7 @@ AttentionProblem decoding_problem(const char* entry, std::int64_t dim) {
   return problem;
 }
 
-/// Of every shape on some architecture, with the shared memory that its devices have.
+/// Every shape compiles on some architecture, with the shared memory that its devices have.
 TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
   std::size_t number = 0;
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {
@@ -243,7 +243,7 @@ TEST_F(AttentionKernelsText, OfHoppersFewQueriesCompilesAndKeepsItsRegisters) {
   }
 }
 
-/// Of a zoo entry's problem at a usual size, of which there are Hopper kernels in both directions.
+/// A zoo entry's problem at a usual size, which has Hopper kernels in both directions.
 AttentionProblem hopper_problem(const char* entry, std::int64_t dim) {
   AttentionProblem problem = test::zoo_problem(entry, 0, dim == 64 ? DType::kF16 : DType::kBF16).problem;
   problem.seq_q = problem.seq_kv = 4096;
@@ -321,7 +321,7 @@ TEST_F(AttentionKernelsText, OfPersistentBlocksKeepTheirRegistersAndRunProductsB
   }
 }
 
-/// Where dq is made beside dk and dv.
+/// The fused backward, which accumulates dQ in the kernel of dk and dv.
 TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
   constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;
   struct Case {
@@ -344,7 +344,7 @@ TEST_F(AttentionKernelsText, OfHopperFusedFitsAndRunsProductsBesideOtherWork) {
   }
 }
 
-/// Of a backward's Hopper kernels with operands' gradients.
+/// Checks a backward's Hopper kernels with operand gradients.
 void expect_registers_suffice(const compiler::CompiledProblem& compiled, const std::vector<OperandTarget>& targets,
                               const TileShape& shape) {
   for (const std::string& module : attention_modules(compiled, Direction::kBackward, shape, targets)) {
@@ -366,7 +366,7 @@ TEST_F(AttentionKernelsText, OfHopperSumsOperandsGradientsInRegisters) {
   }
 }
 
-/// The same where dq is added up beside dk and dv. At head dim 64 products of slopes without a mask are serialized: two
+/// The fused backward, with operand gradients. At head dim 64 WGMMAs of slopes without a mask are serialized, so two
 /// kernels run there.
 TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   struct Case {

@@ -11,7 +11,7 @@
 #include "compiler/compiled_problem.hpp"
 #include "device/attention_kernel_calls.hpp"
 
-// What tests of operands' gradients by the attention kernels run on a device.
+// The part of tests of operand gradients that runs the attention kernels on a device.
 
 namespace scoremod::backend::kernels {
 

@@ -228,7 +228,8 @@ TEST_P(FewRowsGradients, AreRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Problems, FewRowsGradients, ::testing::Range(0, test::kFewRowsProblems));
 
-/// Of random problems. Another seed than RandomGradients', which holds them to the check's own band.
+/// Trials of random problems. Their seed differs from RandomGradients', which compares them within the check's own
+/// band.
 class TrialsOfGradients : public OperandGradientsOnDevice {};
 
 TEST_P(TrialsOfGradients, FindThePassRight) {

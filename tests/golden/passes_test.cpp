@@ -1,5 +1,5 @@
-// What the compiler makes of the programs in golden/passes/*.txt, step by step, as text. Each file is an input and the
-// expected text after each step that changes it; SCOREMOD_UPDATE_GOLDEN=1 writes what is found into the files.
+// The compiler's steps on the programs in golden/passes/*.txt, as text. Each file is an input and the expected text
+// after each step that changes it; SCOREMOD_UPDATE_GOLDEN=1 updates the files.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

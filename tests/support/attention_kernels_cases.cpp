@@ -50,7 +50,7 @@ void paged(AttentionProblem& p) {
   p.lengths.kv = true;
   p.paged = PagedKeys{24, p.batch * 6 + 3, p.seq_kv / 24 + 2};
 }
-/// Of blocks that hold whole tiles of keys.
+/// A paged KV cache whose pages hold whole tiles of keys.
 void paged_in_large_blocks(AttentionProblem& p) {
   paged(p);
   p.paged = PagedKeys{64, p.batch * 6 + 3, p.seq_kv / 64 + 2};

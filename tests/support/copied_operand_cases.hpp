@@ -14,7 +14,7 @@ checking::CheckCase copied_operand_case(const std::string& program, std::int64_t
 
 /// x of every mixture of batches and heads, with and without a mask, beside other operands, and of several head dims.
 std::vector<checking::CheckCase> copied_operand_cases();
-/// The same with a backward, without gradients of operands, of head dims whose fused backward has room for such tiles.
+/// Cases with a backward but without operand gradients, of head dims whose fused backward has room for such tiles.
 std::vector<checking::CheckCase> copied_operand_backward_cases();
 
 }  // namespace scoremod::test

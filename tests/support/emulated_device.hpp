@@ -25,7 +25,7 @@ class EmulatedLaunches {
                    const Fault& another_fault = {});
 
   void run(const backend::kernels::ArgumentBytes& argument, unsigned seed) const;
-  /// What a plan does once: gives the kernels their tiles' states, where these are the same in every call.
+  /// A plan's one-time setup: gives the kernels their block mask, if it is the same in every call.
   template <class Kernels>
   void find_states(Kernels& kernels) {
     if (kernels.states_launches().empty()) return;
@@ -62,7 +62,7 @@ class EmulatedKernels {
   EmulatedLaunches launches_;
 };
 
-/// The same of the kernels of operands' gradients.
+/// The kernels of operand gradients.
 class EmulatedOperandKernels {
  public:
   EmulatedOperandKernels(const compiler::CompiledProblem& problem,

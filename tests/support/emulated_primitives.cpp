@@ -2,10 +2,10 @@
 
 namespace scoremod::test {
 
-// Each thread of a block is a context of its own that runs until it has to meet others. Where it does, it waits for the
-// other 31 of its warp, or for the block, as the device does; what the threads of a warp meet for must be the same.
-// Warps run one after the other, in another order each time, and copies to shared memory are made as late as
-// they may be, so that a barrier or a wait that is missing shows.
+// Each thread of a CTA is a context of its own that runs until it synchronizes with others. It then waits for the other
+// 31 of its warp, or for the CTA, as the device does. All threads of a warp must wait for one thing. Warps run one
+// after the other, in another order each time. Copies to shared memory are made as late as possible, so that a missing
+// barrier or wait shows.
 std::string_view emulated_primitives() {
   return R"(
 #include <stdint.h>

@@ -138,7 +138,7 @@ TEST(RandomProgram, CoversEveryOpAndEveryKindOfOperand) {
     masked += program.keep() != kNoNode;
     for (const Node& node : program.nodes()) reading_score += node.op == Op::kScore;
   }
-  // What only derivatives and problems give a meaning to.
+  // Ops that have a meaning only in derivatives and problems.
   const auto is_bound = [](Op op) { return op == Op::kUpstream || op == Op::kScale; };
   for (const ir::OpInfo& row : ir::op_table()) EXPECT_EQ(ops.contains(row.op), !is_bound(row.op)) << row.name;
   EXPECT_EQ(axes.size(), 16u);

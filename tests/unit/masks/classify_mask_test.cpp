@@ -149,7 +149,7 @@ constexpr Spelling kSpellings[] = {
     {"q_doc == kv_doc & q_idx >= kv_idx", "documents: kv_idx - q_idx <= 0; q_doc == kv_doc"},
     {"q_doc == kv_doc & abs(q_idx - kv_idx) <= 4", "documents: -4 <= kv_idx - q_idx <= 4; q_doc == kv_doc"},
     {"select(q_doc == kv_doc, q_idx >= kv_idx, false)", "documents: kv_idx - q_idx <= 0; q_doc == kv_doc"},
-    // What has no class of its own keeps the band that follows from it.
+    // A mask without a class of its own keeps the band that follows from it.
     {"pad", "general: pad"},
     {"(q_idx - kv_idx) % 2 == 0", "general: (q_idx - kv_idx) % 2 == 0"},
     {"abs(q_idx - kv_idx) <= 4 & (q_idx - kv_idx) % 2 == 0", "general: -4 <= kv_idx - q_idx <= 4; %0 % 2 == 0"},

@@ -32,7 +32,7 @@ Program program_of(Type type, const std::string& expression) {
   text += "table at: f32 rank 1\n";
   switch (type) {
     case Type::kF32: return Program::parse(text + "value = " + expression);
-    // What a table is read at is seen in full; a cast to f32 would round.
+    // A table's index is compared in full; a cast to f32 would round.
     case Type::kI32: return Program::parse(text + "value = at[" + expression + "]");
     case Type::kBool: return Program::parse(text + "value = score\nkeep = " + expression);
   }

@@ -214,7 +214,7 @@ TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
   EXPECT_EQ(large.builds, 0);
 }
 
-/// What was built and verified for one length serves another, and what was not waits.
+/// A plan that was built and verified for one length serves another; others wait.
 TEST(PlanTask, TakesWhatIsAtHandForANewLengthAndLeavesTheFasterForLater) {
   const FakeEngine slow("at hand", {.milliseconds = 2, .kept_by_key = true}),
       fast("not at hand", {.milliseconds = 1, .kept_by_key = true});
@@ -336,7 +336,7 @@ TEST(PlanTask, AutotuneTakesTheFastestByTheClock) {
   }
 }
 
-/// What a timed call leaves out, an engine would read or write at address 0.
+/// A tensor missing from a timed call would make a backend read or write at address 0.
 TEST(PlanTask, AutotuneBindsAllThatAProblemHas) {
   const FakeEngine one("one", {.milliseconds = 1}), two("two", {.milliseconds = 2});
   AttentionProblem problem = problem_of("value = score * 5.25").problem;

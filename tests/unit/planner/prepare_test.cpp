@@ -129,7 +129,7 @@ class Counting final : public PassOfItsOwn {
   mutable std::atomic<int> asked{0};
 };
 
-/// What the forward's build found.
+/// The result of the forward's build.
 std::string found_by_forward(const PassOfItsOwn& engine) {
   const std::vector<const backend::Backend*> engines{&engine};
   const backend::Target target{backend::host_memory().describe(), 0, 0, true};

@@ -1,5 +1,5 @@
-// Trials of few queries and keys find the attention kernels right, which the emulated device runs: what they would
-// refuse without reason, though nothing else runs the problem then.
+// Trials with few queries and keys accept the attention kernels, which the emulated device runs. A wrong refusal would
+// leave such a problem without a backend.
 
 #include <algorithm>
 #include <cmath>

@@ -187,8 +187,8 @@ INSTANTIATE_TEST_SUITE_P(Of, Jumps,
                                               "value = score + floor(log(d) / 1.38629436 * 2.0)",
                                               {0, 0x1p-22}}));
 
-/// Products of float32 as the kernels make them are off by more than one of the plain evaluation's; in rows whose score
-/// is nearly one product that does not average out.
+/// MMAs of float32 in the kernels have larger errors than the plain evaluation's products. In rows whose score is
+/// nearly one product these do not average out.
 AttentionProblem long_float32_problem() {
   AttentionProblem problem =
       float32_problem("operand factor: f32 [b]\noperand bias: f32 [h]\nvalue = score * factor + bias");
@@ -225,8 +225,8 @@ TEST(MovedEvaluation, FindsBucketsThatAreOffByOneWrong) {
   EXPECT_NE(wrong_backward(of.trial, PlainBackward(wrong, {}), kOfKernels), "");
 }
 
-/// Of a problem whose gradients follow from o as it is bound. Held to what o loses in memory, which is as much as d_o
-/// loses here, the second plan was accepted.
+/// The gradients of this problem follow from the given o. A tolerance by o's rounding in memory, which equals d_o's
+/// here, accepted the second plan.
 TEST(MovedEvaluation, FindsGradientsOfOperandsFromARoundedDOWrong) {
   AttentionProblem problem = test::small_problem();
   problem.backward = problem.stats = problem.given_deltas = true;

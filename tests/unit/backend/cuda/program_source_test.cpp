@@ -246,7 +246,7 @@ TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
     for (const float x : {0.0f, -0.0f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()})
       ASSERT_EQ(std::bit_cast<std::uint32_t>(divide(x, divisor)), std::bit_cast<std::uint32_t>(x / divisor)) << x;
     ASSERT_TRUE(std::isnan(divide(std::numeric_limits<float>::quiet_NaN(), divisor)));
-    // What a dividend below 2^-102 leaves is subnormal, so that its quotient may miss one unit, but no more.
+    // The remainder of a dividend below 2^-102 is subnormal, so its quotient may miss one unit, but no more.
     for (std::uint32_t i = 0; i < 20'000; ++i) {
       const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random() % 0x0c800000u)),
                   found = divide(x, divisor);

@@ -13,8 +13,8 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// Of each problem that the check suite runs on a device: what the lowering says on sm_90 with cuDNN 9.19.0. A problem
-/// that it refuses is one that the suite can't judge, so that more of them would go unnoticed there.
+/// The lowering's answers on sm_90 with cuDNN 9.19.0 for each problem that the check suite runs on a device. The suite
+/// can't judge refused problems, so more of them would hide faults.
 TEST(LowerSuite, RefusesOnlyFunctionsThatCudnnLacksAndComputedTensorsBesideASingleKey) {
   CheckSuiteOptions options;
   options.seed = 0;

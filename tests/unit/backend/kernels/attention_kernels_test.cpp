@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, AttentionKernelPlaces,
                                            "gradients elsewhere", "a learned sink, dropout and the largest score f32",
                                            "ragged f32", "paged f32", "o in a half"));
 
-/// Of these d_o f16 has no number, or one with few digits.
+/// f16 cannot hold these d_o, or only with few digits.
 TEST(AttentionKernelOutputs, TakeGradientsThatHalvesDoNotHold) {
   const checking::CheckCase test = case_of("o in f32, beside f16");
   for (const double largest : {1e5, 1e-6}) {
@@ -216,7 +216,7 @@ TEST(AttentionKernelBoundsDeathTest, ABoundThatIsMissingIsSeen) {
   EXPECT_DEATH(run_with(paged, half_of_the_blocks(paged, -2'000'000'000), true, none), "");
 }
 
-/// Where nothing that a call binds decides the mask, its tiles' states are found once.
+/// If no runtime argument decides the mask, the block mask is computed once.
 TEST(AttentionKernelStates, AreFoundOnceWhereTheyAreTheSameInEveryCall) {
   checking::CheckCase test = case_of("mask by head");
   const auto kernels = [&] {

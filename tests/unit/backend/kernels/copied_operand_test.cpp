@@ -1,5 +1,5 @@
-// Hopper's forward and fused backward with tiles of an operand copied ahead, on a host, thread by thread: right by the
-// float64 oracle, and in a forward the same bits as reads of each number give.
+// Hopper's forward and fused backward with a TMA-loaded bias, on a host, thread by thread. They are right by the
+// float64 oracle, and a forward gives the same bits as reads of each number.
 
 #include <algorithm>
 #include <functional>
@@ -48,7 +48,7 @@ TEST_P(CopiedOperand, IsRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopiedOperand, ::testing::Range(std::size_t{0}, cases().size()));
 
-/// Where a call's pointers are none that copies of boxes take.
+/// TMA cannot take the pointers of these calls.
 TEST(CopiedOperandOf, IsRightWhereThreadsCopyIt) {
   const Fault one_thread{"(!kCopiesOperand || call.copied.aligned)", "false"},
       boxes{"if (tensor.aligned) {", "if (false) {"};
@@ -118,7 +118,7 @@ TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyIt) {
   test::expect_right(backward_check_of(backward_cases()[1], {.backward = {fill, by_threads}}));
 }
 
-/// Those of q and d_o by threads, too: a group's warp copies its numbers between them.
+/// Threads copy q and d_o, too: a group's warp copies its numbers between them.
 TEST(CopiedOperandBackwardOf, IsRightWhereThreadsCopyEverything) {
   const test::EmulatedFaults by_threads{
       .forward = {"(!kCopiesOperand || call.copied.aligned)", "false"},

@@ -92,7 +92,7 @@ AttentionProblem problem_of(const Case& test) {
   return p;
 }
 
-/// Of the table, by the walk and the kernels that add its sums up.
+/// The gradient of the table, by the walk and the kernels that add its sums up.
 std::vector<float> gradient_of(const Case& test, const test::EmulatedLaunches::Fault& fault = {}) {
   const compiler::CompiledProblem compiled = compiler::compile(problem_of(test));
   const std::vector<OperandTarget> targets =

@@ -1,4 +1,4 @@
-// The kernels of few queries on a host, thread by thread, against the float64 oracle.
+// The decode kernels on a host, thread by thread, against the float64 oracle.
 
 #include <algorithm>
 

@@ -34,9 +34,9 @@ inline void PrintTo(const OperandCase& test, std::ostream* out) { *out << test.n
 /// Two fifths of the room are empty, so that blocks of queries, and of keys, lie beyond a sequence's end.
 void ragged(AttentionProblem& problem);
 void with_given_deltas(AttentionProblem& problem);
-/// Of two blocks of 64 dims.
+/// A problem whose heads have two blocks of 64 dims.
 void of_wider_heads(AttentionProblem& problem);
-/// The same, where a backward may copy an operand's tiles ahead.
+/// Wider heads of which a backward may TMA-load a bias.
 void that_are_copied(AttentionProblem& problem);
 void in_floats(AttentionProblem& problem);
 /// And o and d_o in float32.

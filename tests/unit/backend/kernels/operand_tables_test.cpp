@@ -28,8 +28,8 @@ namespace {
 using Case = OperandCase;
 using Emulated = EmulatedOperands;
 
-/// Of tables at any indices, and of operands along queries and keys that batches or heads share: kernels that do
-/// nothing else alone sum these.
+/// Tables at any indices, and operands along queries and keys that batches or heads share: only separate kernels sum
+/// these.
 const Case kTableCases[] = {
     {"TableOfKeys", "table x: f32 rank 2\nvalue = score + x[kv_idx // 3 + q_idx % 2, h]\nkeep = kv_idx <= q_idx + 9"},
     {"OneEntry", "table x: f32 rank 2\nvalue = score * x[0, 0]\nkeep = kv_idx <= q_idx + 60"},
@@ -150,7 +150,7 @@ TEST_P(OperandTables, AreRight) { test::expect_right(check_of(GetParam())); }
 INSTANTIATE_TEST_SUITE_P(Cases, OperandTables, ::testing::ValuesIn(kTableCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-/// What a fault of these kernels would spoil, each in a case that shows it.
+/// The results that a fault of these kernels would spoil, each in a case that shows it.
 TEST(OperandTablesRun, FaultsAreSeen) {
   const auto passes = [](const char* name, const Fault& fault) { return check_of(case_named(name), fault).passed(); };
   EXPECT_FALSE(passes("TableOfKeys", {"before.entry != entry && before.entry != kNoEntry", "false"}))

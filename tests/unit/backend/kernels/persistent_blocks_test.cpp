@@ -1,5 +1,5 @@
-// Hopper's forward with persistent blocks, on a host, thread by thread: right by the float64 oracle, and the same bits
-// as a block for each tile of queries gives.
+// Hopper's persistent forward on a host, thread by thread: right by the float64 oracle, and the same bits as a CTA for
+// each tile of queries gives.
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ constexpr const char* kDocuments =
 /// A reference begins below all values, and is raised with what was summed before.
 constexpr const char* kBelowZero = "value = score - 300.0";
 constexpr const char* kGrows = "value = score + f32(kv_idx) - 350.0\nkeep = kv_idx <= q_idx + 250";
-/// Of three tiles of queries only the last has keys.
+/// Only the last of three tiles of queries has keys.
 constexpr const char* kEmptyTiles = "value = score\nkeep = q_idx >= 400 & kv_idx % 5 != 2";
 
 TileShape shape_of(const AttentionProblem& problem, int blocks) {
@@ -135,7 +135,7 @@ std::vector<std::uint64_t> bits_of(const checking::CheckCase& test, const std::v
                                      static_cast<unsigned>(test::test_seed()));
 }
 
-/// Where rows are summed again too.
+/// Also with rows that are recomputed.
 TEST(PersistentBlocks, GiveTheBitsOfABlockForEachTile) {
   for (const checking::CheckCase& test :
        {many_tiles(kDocuments), many_tiles(kEmptyTiles), case_of("ragged"), case_of("192 and 128"),
