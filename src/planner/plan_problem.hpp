@@ -23,7 +23,7 @@ struct PlannedProblem {
 /// reason that the problem alone gives is there beside that one. `ready_only` as in Request, and nothing is measured
 /// then. Throws as prepare() does.
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
-                            Selection selection, bool at_hand = false);
+                            Selection selection, bool ready_only = false);
 
 /// Plans for a device elsewhere: Level::kStatic or kBuilt. `every_candidate` as in Request.
 PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, const CompileOptions& options,

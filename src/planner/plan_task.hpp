@@ -33,7 +33,7 @@ struct Request {
   /// Measure the candidates that may run on the device, and take the fastest.
   bool autotune = false;
   /// Pass over what would have to be built or tried: what is left runs at once.
-  bool at_hand = false;
+  bool ready_only = false;
   std::size_t max_workspace = 0;  ///< bytes; a candidate that needs more is passed over
   backend::PlanOptions options;
 };

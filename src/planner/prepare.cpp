@@ -57,7 +57,7 @@ std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& 
         sets.push_back(std::move(operands));
       } else {
         notes.push_back(concat("gradient of ", names_of(problem.problem, operands),
-                               " not beside dq, dk and dv: predicted to take ", fused, " ms so, and ", apart,
+                               " not fused with dq, dk and dv: predicted ", fused, " ms fused, and ", apart,
                                " ms in a pass of its own"));
       }
     }
@@ -88,7 +88,7 @@ std::optional<TaskAnswer> plan_fused(const CompiledProblem& problem, const Reque
     if (answer.chosen() != nullptr) return answer;
     const std::string names = names_of(problem.problem, operands);
     for (const UnsupportedReason& reason : answer.all_reasons()) {
-      notes.push_back(concat("gradient of ", names, " not beside dq, dk and dv: ", reason.text));
+      notes.push_back(concat("gradient of ", names, " not fused with dq, dk and dv: ", reason.text));
     }
   }
   return std::nullopt;
@@ -120,9 +120,9 @@ void plan_backward(const CompiledProblem& problem, const Request& request, verif
   prepared.operand_gradients = answer_of({Direction::kBackward, false, operands}, beside, problem, request, trial);
   // Gives a reason if no backend of this memory has such a pass.
   if (prepared.operand_gradients->reasons.empty()) {
-    UnsupportedReason none = backend::unsupported(backend::Rule::kNoOperandGradient,
-                                                  concat("the gradients of ", names_of(problem.problem, operands),
-                                                         " are wanted, and no engine of this memory makes them"));
+    UnsupportedReason none = backend::unsupported(
+        backend::Rule::kNoOperandGradient, concat("expected a backend for this memory that computes the gradients of ",
+                                                  names_of(problem.problem, operands), ", found none"));
     none.direction = "backward";
     prepared.operand_gradients->reasons.push_back({request.backends.front(), {std::move(none)}});
   }

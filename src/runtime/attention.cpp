@@ -67,8 +67,8 @@ std::string names_of_memory(MemoryKind memory) {
     const std::string names = names_of_memory(selection.memory);
     if (names.empty())
       fail_unsupported("no backend runs this problem: this build of scoremod has none for ", memory, " memory");
-    fail_unsupported("no backend runs this problem: of those that ", selection.decided_by, " chose, none runs in ",
-                     memory, " memory, where the tensors are; choose among ", names, ", or move the tensors");
+    fail_unsupported("no backend runs this problem: the tensors are in ", memory, " memory, and no backend chosen by ",
+                     selection.decided_by, " runs there; choose among ", names, ", or move the tensors");
   }
   fail_unsupported("no backend runs this problem", reasons_text(planned.prepared.forward));
 }
@@ -91,8 +91,8 @@ bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& opt
 }
 
 /// The ready plans, if they do everything that the problem wants; nothing otherwise.
-std::optional<planner::PlannedProblem> plan_at_hand(const compiler::CompiledProblem& problem,
-                                                    const CompileOptions& options) {
+std::optional<planner::PlannedProblem> plan_ready(const compiler::CompiledProblem& problem,
+                                                  const CompileOptions& options) {
   auto planned = planner::plan_problem(problem, options, planner::Level::kVerified, planner::select(options), true);
   const planner::Prepared& prepared = planned.prepared;
   if (!planned.target || !prepared.runs_forward() || (problem.backward && !prepared.runs_backward()))
@@ -171,7 +171,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const compiler::CompiledProblem compiled = compiler::at_sizes_of(problem, known->compiled);
     const bool may_serve = serves_new_sizes(problem, options);
     std::optional<planner::PlannedProblem> planned;
-    if (may_serve) planned = plan_at_hand(compiled, options);
+    if (may_serve) planned = plan_ready(compiled, options);
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));

@@ -136,14 +136,15 @@ class Worker {
       k_.scores(count, {q_ + row * shape_.padded_qk, shape_.padded_qk}, column, columns, {scores_, scores_stride_});
       float factors[kRowBlock];
       for (std::size_t r = 0; r < count; ++r)
-        factors[r] = soften(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
+        factors[r] =
+            softmax_step(row + r, scores_ + r * scores_stride_, column, columns, masked && call_.program.keep_root);
       if (makes_output()) add_p_v(row, count, column, columns, factors);
     }
   }
 
   /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be
   /// multiplied by.
-  float soften(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
+  float softmax_step(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
     const VectorProgram& program = call_.program;
     const bool unchanged = program.is_identity() && !masked;
     if (!unchanged) program_.evaluate_row(row, column, columns, scores, masked);

@@ -215,23 +215,23 @@ TEST(PlanTask, PassesOverWhatIsRefusedAndWhatDoesNotFit) {
 }
 
 /// A plan that was built and verified for one length serves another; others wait.
-TEST(PlanTask, TakesWhatIsAtHandForANewLengthAndLeavesTheFasterForLater) {
-  const FakeEngine slow("at hand", {.milliseconds = 2, .kept_by_key = true}),
-      fast("not at hand", {.milliseconds = 1, .kept_by_key = true});
-  const auto at_hand = [](Request& request) { request.at_hand = true; };
+TEST(PlanTask, TakesAReadyPlanForANewLengthAndLeavesTheFasterForLater) {
+  const FakeEngine slow("ready", {.milliseconds = 2, .kept_by_key = true}),
+      fast("not ready", {.milliseconds = 1, .kept_by_key = true});
+  const auto ready_only = [](Request& request) { request.ready_only = true; };
   constexpr const char* kProgram = "value = score * 11.5";
-  const Answer none = answer_of(problem_of(kProgram), {&slow, &fast}, Level::kVerified, at_hand);
+  const Answer none = answer_of(problem_of(kProgram), {&slow, &fast}, Level::kVerified, ready_only);
   EXPECT_EQ(none.chosen, "");
   EXPECT_EQ(slow.builds + fast.builds, 0);
   answer_of(problem_of(kProgram), {&slow}, Level::kVerified);
   const int builds = slow.builds;
   EXPECT_GT(builds, 0);
-  const Answer served = answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified, at_hand);
-  EXPECT_EQ(served.chosen, "at hand");
+  const Answer served = answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified, ready_only);
+  EXPECT_EQ(served.chosen, "ready");
   EXPECT_TRUE(served.answer.considered.front().left_for_later);
   EXPECT_EQ(slow.builds, builds) << "a new length builds nothing";
   EXPECT_EQ(fast.builds, 0);
-  EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not at hand");
+  EXPECT_EQ(answer_of(problem_of(kProgram, 700), {&slow, &fast}, Level::kVerified).chosen, "not ready");
 }
 
 /// One program may run on both, with a workspace that one of them has asked for.
