@@ -24,8 +24,8 @@ auto answer_current_exception(const Answer& answer) {
                   Parts{"out of memory: the system refused an allocation; use a smaller problem or free memory"});
   } catch (const std::system_error& error) {
     return answer(ErrorCode::kEnvironment,
-                  Parts{"the system refused what was asked of it, such as one more thread: ", error.what(),
-                        "; raise the limit that it has (ulimit -u, a container's limit of processes)"});
+                  Parts{"the system refused a resource, such as one more thread: ", error.what(),
+                        "; raise its limit (ulimit -u, a container's limit of processes)"});
   } catch (const std::exception& error) {
     return answer(ErrorCode::kBug, Parts{"internal error, please report it: unexpected exception: ", error.what()});
   } catch (...) {

@@ -244,7 +244,7 @@ class SampleCheck {
 void expect_sampled(const AttentionProblem& problem) {
   const char* found = problem.tokens_q || problem.tokens_kv ? "ragged tensors"
                       : problem.paged                       ? "paged keys"
-                      : is_float8(problem.dtype)            ? "tensors of eight bits"
+                      : is_float8(problem.dtype)            ? "FP8 tensors"
                       : problem.dropout_keys                ? "keys of dropout"
                                                             : nullptr;
   if (found != nullptr) {

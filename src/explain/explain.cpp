@@ -119,7 +119,7 @@ std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem
     if (explanation.support.forward_supported) explanation.why_not_chosen = why_not_chosen(of_call, *engine);
     if (explanation.chosen && !failure.empty()) {
       explanation.support.notes.push_back(
-          concat("with SCOREMOD_NEW_SIZES=serve: the plans that were to be built beside failed: ", failure));
+          concat("with SCOREMOD_NEW_SIZES=serve: the faster plan, built while calls ran another, failed: ", failure));
     }
     explanations.push_back(std::move(explanation));
   }

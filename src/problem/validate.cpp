@@ -213,12 +213,12 @@ void check_operand_dtype(const std::string& field, const OperandSpec& spec, cons
 
 void check_tensor_scale(const AttentionProblem& problem, const std::string& field, const OperandSpec& spec) {
   if (spec.dtype != DType::kF32) {
-    fail_argument(field, ".dtype: expected f32 for operand '", spec.name,
-                  "', the factor of a tensor of eight bits; found ", to_string(spec.dtype));
+    fail_argument(field, ".dtype: expected f32 for operand '", spec.name, "', the scale of an FP8 tensor; found ",
+                  to_string(spec.dtype));
   }
   if (problem.backward && spec.gradient) {
     fail_argument(field, ".gradient: expected false for operand '", spec.name,
-                  "', the factor of a tensor of eight bits, which has no gradient; found true");
+                  "', the scale of an FP8 tensor, which has no gradient; found true");
   }
 }
 

@@ -86,7 +86,7 @@ void LaterPlans::plan() {
     if (!prepared.runs_forward() || (problem_.backward && !prepared.runs_backward())) {
       reason = refusals_of(prepared);
     } else if (planned.target->context.id() != target_.context.id()) {
-      reason = "calls are made in another CUDA context than the device's own, where plans are built beside";
+      reason = "calls use another CUDA context than the device's own, in which faster plans are built";
     } else {
       plans_ = running_plans(planned);
       return ready_.store(&plans_, std::memory_order_release);

@@ -223,7 +223,7 @@ TEST(Float8Calls, BindWhatTheProblemAsksFor) {
   args = other_buffers.forward();
   float amax = 0;
   args.amax_o = {&amax, sizeof amax};
-  test::expect_refusal("'amax_o' is given, which the problem does not ask for",
+  test::expect_refusal("'amax_o': expected no buffer in a problem that was compiled without amax_o, found one",
                        [&] { Attention::compile(other).forward(args); });
   args = other_buffers.forward();
   const float scale = 1;

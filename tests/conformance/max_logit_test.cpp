@@ -65,7 +65,7 @@ TEST(MaxLogit, IsGivenWhereItIsAskedFor) {
   ProblemBuffers buffers(problem, buffers_of(inputs));
   ForwardArgs args = buffers.forward();
   args.max_logit = {rows.data(), rows.size() * sizeof(float)};
-  test::expect_refusal("'max_logit' is given, which the problem does not ask for",
+  test::expect_refusal("'max_logit': expected no buffer in a problem that was compiled without max_logit, found one",
                        [&] { Attention::compile(problem).forward(args); });
   problem.max_logit = true;
   args.max_logit = {};
