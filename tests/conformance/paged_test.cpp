@@ -104,7 +104,7 @@ TEST(Paged, StandsBesideRaggedQueries) {
   test::expect_backends_conform(problem, inputs);
 }
 
-TEST(Paged, TablesThatTheHostCanReadNameBlocksOfThePool) {
+TEST(Paged, TablesThatTheHostCanReadNameValidPages) {
   const AttentionProblem problem = paged_problem(Layout::kBSHD);
   const Attention attention = Attention::compile(problem);
   for (const auto& [block, text] : {std::pair{11.0, "11"}, std::pair{-1.0, "-1"}}) {

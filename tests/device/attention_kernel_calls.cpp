@@ -127,7 +127,7 @@ std::string describe(const TileShape& shape) {
   return concat(to_string(shape.family), " ", shape.queries, "x", shape.keys, " warps ", shape.warps, " row tiles ",
                 shape.row_tiles, " step ", shape.step, " part ", shape.part, " key step ", shape.key_step, " blocks ",
                 shape.blocks, " stages ", shape.stages, " key stages ", shape.key_stages, " teams ", shape.teams,
-                " splits ", shape.splits, " persistent blocks ", shape.persistent_blocks, " heads together ",
+                " splits ", shape.splits, " persistent CTAs ", shape.persistent_blocks, " heads together ",
                 shape.heads_together, shape.ordered ? " ordered" : "", shape.fused ? " fused" : "",
                 shape.dq_order == DqOrder::kLateFence        ? ", late fence"
                 : shape.dq_order == DqOrder::kEarlyAdditions ? ", early additions"

@@ -26,7 +26,7 @@ namespace {
 const OperandGradientCase kCases[] = {
     {"a table of keys", "table x: f32 rank 2\nvalue = score + x[kv_idx // 9, h]"},
     {"one entry", "table x: f32 rank 2\nvalue = score * x[0, 0]\nkeep = kv_idx <= q_idx"},
-    {"a table of differences",
+    {"a relative-position table",
      "table x: f32 rank 2\nvalue = score + x[kv_idx - q_idx + 20, h]",
      {2, 4, 2, 333, 290, 128},
      DType::kF16},

@@ -28,7 +28,7 @@
 #include "problem/tensor_view.hpp"
 #include "runtime/call_tensors.hpp"
 #include "support/attention_kernels_cases.hpp"
-#include "support/copied_operand_cases.hpp"
+#include "support/loaded_bias_cases.hpp"
 #include "support/test_seed.hpp"
 
 namespace scoremod::backend::kernels {
@@ -68,14 +68,14 @@ class Plans {
     if (compiled.backward)
       backward_ = backward_plan(compiled, backward, image(compiled, Direction::kBackward, backward));
     families_ = concat(to_string(forward.family), " and ", backward.fused ? "fused " : "", to_string(backward.family),
-                       backward.copied_operand ? " with a copied operand" : "");
+                       backward.copied_operand ? " with a TMA-loaded bias" : "");
   }
   /// Makes a forward alone.
   Plans(const compiler::CompiledProblem& compiled, const TileShape& forward)
       : problem_(compiled.problem),
         forward_(forward_plan(compiled, forward, image(compiled, Direction::kForward, forward))),
         families_(concat(to_string(forward.family), ", ", forward.queries, " rows, ", forward.splits, " splits, ",
-                         forward.persistent_blocks, " persistent blocks")) {}
+                         forward.persistent_blocks, " persistent CTAs")) {}
   const std::string& families() const { return families_; }
 
   checking::Subject subject() const {
@@ -186,7 +186,7 @@ TEST_P(AttentionKernels, AreRightWithInfinitiesAndNan) {
 
 TEST_P(AttentionKernels, GiveTheSameBitsEachTime) {
   const checking::CheckCase test = test_case();
-  if (kernels() == Kernels::kFused) GTEST_SKIP() << "blocks of threads add to dq in no order";
+  if (kernels() == Kernels::kFused) GTEST_SKIP() << "CTAs add to dq in no fixed order";
   expect_same_bits(std::array{kernels(), kernels()}, test.problem, test.call);
 }
 
@@ -275,7 +275,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PersistentAttentionKernels,
 /// Forwards that copy tiles of an operand ahead.
 class CopyingAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {
  protected:
-  static checking::CheckCase test_case() { return test::copied_operand_cases()[GetParam()]; }
+  static checking::CheckCase test_case() { return test::loaded_bias_cases()[GetParam()]; }
   static TileShape shape(const AttentionProblem& problem) {
     return copying_hopper_shape(problem, copied_operand(problem, Direction::kForward).value());
   }
@@ -294,13 +294,13 @@ TEST_P(CopyingAttentionKernels, AreRightAndGiveTheBitsOfReads) {
   expect_same_bits(std::array{copying, reading}, test.problem, test.call, poisoned);
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernels,
-                         ::testing::Range(std::size_t{0}, test::copied_operand_cases().size()));
+                         ::testing::Range(std::size_t{0}, test::loaded_bias_cases().size()));
 
 /// Fused backwards that do.
 class CopyingBackwardAttentionKernels : public test::OnDevice, public ::testing::WithParamInterface<std::size_t> {};
 
 TEST_P(CopyingBackwardAttentionKernels, AreRight) {
-  const checking::CheckCase test = test::copied_operand_backward_cases()[GetParam()];
+  const checking::CheckCase test = test::loaded_bias_backward_cases()[GetParam()];
   if (cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   const AttentionProblem problem = compiler::compile(test.problem).problem;
   const std::array shapes{hopper_shapes(problem, Direction::kForward).front(),
@@ -309,13 +309,13 @@ TEST_P(CopyingBackwardAttentionKernels, AreRight) {
   expect_right(shapes, test, test::poisoned_inputs(test.problem, test.seed));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingBackwardAttentionKernels,
-                         ::testing::Range(std::size_t{0}, test::copied_operand_backward_cases().size()));
+                         ::testing::Range(std::size_t{0}, test::loaded_bias_backward_cases().size()));
 
 /// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
 /// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.
 class AttentionKernelBounds : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 
-TEST_P(AttentionKernelBounds, StayInsideTheirTensorsWhateverACallBinds) {
+TEST_P(AttentionKernelBounds, StayInsideTheirTensorsForAllRuntimeArguments) {
   for (const checking::CheckCase& test : test::attention_kernels_cases()) {
     if (!test.problem.tokens_q && !test.problem.tokens_kv && !test.problem.paged && !test.problem.lengths.kv) continue;
     AttentionProblem problem = test.problem;

@@ -20,7 +20,7 @@
 #include "problem/implied_operands.hpp"
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
-#include "support/copied_operand_cases.hpp"
+#include "support/loaded_bias_cases.hpp"
 
 namespace scoremod::backend::kernels {
 namespace {
@@ -205,7 +205,7 @@ AttentionProblem decoding_problem(const char* entry, std::int64_t dim) {
 }
 
 /// Every shape compiles on some architecture, with the shared memory that its devices have.
-TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
+TEST_F(AttentionKernelsText, OfDecodeCompilesAndKeepsItsRegisters) {
   std::size_t number = 0;
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
@@ -224,7 +224,7 @@ TEST_F(AttentionKernelsText, OfFewQueriesCompilesAndKeepsItsRegisters) {
 }
 
 /// By warpgroups; of head dim 128 with all fields of the softmax too.
-TEST_F(AttentionKernelsText, OfHoppersFewQueriesCompilesAndKeepsItsRegisters) {
+TEST_F(AttentionKernelsText, OfHoppersDecodeCompilesAndKeepsItsRegisters) {
   for (const char* const entry : {"causal", "soft_cap", "documents"}) {
     for (const std::int64_t dim : {64, 128, 256}) {
       AttentionProblem problem = decoding_problem(entry, dim);
@@ -276,11 +276,11 @@ TEST_F(AttentionKernelsText, OfHopperKeepsItsRegistersAndRunsProductsBesideOther
 }
 
 /// With tiles of an operand copied ahead.
-TEST_F(AttentionKernelsText, OfCopiedOperandsKeepTheirRegistersAndRunProductsBesideOtherWork) {
+TEST_F(AttentionKernelsText, OfALoadedBiasKeepTheirRegistersAndRunProductsBesideOtherWork) {
   const std::string bias = "operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x";
-  for (const auto& test : {test::copied_operand_case(bias, 128),
-                           test::copied_operand_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
-                           test::copied_operand_case(bias, 64), test::copied_operand_case(bias, 256)}) {
+  for (const auto& test :
+       {test::loaded_bias_case(bias, 128), test::loaded_bias_case(bias + "\nkeep = kv_idx <= q_idx", 128, DType::kBF16),
+        test::loaded_bias_case(bias, 64), test::loaded_bias_case(bias, 256)}) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
     const TileShape shape =
         copying_hopper_shape(test.problem, copied_operand(test.problem, Direction::kForward).value());
@@ -292,7 +292,7 @@ TEST_F(AttentionKernelsText, OfCopiedOperandsKeepTheirRegistersAndRunProductsBes
 }
 
 TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersAndRunProductsBesideOtherWork) {
-  for (const checking::CheckCase& test : test::copied_operand_backward_cases()) {
+  for (const checking::CheckCase& test : test::loaded_bias_backward_cases()) {
     SCOPED_TRACE(concat(test.name, ", dim ", test.problem.dim_qk));
     const TileShape shape =
         copying_fused_shape(test.problem, copied_operand(test.problem, Direction::kBackward).value());
@@ -304,7 +304,7 @@ TEST_F(AttentionKernelsText, OfOperandsCopiedByAFusedBackwardKeepTheirRegistersA
 }
 
 /// There are none of head dim 64, whose three groups have too few registers.
-TEST_F(AttentionKernelsText, OfPersistentBlocksKeepTheirRegistersAndRunProductsBesideOtherWork) {
+TEST_F(AttentionKernelsText, OfPersistentKernelsKeepTheirRegistersAndRunProductsBesideOtherWork) {
   struct Case {
     const char* entry;
     std::int64_t dim_qk, dim_v;

@@ -1,4 +1,4 @@
-// Trials with few queries and keys accept the attention kernels, which the emulated device runs. A wrong refusal would
+// Trials with few rows and keys accept the attention kernels, which the emulated device runs. A wrong refusal would
 // leave such a problem without a backend.
 
 #include <algorithm>
@@ -128,7 +128,7 @@ bool stays_finite(const AttentionProblem& problem) {
 }
 
 /// Each text takes a host's compiler seconds: few problems, with new seeds each time.
-TEST(EmulatedTrials, OfFewQueriesAndKeysFindTheKernelsRight) {
+TEST(EmulatedTrials, WithFewRowsAndKeysFindTheKernelsRight) {
   constexpr int kProblems = 3;
   int tried = 0;
   for (std::uint64_t number = 0; tried < kProblems; ++number) {

@@ -13,8 +13,8 @@
 #include "problem/tensor_view.hpp"
 #include "support/attention_kernels_cases.hpp"
 #include "support/check_report.hpp"
-#include "support/copied_operand_cases.hpp"
 #include "support/emulated_attention.hpp"
+#include "support/loaded_bias_cases.hpp"
 #include "support/test_seed.hpp"
 #include "unit/backend/kernels/kernel_candidates.hpp"
 #include "verification/trial_problem.hpp"
@@ -25,7 +25,7 @@ namespace {
 using Fault = test::EmulatedLaunches::Fault;
 
 const std::vector<checking::CheckCase>& cases() {
-  static const std::vector<checking::CheckCase> all = test::copied_operand_cases();
+  static const std::vector<checking::CheckCase> all = test::loaded_bias_cases();
   return all;
 }
 const checking::CheckCase &by_head = cases()[0], &by_batch = cases()[1], &by_both = cases()[2], &of_all = cases()[3];
@@ -89,7 +89,7 @@ TEST(CopiedOperandFaultsDeathTest, AreSeen) {
 }
 
 const std::vector<checking::CheckCase>& backward_cases() {
-  static const std::vector<checking::CheckCase> all = test::copied_operand_backward_cases();
+  static const std::vector<checking::CheckCase> all = test::loaded_bias_backward_cases();
   return all;
 }
 
@@ -173,21 +173,21 @@ TEST(CopiedOperandOf, IsOneThatVariesAlongQueriesAndKeysInRowsThatBoxesTake) {
   EXPECT_TRUE(copied(with_strides({200 * 392, 392, 1}))) << "gaps";
   EXPECT_FALSE(copied(with_strides({200 * 390, 390, 1}))) << "rows at other multiples";
   EXPECT_FALSE(copied(with_strides({200 * 384, 1, 200}))) << "keys apart";
-  EXPECT_FALSE(copied_operand(test::copied_operand_case("operand x: f32 [q_idx]\nvalue = score + x").problem,
-                              Direction::kForward))
+  EXPECT_FALSE(
+      copied_operand(test::loaded_bias_case("operand x: f32 [q_idx]\nvalue = score + x").problem, Direction::kForward))
       << "queries alone";
-  EXPECT_FALSE(copied_operand(test::copied_operand_case("value = score").problem, Direction::kForward)) << "no operand";
+  EXPECT_FALSE(copied_operand(test::loaded_bias_case("value = score").problem, Direction::kForward)) << "no operand";
   EXPECT_FALSE(copied_operand(by_head.problem, Direction::kBackward)) << "shared memory";
 }
 
 TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
   for (const std::int64_t dim : {32, 64, 96, 128}) {
-    const compiler::CompiledProblem compiled = compiler::compile(test::copied_operand_case(by_head.name, dim).problem);
+    const compiler::CompiledProblem compiled = compiler::compile(test::loaded_bias_case(by_head.name, dim).problem);
     const DirectionKernels made(compiled, Direction::kForward, copying(compiled.problem));
     EXPECT_LE(made.launches().back().shared_bytes, static_cast<std::size_t>(kHopperSharedBytes)) << dim;
   }
   for (const std::int64_t dim : {72, 96, 128}) {
-    AttentionProblem problem = test::copied_operand_case(by_head.name, dim).problem;
+    AttentionProblem problem = test::loaded_bias_case(by_head.name, dim).problem;
     problem.backward = true;
     EXPECT_EQ(copied_operand(problem, Direction::kBackward), 0U) << dim;
   }

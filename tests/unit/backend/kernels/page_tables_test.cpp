@@ -103,9 +103,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, PageTables,
                          ::testing::Values(PagedCase{"paged", "score", "kv_idx <= q_idx + 60"},
                                            PagedCase{"paged by heads", "score * 0.5", "kv_idx >= 0"},
                                            PagedCase{"paged f32", "score", "kv_idx <= q_idx + 60"},
-                                           PagedCase{"few queries of pages", "score * 0.5", "kv_idx >= 0", 16},
-                                           PagedCase{"few queries of pages by heads", "score", "kv_idx >= 0", 32},
-                                           PagedCase{"few queries of large pages", "score", "score < 5.0", 16}));
+                                           PagedCase{"decode, pages", "score * 0.5", "kv_idx >= 0", 16},
+                                           PagedCase{"decode, pages by heads", "score", "kv_idx >= 0", 32},
+                                           PagedCase{"decode, large pages", "score", "score < 5.0", 16}));
 
 }  // namespace
 }  // namespace scoremod::backend::kernels

@@ -243,7 +243,7 @@ TEST(PlanKey, CarriesTheVersionsOfThisLibrary) {
   EXPECT_EQ(PlanKey().revision, kPlanRevision);
 }
 
-TEST(PlanKey, WhatACallBindsIsNotInIt) {
+TEST(PlanKey, RuntimeArgumentsAreNotInIt) {
   // The scale is the problem's only value of that sort: scalars, offsets and pointers come with the call alone.
   AttentionProblem problem;
   problem.batch = 1;
