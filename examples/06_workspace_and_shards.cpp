@@ -1,4 +1,4 @@
-// A compiled Attention is used again and again, with memory that the caller keeps; offsets let a part of a larger
+// A compiled Attention is used again and again, with memory that the caller keeps. Offsets let a part of a larger
 // problem see its true positions. Here the queries are cut in two, and each half gives what the whole gives.
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ constexpr int kHeads = 2, kLength = 96, kDim = 32;
 AttentionProblem problem_of(int queries) {
   AttentionProblem problem;
   problem.heads_q = kHeads;
-  problem.heads_kv = 1;  // both query heads share one key/value head
+  problem.heads_kv = 1;  // both query heads share one KV head
   problem.seq_q = queries;
   problem.seq_kv = kLength;
   problem.dim_qk = problem.dim_v = kDim;

@@ -21,8 +21,8 @@ Mutation index_before_score();
 Mutation without_casts();
 /// Casts from f32 to i32 read their number as it is, not rounded towards zero beforehand.
 Mutation without_truncation();
-/// The first operand, which depends on q and kv by their difference only, has an entry for each difference: stride -1
-/// along q and 1 along kv.
+/// The first operand, which depends on q and kv by their difference only, has an entry for each. It has stride -1 along
+/// q and 1 along kv.
 Mutation along_the_diagonal(bool along_heads);
 /// select(not c, x, -inf) becomes select(c, -inf, x), the constant first.
 Mutation constant_first_select();

@@ -18,8 +18,8 @@ struct Setting {
   Layout layout;
 };
 
-/// Ragged sizes, several batches and heads, lengths that are no multiple of 128, head dims from 8 to 256, a value dim
-/// that differs, f16 and bf16, every layout. Those whose name begins with "one_row" have a single query.
+/// Uneven sizes, several batches and heads, lengths that are no multiple of 128, every layout. Head dims from 8 to 256,
+/// a value dim that differs, f16 and bf16. Names that begin with "one_row" have a single query.
 const std::vector<Setting>& settings();
 
 /// Changes a lowered modifier into another way to say the same, which the lowering does not use.
@@ -35,8 +35,8 @@ enum class OperandLayout : std::uint8_t {
 /// too.
 enum class GradientDtype : std::uint8_t { kNone, kOfProblem, kOtherHalf };
 
-/// One pattern: a program that means something, and the way it is written for cuDNN. What the lowering makes of the
-/// program, if there is no mutation.
+/// One pattern: a program that means something, and the way it is written for cuDNN. Without a mutation that is the
+/// lowering's.
 struct PatternCase {
   std::string name{};                 ///< the name in the table
   std::string program{};              ///< text; "{shift}" stands for seq_kv - seq_q, "{length}" for seq_kv

@@ -31,7 +31,7 @@ using CudaAnySizeState = PlatformState<AnySizeState, MemoryKind::kCuda>;
 /// XLA numbers the devices that it makes of one CPU; to scoremod they are one.
 constexpr std::int32_t kHostDevice = 0;
 
-/// The CUDA device of which instantiation makes plans: one that this process uses. Others are prepared when a program
+/// The CUDA device that instantiation makes plans for: one that this process uses. Others are prepared when a program
 /// is about to run there.
 std::atomic<std::int32_t> first_cuda_device = 0;
 

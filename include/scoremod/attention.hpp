@@ -24,7 +24,7 @@ SCOREMOD_API const char* to_string(MemoryKind kind);
 /// Decides what a call does while the fastest backend's plan still has to be built or verified and a slower one is
 /// ready. Kernels of scoremod take sizes as arguments, so they are ready for new lengths.
 enum class NewSizes : std::uint8_t {
-  kWait,  ///< for the fastest engine's plan
+  kWait,  ///< for the fastest backend's plan
   /// Run what is ready at once, and the faster plan as soon as a thread has built and verified it. Results then change
   /// by the difference of two backends. If nothing is ready, the call waits.
   kServe,
@@ -35,9 +35,9 @@ SCOREMOD_API const char* to_string(NewSizes new_sizes);
 struct CompileOptions {
   /// The one backend that may run it: "cudnn", "kernels", "cpu", "reference"; empty for a choice among `backends`.
   std::string backend;
-  /// Whom to choose from. Names: these alone, the first that supports the problem. Names with a '-' before them are
-  /// left out, of the names given or of all. Without a name the backend that is predicted to be the fastest is taken.
-  /// Empty: what the environment variable SCOREMOD_BACKENDS says in the same words, between commas; else all.
+  /// The backends to choose from. Names alone: the first named one that supports the problem. Names with a '-' before
+  /// them are left out, of the given names or of all. Without a name, the backend that is predicted to be the fastest.
+  /// If empty, the environment variable SCOREMOD_BACKENDS has such a list, with commas; else all.
   std::vector<std::string> backends;
   /// The memory of the calls' tensors. If absent, the memory of the named backends, or the host's.
   std::optional<MemoryKind> memory;
@@ -83,8 +83,8 @@ struct Support {
 
 /// How far support() goes to find out.
 enum class SupportLevel : std::uint8_t {
-  /// By rules and tables alone: builds and tries nothing, and needs no device. What it allows may still be refused by
-  /// the engine's library or by the run that verifies it.
+  /// By rules and tables alone: builds and tries nothing, and needs no device. The backend's library or verification
+  /// may still refuse a problem that it allows.
   kStatic,
   kVerified,  ///< what compile() would do: builds plans, and runs what was never seen to be right on the device
 };
@@ -98,7 +98,7 @@ SCOREMOD_API std::vector<Support> support(const AttentionProblem& problem, const
 class SCOREMOD_API Attention {
  public:
   /// Validates, compiles and plans. Throws Error: kInvalidArgument, or kUnsupported with every backend's reasons when
-  /// none runs the forward. Where the backward alone is refused, backward() throws its reasons.
+  /// none runs the forward. If only the backward is refused, backward() throws its reasons.
   static Attention compile(const AttentionProblem& problem, const CompileOptions& options = {});
 
   Attention(Attention&&) noexcept;
@@ -127,9 +127,9 @@ class SCOREMOD_API Attention {
   std::size_t backward_workspace_bytes() const;
 
   /// Computes o, and lse when given or wanted. Without a workspace scoremod allocates one for the call, in the order of
-  /// its stream; a call that a CUDA graph captures needs one from its caller. The graph may be replayed after the
-  /// attention is gone: what it runs stays until the process ends. Throws Error(kInvalidArgument) before anything is
-  /// written when a buffer is missing, too small, misaligned or in the wrong memory.
+  /// its stream. A call that a CUDA graph captures needs one from its caller. The graph may be replayed after the
+  /// attention is gone: its kernels stay until the process ends. Throws Error(kInvalidArgument) before anything is
+  /// written if a buffer is missing, too small, misaligned or in the wrong memory.
   void forward(const ForwardArgs& args, Buffer workspace = {}) const;
   /// Computes dq, dk, dv and the operand gradients. The problem must have backward set. Throws Error(kUnsupported) with
   /// backward_reasons() where there are some.

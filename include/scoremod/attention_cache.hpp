@@ -12,10 +12,9 @@ namespace scoremod {
 
 // Compiled attentions are kept for the rest of the process, on every backend: docs/cache.md.
 
-/// The attention that Attention::compile() makes of a problem, or the one that an earlier call has made of an equal one
-/// with equal options on the same device. The first that asks compiles; others that ask for the same meanwhile wait for
-/// that. Beyond the limit the least recently used are dropped; whoever holds one keeps it. Throws what compile()
-/// throws, which is not kept: the next to ask compiles again.
+/// The attention of a problem, as from Attention::compile(). Equal problems with equal options on one device share it.
+/// The first call compiles; others that ask meanwhile wait for that. Beyond the limit the least recently used are
+/// dropped; whoever holds one keeps it. Throws what compile() throws, which is not kept: the next call compiles again.
 SCOREMOD_API std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem,
                                                                const CompileOptions& options = {});
 
@@ -39,8 +38,8 @@ SCOREMOD_API void clear_attention_cache();
 
 /// Counts of all compiling since the process began: by attentions, support() and explain().
 struct CompileCounts {
-  /// Structures that the compiler ran for: problems that differ in sizes are one. What verification compiles for itself
-  /// is not counted.
+  /// Structures that the compiler ran for: problems that differ in sizes are one. Verification's own compiles are not
+  /// counted.
   std::uint64_t problems = 0;
   std::uint64_t forwards = 0;   ///< forward directions that were planned
   std::uint64_t backwards = 0;  ///< backward directions that were planned

@@ -40,15 +40,15 @@ struct CheckReport {
   SCOREMOD_API bool passed() const;
 };
 
-/// Runs a backend on a problem, forward and (if the problem has it) backward with every operand gradient, and compares
-/// what it writes with the float64 oracle.
+/// Runs a backend on a problem and compares its outputs with the float64 oracle. It runs forward and (if the problem
+/// has it) backward with every operand gradient.
 ///
 /// Every buffer stands between guard bands, outputs are filled with NaN first, and afterwards guard bands, stride gaps
 /// and inputs must be untouched.
 ///
 /// The tolerance comes from the data. Let t be the oracle's output and r the backend's. Let p be that of a plain
-/// evaluation in the problem's precision: float32 sums in index order, with weights, outputs and score gradients
-/// rounded to the dtype. In the Euclidean and in the maximum norm
+/// evaluation in the problem's precision: float32 sums in index order. It rounds weights, outputs and score gradients
+/// to the dtype. In the Euclidean and in the maximum norm
 ///
 ///     |r - t|  <=  2 |p - t|  +  |band|
 ///

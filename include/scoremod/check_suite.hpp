@@ -33,8 +33,8 @@ struct CheckSuiteOptions {
   /// The dtypes of q, k, v and o: some of f32, f16, bf16, e4m3 and e5m2. Empty means f16 and bf16.
   std::vector<DType> dtypes;
   int threads = 0;  ///< problems that are checked at the same time; 0 means one for each core
-  /// Called when a problem begins and when it is done, from several threads, one at a time. What it throws is thrown by
-  /// check_suite(), as soon as the problems that have begun are done.
+  /// Called when a problem begins and when it is done, from several threads, one at a time. check_suite() rethrows its
+  /// exceptions, as soon as the problems that have begun are done.
   std::function<void(const SuiteProgress& progress)> on_progress;
 };
 
@@ -92,9 +92,9 @@ struct SuiteReport {
   SCOREMOD_API std::size_t count(SuiteVerdict verdict) const;
 };
 
-/// Checks a backend, as check() does, on the whole zoo in several shapes (see src/check/zoo_cases.hpp) and on random
-/// programs in random problems (src/check/random_problem.hpp), forward and backward. The problems depend on the options
-/// and the seed alone: random problem i has the seed `seed + i`, whatever else is checked.
+/// Checks a backend, as check() does, forward and backward. The problems are the whole zoo in several shapes (see
+/// src/check/zoo_cases.hpp) and random programs in random problems (src/check/random_problem.hpp). They depend on the
+/// options and the seed alone: random problem i has the seed `seed + i`, whatever else is checked.
 ///
 /// If a backend refuses the backward or fails in it, the forward is checked alone. An exception of a check becomes a
 /// verdict. Throws Error(kInvalidArgument) for an unknown backend, a dtype that no problem can have, negative counts,

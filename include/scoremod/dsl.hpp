@@ -395,9 +395,9 @@ inline MaskMod operator||(MaskMod x, MaskMod y) { return or_masks(std::move(x), 
 inline MaskMod operator!(MaskMod x) { return not_mask(std::move(x)); }
 
 /// Calls each function once and returns the program that it describes. Its operands are those that the result depends
-/// on, in the order of their first use, read from left to right. Throws Error(kInvalidArgument) for an operand name
-/// that is no identifier or is declared in two ways, for a handle of another trace, and for a program that is too
-/// large. An exception of a function passes through.
+/// on, in the order of their first use, read from left to right. Throws Error(kInvalidArgument) for a handle of another
+/// trace, and for a program that is too large. It also throws for an operand name that is no identifier or is declared
+/// in two ways. An exception of a function passes through.
 SCOREMOD_API Program trace(const ScoreMod& score_mod, const MaskMod& mask_mod = {});
 /// A program that only masks.
 SCOREMOD_API Program trace(const MaskMod& mask_mod);

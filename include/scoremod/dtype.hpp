@@ -27,8 +27,8 @@ SCOREMOD_API bool is_float8(DType dtype);
 
 /// One element as a number; a bool is 0 or 1. Exact.
 SCOREMOD_API double read_element(DType dtype, const void* element);
-/// Writes a number as one element: floats are rounded to nearest even once; i32 and bool must be able to hold it. What
-/// is beyond the numbers of e4m3 and e5m2, an infinity too, becomes the largest of them, with its sign; NaN stays NaN.
+/// Writes a number as one element: floats are rounded to nearest even once; i32 and bool must be able to hold it. e4m3
+/// and e5m2 saturate: larger numbers and infinities become the largest number, with their sign; NaN stays NaN.
 SCOREMOD_API void write_element(DType dtype, void* element, double number);
 
 }  // namespace scoremod

@@ -99,8 +99,8 @@ struct PatternExplanation {
   std::vector<std::string> gradients;
   MemoryKind memory = MemoryKind::kHost;  ///< where the calls' tensors lie
   std::string architecture;               ///< of the device: "sm_90"; empty of the host
-  /// The patterns were seen to be right on this architecture with this version of cuDNN; else on another, and nothing
-  /// runs before a trial on the device has verified it.
+  /// The patterns were verified on this architecture with this version of cuDNN. If false, they were verified on
+  /// another, and nothing runs before a trial on the device.
   bool verified = false;
   std::string seen_on;                       ///< where they were seen to be right, and timed: "sm_90 with cuDNN 9.19.0"
   std::optional<double> plain_milliseconds;  ///< without a score function

@@ -36,7 +36,7 @@ enum class FillKind : std::uint8_t {
   kUniform,   ///< in [low, high); integers in [low, high]
   kSegments,  ///< i32: ids that start at 0 and grow along the last sequence axis, about `high` of them, of uneven
               ///< lengths
-  kOffsets,   ///< i32 [batch + 1] of ragged tensors: at most `low` tokens in a sequence and `high` in all; some are
+  kOffsets,   ///< i32 [batch + 1] of varlen tensors: at most `low` tokens in a sequence and `high` in all; some are
               ///< empty
   kBlocks,    ///< i32 page tables: blocks from 0 to `high` - 1, each once as long as there are enough
 };

@@ -16,8 +16,8 @@ struct ErrorBound {
 
   static constexpr double kBandAlone = 3;
   /// Twice the plain evaluation's error and the band. Moves add in quadrature there, as if each were one standard
-  /// deviation, where one that is uniform has 0.6 of that: of single elements one in twelve is beyond it. Where the
-  /// plain evaluation has no error, which else leaves room for that, it is three times the band.
+  /// deviation. A uniform one has 0.6 of that, so one single element in twelve is beyond it. If the plain evaluation
+  /// has no error, which otherwise leaves room for that, it is three times the band.
   double tolerance() const { return plain_error > 0 ? 2 * plain_error + band : kBandAlone * band; }
   bool holds() const { return error <= tolerance(); }
   /// False where rounding alone may be as large as the output, such as a gradient whose terms cancel: relative numbers

@@ -18,7 +18,7 @@ namespace scoremod {
 inline constexpr std::int64_t kOpenSize = -1;
 
 /// The order of a tensor's dimensions in memory, outermost first: batch, sequence, heads, head dim. T stands for the
-/// tokens of a ragged tensor: the sequences of all batches, one after the other.
+/// tokens of a varlen tensor: the sequences of all batches, one after the other.
 enum class Layout : std::uint8_t { kBSHD, kSBHD, kBHSD, kTHD };
 /// "BSHD", "SBHD", "BHSD" or "THD".
 SCOREMOD_API const char* to_string(Layout layout);
@@ -38,7 +38,7 @@ struct Strides {
   bool operator==(const Strides&) const = default;
 };
 
-/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given. A ragged
+/// How a query-like or key-like tensor lies in memory: densely in `layout`, unless explicit strides are given. A varlen
 /// tensor has layout THD and no strides, and no other tensor has it.
 struct TensorLayout {
   Layout layout = Layout::kBSHD;
@@ -47,8 +47,8 @@ struct TensorLayout {
   bool operator==(const TensorLayout&) const = default;
 };
 
-/// The tensor that a program's operand is bound to. Its dimensions are those of the declaration: one per axis in the
-/// order b, h, q, kv (of the problem's sizes), or a table's own extents.
+/// The tensor that a program's operand is bound to. Its dimensions are one per axis of the declaration in the order b,
+/// h, q, kv (of the problem's sizes), or a table's own extents.
 struct OperandSpec {
   std::string name;
   DType dtype = DType::kF32;
@@ -56,16 +56,16 @@ struct OperandSpec {
   /// In elements, one per dimension; empty means dense, last dimension innermost. The rules of Strides hold; any
   /// dimension may have stride 0 where no gradient is written: unless has_gradient(), and without backward.
   std::vector<std::int64_t> strides;
-  /// Whether backward calls may ask for its gradient, if its dtype is a float's. What no call asks for is better
-  /// declared so: nothing is built for it, and no workspace kept.
+  /// Whether backward calls may ask for its gradient, if its dtype is a float's. Declare false if no call asks for it:
+  /// nothing is then built for it, and no workspace kept.
   bool gradient = true;
 
   bool has_gradient() const { return gradient && is_floating(dtype); }
   bool operator==(const OperandSpec&) const = default;
 };
 
-/// Which sequences have a length of their own in each batch, given with each call: a query or key at or after its
-/// batch's length does not take part.
+/// Which sequences have their own length in each batch, given with each call. A query or key at or after its batch's
+/// length does not take part.
 struct SequenceLengths {
   bool q = false;
   bool kv = false;
@@ -99,8 +99,8 @@ SCOREMOD_API std::optional<Sink> parse_sink(std::string_view name);
 ///
 ///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
 ///
-/// Query head h reads key/value head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf
-/// and zero gradients. A key whose modified score is -inf counts as not kept; what it holds, NaN included, has no
+/// Query head h reads KV head h / (heads_q / heads_kv). A query row without a kept key gives output 0, LSE -inf and
+/// zero gradients. A key whose modified score is -inf counts as not kept; its contents, NaN included, have no
 /// influence.
 struct AttentionProblem {
   std::int64_t batch = 1;
@@ -136,7 +136,7 @@ struct AttentionProblem {
   std::optional<DType> dtype_gradients;
 
   TensorLayout q, k, v, o;
-  /// The upstream gradient d_o lies as o does, dq as q, dk as k and dv as v, unless it has a layout of its own.
+  /// d_o has o's layout, dq has q's, dk has k's and dv has v's, unless it is given its own.
   std::optional<TensorLayout> d_o, dq, dk, dv;
 
   /// The factor of Q K^T; 1 / sqrt(dim_qk) when absent. A call may override it without a rebuild.
@@ -160,18 +160,18 @@ struct AttentionProblem {
   /// of both words of Philox's key, the batch of its counters, and the offset of its heads.
   bool dropout_keys = false;
   /// Whether a backward computes each row's delta, rowsum(o * d_o), from the given o and d_o. It must if o and the LSE
-  /// cover more keys than the problem's, as in ring attention, or if o and d_o carry a gradient of the LSE. Otherwise a
-  /// backend may compute delta from its own weights, which is more exact than from a rounded o.
+  /// cover more keys than the problem's, as in ring attention. It also must if o and d_o carry a gradient of the LSE.
+  /// Otherwise a backend may compute delta from its own weights, which is more exact than from a rounded o.
   bool given_deltas = false;
 
   Program program;
-  /// One for each operand of the program, in any order. Those that other fields bring may be left out.
+  /// One for each operand of the program, in any order. The operands of other fields may be left out.
   std::vector<OperandSpec> operands;
 
   /// Whether backward() will be called; a problem without it needs no derivative.
   bool backward = false;
-  /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores,
-  /// f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] with tokens_q.
+  /// Whether forward() writes the LSE (backward needs it): natural log of the sum of exp of the modified scores. It is
+  /// f32 [batch, heads_q, seq_q], dense, or [tokens_q, heads_q] with tokens_q.
   bool stats = false;
   /// Whether forward() writes the largest modified score of each row's kept keys: f32, of the LSE's shape; -inf for a
   /// row without one. A sink is no score.
@@ -196,8 +196,8 @@ struct AttentionProblem {
 /// that says what was expected, what was found and what to change. Sizes whose byte counts overflow are refused.
 SCOREMOD_API void validate(const AttentionProblem& problem);
 
-/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. What the file says of
-/// inputs is checked and left out; problem_file.hpp has it. Throws Error(kInvalidArgument) that names the field.
+/// Reads a problem from JSON, described field by field in docs/problem.md, and validates it. The file's inputs are
+/// checked and left out; problem_file.hpp reads them. Throws Error(kInvalidArgument) that names the field.
 SCOREMOD_API AttentionProblem parse_problem(std::string_view json);
 /// The problem as JSON with every field spelled out, and `scale` where it is given; parse_problem(to_json(p)) == p for
 /// a valid p.

@@ -89,8 +89,8 @@ struct Root {
   bool operator==(const Root&) const = default;
 };
 
-/// An immutable scalar program over the score: hash-consed, free of dead nodes and numbered canonically (depth first
-/// from the roots), so that equal structure means equal vectors. Cheap to copy.
+/// An immutable scalar program over the score. It is hash-consed, free of dead nodes and numbered canonically (depth
+/// first from the roots), so equal structure means equal vectors. Cheap to copy.
 class SCOREMOD_API Program {
  public:
   /// The identity: value = score, nothing masked.

@@ -71,7 +71,7 @@ class SCOREMOD_API RequestQueue {
   /// on: requests may come meanwhile, and are not waited for. Throws Error(kInvalidArgument) in a callback, whose
   /// request would be waited for.
   void drain();
-  /// Answers all requests that wait, and all that come later, with kShutDown, and returns once those that run have been
+  /// Answers all requests that wait, and all that come later, with kShutDown. Returns once running ones have been
   /// answered; in a callback it does not wait for these. May be called again.
   void shut_down();
   /// Requests that wait to begin.

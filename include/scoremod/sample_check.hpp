@@ -28,9 +28,9 @@ struct OutputSample {
 /// compared in 16 entries along each sequence that it varies along. It is left out if over 2^22 scores go into those,
 /// as are outputs of other names.
 ///
-/// The rule is that of verification. In the Euclidean and in the maximum norm the error may be twice that of a plain
-/// evaluation in the problem's precision, plus half a unit of the dtype. Gradients of a sequence of 4096 and head dim
-/// 128 take about 9 GFLOP in float64, shared among the cores.
+/// The rule is that of verification. In both norms the error may be twice that of a plain evaluation in the problem's
+/// precision, plus half a unit of the dtype. Gradients of a sequence of 4096 and head dim 128 take about 9 GFLOP in
+/// float64, shared among the cores.
 ///
 /// `inputs` and `outputs` are those of the calls, in host memory, as ProblemBuffers has both. A backward's outputs are
 /// compared with what follows from q, k, v and d_o alone. Throws Error(kInvalidArgument) as validate() does, and

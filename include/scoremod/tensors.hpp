@@ -17,7 +17,7 @@ struct TensorInfo {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one per dimension
-  /// The dimensions of `shape`. "BSHD", "SBHD", "BHSD" or "THD" for q, k, v and o; in a paged KV cache, B is a page of
+  /// The dimensions of `shape`. "BSHD", "SBHD", "BHSD" or "THD" for q, k, v and o. In a paged KV cache, B is a page of
   /// k or v and S a position in it. "BHS" or "TH" for lse. For an operand the axes that it varies along ("h, kv_idx"),
   /// or "table".
   std::string dimensions;

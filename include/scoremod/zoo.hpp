@@ -17,7 +17,7 @@
 /// Ready-made score_mods and mask_mods. Each is a function for C++ and an entry of entries() for files and tools.
 ///
 /// Positions are global. A distance is q - kv: positive when the key lies before the query. Every parameter is checked:
-/// Error(kInvalidArgument) names the one that is wrong. Where a modifier reads tensors, its last arguments are their
+/// Error(kInvalidArgument) names the one that is wrong. If a modifier reads tensors, its last arguments are their
 /// operands' names.
 namespace scoremod::zoo {
 
@@ -54,9 +54,8 @@ SCOREMOD_API ScoreMod head_temperature(std::string temperature = "temperature");
 SCOREMOD_API MaskMod causal();
 /// kv <= q + (seq_kv - seq_q): the last query sees the last key (bottom-right aligned).
 SCOREMOD_API MaskMod causal_bottom_right(std::int64_t seq_q, std::int64_t seq_kv);
-/// kv <= q + (end_kv - end_q), where a sequence's end is its batch's length if it has one, else its size: the last
-/// query of a batch sees its last key. Operands: lengths_q, lengths_kv i32 [batch], by those names, of what has
-/// lengths.
+/// kv <= q + (end_kv - end_q): the last query of a batch sees its last key. A sequence's end is its batch's length if
+/// it has one, else its size. Operands: lengths_q, lengths_kv i32 [batch], for the sides that have lengths.
 SCOREMOD_API MaskMod causal_bottom_right(const Sizes& sizes);
 /// |q - kv| <= window, inclusive: up to 2 * window + 1 keys. window >= 0.
 SCOREMOD_API MaskMod sliding_window(int window);
@@ -76,8 +75,8 @@ SCOREMOD_API MaskMod padding(std::string lengths = "lengths");
 /// |q - kv| <= window * dilation, inclusive, and q - kv is a multiple of dilation: up to `window` keys on each side and
 /// the query itself. window >= 0, dilation >= 1. (Longformer, https://arxiv.org/abs/2004.05150.)
 SCOREMOD_API MaskMod dilated_window(int window, int dilation);
-/// Positions are pixels, row by row, of an image `width` wide: |x_q - x_kv| <= radius_x and |y_q - y_kv| <= radius_y,
-/// inclusive, with x = position % width and y = position // width. The window is cut, not shifted, at the image's
+/// Positions are pixels, row by row, of an image `width` wide: x = position % width and y = position // width. Kept are
+/// |x_q - x_kv| <= radius_x and |y_q - y_kv| <= radius_y, inclusive. The window is cut, not shifted, at the image's
 /// borders. width >= 1, radii >= 0.
 SCOREMOD_API MaskMod neighborhood_2d(int width, int radius_x, int radius_y);
 /// kv < global_tokens or q < global_tokens or |q - kv| <= window, inclusive. Both >= 0. (Longformer,
@@ -90,11 +89,11 @@ SCOREMOD_API MaskMod global_window(int global_tokens, int window);
 /// https://github.com/ofirpress/attention_with_linear_biases). For n a power of two they are 2^(-8 i / n) with i =
 /// 1..n. Otherwise they are those of the power of two p below, then every other one of 2 p.
 SCOREMOD_API std::vector<float> alibi_slopes(int heads);
-/// T5's bucket of a distance, 0 .. num_buckets - 1, from kv - q. Let n be num_buckets, halved if bidirectional (keys
-/// after the query then use the upper half; otherwise they share bucket 0), d = |kv - q| and e = n / 2. The bucket is d
-/// below e, and from there e + floor(log(d / e) / log(max_distance / e) * (n - e)), at most n - 1.
-/// (_relative_position_bucket in https://github.com/google-research/text-to-text-transfer-transformer's models.)
-/// The formula is evaluated exactly, in integers: it does not depend on how a backend rounds log().
+/// T5's bucket of a distance, 0 .. num_buckets - 1, from kv - q. Let d = |kv - q|, e = n / 2, and let n be num_buckets,
+/// halved if bidirectional. Keys after the query then use the upper half; otherwise they share bucket 0. The bucket is
+/// d below e, and from there e + floor(log(d / e) / log(max_distance / e) * (n - e)), at most n - 1.
+/// (_relative_position_bucket in https://github.com/google-research/text-to-text-transfer-transformer's models.) The
+/// formula is evaluated exactly, in integers: it does not depend on how a backend rounds log().
 SCOREMOD_API int t5_bucket(std::int32_t key_minus_query, bool bidirectional, int num_buckets, int max_distance);
 
 // By name.
@@ -179,8 +178,8 @@ struct Modifier {
   std::vector<OperandNeed> operands;
 };
 
-/// Makes an entry's modifier. Throws Error(kInvalidArgument) for an unknown name or parameter (the message lists what
-/// there is), a missing one, a wrong type, and a value out of bounds.
+/// Makes an entry's modifier. Throws Error(kInvalidArgument) for an unknown name or parameter (the message lists the
+/// known ones), a missing one, a wrong type, and a value out of bounds.
 SCOREMOD_API Modifier make(std::string_view name, const Parameters& parameters, const Sizes& sizes);
 
 /// Several modifiers as one program.

@@ -17,15 +17,15 @@ namespace scoremod::backend {
 /// Up to here half of float32's spacing, 2^-17, is about what a sum of some hundreds of weights loses to rounding.
 inline constexpr float kMaxReadLse = 256;
 
-/// A way to run problems: the engine of a device, or the host's code. It says which candidates there are; the planner
-/// (src/planner) chooses, builds, verifies and stores, for all backends alike. Stateless.
+/// A way to run problems, on a device or by the host's code. It lists candidates; the planner (src/planner) chooses,
+/// builds, verifies and stores, for all backends alike. Stateless.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual const MemorySpace& memory() const { return host_memory(); }
-  /// By how much the backend's exp, tanh, pow and the like may miss float32's own rounding, relative to the larger one
-  /// of 1 and the result.
+  /// The error of the backend's exp, tanh, pow and the like beyond float32's own rounding, relative to the larger of 1
+  /// and the result.
   virtual double function_error() const { return 0; }
   /// By how much its products of two float32 numbers may miss float32's own rounding, relatively.
   virtual double product_error() const { return 0; }

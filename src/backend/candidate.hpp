@@ -69,8 +69,8 @@ struct ExecutablePlan {
 class Recipe {
  public:
   virtual ~Recipe() = default;
-  /// Builds for a device that need not be here. Throws Error(kEnvironment) where the build fails for another reason
-  /// than that the engine does not support it.
+  /// Builds for a device that need not be here. Throws Error(kEnvironment) if the build fails for a reason other than
+  /// missing support by the backend.
   virtual BuildResult build(const Target& target) const = 0;
   /// From serialize()'s bytes, for a device that is here. Throws Error where they are damaged or of another kind.
   virtual std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const = 0;
@@ -87,7 +87,7 @@ struct CandidatePart {
   std::optional<double> milliseconds;  ///< absent where it was not timed
 };
 
-/// One way of an engine to do a task: plain data, and a recipe.
+/// One way of a backend to do a task: plain data, and a recipe.
 struct Candidate {
   Task task;
   /// The key of verifications on the device: two candidates of equal keys are both right or both wrong. Empty for the
@@ -110,7 +110,7 @@ struct Candidate {
   std::optional<double> base_milliseconds;  ///< what attention without a program took where the parts were timed
   std::string
       parts_seen_on;      ///< where the parts were seen to be right, where that is not this architecture and version
-  std::size_t nodes = 0;  ///< of the program, inside the engine's kernel
+  std::size_t nodes = 0;  ///< of the program, inside the backend's kernel
   std::size_t computed_operands = 0;  ///< tensors computed before it runs
   std::shared_ptr<const Recipe> recipe;
 };

@@ -10,7 +10,7 @@
 
 namespace scoremod::backend {
 
-/// A key of a candidate, made when it is first asked for: an answer that builds nothing asks for none, and some are
+/// A key of a candidate, made when it is first asked for. An answer that builds nothing asks for none, and some are
 /// made of kernels' whole text. Copies share it; any thread may ask.
 class CandidateKey {
  public:

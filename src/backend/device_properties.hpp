@@ -28,8 +28,8 @@ struct DeviceProperties {
   /// "sm_90": the family that lowering rules and pattern tables go by.
   std::string architecture() const;
 
-  /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block": equal for two devices exactly when a plan
-  /// built for one may run on the other. Clocks, memory size and place in the machine don't matter to a plan.
+  /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block". Two devices have equal texts exactly if a
+  /// plan built for one may run on the other. Clocks, memory size and place in the machine don't matter to a plan.
   std::string identity() const;
 };
 

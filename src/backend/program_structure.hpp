@@ -17,8 +17,8 @@ std::int64_t constant_kind(std::int64_t value);
 /// programs are equal exactly if a trial of one verifies the other.
 void write_structure(CanonicalWriter& out, const Program& program);
 
-/// Writes a mask's kind, its terms and which ends its band has: what kernels' text goes by. Where the band ends is an
-/// argument of a kernel, and another one at other lengths.
+/// Writes a mask's kind, its terms and which ends its band has, which determine the kernels' text. The band's bounds
+/// are arguments of a kernel, and change with lengths.
 void write_structure(CanonicalWriter& out, const masks::MaskClass& mask);
 
 }  // namespace scoremod::backend

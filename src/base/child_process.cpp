@@ -45,7 +45,7 @@ class Descriptor {
 
 std::string system_words(const char* what, int error) { return concat(what, ": ", std::strerror(error)); }
 
-/// A file without a name, to be read from its beginning: a pipe would end this process by a signal where the child does
+/// A file without a name, to be read from its beginning. A pipe would end this process by a signal if the child does
 /// not read.
 bool write_input(const std::string& text, Descriptor& file) {
   file.set(memfd_create("scoremod", MFD_CLOEXEC));

@@ -13,8 +13,8 @@ namespace scoremod::checking {
 
 /// All memory of a check, guarded, with the inputs in place.
 struct CheckMemory {
-  /// With an odd seed every tensor is aligned for one element and no more (or for what `space` asks), with an even seed
-  /// to 64 bytes. The buffers are on the host; calls are given their copies in `space`.
+  /// An odd seed aligns every tensor to one element and no more (or to the alignment of `space`), an even one to 64
+  /// bytes. The buffers are on the host; calls get their copies in `space`.
   CheckMemory(const AttentionProblem& problem, const ProblemInputs& inputs, std::uint64_t seed,
               const backend::MemorySpace& space = backend::host_memory());
 

@@ -29,8 +29,8 @@ struct Adjoint {
   std::size_t entry = 0;  ///< of the operand
 };
 
-/// How far rounding moves the gradients, from rows whose weights are known: what rounding_band.hpp says of dP, D, g,
-/// d_score and what is summed of them. All that it is made with must outlive it.
+/// How far rounding moves the gradients, from rows whose weights are known: the parts of rounding_band.hpp about dP, D,
+/// g, d_score and their sums. Its constructor's arguments must outlive it.
 class GradientBand {
  public:
   /// The problem was compiled with a derivative, and the inputs have d_o.
@@ -54,8 +54,8 @@ class GradientBand {
   static void add_term(double term, double move, double& sum, double& squares);
   template <class Body>
   void for_each_adjoint(const Body& body);
-  /// Adds what one key gives to dq, dk and the operands, from the adjoint of its modified score and the part of that
-  /// adjoint's move that is the key's own.
+  /// Adds one key's terms of dq, dk and the operands. They come from the adjoint of its modified score and the key's
+  /// own part of that adjoint's move.
   void score_gradient(const backend::reference::Element& at, const Key& key, double upstream, double upstream_move);
   void add_score_gradient(const backend::reference::Element& at, const Adjoint& d_score, const RowSlopes& slopes);
   void add_operand_gradient(std::uint32_t operand, const Adjoint& adjoint, const RowSlopes& slopes);
@@ -74,7 +74,7 @@ class GradientBand {
   std::vector<Adjoint> adjoints_;     ///< one for each root of the derivative
   std::vector<RowSlopes> dq_slopes_;  ///< of the row's dq
   std::vector<std::vector<RowSlopes>> operand_slopes_;
-  std::vector<std::pair<std::size_t, std::size_t>> touched_;  ///< operand and entry, of which the row has slopes
+  std::vector<std::pair<std::size_t, std::size_t>> touched_;  ///< operands and entries for which the row has slopes
   backend::reference::BackwardResult<double> gradient_;       ///< the values themselves
   backend::reference::BackwardResult<double> squares_;        ///< of the moves
 };

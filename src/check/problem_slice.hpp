@@ -15,7 +15,7 @@ struct Range {
   std::int64_t begin = 0, count = 0;
 };
 
-/// A part of a problem's scores. Its heads are whole groups that share a key/value head, or lie in one.
+/// A part of a problem's scores. Its heads are whole groups that share a KV head, or lie in one.
 struct Box {
   Range b, h, q, kv;
 

@@ -221,7 +221,8 @@ void fill_row_class(RowClass rows, CheckCase& random) {
   }
 }
 
-/// Around the queries and keys of the problem: lengths are of whole sequences, of which offsets leave it a part.
+/// Lengths reach beyond the problem's queries and keys: they are of whole sequences, and offsets leave the problem a
+/// part.
 void fill_lengths(CheckCase& random) {
   const AttentionProblem& problem = random.problem;
   const auto fill = [&](const char* lengths, std::int32_t first, std::int64_t count) {

@@ -22,7 +22,7 @@ struct RandomProblemOptions {
   double row_class_probability = 0;
   /// How often there is one query, beside the times that it is chosen among `lengths`.
   double one_query_probability = 0;
-  /// How often there are 1 to 3 queries and 1 to 3 keys: few numbers, of which rounding says little.
+  /// How often there are 1 to 3 queries and 1 to 3 keys: with so few numbers, rounding predicts little.
   double few_rows_probability = 0;
   /// How often sequences have lengths of their own, the softmax a sink, and so on.
   double lengths_probability = 0;
@@ -37,8 +37,8 @@ struct RandomProblemOptions {
 };
 
 /// A valid problem with a tame random program. It has grouped heads, equal and different lengths and head dims, every
-/// layout, padded and permuted strides, operands of every kind, offsets, and scales of both signs. It has no name; the
-/// inputs have the problem's seed.
+/// layout, and padded and permuted strides. It has operands of every kind, offsets, and scales of both signs. It has no
+/// name; the inputs have the problem's seed.
 ///
 /// Sizes, layouts and fields are drawn once, then programs for them, until one is kept. Few degenerate programs (all
 /// masked, none masked, score-independent) are kept (random_problem.cpp), so that most problems can show a fault.

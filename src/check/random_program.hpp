@@ -17,8 +17,8 @@ enum class Continuity {
   /// differ by rounding errors only. These are indices, constants, i32 and bool operands, and integers computed from
   /// them. Derivatives may still differ at the kinks of abs, min, max and relu.
   kContinuous,
-  /// As kContinuous, and no kinks of values that depend on the score or a float operand: derivatives differ by rounding
-  /// errors only, and finite differences converge.
+  /// As kContinuous, without kinks in values that depend on the score or a float operand. Derivatives differ by
+  /// rounding errors only, and finite differences converge.
   kSmooth,
 };
 
@@ -44,8 +44,8 @@ struct RandomProgramOptions {
   int max_nodes = 40;
   /// Whether there is a mask: the probability of a keep root.
   double mask_probability = 0.5;
-  /// The probability that a mask compares a form of the key's index with a number within its range, so that it keeps
-  /// some of the keys. `indices` must be the problem's.
+  /// The probability that a mask compares a form of the key's index with a number in its range, so it keeps some keys.
+  /// `indices` must be the problem's.
   double key_mask_probability = 0;
   /// By axis: where the global indices are.
   std::array<IndexRange, kAxisCount> indices;

@@ -40,8 +40,8 @@ struct RowMoves {
   double delta = 0;   ///< D
 };
 
-/// The softmax of a row and its output in float64, and how far rounding moves them: what rounding_band.hpp says of s,
-/// v, P, the LSE, the largest value and o. All that it is made with must outlive it.
+/// The softmax of a row and its output in float64, and how far rounding moves them: the parts of rounding_band.hpp
+/// about s, v, P, the LSE, the largest value and o. Its constructor's arguments must outlive it.
 class RowWeights {
  public:
   RowWeights(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,

@@ -16,8 +16,7 @@ using Values = backend::reference::Interpreter<double>;
 
 constexpr double kRoundoff = 0x1p-24;
 
-/// The relative error of rounding an op's result: u if it is the nearest float, 2 u if it is one of the two floats
-/// around it.
+/// The relative error of rounding an op's result: u for the nearest float, 2 u for either float around it.
 double roundoff_of(Op op) {
   switch (ir::rounding_of(op)) {
     case ir::Rounding::kNone: return 0;

@@ -7,8 +7,8 @@
 namespace scoremod::checking {
 
 /// How far the float32 roundings inside a program may move each of its f32 nodes at one element, to first order. The
-/// leaves (score and upstream among them) are taken as exact. This is a running error analysis (Higham, Accuracy and
-/// Stability of Numerical Algorithms, 2nd edition, section 3.3), carried along with the float64 value of each node.
+/// leaves (score and upstream among them) are taken as exact. This is a running error analysis, carried along with the
+/// float64 value of each node. See Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.3.
 /// With u = 2^-24 and e(x) the move of x,
 ///
 /// - e(x + y) = e(x) + e(y) + u |x + y|, likewise x - y

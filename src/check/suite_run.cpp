@@ -120,7 +120,8 @@ void compare_with_plain_attention(const CheckCase& test_case, const CheckOptions
   }
 }
 
-/// Runs body(i) for every i below count on several threads. What one throws is thrown here, and no further ones begin.
+/// Runs body(i) for every i below count on several threads. An exception of one is rethrown here, and no further ones
+/// begin.
 template <class Body>
 void in_parallel(std::size_t count, int threads, const Body& body) {
   std::atomic<std::size_t> next = 0;

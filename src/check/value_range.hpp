@@ -11,8 +11,8 @@ namespace scoremod::checking {
 /// it.
 struct ValueRange {
   double low = 0, high = 0;  ///< inclusive; no meaning for bool
-  /// The value is the same whether the program is evaluated in float32 or in float64, and does not change when the
-  /// score or a float operand changes a little. Indices, constants and what is computed from them in integers is.
+  /// The value is equal in float32 and in float64, and does not change when the score or a float operand changes a
+  /// little. This holds for indices, constants and integers computed from them.
   bool exact = true;
   /// An f32 that always is an integer of at most 2^24.
   bool integral = false;

@@ -27,10 +27,10 @@ struct CompiledBackward {
   std::vector<OperandReduction> reductions;
 };
 
-/// A validated problem with everything that the compiler knows of it. What backends work from.
+/// A validated problem with everything that the compiler knows of it. Backends work from it.
 struct CompiledProblem {
-  /// With the user's own program; to which operands that fields bring are added, and to whose mask the lengths are: the
-  /// problem then has none beside it.
+  /// The problem with the user's own program, to which the operands of other fields are added. Its lengths are in the
+  /// mask, and no longer beside it.
   AttentionProblem problem;
   CompiledForward forward;
   std::optional<CompiledBackward> backward;  ///< present when the problem wants backward

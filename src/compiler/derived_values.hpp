@@ -11,7 +11,7 @@
 
 namespace scoremod::compiler {
 
-/// Values that follow from the structure of a problem and a key, and from no size: each is made once for all problems
+/// Values that follow from the structure of a problem and a key, but from no size. Each is made once for all problems
 /// of the structure. Any thread may ask.
 class DerivedValues {
  public:

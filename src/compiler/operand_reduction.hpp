@@ -10,8 +10,8 @@
 
 namespace scoremod::compiler {
 
-/// How the gradient of one operand is summed from the contributions of single elements (b, h, q_idx, kv_idx): over the
-/// elements that read the same entry.
+/// How the contributions of single elements (b, h, q_idx, kv_idx) make the gradient of one operand: they are summed
+/// over the elements that read the same entry.
 struct OperandReduction {
   std::uint32_t operand = 0;
   /// A table: each contribution goes to the entry at its root's indices. Else to the entry of the element itself.

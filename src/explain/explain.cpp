@@ -100,7 +100,8 @@ bool runs(const std::optional<planner::TaskAnswer>& answer, const backend::Backe
   return answer && answer->chosen() != nullptr && answer->chosen()->engine == &engine;
 }
 
-/// Each backend's own answer, and what came of it among the others. What a call planned serves its own plan too.
+/// Each backend's own answer, and its place among the others. A plan that was made for a call is used for its backend's
+/// answer too.
 std::vector<BackendExplanation> explain_backends(const compiler::CompiledProblem& compiled,
                                                  const CompileOptions& options,
                                                  const planner::PlannedProblem& of_call) {

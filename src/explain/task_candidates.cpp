@@ -83,7 +83,7 @@ std::string decision(const Considered& considered, const Considered& chosen, con
                 chosen.candidate.predicted.milliseconds, " ms");
 }
 
-/// The candidate that an engine would have run.
+/// The candidate that a backend would have run.
 const Considered* best_of(const backend::Backend& engine, const TaskAnswer& answer) {
   const Considered* best = nullptr;
   const auto rank = [](const Considered& considered) {
@@ -96,7 +96,7 @@ const Considered* best_of(const backend::Backend& engine, const TaskAnswer& answ
   return best;
 }
 
-/// Empty where the engine runs the task, or has no way to.
+/// Empty if the backend runs the task, or has no way to.
 std::string why_not_chosen(const TaskAnswer& answer, const backend::Backend& engine,
                            const planner::Selection& selection) {
   const Considered* chosen = answer.chosen();

@@ -42,8 +42,8 @@ enum class TileMask : std::uint8_t {
 ///     switch (analyzer.analyze(tile, ranges, scratch)) ...
 ///
 /// Sound: kEmpty and kFull hold for every element of the tile whose operand values lie in the given ranges, however f32
-/// is rounded. Precise for comparisons of affine forms (a * q + b * kv + c, where q and kv occur on both sides), and
-/// for min, max, abs, and, or, not of them.
+/// is rounded. Precise for comparisons of affine forms (a * q + b * kv + c, with q and kv on both sides), and for min,
+/// max, abs, and, or, not of them.
 class TileMaskAnalyzer {
  public:
   class Scratch {

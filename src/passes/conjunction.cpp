@@ -154,7 +154,7 @@ class NegationNormalForm {
   std::vector<std::array<NodeId, 2>> made_;
 };
 
-/// Which side of an i32 comparison, if any, is a min or max of which both parts must satisfy it: max(x, y) <= z, x >=
+/// Which side of an i32 comparison, if any, is a min or max whose parts must both satisfy it: max(x, y) <= z, x >=
 /// max(y, z), ...
 int divisible_side(const ir::Builder& builder, const Node& node) {
   const bool is_less = node.op == Op::kLt || node.op == Op::kLe;

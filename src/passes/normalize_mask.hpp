@@ -4,8 +4,8 @@
 
 namespace scoremod::passes {
 
-/// Brings a user's program (value and keep; no derivative) into the form that mask classification reads, without
-/// changing what it computes for any score, NaN and inf included:
+/// Brings a user's program (value and keep; no derivative) into the form that mask classification reads. Its results
+/// stay the same for every score, NaN and inf included:
 /// - a select in the value that gives -inf moves into keep. Nested selects do too, and ones below ops that map -inf to
 ///   -inf for every other argument (x + finite, x * positive constant, min, floor, ...);
 /// - keep becomes a left-deep chain of AND terms without duplicates, in an order that depends on their structure only.

@@ -24,7 +24,8 @@ bool has_artifact(const backend::Backend& engine, const backend::Candidate& cand
 bool store_artifact(const backend::Backend& engine, const backend::Candidate& candidate,
                     const backend::Artifact& artifact, const backend::Target& target, plans::PlanStore& store);
 
-/// Whether the store has the engine's words of refusal now, under the candidate's key for them; not where it has none.
+/// Whether the store has the backend's words of refusal now, under the candidate's key for them; false without such a
+/// key.
 bool store_refusal(const backend::Backend& engine, const backend::Candidate& candidate, const std::string& words,
                    const backend::Target& target, plans::PlanStore& store);
 

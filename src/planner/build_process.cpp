@@ -41,8 +41,8 @@ std::atomic<bool>& have_failed() {
 
 bool are_allowed() { return environment_flag("SCOREMOD_BUILD_PROCESSES", true) && !have_failed(); }
 
-/// The candidate that is expected to be chosen for a task, if its backend builds one plan at a time and has none
-/// stored; or null.
+/// The candidate that a task is expected to choose, if its backend builds one plan at a time and has none stored; or
+/// null.
 const Considered* built_in_turn(const TaskAnswer& expected) {
   const Considered* chosen = expected.chosen();
   if (chosen == nullptr || !chosen->engine->builds_in_turn() || chosen->candidate.plan_key.empty()) return nullptr;
@@ -90,8 +90,8 @@ BuildRequest build_request(const CompiledProblem& problem, const Task& task, con
   return asked;
 }
 
-/// Why it failed; empty where it did not. It needs no device, and makes no context on one. Its store is this process's,
-/// whose folder a request could not name: JSON has no bytes that are not UTF-8, and the name of a folder may have any.
+/// Why it failed; empty if it did not. It needs no device, and makes no context on one. The store is passed as this
+/// process's own: JSON has only UTF-8, and the name of a folder may have any bytes.
 std::string serve(const std::string& request, const Backend& engine) {
   const TimedStep step("helper process", engine.name());
   const auto store = plans::plan_store();

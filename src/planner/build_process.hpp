@@ -27,8 +27,8 @@ std::vector<std::optional<BuildRequest>> build_requests(const compiler::Compiled
                                                         ExpectedAnswers& expected);
 
 /// Has the program lib/scoremod/build_plan serve a request, once for each plan and side by side, so that plan_task()
-/// finds them in this process's store. Where that fails a warning says so, no further request is made in this process,
-/// and plans are built as without it.
+/// finds them in this process's store. On failure it warns, this process makes no further request, and plans are built
+/// without it.
 void build_apart(const BuildRequest& request);
 
 /// The helper program's work: builds the plan of a request, as for a device elsewhere, and stores it, or the backend's

@@ -7,8 +7,8 @@
 
 namespace scoremod::planner {
 
-/// The backward that runs. One plan makes dq, dk and dv. The same plan makes the operand gradients of a call if it
-/// writes all of them; otherwise another plan does. Null if the answers hold no plan.
+/// The backward that runs. One plan makes dq, dk and dv. It also makes the operand gradients of a call if it writes all
+/// of them; otherwise another plan does. Null if the answers hold no plan.
 std::shared_ptr<const backend::BackwardPlan> compose_backward(const Prepared& prepared);
 
 /// "'slopes'" or "'slopes', 'table'".

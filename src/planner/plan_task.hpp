@@ -16,7 +16,7 @@ namespace scoremod::planner {
 /// How far planning goes.
 enum class Level : std::uint8_t {
   kStatic,    ///< which candidates there are and what speaks against the others; needs no device, builds nothing
-  kBuilt,     ///< the first that the engines build; for a device elsewhere, with the artifacts to store
+  kBuilt,     ///< the first that the backends build; for a device elsewhere, with the artifacts to store
   kVerified,  ///< and that was seen to be right on the device that is here
 };
 
@@ -24,7 +24,7 @@ struct Request {
   Level level = Level::kVerified;
   /// Null where no device is here and none was named: only what holds on every device is known then.
   const backend::Target* target = nullptr;
-  /// Whom to ask, all of one memory.
+  /// The backends to ask, all of one memory.
   std::span<const backend::Backend* const> backends;
   /// The order of `backends` decides; otherwise the predicted time does.
   bool in_order = false;
@@ -42,13 +42,13 @@ struct Request {
 struct Considered {
   const backend::Backend* engine = nullptr;
   backend::Candidate candidate;
-  bool asked = false;                                 ///< the engine was asked to build it, or had it
+  bool asked = false;                                 ///< the backend was asked to build it, or had it
   bool chosen = false;                                ///< what runs; at Level::kStatic what is expected to
   std::shared_ptr<const backend::Artifact> artifact;  ///< where it was built
   std::optional<std::size_t> workspace_bytes;         ///< where it was made ready to run
   std::optional<double> measured_milliseconds;        ///< where autotuning timed it
   std::optional<UnsupportedReason> refusal;           ///< why it was passed over
-  std::string engine_words;                           ///< why the engine does not build it
+  std::string engine_words;                           ///< why the backend does not build it
   bool left_for_later = false;                        ///< for Request::ready_only alone
   double build_milliseconds = 0;                      ///< for a device elsewhere
   /// For a device elsewhere: the same candidate of the small problem that will be verified there.
@@ -57,7 +57,7 @@ struct Considered {
   double trial_build_milliseconds = 0;
 };
 
-/// Why an engine has nothing for a task, or no more than it has.
+/// Why a backend has no candidates for a task, or no more than these.
 struct EngineReasons {
   const backend::Backend* engine = nullptr;
   std::vector<UnsupportedReason> reasons;
@@ -71,7 +71,7 @@ struct TaskAnswer {
   backend::ExecutablePlan plan;        ///< empty at Level::kStatic, for a device elsewhere, and without a choice
 
   const Considered* chosen() const;
-  /// Every reason, of engines and of candidates, each once.
+  /// Every reason, of backends and of candidates, each once.
   std::vector<UnsupportedReason> all_reasons() const;
 };
 
@@ -83,8 +83,8 @@ std::optional<backend::Candidate> trial_candidate(const Considered& considered, 
                                                   const backend::Target& target, verification::Trial& trial);
 
 /// Merges the candidates of the request's backends by predicted time, and takes the first that builds, fits and is
-/// right, which `trial` says, of the same problem. Throws Error(kEnvironment) where a build or a device fails for a
-/// reason of the machine's.
+/// right by `trial`, which is of the same problem. Throws Error(kEnvironment) if a build or a device fails for a reason
+/// of the machine's.
 TaskAnswer plan_task(const compiler::CompiledProblem& problem, const backend::Task& task, const Request& request,
                      verification::Trial& trial);
 

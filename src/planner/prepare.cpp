@@ -43,8 +43,8 @@ double predicted_ms(const Task& task, ExpectedAnswers& expected) {
   return chosen == nullptr ? std::numeric_limits<double>::infinity() : chosen->candidate.predicted.milliseconds;
 }
 
-/// The sets of operands whose gradients a whole backward is predicted to write in less time than one of `attention_ms`
-/// and a pass of their own.
+/// The sets of operands whose gradients a fused backward is predicted to write faster than `attention_ms` and a pass of
+/// their own.
 std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& request, double attention_ms,
                                  ExpectedAnswers& expected, std::vector<std::string>& notes) {
   std::vector<Operands> sets;

@@ -13,7 +13,7 @@ namespace scoremod::planner {
 struct Prepared {
   TaskAnswer forward;
   std::optional<TaskAnswer> backward;           ///< dq, dk and dv; present when the problem wants a backward
-  std::optional<TaskAnswer> fused_backward;     ///< and some operands' gradients too, by one engine
+  std::optional<TaskAnswer> fused_backward;     ///< and some operand gradients too, by one backend
   std::optional<TaskAnswer> operand_gradients;  ///< those alone, where a call may need them so
   std::vector<std::string> notes;
 

@@ -13,8 +13,8 @@ namespace scoremod::plans {
 /// An open file for reading; closed with the object.
 class InputFile {
  public:
-  /// Opens a regular file; anything else, such as a pipe that would block or a link to a file that is somewhere else,
-  /// counts as one that can't be read.
+  /// Opens a regular file. Anything else, such as a pipe that would block or a link to another file, counts as one that
+  /// can't be read.
   explicit InputFile(const std::filesystem::path& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;

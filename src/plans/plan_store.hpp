@@ -18,12 +18,12 @@ namespace scoremod::plans {
 
 inline constexpr std::uint64_t kDefaultStoreBytes = std::uint64_t{1} << 30;
 
-/// Records in files of one folder, which several processes may use at once: each file is written under another name,
+/// Records in files of one folder, which several processes may use at once. Each file is written under another name,
 /// synchronized and renamed, so that readers see whole files only.
 ///
-/// load(), save() and forget() never throw for what is wrong with files or the file system: they say so once in a
-/// warning, and the caller goes on without. Every other function throws Error(kEnvironment). Any function may be called
-/// from several threads at once.
+/// load(), save() and forget() never throw for bad files or a failing file system: they warn once, and the caller goes
+/// on without. Every other function throws Error(kEnvironment). Any function may be called from several threads at
+/// once.
 class PlanStore {
  public:
   /// An empty folder name is a store that is off: it finds nothing and takes nothing. The folder is made at the first

@@ -55,8 +55,8 @@ struct FolderFile {
 
 std::chrono::nanoseconds now() { return std::chrono::system_clock::now().time_since_epoch(); }
 
-/// When the file was last written or used. Clocks of machines that share a folder may differ a little; a time well in
-/// the future says nothing, and would keep its file for longer than any in use.
+/// When the file was last written or used. Clocks of machines that share a folder may differ a little. A time well in
+/// the future is meaningless, and would keep its file longest.
 std::chrono::nanoseconds time_of(const struct stat& status) {
   const auto time = std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
   return time - now() > kMaxClockDifference ? std::chrono::nanoseconds(0) : time;

@@ -14,8 +14,8 @@ namespace scoremod::problem {
 /// case.
 inline constexpr std::int64_t kDropoutKeyWords = 4, kPlacedDropoutKeyWords = 10;
 
-/// Maps the indices of one axis to those of the whole sequence, of which a shard has stripes of tokens. All numbers
-/// have 32 bits, as counters do, so that every word is valid.
+/// Maps the indices of one axis to those of the whole sequence: a shard has stripes of its tokens. All numbers have 32
+/// bits, as counters do, so that every word is valid.
 struct DropoutPlaces {
   std::uint32_t first = 0;
   std::uint32_t tokens = 0;  ///< of a stripe; 0: the indices are a single one
@@ -29,8 +29,8 @@ struct DropoutPlaces {
   std::size_t run(std::int64_t index, std::size_t most) const;
 };
 
-/// Which weights of one call on the host are dropped, by the call's own indices: from its seed and offset, or from the
-/// keys that it binds.
+/// Which weights of one call on the host are dropped, by the call's own indices. It follows from its seed and offset,
+/// or from its dropout keys.
 class CallDropout {
  public:
   /// `operands` are the call's, in the order of the declarations, and are read when it is asked. The problem has its

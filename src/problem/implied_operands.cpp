@@ -39,7 +39,7 @@ Program with_declarations(const Program& program, const std::vector<OperandDecl>
   return builder.finish(ids[program.value()], keep_of(program, ids));
 }
 
-/// How many tokens of a ragged tensor a batch has: offsets[b + 1] - offsets[b].
+/// The tokens of a batch in a varlen tensor: offsets[b + 1] - offsets[b].
 NodeId tokens_of_batch(ir::Builder& builder, std::uint32_t offsets) {
   const NodeId batch = builder.leaf(Op::kBatchIdx);
   const NodeId next = builder.make(Op::kAdd, {batch, builder.constant(std::int32_t{1})});

@@ -27,8 +27,8 @@ inline constexpr const char* kDescaleOfOutputGradient = "descale_d_o";
 /// The operands that a problem's fields bring, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
 
-/// Whether the problem has an FP8 tensor whose scale is an operand of this name: f32, a single element, read by no
-/// program, and without a gradient.
+/// Whether the problem has an FP8 tensor whose scale is an operand of this name. A scale is f32, a single element, read
+/// by no program, and without a gradient.
 bool is_tensor_scale(const AttentionProblem& problem, const std::string& name);
 
 /// Whether the problem's keys of dropout have the places of queries and keys beside them (problem/call_dropout.hpp),

@@ -79,8 +79,8 @@ inline StridedTensor tensor_of(const std::string& name, const OperandSpec& spec)
           {strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(spec.shape.size())}};
 }
 
-/// The tensor as programs see it, [batch, heads, sequence, dim] of the problem, placed by a call's operands (on the
-/// host, in the order of the declarations). The problem has its implied operands.
+/// The tensor as programs see it, [batch, heads, sequence, dim]. A call's operands place it (on the host, in the order
+/// of the declarations). The problem has its implied operands.
 inline StridedTensor placed_tensor(const AttentionProblem& problem, TensorRole role,
                                    std::span<const void* const> operands) {
   const RowAddressing addressing(problem, role);
@@ -100,7 +100,7 @@ inline StridedTensor placed_tensor(const AttentionProblem& problem, TensorRole r
   return tensor;
 }
 
-/// The LSE of a problem: f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] where queries are ragged.
+/// The LSE of a problem: f32 [batch, heads_q, seq_q], dense; [tokens_q, heads_q] if queries are varlen.
 inline StridedTensor lse_tensor(const AttentionProblem& problem) {
   if (problem.tokens_q) return {"lse", DType::kF32, {*problem.tokens_q, problem.heads_q}, {problem.heads_q, 1}};
   return {"lse",

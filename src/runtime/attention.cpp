@@ -23,7 +23,7 @@ namespace {
 
 using backend::Backend;
 
-/// Whom support() asks: without a selection of the caller's, everyone.
+/// The backends that support() asks: all of them, unless the caller selects some.
 std::vector<const Backend*> asked(const CompileOptions& options) {
   if (!options.backend.empty() || !options.backends.empty() || options.memory) return planner::select(options).backends;
   std::vector<const Backend*> all;
@@ -33,7 +33,7 @@ std::vector<const Backend*> asked(const CompileOptions& options) {
   return all;
 }
 
-/// Every engine's reasons against a task, those of its candidates among them.
+/// Every backend's reasons against a task, including those of its candidates.
 std::string reasons_text(const planner::TaskAnswer& answer) {
   std::string text;
   for (const planner::EngineReasons& engine : answer.reasons) {
@@ -86,7 +86,7 @@ bool serves_new_sizes(const AttentionProblem& problem, const CompileOptions& opt
   if (!text.empty() && text != "wait" && text != "serve")
     fail_argument("SCOREMOD_NEW_SIZES: expected wait or serve, found '", text, "'");
   if (!text.empty()) return text == "serve";
-  // Another engine's results have other bits, and what is measured must be what was asked for.
+  // Another backend's results have other bits, and autotuning must measure the final plan.
   return !problem.deterministic && !planner::wants_autotune(options);
 }
 
@@ -175,7 +175,7 @@ Attention Attention::compile(const AttentionProblem& problem, const CompileOptio
     const bool serves = planned && planned->prepared.left_for_later();
     if (!planned) {
       planned = planner::plan_problem(compiled, options, planner::Level::kVerified, planner::select(options));
-      // A structure of which two sizes waited will have more.
+      // If two sizes of a structure waited, it will have more.
       if (may_serve && ++known->waits == 2) runtime::plan_for_all_sizes(compiled, options, *planned);
     }
     if (!planned->prepared.runs_forward()) fail_no_backend(*planned);

@@ -30,9 +30,9 @@ struct TensorUse {
   std::size_t needed_bytes() const;
 };
 
-/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small, misaligned or not in this memory,
-/// and for the first that is written and shares an element with another. Tensors whose elements interleave without
-/// meeting (as in a packed QKV) pass.
+/// Throws Error(kInvalidArgument) for the first tensor that is missing, too small, misaligned or not in this memory. It
+/// also throws for the first written tensor that shares an element with another. Tensors whose elements interleave
+/// without meeting (as in a packed QKV) pass.
 void check_buffers(std::span<const TensorUse> tensors, const backend::MemorySpace& memory);
 
 }  // namespace scoremod::runtime

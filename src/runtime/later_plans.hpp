@@ -24,8 +24,8 @@ RunningPlans running_plans(const planner::PlannedProblem& planned);
 /// Plans that are made beside those that serve already.
 class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
  public:
-  /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: the sizes of a growing
-  /// cache are of no more use by the time that a plan is built for them.
+  /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: a growing cache has
+  /// other sizes by the time that a plan is built.
   LaterPlans(compiler::CompiledProblem problem, CompileOptions options, const planner::PlannedProblem& served);
 
   /// Counts a call. After kCallsBefore of them a thread of the process plans the problem without Request::ready_only.

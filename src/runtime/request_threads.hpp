@@ -14,7 +14,7 @@
 
 namespace scoremod::runtime {
 
-/// The threads of a request queue, which know nothing of attention: each runs jobs one after the other and hands every
+/// The threads of a request queue, which know nothing of attention. Each runs jobs one after the other and hands every
 /// job's reply to its callback, exactly once.
 class RequestThreads {
  public:

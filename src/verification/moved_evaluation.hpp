@@ -12,12 +12,12 @@ struct OperationErrors {
   double product = 0;
 };
 
-/// The farthest that a plain evaluation may be from the oracle if all scores and function results are off by their
-/// largest error, to either side. For each element it is the farthest of the plain evaluation, one moved up and one
-/// moved down. With the dtype's own rounding this is slightly more than the plain evaluation's error. With float32's it
-/// is the cost of a plan's own functions and products. If a program is not continuous (a floor, an i32() of an f32, a
-/// comparison of scores), it includes the jumps of elements that rounding may put on either side. A weight below
-/// float32's normal numbers is 0 in these, as GPUs' exponentials give it.
+/// The farthest that a plain evaluation may be from the oracle if scores and function results have their largest error,
+/// of either sign. For each element it is the farthest of the plain evaluation, one moved up and one moved down. With
+/// the dtype's own rounding this is slightly more than the plain evaluation's error. With float32's it is the cost of a
+/// plan's own functions and products. A discontinuous program (a floor, an i32() of an f32, a comparison of scores)
+/// adds the jumps of elements that rounding may put on either side. A weight below float32's normal numbers is 0 in
+/// these, as GPUs' exponentials give it.
 backend::reference::ForwardResult<float> farthest_forward(Trial& trial, const OperationErrors& errors);
 /// The farthest backward, from the oracle's o and LSE. Gradients of weights and their rows' deltas are off by a
 /// product's error, away from each other, or by `difference` if that is more.

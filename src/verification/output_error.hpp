@@ -32,18 +32,18 @@ struct RowClass {
 };
 
 /// All rows, and then classes of rows that a kernel may treat specially. They are few among many, so their errors
-/// hardly show in a norm over all. The classes are rows without a key, rows with an LSE below -100 or above 100 (where
-/// float32's exponential is 0 or infinite), and the rest. Only classes that have rows are listed, and none if all rows
-/// are of one class. A row is in no class if the plain evaluation's LSE is off by more than half a unit of the
-/// problem's dtype and float32's rounding.
+/// hardly show in a norm over all. The classes are rows without a key, rows with an LSE below -100 or above 100
+/// (float32's exponential is then 0 or infinite), and others. Only classes that have rows are listed, and none if all
+/// rows are of one class. A row is in no class if the plain LSE is off by more than half a unit of the problem's dtype
+/// and float32's rounding.
 std::vector<RowClass> row_classes(const std::vector<double>& oracle_lse, const std::vector<float>& plain_lse,
                                   DType dtype);
 
 /// Applies compare_output()'s rule to an output, in both norms, over all its elements and then over each class by
 /// itself. All are dense: the found output, the oracle, and a plain evaluation in the output's own precision. The
-/// rounding band of an element is relative: half a unit of the dtype for its store, and 4 * 2^-24 (1 + |LSE|) for
-/// weights computed from an LSE in float32. It is relative to the element's size. In a class it is at least relative to
-/// the root mean square of the class, or of all elements if the class's are zero.
+/// rounding band of an element is half a unit of the dtype for its store, and 4 * 2^-24 (1 + |LSE|) for weights
+/// computed from a float32 LSE. It is relative to the element's size. In a class it is at least relative to the root
+/// mean square of the class, or of all elements if the class's are zero.
 ///
 /// `classes` is row_classes() for outputs with a vector for each query row (o and dq), and its first entry for others.
 /// A class of fewer than 16 rows counts by itself only if the oracle's rows are zero. If fewer than 16 rows make up

@@ -38,8 +38,8 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  /// Starts what a direction's comparison needs in threads of its own, which the destructor waits for: an engine's
-  /// builds, which take as long, run meanwhile.
+  /// Starts a direction's part of the comparison in threads of its own, which the destructor waits for. A build takes
+  /// as long and runs meanwhile.
   void begin(backend::Direction direction);
 
   const compiler::CompiledProblem& problem();

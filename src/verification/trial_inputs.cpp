@@ -246,7 +246,7 @@ class Search {
     return false;
   }
 
-  /// How many entries of an operand may stand for one row: those along the keys; a table's single ones, and those of
+  /// How many entries of an operand may stand for one row: those along the keys; or a table's single ones, and those of
   /// one index of its first dimension.
   std::vector<std::int64_t> groups(const OperandDecl& decl, const StridedTensor& tensor) const {
     if (decl.is_table()) return {1, tensor.elements() / tensor.shape.front()};

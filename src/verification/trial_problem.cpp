@@ -51,8 +51,8 @@ std::int64_t trial_length(std::int64_t length, std::int64_t tiles) {
   return length == 1 ? 1 : std::max(std::min(length, wanted), kMinRows);
 }
 
-/// Strides of a tensor that had another shape before. They keep their order; what repeats (stride 0) goes on repeating,
-/// and gaps stay, at least what of them decides alignment: kernels read such tensors otherwise.
+/// Strides of a tensor that had another shape before, in their old order. Stride 0 stays, and so do gaps as far as they
+/// decide alignment, because kernels read such tensors otherwise.
 void pack(std::span<std::int64_t> strides, std::span<const std::int64_t> before, std::span<const std::int64_t> shape) {
   constexpr std::int64_t kAlignment = 64;
   std::vector<std::size_t> order(strides.size());
@@ -98,7 +98,7 @@ void shrink_operands(AttentionProblem& problem) {
   }
 }
 
-/// Tokens and blocks for sequences that have become shorter: some of which end early, and lie in blocks out of order.
+/// Tokens and pages for sequences that have become shorter. Some end early and lie in pages out of order.
 void shrink_places(AttentionProblem& small) {
   const auto tokens = [&](std::int64_t length) { return std::max<std::int64_t>(small.batch * length * 3 / 4, 1); };
   if (small.tokens_q) small.tokens_q = tokens(small.seq_q);

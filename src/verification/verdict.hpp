@@ -16,7 +16,7 @@ namespace scoremod::verification {
 enum class Mode : std::uint8_t {
   kFirstUse,  ///< "first_use", the default: unless a shipped or stored verdict says what a trial would show
   kAlways,    ///< "always": once in each process, whatever is stored
-  kNever,     ///< "never": what an engine holds to be right is trusted
+  kNever,     ///< "never": the backend's own knowledge is trusted
 };
 /// Throws Error(kInvalidArgument) for another value of the variable. SCOREMOD_ADMISSION, its old name, is read where it
 /// is not set, with one warning.
@@ -36,8 +36,8 @@ Verdict verdict_of(const std::vector<OutputError>& outputs, backend::Direction d
 
 /// The plan to verify.
 struct Subject {
-  /// Shared by what one trial speaks for and by nothing else: the engine's structural key, compared in full. Names the
-  /// engine, its version, the architecture, and a revision that is raised with what a trial of the engine's says.
+  /// Shared by the subjects of one trial and by nothing else: the backend's structural key, compared in full. It names
+  /// the backend, its version, the architecture, and a revision that is raised when trials of the backend change.
   Bytes key;
   // For people who look at a stored verdict.
   std::string engine;        ///< such as "cudnn 9.19.0"

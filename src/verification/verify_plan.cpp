@@ -59,7 +59,7 @@ class TrialRun {
   }
 
  private:
-  /// Whether a larger tolerance may take what is wrong. Of what was not written none does.
+  /// Whether a larger tolerance may accept wrong outputs. It never accepts an output that was not written.
   static bool may_be_right(const std::vector<OutputError>& errors) {
     return !std::ranges::all_of(errors, &OutputError::right) &&
            std::ranges::none_of(errors, [](const OutputError& error) { return std::isnan(error.error); });

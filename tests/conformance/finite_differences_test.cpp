@@ -1,6 +1,6 @@
-// The derivative is the one thing that the oracle shares with the backends. Here it is held, through whole attention,
-// against difference quotients of the oracle's forward in float64: loss = sum(o * d_o), for q, k, v and every float
-// operand.
+// The derivative is the one thing that the oracle shares with the backends. Here it is compared, through whole
+// attention, with difference quotients of the oracle's forward in float64. The loss is sum(o * d_o), for q, k, v and
+// every float operand.
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// A backward whose o and LSE cover more keys than its own, as in ring attention, and an o that carries a gradient of
+// A backward whose o and LSE cover more keys than its own, as in ring attention. Also an o that carries a gradient of
 // the LSE.
 
 #include <algorithm>
@@ -52,8 +52,8 @@ std::vector<float> keys_of(const std::vector<float>& tensor, std::size_t rows, s
   return part;
 }
 
-/// How far dk and dv of the first keys alone, with o and the LSE of all, are from those of all; over float32's rounding
-/// of the largest.
+/// The distance of dk and dv of the first keys alone, with o and the LSE of all, from those of all; over float32's
+/// rounding of the largest.
 double deviation(const std::string& backend, bool given_deltas) {
   const AttentionProblem whole = all_keys();
   const ProblemInputs inputs = random_inputs(whole, {test::test_seed(), {}});

@@ -1,5 +1,5 @@
-// The largest score of each row, against the dense formula, which knows nothing of programs: the oracle to its own
-// rounding, the other backends by check(). Faults planted in it must be found.
+// The largest score of each row, against the dense formula, which knows nothing of programs. The oracle is compared to
+// its own rounding, the other backends by check(). Planted faults must be found.
 
 #include <cmath>
 #include <string>

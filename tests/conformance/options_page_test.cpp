@@ -36,7 +36,7 @@ constexpr const char* kPage = SCOREMOD_TEST_SOURCE_DIR "/../docs/options.md";
 /// The results of tools/device/options.sh on devices.
 constexpr const char* kRecord = SCOREMOD_TEST_SOURCE_DIR "/../bench/results/options_device.json";
 
-/// The ids of what an engine of a device has against a direction of the problem, whatever machine asks.
+/// The ids of a device backend's reasons against a direction of the problem, whatever machine asks.
 std::string ids(const backend::Backend& engine, const compiler::CompiledProblem& problem,
                 backend::Direction direction) {
   std::string text;
@@ -160,7 +160,7 @@ std::string section_of(const backend::Backend& backend, std::vector<std::string>
   return text;
 }
 
-/// The page without the sections of engines that this build does not have.
+/// The page without the sections of backends that this build does not have.
 std::string of_this_build(const std::string& page) {
   std::string out;
   std::istringstream lines(page);

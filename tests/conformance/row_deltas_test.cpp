@@ -1,4 +1,4 @@
-// Rows' deltas of a backward whose O is rounded: a small error in delta makes the gradient of a learned factor over a
+// Rows' deltas of a backward whose O is rounded. A small error in delta makes the gradient of a learned factor over a
 // row all wrong.
 
 #include <cmath>

@@ -57,7 +57,7 @@ AttentionProblem problem_of(const Timed& timed);
 /// Random tensors of one call on the device.
 class Call {
  public:
-  /// `inputs` of any of the timed problems, of which as much is taken as there is room for: operands are made here.
+  /// `inputs` of any of the timed problems; the call takes as much as it has room for. Operands are made here.
   Call(const AttentionProblem& problem, const ProblemInputs& inputs);
 
   ForwardTensors forward;

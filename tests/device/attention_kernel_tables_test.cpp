@@ -1,5 +1,5 @@
 // Gradients of tables, and of operands along queries and keys that batches or heads share, from tiles of scores on a
-// device, against the float64 oracle. Where SCOREMOD_DEVICE_TIMES is set, how long they take beside the pass of cuBLAS.
+// device, against the float64 oracle. If SCOREMOD_DEVICE_TIMES is set, also their times beside the pass of cuBLAS.
 
 #include <algorithm>
 #include <cstdio>

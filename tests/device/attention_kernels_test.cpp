@@ -311,8 +311,8 @@ TEST_P(CopyingBackwardAttentionKernels, AreRight) {
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingBackwardAttentionKernels,
                          ::testing::Range(std::size_t{0}, test::loaded_bias_backward_cases().size()));
 
-/// Nobody has checked what a call's operands hold on a device: numbers beyond everything must lead nowhere. What would
-/// be read or written elsewhere is seen by compute-sanitizer, or by a fault of the device.
+/// Operands in device memory are not validated, so numbers out of range must lead nowhere. compute-sanitizer, or a
+/// fault of the device, shows reads and writes outside.
 class AttentionKernelBounds : public test::OnDevice, public ::testing::WithParamInterface<int> {};
 
 TEST_P(AttentionKernelBounds, StayInsideTheirTensorsForAllRuntimeArguments) {

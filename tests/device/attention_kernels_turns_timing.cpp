@@ -64,7 +64,7 @@ TEST_P(CopyingAttentionKernelTimes, OfACase) {
 INSTANTIATE_TEST_SUITE_P(Cases, CopyingAttentionKernelTimes,
                          ::testing::Range(0, static_cast<int>(std::size(kCopiedTimed))));
 
-/// The cases of which both directions are timed with several orders of heads' tiles, in turns.
+/// Both directions of these cases are timed with several orders of heads' tiles, in turns.
 constexpr const char* kDealtTimed[] = {"full",
                                        "causal",
                                        "causal, 16384",

@@ -81,7 +81,7 @@ class Oracle {
 };
 
 /// Integers and booleans must be equal. Floats must be as near to float64 as the host's float32 is, except the last
-/// digits of each of the program's functions, which are not the host's.
+/// digits of functions, which differ from the host's.
 void expect_right(const std::string& name, const AttentionProblem& problem, const Program& program,
                   const ProblemInputs& inputs, const IndexOffsets& offsets) {
   SCOPED_TRACE(name + "\n" + program.to_string());

@@ -11,8 +11,8 @@
 
 namespace scoremod::test {
 
-/// The problem of a ready-made modifier, at one of several shapes, chosen by number: grouped heads, odd lengths, more
-/// queries than keys and the reverse, one query, every layout. With a backward.
+/// The problem of a ready-made modifier, at one of several shapes, chosen by number. They have grouped heads, odd
+/// lengths, more queries than keys and the reverse, one query and every layout. With a backward.
 checking::CheckCase zoo_problem(const std::string& name, int shape, DType dtype);
 inline constexpr int kZooShapes = 4;
 

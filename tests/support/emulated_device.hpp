@@ -44,8 +44,8 @@ class EmulatedLaunches {
   std::vector<unsigned char> states_;
 };
 
-/// One direction's attention kernels on the host, thread by thread: what they compute, and that they meet, wait and
-/// stay within their memory as they must on a device. Shared memory that was not written is NaN.
+/// One direction's attention kernels on the host, thread by thread. It checks their results, and that they synchronize,
+/// wait and stay within their memory as on a device. Shared memory that was not written is NaN.
 class EmulatedKernels {
  public:
   /// `fault`, if it is given, is a piece of the kernels' text and what to put in its place.

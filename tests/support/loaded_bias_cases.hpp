@@ -8,8 +8,8 @@
 
 namespace scoremod::test {
 
-/// A forward with an operand `x` in q's dtype, whose tiles Hopper kernels can copy ahead: some tiles of queries, of
-/// which the last is cut off, and of keys.
+/// A forward with an operand `x` in q's dtype that Hopper kernels can load by TMA. It has several tiles of queries, the
+/// last one cut off, and of keys.
 checking::CheckCase loaded_bias_case(const std::string& program, std::int64_t dim = 64, DType dtype = DType::kF16);
 
 /// x of every mixture of batches and heads, with and without a mask, beside other operands, and of several head dims.

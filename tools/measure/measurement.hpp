@@ -46,7 +46,7 @@ struct Measurement {
 /// Measures cases beside their references: on the host all in turn, on a device one after the other, because all at
 /// once may not fit. Each is made and run once to warm up. Then it is timed `repetitions` times in turn with the
 /// reference, so that a change of the machine's speed affects both. On a device a time is that of several calls between
-/// two events, after an untimed call that keeps the device busy while they are enqueued. The host's cost of a call is
+/// two events. An untimed call before keeps the device busy while they are enqueued. The host's cost of a call is
 /// measured apart.
 ///
 /// Errors of a case are put into its measurement (a reference's text begins with "reference: "), and the other cases

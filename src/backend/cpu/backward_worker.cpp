@@ -75,8 +75,8 @@ class Worker {
       }
       call_.passed[static_cast<std::size_t>(unit_)].raise(block + 1);
     }
-    // Blocks after the sequence's end are passed all at once, yet not before the unit before has: those after wait for
-    // each other through this one.
+    // Blocks after the sequence's end are passed all at once, but only after the unit before: later units wait for each
+    // other through this one.
     if (with_work < blocks) {
       if (is_chained() && !call_.passed[static_cast<std::size_t>(unit_ - 1)].wait(blocks, call_.cancelled))
         return false;
@@ -254,7 +254,7 @@ class Worker {
     std::fill(shares + count, shares + round_up(count, kPanelColumns), 0.0f);
   }
 
-  /// out += coefficients^T rows, of which those without a weight have none where `rows` are not finite.
+  /// out += coefficients^T rows. Rows without a weight are skipped if `rows` are not finite.
   void add_over_queries(const float* coefficients, const float* weights, const float* rows, std::size_t stride,
                         bool finite, std::size_t count, std::size_t keys, float* out) const {
     MatrixProduct product(keys, stride, count, {coefficients, stride_}, {rows, stride}, {out, stride});

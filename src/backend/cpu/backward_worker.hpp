@@ -32,7 +32,7 @@ struct BackwardCall {
   std::span<const OperandView> operands;
   const OperandGradients& operand_gradients;
   std::size_t keys;        ///< of a unit
-  std::int64_t tiles;      ///< units of one (batch, key/value head)
+  std::int64_t tiles;      ///< units of one (batch, KV head)
   bool heads_share_rows;   ///< the first unit of a head must wait for the last of the head before
   float* dq_sums;          ///< [batch, heads_q, seq_q, padded_qk], or null where dq itself holds the sums
   RowTermArrays terms;     ///< remainders that are null are all 0, deltas that are null those of the call's O

@@ -125,8 +125,8 @@ class Worker {
     }
   }
 
-  /// A few rows against the keys of the tile that they need: scores, program, softmax and product with V while all is
-  /// in the first-level cache.
+  /// A few rows against the keys of the tile that they need. Scores, program, softmax and product with V run while all
+  /// is in the first-level cache.
   void run_rows(std::size_t row, std::size_t count, IndexSpan tile) {
     if (!any_wanted(row, count)) return;
     const std::int64_t query = first_ + static_cast<std::int64_t>(row);

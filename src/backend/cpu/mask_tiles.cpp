@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::int64_t kUnbounded = std::int64_t{1} << 40;
 constexpr auto kPanel = static_cast<std::int64_t>(kPanelColumns);
-/// Keys that are looked at together where a tile as a whole is mixed: as many as the least blocks that people use in
-/// block-sparse masks. Beside the mask of so many elements, asking costs little.
+/// Keys that are classified together if a tile as a whole is mixed: the smallest block that people use in block-sparse
+/// masks. Classifying costs little compared with the mask of so many elements.
 constexpr std::int64_t kRun = 2 * kPanel;
 
 }  // namespace

@@ -51,7 +51,7 @@ class OperandGradients {
   /// Writes the gradients from the sums.
   void finish() const;
 
-  /// Whether blocks of different (batch, key/value head) add to the same entries as they go.
+  /// Whether blocks of different (batch, KV head) add to the same entries as they go.
   bool heads_share_rows() const;
   const std::vector<GradientTarget>& targets() const { return targets_; }
 

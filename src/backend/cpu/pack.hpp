@@ -36,8 +36,8 @@ struct RowTarget {
   float scale = 1;  ///< what numbers are multiplied by before they are stored
 };
 
-/// Copies `rows` rows from row `first` on, the numbers that they stand for, as f32 times `scale`, `stride` floats apart
-/// (a multiple of kColumnAlignment), and fills each up with zeros. Returns whether every number written is finite.
+/// Copies `rows` rows from row `first` on as f32: their values times `scale`, `stride` floats apart (a multiple of
+/// kColumnAlignment). Fills each up with zeros. Returns whether every number written is finite.
 bool pack_rows(const RowSource& source, std::int64_t first, std::size_t rows, float scale, float* out,
                std::size_t stride);
 

@@ -21,9 +21,9 @@ float lse_remainder(float lse, float largest, float sum);
 
 /// Makes the terms of a backward's rows that its tensors do not hold exactly, by another forward before it.
 ///
-/// A row whose scores are all -1e9 has an LSE in which the logarithm of the number of its keys is lost. A delta of an O
-/// in 16 bits is off by its rounding for all keys of the row alike, which gradients of operands add up. (Where rows and
-/// keys are many and no operand has a gradient, the pass is not worth that.)
+/// A row whose scores are all -1e9 has an LSE in which the logarithm of the number of its keys is lost. The rounding of
+/// a 16-bit O shifts delta for all keys of the row alike, and operand gradients add that up. (Where rows and keys are
+/// many and no operand has a gradient, the pass is not worth that.)
 class RowTerms {
  public:
   /// All must outlive this.

@@ -1,5 +1,5 @@
-// Functions of f32 vectors, compiled once for each instruction set. Highway's math library does the work where it is
-// defined; lanes outside that range (NaN, infinities, huge arguments) go through the C library one by one.
+// Functions of f32 vectors, compiled once for each instruction set. Highway's math library computes them within its
+// domain. Lanes outside it (NaN, infinities, huge arguments) go through the C library one by one.
 
 #if defined(SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SCOREMOD_BACKEND_CPU_VECTOR_MATH_INL_H
@@ -162,8 +162,8 @@ HWY_INLINE FloatVec min_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::
 
 HWY_INLINE FloatVec max_nan(FloatVec x, FloatVec y) { return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::Gt(x, y)), x, y); }
 
-/// floor(x / y) in double, which is exact. A quotient that is no integer differs from the next by at least 1 / |y|, a
-/// part of 2^-31 or more, so rounding cannot reach it. The divisor is not 0, and the quotient not 2^31.
+/// floor(x / y) in double, which is exact. A quotient that is no integer differs from the next by 1 / |y| or more,
+/// relatively 2^-31, so rounding cannot reach it. The divisor is not 0, and the quotient not 2^31.
 template <class D>
 HWY_INLINE hn::Vec<D> floor_div_by_double(D d, hn::Vec<D> x, hn::Vec<D> y) {
   const hn::Rebind<double, D> wide;

@@ -12,9 +12,9 @@ struct ContextCalls {
   std::uint64_t (*id)(void* context);
 };
 
-/// The id of the context that calls which need one run in: the calling thread's, or the primary one of its device,
-/// which is then made current. The driver never reuses an id within the process. So a new context at the address of a
-/// destroyed one, or after a device's reset, has another id.
+/// The id of the calling thread's context. Without one it makes the primary context of its device current. The driver
+/// never reuses an id within the process. So a new context at the address of a destroyed one, or after a device's
+/// reset, has another id.
 std::uint64_t current_context(const ContextCalls& calls);
 std::uint64_t current_context();
 

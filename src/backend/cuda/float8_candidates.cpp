@@ -22,7 +22,8 @@ using problem::TensorRole;
 /// To be raised when conversions compute something else.
 constexpr int kRevision = 1;
 
-/// A problem of eight bits, the one that an engine runs in its place, and where the workspace has the latter's tensors.
+/// An FP8 problem, the bf16 problem that a backend runs in its place, and the place of the latter's tensors in the
+/// workspace.
 class ConvertedCall {
  public:
   ConvertedCall(const AttentionProblem& given, const AttentionProblem& stored, std::span<const TensorRole> roles)

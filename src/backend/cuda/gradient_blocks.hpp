@@ -23,8 +23,8 @@ struct GradientBlocks {
   std::int64_t sums(const GradientTarget& target) const;
 };
 
-/// Scores of a block, for which the workspace holds two floats each. Blocks of a quarter of this stay in the cache of
-/// an H200, yet took 1.04 to 1.6 times as long there: more launches, and products that are less square.
+/// Scores of a block; the workspace holds two floats for each. Blocks of a quarter of this stay in the cache of an
+/// H200, yet took 1.04 to 1.6 times as long there. They need more launches, and their products are less square.
 inline constexpr std::int64_t kMaxBlockScores = std::int64_t{1} << 24;
 /// The sums of all kBlock targets of one block.
 inline constexpr std::int64_t kMaxBlockSums = std::int64_t{1} << 24;

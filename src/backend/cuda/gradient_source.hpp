@@ -25,8 +25,8 @@ inline constexpr std::int64_t kTileColumns = 128;
 /// sums.
 ///
 /// gradients(offset_b, offset_h, offset_q, offset_kv, scores, products, lse, deltas, b, h0, q0, rows, k0, first_key,
-/// columns, block_rows, block_columns, operands..., outputs...): the contributions of query heads h0, h0 + 1, ... of
-/// one batch. It reads `scores` (scale Q K^T) and `products` (dO V^T), f32 [heads, block_rows, block_columns]. Row 0 is
+/// columns, block_rows, block_columns, operands..., outputs...): the contributions of query heads from h0 on of one
+/// batch. It reads `scores` (scale Q K^T) and `products` (dO V^T), f32 [heads, block_rows, block_columns]. Row 0 is
 /// query q0 and column 0 key first_key. The grid has tiles of keys, tiles of queries and heads. An output is the
 /// gradient of a kStored target, else the sums, f32 or exact. Sums of kBlock are [b, h, block_rows, block_columns] and
 /// start at query q0 and key k0; heads that share them add in no fixed order.

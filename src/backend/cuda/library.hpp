@@ -15,9 +15,9 @@ struct SharedLibrary {
 /// Python's packages by their paths). A null handle without a reason where none is. Never throws.
 SharedLibrary loaded_library(std::span<const char* const> names);
 
-/// That one, or else the first that loads from the loader's path: two versions of CUDA's libraries in one process do
-/// not know each other's handles and contexts. It stays open for the life of the process: threads and exit handlers of
-/// CUDA's libraries must never outlive their code. Never throws.
+/// That one, or else the first that loads from the loader's path. Two versions of CUDA's libraries in one process do
+/// not know each other's handles and contexts. It stays open for the life of the process, because threads and exit
+/// handlers of CUDA's libraries must never outlive their code. Never throws.
 SharedLibrary open_library(std::span<const char* const> names);
 
 /// The folder that a library was loaded from, with a slash at its end; empty for a null handle.

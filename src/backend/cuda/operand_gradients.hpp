@@ -45,10 +45,10 @@ class OperandGradients {
 
   /// As of cost().
   virtual std::size_t workspace_bytes() const = 0;
-  /// Enqueues the pass on parameters.stream of its device. Reads q, k, v, o, lse, d_o and the operands, and overwrites
+  /// Enqueues the pass on parameters.stream of its device. Reads q, k, v, o, lse, d_o and the operands. Overwrites
   /// tensors.d_operands[i] for each operand i that it was built for, unless that pointer is null; nothing else. All are
-  /// device pointers, and so is `workspace`, aligned to 64 bytes. Allocates nothing and waits for nothing, but for a
-  /// thread's first call on a device, which makes its cuBLAS handle; may be captured into a CUDA graph.
+  /// device pointers, and so is `workspace`, aligned to 64 bytes. It neither allocates nor waits and may be captured
+  /// into a CUDA graph. The exception is a thread's first call on a device, which makes its cuBLAS handle.
   virtual void execute(const BackwardTensors& tensors, const CallParameters& parameters,
                        std::span<std::byte> workspace) const = 0;
 };

@@ -35,9 +35,9 @@ enum class OperandSizes : std::uint8_t {
   kArguments,
 };
 
-/// The nodes whose values are arguments of a kernel, in the order of `p.call.constants`: i32 constants such as a
-/// window's length, at most kMaxArgumentConstants. Not 0 and 1, which other nodes' texts may go by, nor a divisor:
-/// dividing by a number that the compiler knows takes a fraction of the time.
+/// The nodes whose values are arguments of a kernel, in the order of `p.call.constants`. They are i32 constants such as
+/// a window's length, at most kMaxArgumentConstants. 0, 1 and divisors are not among them. Other nodes' texts may
+/// depend on 0 and 1, and dividing by a known number takes a fraction of the time.
 std::vector<NodeId> argument_constants(const Program& program);
 inline constexpr std::size_t kMaxArgumentConstants = 8;
 

@@ -7,9 +7,9 @@
 namespace scoremod::backend::cudnn {
 namespace {
 
-/// With 9.19 on an H200, dq, dk and dv were all NaN for some problems whose LSEs were far below zero or that had no row
-/// with a key. They were 4 of some 4000 random problems, all of one query row, and one of 1944, of two. A trial sees
-/// that for some inputs only. With 17 rows and more none was wrong.
+/// With 9.19 on an H200, dq, dk and dv were all NaN for some problems with very low LSEs or without any key. They were
+/// 4 of some 4000 random problems, all of one query row, and one of 1944, of two. A trial sees that for some inputs
+/// only. With 17 rows and more none was wrong.
 constexpr std::int64_t kMinBackwardRows = 16;
 
 using problem::TensorRole;
@@ -99,8 +99,8 @@ std::vector<UnsupportedReason> problem_objections(const AttentionProblem& proble
                                    ": cuDNN's backward of few rows writes NaN for some inputs")));
   }
   const bool fixed_order = deterministic && direction == Direction::kBackward;
-  // cuDNN 9.19 generates a kernel that does not compile for every modifier of the value that was tried there, and for
-  // some shapes with a mask alone.
+  // The kernels that cuDNN 9.19 generates there do not compile for any tried modifier of the value, and for some shapes
+  // with a mask alone.
   if (fixed_order && compute_capability && *compute_capability / 10 == kDataCentreBlackwell) {
     reasons.push_back(unsupported(
         Rule::kDeterministic, concat("deterministic gradients are wanted: cuDNN's kernels for them do not compile with "

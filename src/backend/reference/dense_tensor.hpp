@@ -11,7 +11,7 @@
 
 namespace scoremod::backend::reference {
 
-/// Reads a tensor into dense order; zero where a ragged or paged one has no row.
+/// Reads a tensor into dense order; rows that a varlen or paged one lacks are zero.
 template <class Real>
 std::vector<Real> load_dense(const problem::StridedTensor& tensor, const void* data) {
   std::vector<Real> values(static_cast<std::size_t>(tensor.elements()));

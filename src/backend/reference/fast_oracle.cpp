@@ -24,7 +24,7 @@ using problem::TensorRole;
 constexpr std::size_t kBlockRows = 32;
 constexpr double kZero = 0;
 
-/// One thread's memory. A unit of work is one (batch, key/value head), whose dk and dv it owns.
+/// One thread's memory. A unit of work is one (batch, KV head), whose dk and dv it owns.
 class Worker {
  public:
   Worker(OracleTask& task, const Progress& progress)

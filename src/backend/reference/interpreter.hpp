@@ -44,8 +44,8 @@ class Interpreter {
   /// The program's operands must be those of the views. Both must outlive the interpreter.
   Interpreter(const Program& program, const std::vector<OperandView>& operands, const IndexOffsets& offsets);
 
-  /// Moves what functions give from now on (ir::Rounding::kFunction) by this part of the larger of 1 and it; of those
-  /// that are never 0, by this part of it. What is not finite stays.
+  /// Moves the results of functions (ir::Rounding::kFunction) from now on by this part of the larger of 1 and the
+  /// result. Functions that are never 0 move by this part of the result. Values that are not finite stay.
   void move_functions(double part) { function_move_ = part; }
 
   /// Computes every node. score is already scaled; upstream is read by derivatives only.

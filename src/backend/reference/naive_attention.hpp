@@ -38,9 +38,8 @@ void for_each_row(const AttentionProblem& problem, const Progress& progress, con
   }
 }
 
-/// Dense tensors, also where memory is ragged or paged: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch,
-/// heads_q, seq_q]. o is as it is in memory, times 'scale_o' where it is of eight bits; amax_o has one element, of o
-/// itself.
+/// Dense tensors, even if memory is varlen or paged: o [batch, heads_q, seq_q, dim_v], lse and max_logit [batch,
+/// heads_q, seq_q]. o is as stored, times 'scale_o' if it is FP8; amax_o has one element, of the unscaled o.
 template <class Real>
 struct ForwardResult {
   std::vector<Real> o, lse, max_logit, amax_o;

@@ -119,7 +119,7 @@ class SoftmaxRows {
   const Real* q_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return q.data() + ((b * problem.heads_q + h) * problem.seq_q + i) * problem.dim_qk;
   }
-  /// Number of a key/value row for this query head; times the head dim it is the row's start.
+  /// Number of a KV row for this query head; times the head dim it is the row's start.
   std::int64_t key_row(std::int64_t b, std::int64_t h, std::int64_t j) const {
     const std::int64_t group = problem.heads_q / problem.heads_kv;
     return (b * problem.heads_kv + h / group) * problem.seq_kv + j;

@@ -10,9 +10,9 @@
 
 namespace scoremod::backend::reference {
 
-/// Computes a program in float64 at a strip of keys of one query, node by node over all of its lanes, and each node no
-/// more often than it changes. What an op computes is the same inline function as the interpreter's, so that the two
-/// agree bit for bit; how values are found and kept is not.
+/// Computes a program in float64 at a strip of keys of one query, node by node over all of its lanes. Each node is
+/// computed no more often than it changes. Ops are the interpreter's inline functions, so the two agree bit for bit.
+/// Values are found and kept in another way.
 class StripEvaluator {
  public:
   /// The most keys of a strip: few enough that the values of an ordinary program stay in the second-level cache.

@@ -23,8 +23,8 @@ struct WritableLanes {
   std::uint8_t* b = nullptr;
 };
 
-/// Computes a node that has arguments, the first of which are of this type, for `count` lanes. What an op computes is
-/// the interpreter's inline function, chosen once for all lanes.
+/// Computes a node that has arguments, the first of which are of this type, for `count` lanes. The op is the
+/// interpreter's inline function, chosen once for all lanes.
 void compute_lanes(const Node& node, Type arg_type, const std::array<Lanes, kMaxArgs>& args, std::size_t count,
                    const WritableLanes& out);
 

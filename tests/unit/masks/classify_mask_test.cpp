@@ -242,7 +242,7 @@ TEST(ClassifyMask, AMaskOfManyTermsEndsInGeneralTermsAndNotInLongWork) {
   EXPECT_EQ(test::check_split(program, mask, context, 1), "");
 }
 
-/// Steps of the proofs about a mask of `count` terms, none of which follows from the others.
+/// Steps of the proofs about a mask of `count` independent terms.
 std::int64_t work_of(const char* op, const char* before, const char* after, int count) {
   std::string keep;
   for (int i = 0; i < count; ++i) keep += (i == 0 ? "" : op) + (before + std::to_string(3 * i)) + after;

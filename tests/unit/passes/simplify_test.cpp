@@ -22,8 +22,8 @@ struct Case {
   const char* after;
 };
 
-/// A program whose only root of interest is an expression of this type over x, y, z (f32), i, j, k (i32) and s, t, u
-/// (bool).
+/// A program whose only root of interest is an expression of this type. Its variables are x, y, z (f32), i, j, k (i32)
+/// and s, t, u (bool).
 Program program_of(Type type, const std::string& expression) {
   std::string text;
   for (const char* name : {"x", "y", "z"}) text += std::string("operand ") + name + ": f32 []\n";

@@ -53,7 +53,7 @@ class SpoiledForward final : public backend::ForwardPlan {
   std::unique_ptr<backend::ForwardPlan> plan_;
 };
 
-/// How a fake engine's candidates behave.
+/// The behaviour of a fake backend's candidates.
 struct Behaviour {
   double milliseconds = 1;
   std::vector<double> others = {};  ///< the times of further candidates

@@ -119,8 +119,8 @@ TEST(EmulatedTrials, TakeGradientsOfADOThatTilesRound) {
   EXPECT_EQ(wrong(problem), "");
 }
 
-/// Whether values stay within float32's numbers on a trial's inputs. Where rows are NaN, those that are left may cancel
-/// to nothing in a plain evaluation alone.
+/// Whether values stay within float32's numbers on a trial's inputs. With NaN rows, the others may cancel to nothing in
+/// a plain evaluation alone.
 bool stays_finite(const AttentionProblem& problem) {
   const compiler::CompiledProblem subject = compiler::compile(problem);
   Trial trial(subject);

@@ -1,5 +1,5 @@
-// Trials of programs that are not continuous, and of plans whose functions and products are approximations: what is
-// right is taken, and what is wrong is still found.
+// Trials of discontinuous programs, and of plans with approximate functions and products: right results are accepted,
+// and wrong ones are still found.
 
 #include "verification/moved_evaluation.hpp"
 

@@ -46,7 +46,7 @@ TEST(TrialProblem, IsCalledWithoutOffsetsOfWhatLiesInSequences) {
   problem.tokens_q = problem.tokens_kv = 8192;
   problem.q.layout = problem.k.layout = problem.v.layout = problem.o.layout = Layout::kTHD;
   const compiler::CompiledProblem ragged = compiler::compile(problem);
-  // Calls with others are refused, and engines need not take them.
+  // Calls with others are refused, and backends need not take them.
   EXPECT_EQ(Trial(ragged).parameters().offsets, (IndexOffsets{0, 2, 0, 0}));
 }
 

@@ -114,7 +114,7 @@ class BoundedGraph final : public Graph {
   }
 };
 
-/// Takes the first of the heuristics' engines that builds. When none does, every engine's own words.
+/// Takes the first of the heuristics' engines that builds. If none does, returns every engine's own words.
 std::optional<BuildOutcome> build_first_engine(Graph& graph) {
   BuildOutcome none{BuildStatus::kRefused, "build_plan: cuDNN's heuristics name no engine", nullptr};
   std::vector<std::string> said;

@@ -39,8 +39,8 @@ class EnginePlan {
   /// before this returns. Throws Error(kEnvironment) with cuDNN's own text.
   virtual void execute(void* cudnn_handle, std::span<void* const> pointers, void* workspace) const = 0;
 
-  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and what it was built for. The same bytes
-  /// whether the plan was built or loaded.
+  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and what it was built for. A built plan and a
+  /// loaded one give equal bytes.
   virtual std::vector<std::byte> serialize() const = 0;
 
   /// Takes pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is missing.
@@ -58,8 +58,8 @@ struct BuildOutcome {
 /// time. So failures of the system become kFailed, and Error, std::bad_alloc and all others pass through.
 BuildOutcome outcome_of_build(const std::function<BuildOutcome()>& build);
 
-/// Returns what cudnn-frontend objects to in a graph for an architecture, whatever its modifier is, with the version of
-/// cuDNN that library() has found; empty where it objects to nothing. Needs no device, and takes no turn with builds.
+/// Returns cudnn-frontend's objections to a graph for an architecture, whatever its modifier is, with the cuDNN version
+/// that library() has found. Empty if there are none. Needs no device, and takes no turn with builds.
 std::string frontend_objection(const AttentionGraph& graph, int compute_capability);
 
 /// Builds a plan with cudnn-frontend for a handle's device: of the engines that cuDNN's heuristics name, best first,

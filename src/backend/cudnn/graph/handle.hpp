@@ -17,8 +17,8 @@ void* thread_handle();
 void* thread_handle(void* stream);
 
 /// The handle with which plans are built, loaded and described in the current context. There is one for the whole
-/// process, never destroyed, because a plan refers to its handle for as long as it lives, and threads end before. Only
-/// a holder of construction_turns() may use it.
+/// process, never destroyed, because a plan refers to its handle while it lives, and threads may end before. Only a
+/// holder of construction_turns() may use it.
 void* builder_handle();
 
 }  // namespace scoremod::backend::cudnn

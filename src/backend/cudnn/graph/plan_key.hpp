@@ -10,12 +10,12 @@
 
 namespace scoremod::backend::cudnn {
 
-/// To be raised with every change of how an AttentionGraph becomes cuDNN's graph (engine.cpp): plans that were stored
-/// before then compute something else.
+/// Raise it with every change of how an AttentionGraph becomes cuDNN's graph (engine.cpp), because plans that were
+/// stored before then compute something else.
 inline constexpr int kPlanRevision = 2;
 
 /// The properties of a device that decide which plans are built for it and run on it. They are equal for every device
-/// of one model, so that a plan built elsewhere is found; parts of a device (MIG) differ in their multiprocessors.
+/// of one model, so that a plan built elsewhere is found. Parts of a device (MIG) differ in their multiprocessors.
 struct PlanDevice {
   int compute_capability = 0;  ///< 90 for sm_90
   std::string name;            ///< "NVIDIA H200"

@@ -40,8 +40,8 @@ std::optional<Value> ProgramLowering::bind(const OperandTensor& tensor, const Te
   return std::nullopt;
 }
 
-/// With one query row and grouped heads, cuDNN 9.19 reads what varies along heads but not along keys wrongly as soon as
-/// there is another operand.
+/// With one query row and grouped heads, cuDNN 9.19 reads a tensor along heads but not keys wrongly as soon as there is
+/// another operand.
 bool ProgramLowering::is_allowed(const OperandTensor& tensor, const OperandPattern& pattern) const {
   const auto varies = [&](Axis axis) { return tensor.axes[static_cast<std::size_t>(axis)]; };
   const bool of_heads = problem_.problem.seq_q == 1 && varies(Axis::kHead) && !varies(Axis::kKey);

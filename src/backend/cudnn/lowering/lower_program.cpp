@@ -220,8 +220,8 @@ Value ProgramLowering::lower(NodeId id) {
   }
 }
 
-/// A node that is made from a computed operand and varies along the same axes is computed with it: a node less, and the
-/// tensor is no larger.
+/// A node made from a computed operand along the same axes is computed with it: a node less, and the tensor is no
+/// larger.
 bool ProgramLowering::belongs_to_computed(NodeId id) const {
   if (dependence_[id].score) return false;
   return std::ranges::any_of(ir::args_of(program_.nodes()[id]), [&](NodeId arg) {
@@ -282,9 +282,9 @@ bool ProgramLowering::difference_may_wrap(const Node& node) const {
   return x.lo - y.hi < Limits::min() || x.hi - y.lo > Limits::max();
 }
 
-/// 1 / c where the node is a score divided by a constant: a GPU divides in several instructions, and a score is no more
-/// exact than the product. Of what does not depend on the score, such as whole numbers made of indices, the quotient
-/// may have to be exact.
+/// 1 / c if the node is a score divided by a constant. A GPU divides in several instructions, and a score is no more
+/// exact than the product. A quotient that does not depend on the score, such as of index arithmetic, may have to be
+/// exact.
 std::optional<Value> ProgramLowering::factor_for_division(const Node& node) const {
   if (node.op != Op::kDiv || !dependence_[node.args[0]].score) return std::nullopt;
   const Node& divisor = program_.nodes()[node.args[1]];

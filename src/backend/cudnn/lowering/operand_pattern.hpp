@@ -32,7 +32,7 @@ struct OperandPattern {
   ModifierTensor tensor;
 };
 
-/// True for a tensor with an entry for each row and none for each key, of which cuDNN takes only so many.
+/// True for a tensor with an entry for each row and none for each key: cuDNN takes only so many.
 bool is_row_vector(const ModifierTensor& tensor);
 
 /// The ways to give cuDNN an operand, the fastest first. `sizes` are those of the score tensor.

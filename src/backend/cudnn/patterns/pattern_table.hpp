@@ -27,7 +27,7 @@ enum class RowClass : std::uint8_t { kManyRows, kOneRow };
 
 /// The summary of all of the explorer's rows on one pattern.
 struct PatternDecision {
-  std::uint32_t name;  ///< where the pattern's name begins in the table's text of names, each of which ends with a zero
+  std::uint32_t name;  ///< the begin of the pattern's name in the table's text of names, which are zero-terminated
   RowClass rows;
   Direction direction;
   PatternVerdict verdict;
@@ -63,8 +63,8 @@ class PatternTable {
   /// The pattern of a decision, and the decisions in the order of direction and name.
   std::string_view name(const PatternDecision& decision) const { return names_ + decision.name; }
   std::span<const PatternDecision> decisions() const { return decisions_; }
-  /// Whether the rows were seen on the architecture and with the cuDNN version that the table was asked for. Those of
-  /// others say what is worth trying, and prove nothing: a lowering must be verified on the device before it is used.
+  /// Whether the rows come from the architecture and the cuDNN version that the table was asked for. Rows of others
+  /// suggest what to try, and prove nothing: a lowering must be verified on the device before it is used.
   bool verified() const { return verified_; }
   const PatternOrigin& origin() const { return origin_; }
   /// For people: where the rows were seen, such as "sm_90 with cuDNN 9.19.0".
@@ -85,9 +85,9 @@ class PatternTable {
   bool verified_ = true;
 };
 
-/// The table that ships with the library, for a device's architecture and the cuDNN that is loaded. Where that pair was
-/// not explored: the nearest explored version's of the same architecture, or else of sm_90, unverified. Empty for a
-/// cuDNN of another major version than any that was explored.
+/// The table that ships with the library, for a device's architecture and the cuDNN that is loaded. If that pair was
+/// not explored, it is the nearest explored version's of the same architecture, or else of sm_90, unverified. Empty for
+/// a cuDNN of another major version than any that was explored.
 PatternTable shipped_pattern_table(std::string_view architecture, std::string_view cudnn_version, RowClass rows);
 
 }  // namespace scoremod::backend::cudnn

@@ -7,7 +7,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// The time of attention without a modifier in one direction, at the explorer's timed shape: batch 4, 16 heads,
+/// The time of attention without a modifier in one direction, at the explorer's timed shape. That is batch 4, 16 heads,
 /// sequence 4096, head dim 128, bf16, on an H200.
 struct TileCosts {
   double row;   ///< milliseconds of the 64 heads' tiles of 128 rows, for each of the 32

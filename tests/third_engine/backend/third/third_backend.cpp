@@ -21,7 +21,7 @@ using compiler::CompiledProblem;
 
 constexpr std::int64_t kMaxHeadDim = 64;
 
-/// Stands for what an engine compiles.
+/// Stands for a backend's compiled artifact.
 class ThirdArtifact final : public Artifact {
  public:
   std::vector<std::byte> serialize() const override { return std::vector<std::byte>(3, std::byte{3}); }

@@ -76,7 +76,7 @@ TEST(Float8Candidates, AreVerifiedByWhatTheyConvert) {
     const compiler::CompiledProblem compiled = compiler::compile(problem);
     const Bytes key = candidates_of(compiled, Direction::kForward).front().structural_key;
     EXPECT_TRUE(keys.insert(key).second);
-    // A small problem of eight bits speaks for it.
+    // A small FP8 problem stands for it in trials.
     const compiler::CompiledProblem trial = verification::trial_problem(compiled);
     EXPECT_EQ(trial.problem.dtype, problem.dtype);
     const std::vector<Candidate> small = candidates_of(trial, Direction::kForward);

@@ -117,8 +117,8 @@ struct Case {
   std::uint64_t seed = 0;
 };
 
-/// A quotient by a constant may miss a unit where it or its dividend is so small that what it leaves is subnormal, and
-/// with it all that follows.
+/// A quotient by a constant may miss a unit if it or its dividend is so small that the remainder is subnormal, and so
+/// may its dependents.
 bool is_near_small_quotient(const Program& program, const Node& node, std::span<const ir::Scalar<float>> expected,
                             float found, float quotient) {
   if (node.op != Op::kDiv || program.nodes()[node.args[1]].op != Op::kConstant || found == quotient) return false;

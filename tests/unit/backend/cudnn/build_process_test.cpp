@@ -43,7 +43,7 @@ CompiledProblem soft_cap() {
   return compiler::compile(problem);
 }
 
-/// The engine cudnn as if an H200 were here.
+/// The backend cudnn as if an H200 were here.
 class CudnnOnH200 : public backend::Backend {
  public:
   const char* name() const override { return "cudnn"; }

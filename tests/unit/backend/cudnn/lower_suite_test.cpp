@@ -65,8 +65,8 @@ TEST(LowerSuite, GivesEveryTrialProblemALoweringOfTheProblemsStructure) {
       const Lowerings tried = lowerings(trial, direction, right_patterns(table, direction));
       const bool has = std::ranges::any_of(
           tried.found, [&](const Lowering& lowering) { return key(lowering, trial.problem) == wanted; });
-      // So short that a bound of the program's may be the length: what the trial's lengths make of it is another
-      // structure, and the planner refuses it.
+      // So short that a bound of the program's may be the length: the trial's lengths then give another structure, and
+      // the planner refuses it.
       constexpr std::int64_t kShort = 24;
       const std::int64_t shortest = std::min(test_case.problem.seq_q, test_case.problem.seq_kv);
       EXPECT_TRUE(has || (shortest > 1 && shortest < kShort))

@@ -195,7 +195,7 @@ TEST(CopiedOperandOf, TilesFitIntoSharedMemory) {
 
 bool copies(const Candidate& candidate) { return candidate.label.find("tiles of x copied") != std::string::npos; }
 
-/// The candidates, of which the one that copies is the last.
+/// The candidates; the last one has the TMA-loaded bias.
 std::vector<Candidate> offered(const AttentionProblem& problem, Direction direction, const Target& target) {
   std::vector<Candidate> candidates = candidates_of(problem, direction, target);
   const auto copied = std::ranges::stable_partition(candidates, std::not_fn(copies));
@@ -205,7 +205,7 @@ std::vector<Candidate> offered(const AttentionProblem& problem, Direction direct
 
 class CopiedOperandIn : public ::testing::TestWithParam<Direction> {};
 
-/// As an H200 took it: half the time. What vouches for it is a trial of the same structure.
+/// An H200 took half the time. A trial of the same structure verifies it.
 TEST_P(CopiedOperandIn, IsOfferedBeforeReads) {
   AttentionProblem problem = problem_of("operand x: f32 [h, q_idx, kv_idx]\nvalue = score + x");
   problem.operands[0].dtype = problem.dtype;

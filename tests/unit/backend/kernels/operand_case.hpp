@@ -50,8 +50,8 @@ TileShape hopper(const AttentionProblem& problem);
 
 using Fault = std::pair<std::string, std::string>;
 
-/// The host's attention, with the operands' gradients from the emulated device, which writes over the rest of the
-/// backward too where gains are summed beside it.
+/// The host's attention, with the operand gradients from the emulated device. If gradients are summed beside it, the
+/// device's backward replaces the host's.
 class EmulatedOperands {
  public:
   EmulatedOperands(const compiler::CompiledProblem& compiled, const TileShape& shape, const Fault& fault, Gains gains);

@@ -169,7 +169,7 @@ TEST(OperandTablesRun, FaultsAreSeen) {
   EXPECT_FALSE(passes("OfEveryKind", {"gradient = 0.0f;", "gradient = 1.0f;"}));
 }
 
-/// Random problems with such an operand, whatever else they have: layouts, lengths, ragged tensors, dropout, sinks, o
+/// Random problems with such an operand, whatever else they have: layouts, lengths, varlen tensors, dropout, sinks, o
 /// in another dtype, every dtype.
 TEST(OperandTablesRun, OfRandomProblemsAreRight) {
   checking::RandomProblemOptions options;

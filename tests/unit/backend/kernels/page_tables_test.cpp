@@ -67,8 +67,8 @@ std::int32_t& entry(ProblemInputs& inputs, const std::string& operand, std::int6
   return reinterpret_cast<std::int32_t*>(found->bytes.data())[at];
 }
 
-/// Inputs with whole sequences. If `is_wrong`, some pages are invalid. They are one of the first sequence's keys and
-/// another one of its values, the last of the second's keys, and the first of the last one's values.
+/// Inputs with whole sequences. If `is_wrong`, some pages are invalid. They are one page of the first sequence's keys
+/// and another of its values, the last of the second's keys, and the first of the last's values.
 ProblemInputs inputs_of(const AttentionProblem& problem, bool is_wrong) {
   ProblemInputs inputs = random_inputs(problem);
   const auto& [block_size, blocks, per_sequence] = *problem.paged;

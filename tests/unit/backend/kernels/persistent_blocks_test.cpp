@@ -1,5 +1,5 @@
-// Hopper's persistent forward on a host, thread by thread: right by the float64 oracle, and the same bits as a CTA for
-// each tile of queries gives.
+// Hopper's persistent forward on a host, thread by thread. It is right by the float64 oracle, and gives the same bits
+// as a CTA for each tile of queries.
 
 #include <algorithm>
 
@@ -103,8 +103,8 @@ TEST(PersistentBlocksOfManyTiles, AreRight) {
   }
 }
 
-/// Plain scores below zero, whose first tiles hold lower ones than those that follow: a comparison with 0 does not tell
-/// whether a reference is to be raised.
+/// Plain scores below zero, whose first tiles hold lower ones than later tiles: a comparison with 0 does not tell
+/// whether the running max must be raised.
 ProblemInputs low_scores(const checking::CheckCase& test, std::int64_t lower_keys) {
   const AttentionProblem& problem = test.problem;
   ProblemInputs inputs = random_inputs(problem);

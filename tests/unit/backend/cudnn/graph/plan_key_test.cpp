@@ -26,8 +26,8 @@ struct Change {
 template <class Struct>
 using Changes = std::vector<Change<Struct>>;
 
-// changes_of() gives, for each struct of a key, a change of each member. The structured binding at its beginning has a
-// name for each member, so that a new member does not compile until somebody comes here and changes it too.
+// changes_of() gives, for each struct of a key, a change of each member. The structured binding at its beginning names
+// each member, so a new member does not compile until it is changed here too.
 
 Changes<std::array<std::int64_t, 4>> changes_of(const std::array<std::int64_t, 4>&) {
   Changes<std::array<std::int64_t, 4>> changes;

@@ -95,8 +95,8 @@ TEST(CudnnLower, ReadsScalarsFromDeviceMemory) {
             "d_score = n1\n");
 }
 
-/// Expressions that vary along rows alone are computed if there are many nodes. Those that vary along both axes are
-/// computed only if the rest doesn't fit, because their memory grows with the number of scores.
+/// Expressions that vary along rows alone are computed if there are many nodes. Expressions that vary along both axes
+/// are computed only if the rest doesn't fit, because their memory grows with the number of scores.
 TEST(CudnnLower, ComputesAsMuchBeforehandAsTheNodeBudgetAsksFor) {
   constexpr int kBudget = 40;
   std::string along_rows = "f32(q_idx)", along_both = "f32(q_idx - kv_idx)", of_score = "score";
