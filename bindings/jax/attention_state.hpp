@@ -18,7 +18,7 @@
 
 namespace scoremod::jax {
 
-/// A compiled attention, and what its calls needed when it was prepared, which suffices them from then on.
+/// A compiled attention, and the memory that its calls need, fixed when it was prepared.
 struct Prepared {
   std::shared_ptr<const Attention> attention;
   std::size_t forward_workspace = 0, backward_workspace = 0;
@@ -42,7 +42,7 @@ class AttentionState {
   /// The attention that was prepared on a device. Throws Error(kBug) for another one.
   Prepared on(int device) const;
 
-  /// tensors_of() the problem: what each buffer of a call must be.
+  /// tensors_of() the problem, which each buffer of a call must match.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// gradients_of() it, likewise.
   const std::vector<TensorInfo>& gradients() const { return gradients_; }
@@ -67,7 +67,7 @@ class PlatformState : public State {
   inline static xla::ffi::TypeId id = {};
   static constexpr xla::ffi::TypeInfo kInfo = xla::ffi::MakeTypeInfo<PlatformState>();
 
-  /// `rest` is what State's constructor takes beside the problem and the options.
+  /// `rest` are the arguments of State's constructor after the problem and the options.
   template <class... Rest>
   PlatformState(std::string problem, CompileOptions options, Rest... rest)
       : State(std::move(problem), in_memory(std::move(options)), rest...) {}

@@ -60,7 +60,7 @@ void check(const TensorInfo& tensor, const ffi::AnyBuffer& buffer) {
        text_of(buffer.element_type(), found));
 }
 
-/// Takes the buffers of a call one after the other, each held to what the problem says of it.
+/// Takes the buffers of a call one after the other, and checks each against the problem.
 class BufferReader {
  public:
   BufferReader(const std::vector<TensorInfo>& tensors, const ffi::RemainingArgs& arguments,

@@ -41,7 +41,7 @@ struct Place {
   void* stream = nullptr;
 };
 
-/// Beside what the call's buffers have said.
+/// Adds to the options that the call's buffers have set.
 void set_options(const Place& place, const ffi::Dictionary& attributes, CallOptions& options) {
   options.stream = place.stream;
   if (!attributes.contains("scale")) return;
@@ -111,7 +111,7 @@ ffi::ErrorOr<std::unique_ptr<CudaState>> instantiate_on_cuda(ffi::Dictionary att
   return instantiate<CudaState>(attributes, first_cuda_device.load());
 }
 
-/// Before each run of a program, outside of what may be recorded.
+/// Runs before each run of a program, outside of any capture.
 template <std::size_t Prepared::*kNeeded>
 ffi::Error initialize_on_cuda(std::int32_t device, CudaState* state, ffi::RemainingRets results) {
   return guarded([&] { state->prepare_within(device, kNeeded, workspace_bytes(results)); });

@@ -46,14 +46,14 @@ struct CompileOptions {
   std::optional<int> device;
   /// CPU threads; 0 means OMP_NUM_THREADS, or one for each core. The environment variable SCOREMOD_THREADS is the most.
   int threads = 0;
-  /// The most scratch memory that a call may need on a device, in bytes: what needs more is not chosen. Absent: the
-  /// environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.
+  /// The most scratch memory that a call may need on a device, in bytes; candidates that need more are not chosen.
+  /// Absent: the environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.
   std::optional<std::size_t> max_workspace;
   /// Measure all candidates on the device at the first use of a problem and keep the fastest in the plan store.
   /// SCOREMOD_AUTOTUNE=1 does that too. Otherwise predicted times decide.
   bool autotune = false;
-  /// Absent: what the environment variable SCOREMOD_NEW_SIZES says, `wait` or `serve`; else kServe, but kWait for
-  /// problems that are deterministic and where `autotune` is asked for.
+  /// Absent: the environment variable SCOREMOD_NEW_SIZES (`wait` or `serve`). Without it kServe, but kWait for
+  /// deterministic problems and with `autotune`.
   std::optional<NewSizes> new_sizes;
   /// Compiler passes to leave out, by name (see docs); for experiments and tests.
   std::vector<std::string> disabled_passes;
@@ -77,7 +77,7 @@ struct Support {
   bool supported = false;                  ///< every direction that the problem wants
   bool forward_supported = false;          ///< the forward, whatever is said of the backward
   std::vector<UnsupportedReason> reasons;  ///< why not, each of them; empty when supported
-  std::vector<std::string> notes;          ///< how it would run and what that costs, where that is not plain
+  std::vector<std::string> notes;          ///< how it would run and at what cost, if that is not obvious
   MemoryKind memory = MemoryKind::kHost;
 };
 
@@ -86,7 +86,7 @@ enum class SupportLevel : std::uint8_t {
   /// By rules and tables alone: builds and tries nothing, and needs no device. The backend's library or verification
   /// may still refuse a problem that it allows.
   kStatic,
-  kVerified,  ///< what compile() would do: builds plans, and runs what was never seen to be right on the device
+  kVerified,  ///< as compile(): builds plans, and verifies unverified ones on the device
 };
 
 /// Asks every backend, in the order of preference. Throws Error(kInvalidArgument) for an invalid problem.

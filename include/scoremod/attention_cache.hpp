@@ -18,7 +18,7 @@ namespace scoremod {
 SCOREMOD_API std::shared_ptr<const Attention> cached_attention(const AttentionProblem& problem,
                                                                const CompileOptions& options = {});
 
-/// Counts since the process began; entries is what is kept now.
+/// Counts since the process began; entries are the current ones.
 struct AttentionCacheStatistics {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;     ///< each began to compile
@@ -29,9 +29,9 @@ struct AttentionCacheStatistics {
 };
 SCOREMOD_API AttentionCacheStatistics attention_cache_statistics();
 
-/// How many are kept: 256, or what the environment variable SCOREMOD_CACHE_ATTENTIONS says; 0 keeps none.
+/// How many are kept: 256, or SCOREMOD_CACHE_ATTENTIONS from the environment; 0 keeps none.
 SCOREMOD_API std::size_t attention_cache_limit();
-/// Drops at once what is over the new limit.
+/// Drops at once those over the new limit.
 SCOREMOD_API void set_attention_cache_limit(std::size_t attentions);
 /// Drops all of them. The plans that they are made of may be kept elsewhere: clear_plan_cache().
 SCOREMOD_API void clear_attention_cache();

@@ -22,7 +22,7 @@ struct CheckOptions {
   CallOptions call;
   /// Whether the problem is compiled with all sizes open, which the call then brings (OpenAttention).
   bool open_sizes = false;
-  /// Called now and then with what is being done and the part of the whole that is done, in [0, 1].
+  /// Called now and then with the current stage and the part of the whole that is done, in [0, 1].
   std::function<void(const std::string& stage, double fraction)> on_progress;
 };
 

@@ -18,7 +18,7 @@ struct AheadResult {
   bool trial = false;     ///< a small problem's, whose run on the device decides whether the plan before it is used
   bool stored = false;
   std::vector<std::string> reasons;  ///< when not stored: why; when stored: why a faster pattern was passed over
-  std::vector<std::string> notes;    ///< what the plan consists of, and what is not known of it
+  std::vector<std::string> notes;    ///< the parts of the plan, and its unknowns
   std::string label;                 ///< as `scoremod cache list` shows it
   std::size_t plan_bytes = 0;        ///< of the file's contents
   std::size_t workspace_bytes = 0;   ///< device memory that cuDNN's plan needs

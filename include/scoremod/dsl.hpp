@@ -86,7 +86,7 @@ class Float {
   dsl::Handle handle_;
 };
 
-/// The score: already multiplied by the problem's scale, and by what earlier score_mods of a composition made of it.
+/// The score: already multiplied by the problem's scale, and modified by earlier score_mods of a composition.
 using Score = Float;
 
 /// An int32 value; arithmetic wraps.
@@ -229,7 +229,7 @@ inline Int& Int::operator+=(Int other) { return *this = *this + other; }
 inline Int& Int::operator-=(Int other) { return *this = *this - other; }
 inline Int& Int::operator*=(Int other) { return *this = *this * other; }
 
-// Functions; docs/ops.md says what each computes at its edges.
+// Functions; docs/ops.md has each one's edge cases.
 inline Float pow(Float x, Float y) { return dsl::f32_op(Op::kPow, x, y); }
 inline Float min(Float x, Float y) { return dsl::f32_op(Op::kMin, x, y); }
 inline Float max(Float x, Float y) { return dsl::f32_op(Op::kMax, x, y); }
@@ -369,13 +369,13 @@ class MaskMod {
   std::function<Bool(Index)> function_;
 };
 
-/// Applies score_mods one after the other: the first gets the score, each further one what the one before it returned.
+/// Applies score_mods one after the other: the first gets the score, each later one the result of the one before.
 SCOREMOD_API ScoreMod compose(std::vector<ScoreMod> mods);
-/// Keeps what every mask keeps; no masks at all keep everything.
+/// Keeps elements that every mask keeps; no masks at all keep everything.
 SCOREMOD_API MaskMod and_masks(std::vector<MaskMod> masks);
-/// Keeps what at least one mask keeps. Throws Error(kInvalidArgument) without any mask.
+/// Keeps elements that at least one mask keeps. Throws Error(kInvalidArgument) without any mask.
 SCOREMOD_API MaskMod or_masks(std::vector<MaskMod> masks);
-/// Keeps what the mask removes.
+/// Keeps elements that the mask removes.
 SCOREMOD_API MaskMod not_mask(MaskMod mask);
 
 template <std::convertible_to<ScoreMod>... Mods>

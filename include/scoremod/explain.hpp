@@ -89,8 +89,8 @@ struct PatternCandidateExplanation {
 };
 
 /// How the allowed backends can compute one direction, in the order in which they are tried: fastest predicted first,
-/// or in the caller's order. The chosen one is what a call with tensors in this memory runs. Times of patterns are for
-/// batch 4, heads 16, sequence 4096, head dim 128 and bf16, on the device that docs/cudnn_patterns.md names.
+/// or in the caller's order. A call with tensors in this memory runs the chosen one. Times of patterns are for batch 4,
+/// heads 16, sequence 4096, head dim 128 and bf16, on the device that docs/cudnn_patterns.md names.
 struct PatternExplanation {
   std::string direction;  ///< "forward" or "backward"
   /// The gradients that a backward writes, such as "dq", "dk", "dv" and "d_slopes", or the last alone. A call runs the

@@ -77,8 +77,8 @@ SCOREMOD_API ProblemInputs random_inputs(const AttentionProblem& problem, const 
 /// Reads the elements of a tensor, dense in row-major order and of its dtype, from the file that an entry names.
 using ReadInputFile = std::function<std::vector<std::byte>(const InputSpec& entry, const TensorInfo& tensor)>;
 
-/// Inputs for a valid problem as a problem file's entries say; what they leave out is random, of this seed. Throws
-/// Error(kInvalidArgument) for an entry that does not fit its tensor, and for one that names a file where there is no
+/// Inputs for a valid problem by a problem file's entries. Tensors without one are random, by this seed. Throws
+/// Error(kInvalidArgument) for an entry that does not fit its tensor, and for one that names a file if there is no
 /// `read_file`.
 SCOREMOD_API ProblemInputs make_inputs(const AttentionProblem& problem, const std::vector<InputSpec>& entries,
                                        std::uint64_t seed = 0, const ReadInputFile& read_file = {});

@@ -14,7 +14,7 @@ namespace scoremod {
 class SCOREMOD_API OpenAttention {
  public:
   /// Compiles the program, its mask and its derivative. A problem whose sizes are all given is fine, too. Throws
-  /// Error(kInvalidArgument) for what is wrong at any sizes. Engines are asked when sizes are known.
+  /// Error(kInvalidArgument) for mistakes that no sizes mend. Backends are asked when sizes are known.
   static OpenAttention compile(const AttentionProblem& problem, const CompileOptions& options = {});
 
   OpenAttention(OpenAttention&&) noexcept;

@@ -95,7 +95,7 @@ SCOREMOD_API const char* to_string(Sink sink);
 /// The inverse of to_string; empty when the name is not one of them.
 SCOREMOD_API std::optional<Sink> parse_sink(std::string_view name);
 
-/// Everything that decides what is computed, as a plain value. Nothing in it points to data.
+/// Everything that decides the computation, as a plain value. Nothing in it points to data.
 ///
 ///     O = softmax(score_mod(scale * Q K^T)) V       for each batch and query head, over the keys that the mask keeps
 ///

@@ -12,7 +12,7 @@
 
 namespace scoremod {
 
-/// Memory that the calls of one problem read beside what they write themselves.
+/// The inputs of one problem's calls, without the calls' own outputs.
 struct InputBuffers {
   ConstBuffer q, k, v, d_o;
   std::vector<OperandBuffer> operands;

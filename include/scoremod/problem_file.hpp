@@ -31,7 +31,7 @@ struct InputSpec {
   bool operator==(const InputSpec&) const = default;
 };
 
-/// A PROBLEM file: what is computed, and its inputs. A tensor without an entry in `inputs` is random.
+/// A PROBLEM file: the problem, and its inputs. A tensor without an entry in `inputs` is random.
 struct ProblemFile {
   AttentionProblem problem;
   std::vector<InputSpec> inputs;

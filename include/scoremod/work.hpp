@@ -15,7 +15,7 @@ namespace scoremod {
 /// (query, key) pairs over all batches and query heads that the mask keeps. It is exact for full, empty and band masks
 /// and constant prefixes. For other masks it is an upper bound: that of the band, if there is one.
 ///
-/// Bytes are those of the tensors that a call reads and writes, each once: what must pass through memory at least.
+/// Bytes are those of the tensors that a call reads and writes, each once: the least that must pass through memory.
 struct WorkEstimate {
   double pairs = 0;        ///< that count
   double dense_pairs = 0;  ///< without any mask

@@ -48,7 +48,7 @@ SCOREMOD_API ScoreMod relative_table(int max_distance, std::string table = "rela
 /// s / temperature[h]. Operand: temperature f32 [heads].
 SCOREMOD_API ScoreMod head_temperature(std::string temperature = "temperature");
 
-// Mask modifiers: what is kept.
+// Mask modifiers, and the elements that they keep.
 
 /// kv <= q: query 0 sees key 0 (top-left aligned).
 SCOREMOD_API MaskMod causal();
@@ -150,7 +150,7 @@ struct Sizes {
   std::int64_t heads = 1;  ///< query heads
   std::int64_t seq_q = 1;
   std::int64_t seq_kv = 1;
-  /// Whether the problem has `lengths`: what is aligned with a sequence's end is then aligned with each batch's own.
+  /// Whether the problem has `lengths`: a modifier that is aligned with a sequence's end then follows each batch's own.
   bool lengths_q = false;
   bool lengths_kv = false;
   /// Whether the problem has `tokens_q` and `tokens_kv`. Lengths take precedence over the ends that offsets give.
@@ -188,8 +188,9 @@ struct Combination {
   std::vector<OperandNeed> operands;  ///< in the order of program.operands()
 };
 
-/// Composes the score_mods in order (the first gets the score), and keeps what every mask_mod keeps. Modifiers that
-/// name the same operand share it. Throws Error(kInvalidArgument) when they need it in different dtypes or shapes.
+/// Composes the score_mods in order (the first gets the score), and keeps the elements that every mask_mod keeps.
+/// Modifiers that name the same operand share it. Throws Error(kInvalidArgument) when they need it in different dtypes
+/// or shapes.
 SCOREMOD_API Combination combine(std::span<const Modifier> modifiers);
 
 }  // namespace scoremod::zoo

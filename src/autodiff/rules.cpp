@@ -47,7 +47,7 @@ Contribution scaled(double factor, Value value) { return {value.id, std::nullopt
 
 using Partial = Contribution (*)(const Site&);
 
-/// One row for each op: what each argument gets. An op without any has derivative zero wherever it has one.
+/// One row for each op: the adjoint of each argument. An op without any has derivative zero wherever it has one.
 struct Rule {
   Op op;
   std::array<Partial, 3> partials{};

@@ -14,7 +14,7 @@
 
 namespace scoremod::backend {
 
-/// Up to here half of float32's spacing, 2^-17, is about what a sum of some hundreds of weights loses to rounding.
+/// Up to here half of float32's spacing, 2^-17, is about the rounding error of a sum of some hundreds of weights.
 inline constexpr float kMaxReadLse = 256;
 
 /// A way to run problems, on a device or by the host's code. It lists candidates; the planner (src/planner) chooses,
@@ -36,16 +36,16 @@ class Backend {
   virtual std::string engine_text() const { return name(); }
   /// Whether it offers parts of a backward only, and so belongs to whatever is selected in its memory.
   virtual bool is_companion() const { return false; }
-  /// Whether tasks of this kind are its business at all: what it does not offer it gives no reasons against.
+  /// Whether the backend offers tasks of this kind at all; it gives no reasons against others.
   virtual bool offers(const Task& task) const { return task.attention != is_companion(); }
 
-  /// Puts what stands in for a driver in its place, where plans are to be built for a device elsewhere and this machine
-  /// has none. Throws Error(kEnvironment).
+  /// Loads a stub for the driver, if plans are to be built for a device elsewhere and this machine has none. Throws
+  /// Error(kEnvironment).
   virtual void prepare_building_elsewhere() const {}
   /// The properties of the current device as building elsewhere takes them; empty where this backend cannot say.
   virtual std::string device_properties_here() const { return {}; }
 
-  /// Whether what it builds for a problem serves all that differ from it in sizes alone.
+  /// Whether a plan for a problem serves all problems that differ from it in sizes alone.
   virtual bool serves_all_sizes() const { return false; }
   /// Whether it builds one plan at a time, so that processes of their own build several of them sooner.
   virtual bool builds_in_turn() const { return false; }

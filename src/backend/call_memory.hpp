@@ -13,7 +13,7 @@ namespace scoremod::backend {
 
 /// The contents of outputs before a call.
 enum class OutputFill {
-  kNan,  ///< every byte is 0xff, NaN in every float dtype, so that what is never written shows
+  kNan,  ///< every byte is 0xff, NaN in every float dtype, so that an unwritten element shows
   kNone  ///< whatever was there
 };
 

@@ -60,7 +60,7 @@ struct BuildResult {
 struct ExecutablePlan {
   std::shared_ptr<const ForwardPlan> forward;
   std::shared_ptr<const BackwardPlan> backward;
-  std::string note;  ///< what it consists of, for people
+  std::string note;  ///< its parts, for people
 
   std::size_t workspace_bytes() const { return forward ? forward->workspace_bytes() : backward->workspace_bytes(); }
 };
@@ -76,12 +76,12 @@ class Recipe {
   virtual std::shared_ptr<const Artifact> load(std::span<const std::byte> bytes, const Target& target) const = 0;
   /// Ready to run on the target, which is here.
   virtual ExecutablePlan plan(std::shared_ptr<const Artifact> artifact, const PlanOptions& options) const = 0;
-  /// Whether build() and load() need the target's context where it is here, to which what they give then belongs. Else
+  /// Whether build() and load() need the target's context if it is here, to which their results then belong. Otherwise
   /// an artifact serves all devices of the target's kind, and is built while the context is being made.
   virtual bool needs_context() const { return true; }
 };
 
-/// A piece of a candidate, and what attention with it alone was measured to take.
+/// A piece of a candidate, and the measured time of attention with it alone.
 struct CandidatePart {
   std::string name;
   std::optional<double> milliseconds;  ///< absent where it was not timed
@@ -100,14 +100,14 @@ struct Candidate {
   /// All that a refusal to build follows from, the compiler's version too, so that other processes need not try. Empty
   /// where it may follow from something else.
   CandidateKey refusal_key;
-  std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128": what a store's files say
+  std::string label;  ///< such as "forward bf16 b4 h16 s4096x4096 d128", for the store's files
   Prediction predicted;
   std::optional<std::size_t> workspace_bytes;  ///< where it is known before a build
   bool any_operand_gradients = false;  ///< backward: it also writes whichever operands' gradients a call asks for
   // Texts and numbers that explain shows.
-  std::vector<std::string> notes;  ///< what it consists of, and what is not known of it
+  std::vector<std::string> notes;  ///< the parts of the plan, and its unknowns
   std::vector<CandidatePart> parts;
-  std::optional<double> base_milliseconds;  ///< what attention without a program took where the parts were timed
+  std::optional<double> base_milliseconds;  ///< the time of attention without a program where the parts were timed
   std::string
       parts_seen_on;      ///< where the parts were seen to be right, where that is not this architecture and version
   std::size_t nodes = 0;  ///< of the program, inside the backend's kernel

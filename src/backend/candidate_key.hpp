@@ -15,7 +15,7 @@ namespace scoremod::backend {
 class CandidateKey {
  public:
   CandidateKey() = default;
-  // Both convert: a backend assigns what it has.
+  // Both convert, because a backend has one or the other.
   CandidateKey(Bytes bytes) {  // NOLINT(google-explicit-constructor)
     if (!bytes.empty()) made_ = std::make_shared<Made>(std::move(bytes));
   }

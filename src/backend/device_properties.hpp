@@ -22,7 +22,7 @@ struct DeviceProperties {
   /// Reads cuDNN's JSON. Throws Error(kInvalidArgument) for text that is not a device's properties.
   static DeviceProperties parse(std::string_view json);
 
-  /// "sm_90 NVIDIA H200", or "host": what a store's files say of their device.
+  /// "sm_90 NVIDIA H200", or "host": the device in a store's files.
   std::string label() const;
 
   /// "sm_90": the family that lowering rules and pattern tables go by.

@@ -41,7 +41,7 @@ enum class Rule : std::uint8_t {
 
 struct RuleInfo {
   Rule rule;
-  const char* id;       ///< what users and tests go by; never changed
+  const char* id;       ///< used by users and tests; never changed
   const char* meaning;  ///< of the rule, for the page
   const char* remedy;   ///< what would make it supported
 };

@@ -106,7 +106,7 @@ bool has_ended(pid_t pid, int& status) {
   return found == pid || (found < 0 && errno == ECHILD);
 }
 
-/// Reads what there is; false at the end of the stream.
+/// Reads all available bytes; false at the end of the stream.
 bool read_available(int descriptor, std::string& text) {
   std::array<char, 1024> part;
   const ssize_t count = ::read(descriptor, part.data(), part.size());

@@ -19,7 +19,7 @@ class HeldFileSizeSignal {
     pthread_sigmask(SIG_BLOCK, &signal_, &before_);
   }
   ~HeldFileSizeSignal() {
-    // The system sends it to the thread that writes, so what is taken here is that write's own.
+    // The system sends it to the thread that writes, so the signal taken here belongs to that write.
     const int error_of_the_write = errno;
     const std::timespec at_once{0, 0};
     while (!was_pending_ && sigtimedwait(&signal_, nullptr, &at_once) < 0 && errno == EINTR) {

@@ -46,7 +46,7 @@ class GradientBand {
   backend::reference::BackwardResult<double> empty_gradient() const;
   /// The sink's weight times D, with the moves of both.
   void add_sink_gradient(std::int64_t h, double delta);
-  /// Fills the key's d_weight, and adds what it gives to dv.
+  /// Fills the key's d_weight, and adds its term of dv.
   void value_gradient(Key& key, std::int64_t row, const double* d_o);
   /// The move of the product with dropout's factor.
   double dropout_move(const Key& key) const;
@@ -59,7 +59,7 @@ class GradientBand {
   void score_gradient(const backend::reference::Element& at, const Key& key, double upstream, double upstream_move);
   void add_score_gradient(const backend::reference::Element& at, const Adjoint& d_score, const RowSlopes& slopes);
   void add_operand_gradient(std::uint32_t operand, const Adjoint& adjoint, const RowSlopes& slopes);
-  /// Adds what the row's common moves give to its dq and to the operands' entries that it has touched.
+  /// Adds the terms of the row's common moves to its dq and to the operands' entries that it has touched.
   void add_row_moves(std::int64_t q_start);
 
   RowWeights& rows_;

@@ -25,7 +25,7 @@ struct Box {
 /// Everything of a problem's.
 Box whole(const AttentionProblem& problem);
 
-/// The part of a dense tensor that belongs to a box: what it looks like, and where it begins, in elements.
+/// The part of a dense tensor that belongs to a box: its shape and strides, and its begin, in elements.
 struct TensorSlice {
   problem::StridedTensor tensor;
   std::int64_t begin = 0;

@@ -264,7 +264,7 @@ class Generator {
     }
   }
 
-  /// The last f32 value, with up to three others joined to it, so that less of what was made is dead.
+  /// The last f32 value, with up to three others joined to it, so that fewer nodes are dead.
   Value joined() {
     Value value = pool(Type::kF32).back();
     for (int i = 0; i < 3; ++i) {

@@ -15,8 +15,7 @@ inline double unless_overflow(double magnitude, double move) {
   return magnitude > std::numeric_limits<float>::max() ? std::numeric_limits<double>::infinity() : move;
 }
 
-/// A sum in float32: its value, and the square of what its roundings may move it by. Each product and each partial sum
-/// is rounded.
+/// A sum in float32: its value, and the square of its roundings' moves. Each product and each partial sum is rounded.
 struct RoundedSum {
   double value = 0, magnitude = 0, square_move = 0;
 

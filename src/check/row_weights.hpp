@@ -29,7 +29,7 @@ struct Key {
   double function_move = 0;  ///< the part of value_move that approximate functions make
   double weight = 0;
   double d_weight = 0, d_weight_move = 0;
-  double share = 1;   ///< what dropout multiplies the weight by where it goes into the output
+  double share = 1;   ///< the dropout factor of the weight in the output
   bool sure = false;  ///< kept, whatever rounding does
 };
 
@@ -40,8 +40,8 @@ struct RowMoves {
   double delta = 0;   ///< D
 };
 
-/// The softmax of a row and its output in float64, and how far rounding moves them: the parts of rounding_band.hpp
-/// about s, v, P, the LSE, the largest value and o. Its constructor's arguments must outlive it.
+/// The softmax of a row and its output in float64, and how far rounding moves them. rounding_band.hpp has the parts: s,
+/// v, P, the LSE, the largest value and o. Its constructor's arguments must outlive it.
 class RowWeights {
  public:
   RowWeights(const compiler::CompiledProblem& compiled, const backend::reference::InputTensors& inputs,

@@ -19,7 +19,7 @@ namespace scoremod::checking {
 /// - x % y, as x - floor(x / y) y: u max(|x|, |y|) in place of r |f|
 /// - where functions are approximations, each that is not correctly rounded adds function_error max(1, |f|)
 /// - operations that only select or change a sign (select, min, max, abs, -, floor, ...) add no rounding of their own
-/// - what only selects or changes a sign (select, min, max, abs, -, floor, ...) adds no rounding of its own
+/// - operations that only select or change a sign (select, min, max, abs, -, floor, ...) add no rounding of their own
 /// - a sum, difference, product, quotient, remainder or square root of exact arguments is exact where float32 holds it:
 ///   index arithmetic has no move
 ///

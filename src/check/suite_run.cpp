@@ -104,7 +104,7 @@ std::optional<double> plain_error(const CheckReport& plain, const std::string& o
   return largest;
 }
 
-/// Adds what plain attention shows on the same backend to the results of the directions that ran.
+/// Adds plain attention's results on the same backend to the results of the directions that ran.
 void compare_with_plain_attention(const CheckCase& test_case, const CheckOptions& options, const CheckFunction& check,
                                   std::vector<SuiteResult>& results) {
   const auto ran = [](const SuiteResult& result) { return !result.outputs.empty(); };

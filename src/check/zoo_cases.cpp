@@ -8,7 +8,7 @@
 namespace scoremod::checking {
 namespace {
 
-/// For what has no default, or a default that is too large to matter at these lengths.
+/// For parameters without a default, or with one that is too large to matter at these lengths.
 zoo::Parameters parameters_of(const std::string& name) {
   using Int = std::int64_t;
   static const std::map<std::string, zoo::Parameters> kParameters{

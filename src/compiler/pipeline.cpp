@@ -30,7 +30,7 @@ masks::MaskContext mask_context(const AttentionProblem& problem) {
 struct Step {
   const char* name;
   const Program& (*run)(CompiledProblem&);
-  /// Runs in its place when it is disabled; null where the step cannot be: what is left out is speed, never meaning.
+  /// Runs in its place when it is disabled; null if the step cannot be. Disabling costs speed, never meaning.
   void (*without)(CompiledProblem&);
   bool (*applies)(const AttentionProblem&) = [](const AttentionProblem&) { return true; };
 };

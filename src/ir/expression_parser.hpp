@@ -25,7 +25,7 @@ class ExpressionParser {
       : tokens_(tokens), builder_(builder), meanings_(meanings) {}
 
   NodeId expression() { return expression(kOrPrecedence); }
-  /// One that must have a type; a refusal names what it is of.
+  /// An expression that must have a type; a refusal names its purpose.
   NodeId typed_expression(std::string_view of_what, Type type);
   /// Expressions in brackets.
   std::vector<NodeId> index_list();

@@ -5,8 +5,8 @@
 
 namespace scoremod::ir {
 
-/// " (did you mean 'select'?)" for what other languages write for something that program text has under another name or
-/// symbol; "" for everything else.
+/// " (did you mean 'select'?)" for a word of another language that has another name or symbol in program text; "" for
+/// everything else.
 std::string own_word(std::string_view found);
 
 /// The hint for the name of a function that does not exist: the closest one, and where all are listed.

@@ -18,8 +18,8 @@ struct MaskContext {
   std::int64_t index_limit = kIndexLimit;
 };
 
-/// Says what the keep root means: keep == band AND terms, for every (b, h, q_idx, kv_idx) below the context's
-/// index_limit and any operand values. Terms that cannot be classified are kGeneral. Finds most after normalize_mask.
+/// Classifies the keep root: keep == band AND terms, for every (b, h, q_idx, kv_idx) below the context's index_limit
+/// and any operand values. Terms that cannot be classified are kGeneral. Finds most after normalize_mask.
 ///
 /// Steps grow with the program's size, and those of proofs are bounded whatever it is; `work`, if not null, receives
 /// how many the proofs took.

@@ -164,7 +164,7 @@ int divisible_side(const ir::Builder& builder, const Node& node) {
   return builder.node(node.args[1]).op == (is_less ? Op::kMin : Op::kMax) ? 1 : -1;
 }
 
-/// Puts terms in an order that depends on their structure only: what reads no operand first, then by depth.
+/// Puts terms in an order that depends on their structure only: terms without operands first, then by depth.
 class StructuralOrder {
  public:
   explicit StructuralOrder(const ir::Builder& builder) : keys_(builder.node_count()) {

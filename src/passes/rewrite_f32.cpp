@@ -1,4 +1,4 @@
-// Arithmetic on f32: only what holds bit for bit, for every float, signed zeros, infinities and NaN included.
+// Arithmetic on f32: only rules that hold bit for bit, for every float, signed zeros, infinities and NaN included.
 #include <cmath>
 #include <limits>
 

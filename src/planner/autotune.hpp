@@ -8,8 +8,8 @@
 
 namespace scoremod::planner {
 
-/// Measures what may run on the current device, and remembers in the plan store what was fastest, so that the next
-/// process measures nothing.
+/// Measures the candidates that may run on the current device, and stores the fastest in the plan store, so that the
+/// next process measures nothing.
 class Autotune {
  public:
   using Entry = std::pair<Considered*, backend::ExecutablePlan>;

@@ -12,7 +12,7 @@
 
 namespace scoremod::planner {
 
-/// A problem as it was planned for what a caller's options allow.
+/// A problem as it was planned under a caller's options.
 struct PlannedProblem {
   Selection selection;
   std::optional<backend::Target> target;  ///< absent where the memory has no device here
@@ -34,7 +34,7 @@ PlannedProblem plan_problem_elsewhere(const compiler::CompiledProblem& problem, 
 Support support_of(const PlannedProblem& planned, const backend::Backend& engine,
                    const compiler::CompiledProblem& problem);
 
-/// Whether what may run is to be measured: the option, or the environment variable SCOREMOD_AUTOTUNE.
+/// Whether candidates are to be measured: the option, or the environment variable SCOREMOD_AUTOTUNE.
 bool wants_autotune(const CompileOptions& options);
 
 /// The most scratch memory that a call may need: the option, the environment variable SCOREMOD_MAX_WORKSPACE, or 8 GiB.

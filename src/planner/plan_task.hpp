@@ -15,14 +15,14 @@ namespace scoremod::planner {
 
 /// How far planning goes.
 enum class Level : std::uint8_t {
-  kStatic,    ///< which candidates there are and what speaks against the others; needs no device, builds nothing
+  kStatic,    ///< the candidates, and the reasons against others; needs no device, builds nothing
   kBuilt,     ///< the first that the backends build; for a device elsewhere, with the artifacts to store
   kVerified,  ///< and that was seen to be right on the device that is here
 };
 
 struct Request {
   Level level = Level::kVerified;
-  /// Null where no device is here and none was named: only what holds on every device is known then.
+  /// Null if no device is here and none was named: only facts that hold on every device are known then.
   const backend::Target* target = nullptr;
   /// The backends to ask, all of one memory.
   std::span<const backend::Backend* const> backends;
@@ -32,7 +32,7 @@ struct Request {
   bool every_candidate = false;
   /// Measure the candidates that may run on the device, and take the fastest.
   bool autotune = false;
-  /// Pass over what would have to be built or tried: what is left runs at once.
+  /// Pass over candidates that have to be built or verified first: the others run at once.
   bool ready_only = false;
   std::size_t max_workspace = 0;  ///< bytes; a candidate that needs more is passed over
   backend::PlanOptions options;
@@ -43,7 +43,7 @@ struct Considered {
   const backend::Backend* engine = nullptr;
   backend::Candidate candidate;
   bool asked = false;                                 ///< the backend was asked to build it, or had it
-  bool chosen = false;                                ///< what runs; at Level::kStatic what is expected to
+  bool chosen = false;                                ///< it runs; at Level::kStatic, it is expected to
   std::shared_ptr<const backend::Artifact> artifact;  ///< where it was built
   std::optional<std::size_t> workspace_bytes;         ///< where it was made ready to run
   std::optional<double> measured_milliseconds;        ///< where autotuning timed it

@@ -35,8 +35,8 @@ struct Prepared {
 };
 
 /// Plans a problem: the one road for support, compile, explain, plans ahead of time and measurements. Both directions,
-/// and what is expected to make operands' gradients, are planned side by side where the level builds on a device that
-/// is here. A refused direction does not keep the other from running. Throws as plan_task() does.
+/// and the task that is expected to make operand gradients, are planned in parallel if the level builds on a device
+/// that is here. A refused direction does not keep the other from running. Throws as plan_task() does.
 Prepared prepare(const compiler::CompiledProblem& problem, const Request& request);
 
 }  // namespace scoremod::planner

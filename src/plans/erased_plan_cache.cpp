@@ -10,7 +10,7 @@ namespace scoremod {
 namespace plans {
 namespace {
 
-/// The caches of the process and what they share.
+/// The caches of the process and their shared state.
 struct Registry {
   std::mutex mutex;
   std::vector<ErasedPlanCache*> caches;

@@ -41,8 +41,8 @@ class PlanStore {
   std::optional<Bytes> load(RecordKind kind, const Bytes& key);
   /// Whether load() is likely to find something; reads nothing, and counts nothing.
   bool has(RecordKind kind, const Bytes& key) const;
-  /// Takes the place of what was there for this kind and key; then deletes the least recently used files over the
-  /// limit. Returns whether the record is there now.
+  /// Replaces the record of this kind and key; then deletes the least recently used files over the limit. Returns
+  /// whether the record is there now.
   bool save(const Record& record);
   /// Deletes the file of a record that turned out to be of no use, such as a plan that cuDNN does not load.
   void forget(RecordKind kind, const Bytes& key);
@@ -67,7 +67,7 @@ class PlanStore {
   std::atomic<bool> warned_of_reading_{false}, warned_of_writing_{false};
 };
 
-/// The process's store: at first what the environment says, later what set_plan_store_directory() says.
+/// The process's store: at first the environment's, later that of set_plan_store_directory().
 std::shared_ptr<PlanStore> plan_store();
 
 }  // namespace scoremod::plans

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".scoremod";
 constexpr std::size_t kHashDigits = 16;
-/// A write takes milliseconds; what is older was interrupted.
+/// A write takes milliseconds; an older one was interrupted.
 constexpr std::chrono::seconds kOldestWrite{3600};
 constexpr std::chrono::seconds kMaxClockDifference{60};
 
@@ -49,7 +49,7 @@ bool is_temporary_name(std::string_view name) {
 struct FolderFile {
   std::string name;
   bool temporary = false;
-  std::uint64_t bytes = 0;               ///< 0 for what is no regular file
+  std::uint64_t bytes = 0;               ///< 0 unless it is a regular file
   std::chrono::nanoseconds modified{0};  ///< 0 where it is not known
 };
 

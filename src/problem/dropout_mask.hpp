@@ -25,7 +25,8 @@ class DropoutMask {
   DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)
       : DropoutMask(probability, key_of(seed, offset)) {}
 
-  /// For others that evaluate the same function: the key of Philox, and of 32 random bits, what is below it is dropped.
+  /// For others that evaluate the same function: the key of Philox. Of its 32 random bits, values below the threshold
+  /// are dropped.
   const Key& key() const { return key_; }
   std::uint32_t threshold() const { return threshold_; }
   /// The factor of the weights that are kept, so that sums are unchanged on average.
@@ -61,7 +62,7 @@ class DropoutMask {
                   key_);
   }
 
-  std::uint32_t threshold_;  ///< of 32 random bits: what is below is dropped
+  std::uint32_t threshold_;  ///< of 32 random bits: smaller values are dropped
   double factor_;
   Key key_;
 };

@@ -318,7 +318,7 @@ class ProblemReader {
 
   const Fields& file_;
   Layout layout_ = Layout::kBSHD;
-  std::optional<PackedLayout> packed_;  ///< what `layout` says of q, k and v
+  std::optional<PackedLayout> packed_;  ///< `layout` for q, k and v
   AttentionProblem problem_;
   std::vector<OperandSpec> known_;  ///< operands whose shapes came with the program
 };

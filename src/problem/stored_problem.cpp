@@ -51,7 +51,7 @@ AttentionProblem stored_problem(const AttentionProblem& problem, DType dtype_o) 
   stored.q = stored.o = queries;
   stored.k = stored.v = keys;
   stored.d_o = stored.dq = stored.dk = stored.dv = std::nullopt;
-  // The mask has them already, and they are what a problem with pages must have.
+  // The mask has them already, but a problem with pages must have them.
   stored.lengths.kv = stored.lengths.kv || stored.paged.has_value();
   return stored;
 }

@@ -23,7 +23,7 @@ class StoredUnit {
   double bound(std::span<const void* const> operands) const;
 
   std::optional<std::uint32_t> operand_;  ///< none where it is 1
-  bool is_scale_ = false;                 ///< the operand is what numbers are multiplied by
+  bool is_scale_ = false;                 ///< the operand is the factor before storing
 };
 
 }  // namespace scoremod::problem

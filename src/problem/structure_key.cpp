@@ -14,7 +14,7 @@ namespace {
 /// The members that are sizes alone. A member that is named nowhere here is structure.
 constexpr std::array<std::string_view, 5> kSizes{"batch", "heads_q", "heads_kv", "seq_q", "seq_kv"};
 
-/// Writes a problem without its sizes; of what a problem may be without, whether it is there.
+/// Writes a problem without its sizes; of optional fields, whether they are there.
 class StructureWriter : public ProblemWriter {
  public:
   explicit StructureWriter(bool reads_scale) : reads_scale_(reads_scale) {}

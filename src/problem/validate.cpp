@@ -85,7 +85,7 @@ struct StridedTensor {
   std::span<const std::int64_t> sizes;
   std::span<const std::string> names;  ///< of the strides, for messages
   std::size_t element_bytes = 0;
-  std::string written;  ///< what is written with these strides; empty when they are only read
+  std::string written;  ///< the tensor that is written with these strides; empty if they are only read
 };
 
 void check_bytes(const StridedTensor& tensor, std::span<const std::int64_t> strides) {

@@ -12,8 +12,8 @@
 
 namespace scoremod::runtime {
 
-/// One tensor of a call: what the problem says of it, and the memory that the caller gave. Every call makes a dozen, so
-/// that they own no memory.
+/// One tensor of a call: its needs by the problem, and the memory that the caller gave. Every call makes a dozen, so
+/// they own no memory.
 struct TensorUse {
   std::string_view name;  ///< for messages
   const void* data = nullptr;

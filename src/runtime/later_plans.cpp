@@ -43,7 +43,7 @@ Failures& failures() {
 
 struct LaterPlanning;
 
-/// Why what served is not replaced, where no plan that was tried may be used.
+/// Why the serving plan is not replaced, if no tried plan may be used.
 std::string refusals_of(const planner::Prepared& prepared) {
   std::string text;
   for (const UnsupportedReason& reason : prepared.reasons()) text += (text.empty() ? "" : "; ") + to_string(reason);

@@ -47,8 +47,8 @@ class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
   std::atomic<const RunningPlans*> ready_ = nullptr;
 };
 
-/// Has a thread of the process build and verify what serves all sizes of the problem, for the next sizes. Does nothing
-/// where a backend that does so was planned already, or none may be chosen.
+/// Has a thread of the process build and verify a plan that serves all sizes of the problem, for the next sizes. Does
+/// nothing if a backend with such plans was planned already, or none may be chosen.
 void plan_for_all_sizes(compiler::CompiledProblem problem, CompileOptions options,
                         const planner::PlannedProblem& planned);
 

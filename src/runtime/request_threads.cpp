@@ -110,7 +110,7 @@ void RequestThreads::serve(std::size_t worker) {
     } catch (...) {
       reply = reply_of_current_exception();
     }
-    job.work = nullptr;  // what it holds is let go before the reply
+    job.work = nullptr;  // frees its state before the reply
     answer(job.callback, reply);
     job.callback = nullptr;
     lock.lock();

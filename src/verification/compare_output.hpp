@@ -12,7 +12,7 @@ using problem::StridedTensor;
 
 /// Four evaluations of one output, dense.
 struct Evaluations {
-  const std::vector<double>& found;  ///< what the backend wrote
+  const std::vector<double>& found;  ///< the backend's output
   const std::vector<double>& oracle;
   const std::vector<float>& plain;
   const std::vector<double>& band;

@@ -15,7 +15,7 @@ namespace {
 /// Beyond these exponentials in float32 are zero or denormal, and infinite; a little more, so that whole rows are.
 constexpr double kFarLse = 100;
 
-/// Fewer rows are too small a sample of what rounding does: by chance the plain evaluation's may be small. (Of cuDNN's
+/// Fewer rows are too small a sample of rounding errors: by chance the plain evaluation's may be small. (Of cuDNN's
 /// right results for problems of some ten rows a few came near their tolerance; of those with many none came half-way.)
 constexpr std::size_t kMinRows = 16;
 

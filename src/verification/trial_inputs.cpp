@@ -29,9 +29,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 enum class Goal : std::uint8_t { kEmpty = 1, kSingle = 2, kLow = 3, kHigh = 4 };
 constexpr std::array kGoals{Goal::kEmpty, Goal::kSingle, Goal::kLow, Goal::kHigh};
 
-/// Rows of a cycle; the goals have one each, so that at least half of the rows are what they were.
+/// Rows of a cycle; the goals have one each, so that at least half of the rows are unchanged.
 constexpr std::int64_t kCycle = 8;
-/// Beyond the LSEs that are told apart (100), with room for what a row's keys add.
+/// Beyond the LSEs of the row classes (100), with room for the sum over a row's keys.
 constexpr double kFarValue = 120;
 constexpr std::array kFarScores{-8.0, 8.0, -16.0, 16.0, -32.0, 32.0, -64.0, 64.0, -125.0, 125.0, -250.0, 250.0};
 /// A change is not taken if rounding the score then moves values by more than this, and by more than before. Nor is one
@@ -162,7 +162,7 @@ class Search {
     return !problem::implied_table_shape(problem_, name).empty() || problem::is_tensor_scale(problem_, name);
   }
 
-  /// In terms of what is stored in q and k, as all numbers are here.
+  /// The scale of stored q and k, in which all numbers here are.
   double stored_scale() const {
     std::vector<const void*> operands;
     for (const OwnedOperand& operand : inputs_.operands) operands.push_back(operand.bytes.data());
@@ -280,7 +280,7 @@ class Search {
 
 ProblemInputs trial_inputs(const AttentionProblem& trial, const backend::CallParameters& parameters) {
   AttentionProblem drawn = trial;
-  // A compiled problem's mask has the lengths; what is in pages must say that it has some.
+  // A compiled problem's mask has the lengths; a paged KV cache must still declare some.
   drawn.lengths.kv = drawn.lengths.kv || drawn.paged.has_value();
   ProblemInputs inputs = random_inputs(drawn);
   Search(trial, parameters, inputs).run();

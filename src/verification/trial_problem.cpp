@@ -104,7 +104,7 @@ void shrink_places(AttentionProblem& small) {
   if (small.tokens_q) small.tokens_q = tokens(small.seq_q);
   if (small.tokens_kv) small.tokens_kv = tokens(small.seq_kv);
   if (!small.paged) return;
-  // Its mask has them already, and they are what a problem with pages must have.
+  // The mask has them already, but a problem with pages must have them.
   small.lengths.kv = true;
   PagedKeys& paged = *small.paged;
   paged.blocks_per_sequence = (small.seq_kv + paged.block_size - 1) / paged.block_size + 1;
@@ -143,8 +143,8 @@ void shrink_sizes(AttentionProblem& small, std::int64_t tiles) {
   shrink_operands(small);
 }
 
-/// With smaller constants, and what is the difference of the problem's lengths (a mask that is aligned at the end) that
-/// of the small one's. Nothing where its structure is another.
+/// With smaller constants. A constant that is the difference of the problem's lengths (a mask that is aligned at the
+/// end) becomes that of the small ones. Nothing if the structure changes.
 std::optional<compiler::CompiledProblem> with_small_constants(const compiler::CompiledProblem& problem) {
   AttentionProblem small = problem.problem;
   const std::int64_t shift = small.seq_kv - small.seq_q;

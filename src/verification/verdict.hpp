@@ -14,7 +14,7 @@ namespace scoremod::verification {
 
 /// When a plan is tried on the device before its like is used: the environment variable SCOREMOD_VERIFICATION.
 enum class Mode : std::uint8_t {
-  kFirstUse,  ///< "first_use", the default: unless a shipped or stored verdict says what a trial would show
+  kFirstUse,  ///< "first_use", the default: unless there is a shipped or stored verdict
   kAlways,    ///< "always": once in each process, whatever is stored
   kNever,     ///< "never": the backend's own knowledge is trusted
 };

@@ -21,7 +21,7 @@ namespace reference = backend::reference;
 /// As of rows in output_error.cpp: of fewer the plain evaluation's error may be small by chance.
 constexpr std::size_t kMinNumbers = 16;
 
-/// A trial's calls of one direction in a memory space, and what is thought of their outputs.
+/// A trial's calls of one direction in a memory space, and the judgement of their outputs.
 class TrialRun {
  public:
   TrialRun(Trial& trial, backend::Direction direction, const backend::MemorySpace& memory,
@@ -73,7 +73,7 @@ class TrialRun {
       if (!errors[i].right()) errors[i] = second[i];
   }
 
-  /// Which rows are told apart follows from the problem, not from what they are held to.
+  /// The classes of rows depend on the problem, not on the values that they are compared with.
   std::vector<RowClass> classes() const {
     return row_classes(trial_.forward_truth().lse, trial_.plain_forward().lse, problem::product_dtype(problem_));
   }
@@ -168,7 +168,7 @@ class TrialRun {
     const OperandSpec& spec = problem::spec_of(problem_, operand);
     problem::StridedTensor tensor = problem::tensor_of(concat("gradient of '", spec.name, "'"), spec);
     const std::vector<double> found = reference::load_dense<double>(tensor, fetched(memory).data());
-    // Few numbers are too small a sample of what rounding does to the weights that they are summed of, as of amax_o.
+    // Few numbers are too small a sample of the rounding of the weights that they are sums of, as for amax_o.
     const DType of_terms = problem::product_dtype(problem_);
     if (truth.size() < kMinNumbers && unit_roundoff(of_terms) > unit_roundoff(tensor.dtype)) tensor.dtype = of_terms;
     return output_error(tensor, found, truth, plain, classes);

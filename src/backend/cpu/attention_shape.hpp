@@ -85,7 +85,7 @@ struct AttentionShape {
     return shape.batch * shape.heads * shape.sequence;
   }
 
-  /// The place of a query row in what is kept densely as [batch, heads_q, seq_q].
+  /// The place of a query row in a dense [batch, heads_q, seq_q].
   std::int64_t query_row(std::int64_t b, std::int64_t h, std::int64_t q_idx) const {
     return (b * heads_q + h) * seq_q + q_idx;
   }

@@ -189,7 +189,7 @@ class Worker {
                             : dot(o_ + row * shape_.padded_v, d_o_ + row * shape_.padded_v, shape_.dim_v);
     for (const NeededKeys& part : needed) {
       const auto [first, count, masked] = columns_of(part);
-      // The program still holds the last columns of what was evaluated for the delta.
+      // The program's registers still hold the last columns of the delta's evaluation.
       if (!call_.makes_deltas)
         weigh(tile, row, columns_of(part));
       else if (needed.size() > 1)
@@ -237,7 +237,7 @@ class Worker {
     if (drops_) drop(tile, row, columns.first, columns.count);
   }
 
-  /// Writes the part of each probability that went into the output, and takes what was dropped out of dO V^T.
+  /// Writes the part of each probability that went into the output, and removes dropped elements from dO V^T.
   void drop(const GradientTile& tile, std::size_t row, std::size_t column, std::size_t count) {
     const float* p = probabilities_ + row * stride_ + column;
     float* shares = shares_ + row * stride_ + column;
@@ -269,7 +269,7 @@ class Worker {
     multiply(product, k_finite_, probabilities_ + column);
   }
 
-  /// Without what has no weight when B is not finite.
+  /// Skips terms without weight if B is not finite.
   static void multiply(const MatrixProduct& product, bool finite, const float* weights) {
     if (finite) {
       matrix_product(product);

@@ -142,8 +142,7 @@ class Worker {
     }
   }
 
-  /// Turns one row of scores into exp(modified score - largest); returns what the row's earlier output must be
-  /// multiplied by.
+  /// Turns one row of scores into exp(modified score - largest); returns the factor of the row's earlier output.
   float softmax_step(std::size_t row, float* scores, std::size_t column, std::size_t columns, bool masked) {
     const VectorProgram& program = call_.program;
     const bool unchanged = program.is_identity() && !masked;
@@ -164,7 +163,7 @@ class Worker {
     const float factor = before == reference ? 1.0f : before == -kInfinity ? 0.0f : std::exp(before - reference);
     largest_[row] = largest;
     sum_[row] = sum_[row] * factor + exponentiate(scores, columns, reference);
-    // The sum has what is dropped, the output does not.
+    // The sum includes dropped weights, the output does not.
     if (drops()) drop(row, column, columns, scores);
     return factor;
   }

@@ -16,7 +16,7 @@ namespace scoremod::backend::cpu {
 
 /// For each query row, [batch, heads_q, seq_q]; null where a call needs none.
 struct RowTermArrays {
-  float* remainders = nullptr;  ///< what the rounding of its LSE leaves out: lse_remainder() of row_terms.hpp
+  float* remainders = nullptr;  ///< the rounding errors of the LSE: lse_remainder() of row_terms.hpp
   float* deltas = nullptr;      ///< rowsum(dO * O), of an O that was never rounded
 };
 

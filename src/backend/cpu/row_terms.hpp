@@ -36,7 +36,7 @@ class RowTerms {
   /// Whether a delta of the problem's O is off by its rounding, and may be made of weights instead.
   bool rounds_deltas() const;
 
-  /// Writes what this call needs into `room` and returns that. Each thread takes worker_bytes() at a multiple of
+  /// Writes this call's terms into `room` and returns them. Each thread takes worker_bytes() at a multiple of
   /// `worker_stride` in the workspace.
   RowTermArrays make(const BackwardTensors& tensors, const CallParameters& parameters,
                      std::span<const OperandView> operands, std::span<std::byte> workspace, std::size_t worker_stride,

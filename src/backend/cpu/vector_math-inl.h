@@ -188,7 +188,7 @@ HWY_INLINE IntVec floor_div_any(IntVec x, IntVec y) {
   return hn::IfThenElse(is_special, hn::And(hn::Neg(x), y), quotient);
 }
 
-/// As ir::eval_int() of each lane: what floor_div leaves, with the divisor's sign; x for a divisor of 0.
+/// As ir::eval_int() of each lane: the remainder of floor_div, with the divisor's sign; x for a divisor of 0.
 HWY_INLINE IntVec mod_any(IntVec x, IntVec y) { return hn::Sub(x, hn::Mul(floor_div_any(x, y), y)); }
 
 }  // namespace scoremod::backend::cpu::HWY_NAMESPACE

@@ -57,8 +57,8 @@ struct VectorProgram {
   std::vector<PresetConstant> constants;
   std::vector<Instruction> uniform, row, column;
   std::vector<Instruction> value;    ///< per query: everything that needs neither the mask nor upstream
-  std::vector<Instruction> keep;     ///< per query: what only the mask needs; after `value`
-  std::vector<Instruction> adjoint;  ///< per query: what depends on upstream; after `value`
+  std::vector<Instruction> keep;     ///< per query: nodes that only the mask needs; after `value`
+  std::vector<Instruction> adjoint;  ///< per query: nodes that depend on upstream; after `value`
   std::array<std::uint32_t, kPlaceCount> registers{};
 
   Slot value_root;

@@ -14,7 +14,7 @@ namespace scoremod::embedded {
 ///     add_to(long long* sums, long long entry, float value), exact;  add_to(float* sums, ...), atomic, in float32
 ///     sum_at(const long long* sums, long long entry) -> float;       sum_at(const float* sums, ...)
 ///
-/// A sum of zeroed memory is 0. It holds 2^39 values; infinities and NaN give what adding them gives.
+/// A sum of zeroed memory is 0. It holds 2^39 values; infinities and NaN propagate as in a plain sum.
 extern const std::string_view kExactSum;
 
 }  // namespace scoremod::embedded

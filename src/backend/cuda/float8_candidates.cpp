@@ -196,7 +196,7 @@ Bytes structural_key(const AttentionProblem& given, const Bytes& of_engine) {
   return key.written();
 }
 
-/// Every conversion reads what it writes once, at about the speed of the device's memory.
+/// Every conversion reads and writes its elements once, at about the speed of the device's memory.
 double milliseconds(const ConvertedCall& call, const AttentionProblem& stored, std::span<const TensorRole> roles,
                     const DeviceRates& rates) {
   double elements = 0;
@@ -231,7 +231,7 @@ Candidate with_conversions(const AttentionProblem& given, const AttentionProblem
 }  // namespace
 
 CompiledProblem without_float8(const CompiledProblem& problem, Direction direction) {
-  // A backward of sm_90a's kernels reads d_o in the dtype of q; a forward's o is rounded once, to what is asked for.
+  // A backward of sm_90a's kernels reads d_o in the dtype of q. A forward's o is rounded once, to the requested dtype.
   const DType dtype_o = direction == Direction::kForward ? DType::kF32 : DType::kBF16;
   return compiler::compile(problem::stored_problem(problem.problem, dtype_o));
 }

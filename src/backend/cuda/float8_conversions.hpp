@@ -8,8 +8,8 @@
 
 namespace scoremod::backend::cuda {
 
-/// One conversion of a tensor's memory: what it holds in one problem to what it holds in the other. The problems differ
-/// in dtypes and layouts alone, so that both have the same elements.
+/// One conversion of a tensor's memory from one problem's format to the other's. The problems differ in dtypes and
+/// layouts alone, so that both have the same elements.
 struct Float8Conversion {
   const AttentionProblem* from_problem = nullptr;
   const void* from = nullptr;

@@ -10,7 +10,7 @@
 
 namespace scoremod::backend::cuda {
 
-/// The blocks that OperandGradients takes one after the other, and what they need of the workspace.
+/// The blocks that OperandGradients takes one after the other, and their needs of the workspace.
 struct GradientBlocks {
   std::int64_t rows = 0;     ///< queries of a block
   std::int64_t columns = 0;  ///< keys of a block; the length of a row in memory

@@ -8,7 +8,7 @@
 
 #include "backend/cuda/gradient_target.hpp"
 
-// How the kernels of a GradientSource name a target and find its entries: what "gradients" and "store_I" share.
+// How the kernels of a GradientSource name a target and find its entries, for "gradients" and "store_I".
 
 namespace scoremod::embedded {
 /// Functions of all kernels, after kProgramPrelude and kExactSum.

@@ -33,10 +33,10 @@ class KernelArguments {
 };
 
 /// Kernels in the memory of the device that was current when they were loaded. After destruction they are unloaded once
-/// the device has done what was enqueued; nothing that was captured may use them then.
+/// the device has done all enqueued work; no captured graph may use them then.
 class KernelModule {
  public:
-  /// `image` is what compile_kernels() gave. Throws Error(kEnvironment) with the driver's text.
+  /// `image` comes from compile_kernels(). Throws Error(kEnvironment) with the driver's text.
   explicit KernelModule(const std::string& image);
   ~KernelModule();
   KernelModule(const KernelModule&) = delete;

@@ -29,7 +29,7 @@ void* symbol_of(const SharedLibrary& library, const char* name);
 /// The CUDA driver and runtime that were found.
 struct LibraryState {
   bool available = false;
-  std::string reason;  ///< when not available: what could not be loaded, in the loader's own words
+  std::string reason;  ///< if not available: the library that could not be loaded, in the loader's own words
   SharedLibrary driver;
   SharedLibrary runtime;
 };

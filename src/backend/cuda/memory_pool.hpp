@@ -9,7 +9,7 @@ namespace scoremod::backend::cuda {
 /// Throws Error(kEnvironment) if the device has not enough.
 void* allocate_device_memory(std::size_t bytes, void* stream);
 
-/// Frees it once what was enqueued on `stream` before is done.
+/// Frees it once the earlier work on `stream` is done.
 void release_device_memory(void* data, void* stream) noexcept;
 
 }  // namespace scoremod::backend::cuda

@@ -118,7 +118,7 @@ class GeneratedOperandGradients final : public OperandGradients {
     clear_sums(call, GradientSum::kTable);
     const KeyRange queries{0, problem_.seq_q}, keys{0, problem_.seq_kv};
     store(call, GradientSum::kZero, queries, keys);
-    // The kernel writes what it visits; a mask may make that less than everything.
+    // The kernel writes only the entries that it visits, and a mask may leave some out.
     const bool all = !compiled_.backward->mask.band && compiled_.backward->mask.kind != masks::MaskKind::kEmpty;
     if (!all) store(call, GradientSum::kStored, queries, keys);
   }

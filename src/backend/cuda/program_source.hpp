@@ -59,8 +59,8 @@ class ProgramSource {
     offered_[node] = std::move(where) + " ? " + std::move(expression) + " : ";
   }
 
-  /// Statements that define variable() of each of these nodes and of everything that they need, but for what earlier
-  /// calls have written.
+  /// Statements that define variable() of each of these nodes and of everything that they need, except variables of
+  /// earlier calls.
   std::string statements(std::span<const NodeId> nodes);
 
   /// The variable that holds a node's value: float, int or bool.

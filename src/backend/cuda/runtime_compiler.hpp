@@ -14,8 +14,8 @@ enum class Instructions : std::uint8_t { kCommon, kOfArchitecture };
 /// does on the host. Needs no device. Throws Error(kEnvironment) if NVRTC cannot be loaded, with the loader's text, or
 /// does not know the architecture. Throws Error(kBug) with the compiler's log if the source is wrong.
 ///
-/// `report`, if it is given, gets what ptxas says of each kernel: registers, shared memory, bytes that it spills. It is
-/// the same each time: nothing is taken from the driver's cache then, which keeps no report.
+/// `report`, if it is given, gets ptxas' report on each kernel: registers, shared memory, bytes of register spills. It
+/// is complete each time: the driver's cache, which keeps no report, is not used then.
 std::string compile_kernels(const std::string& source, int compute_capability, std::string* report = nullptr,
                             Instructions instructions = Instructions::kCommon);
 

@@ -13,7 +13,7 @@
 
 namespace scoremod::backend::cudnn {
 
-/// To be raised when what a trial runs, or what a StructuralKey says, changes so that older verdicts say too little.
+/// Raise it when a change of trials or of StructuralKey makes older verdicts insufficient.
 inline constexpr int kVerificationRevision = 2;
 
 /// The key of a lowering's trial: two lowerings with equal keys are both right or both wrong. Sizes count only as 1 or

@@ -8,8 +8,8 @@ namespace scoremod::backend::reference {
 /// matrix products of blocks, programs computed over strips of keys (strip_evaluator.hpp), and a thread for each batch
 /// and KV head. A test holds them to the naive ones up to the order of sums.
 ///
-/// Use these where the oracle's time is waited for: trials of plans, which run before a first call. Use the naive ones
-/// where a result defines what is right: check() and the tests, which also hold these.
+/// Use these for trials of plans, which run before a first call that waits. Use the naive ones if a result defines what
+/// is right: in check() and in tests, which also hold these.
 ///
 /// `threads` is the most that are used, 0 for one for each core; problems of few scores take one. `progress` is called
 /// from any of them, one at a time. With several threads the sums of an operand's gradient over batches and heads are

@@ -9,8 +9,8 @@
 
 namespace scoremod::backend::reference {
 
-/// Checked pointers of what a call reads; operands in the order of the declarations. d_o is needed by the backward
-/// only, o and lse by that of a problem with given deltas: without them it makes its own.
+/// Checked pointers to a call's inputs; operands are in the order of the declarations. Only the backward needs d_o.
+/// Only that of a problem with given deltas needs o and lse; others make their own.
 struct InputTensors {
   const void* q = nullptr;
   const void* k = nullptr;
@@ -67,7 +67,7 @@ struct Moves {
   /// The gradient of each weight moves by this, and its row's delta the other way. If one key has all the weight, the
   /// two should cancel, and only their errors are left.
   double difference = 0;
-  double smallest_weight = 0;  ///< weights below are 0, as of a device that flushes what is not a normal number
+  double smallest_weight = 0;  ///< weights below are 0, as on a device that flushes subnormals
 };
 
 /// Attention as its definition reads, one row of scores at a time, everything computed anew in Real.
@@ -78,7 +78,7 @@ struct Moves {
 /// and the gradients, in units of the stored numbers. Its distance from the oracle says how exact another
 /// implementation can be expected to be.
 ///
-/// A key without influence (masked, or with a modified score of -inf) is skipped altogether, so that what it holds
+/// A key without influence (masked, or with a modified score of -inf) is skipped altogether, so that its contents
 /// cannot matter.
 template <class Real>
 ForwardResult<Real> forward(const compiler::CompiledProblem& compiled, const InputTensors& inputs,

@@ -104,7 +104,7 @@ class SoftmaxRows {
         unit_q(unit_of(TensorRole::kQ, inputs)),
         unit_k(unit_of(TensorRole::kK, inputs)),
         unit_v(unit_of(TensorRole::kV, inputs)),
-        // The user's own program: what the passes made of it is not to be trusted here.
+        // The user's own program: the passes' result is not trusted here.
         program_(problem.program, operands, parameters.offsets),
         dropout_(problem, parameters.dropout_seed, parameters.dropout_offset, parameters.offsets, inputs.operands),
         moves_(moves) {
@@ -213,7 +213,7 @@ class SoftmaxRows {
     return row_;
   }
 
-  /// Whether `stored` is what float32 leaves of an LSE, which may be further from it than weights can bear.
+  /// Whether `stored` is the float32 rounding of an LSE, which may be too far from it for weights.
   static bool is_rounded(Real lse, float stored) {
     const auto exact = static_cast<double>(lse), kept = static_cast<double>(stored);
     if (!std::isfinite(kept) || !std::isfinite(exact)) return true;

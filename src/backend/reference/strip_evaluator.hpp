@@ -22,11 +22,11 @@ class StripEvaluator {
   StripEvaluator(const Program& program, const std::vector<OperandView>& operands, const IndexOffsets& offsets,
                  std::int64_t keys);
 
-  /// Computes what does not change within a head, or with the query of it.
+  /// Computes nodes that do not change within a head, or with its query.
   void begin_head(std::int64_t batch, std::int64_t head);
   void begin_query(std::int64_t query);
-  /// Computes everything at `count` keys from `first` on. The scores, and what a derivative takes as upstream, must
-  /// stay until the results have been read.
+  /// Computes everything at `count` keys from `first` on. The scores, and a derivative's upstream, must stay until the
+  /// results have been read.
   void evaluate(std::int64_t first, std::size_t count, const double* scores, const double* upstream = nullptr);
 
   /// A node's values of the last strip.

@@ -34,7 +34,7 @@ std::vector<std::uint8_t> octets(std::string_view text) { return {text.begin(), 
 
 class FrontendPlan final : public EnginePlan {
  public:
-  /// `identity` says what device it was built for; `bytes` are what it was loaded from, if it was.
+  /// `identity` describes the device that it was built for; `bytes` are those that it was loaded from, if it was.
   FrontendPlan(std::shared_ptr<Graph> graph, std::string identity, std::vector<std::byte> bytes)
       : graph_(std::move(graph)), identity_(std::move(identity)), bytes_(std::move(bytes)) {
     // Reading the template makes it where loading did not.

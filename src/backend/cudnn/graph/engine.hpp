@@ -14,8 +14,8 @@
 
 namespace scoremod::backend::cudnn {
 
-/// Operations that a graph can have, the attention's own among them: what the arrays hold in which the cudnn-frontend
-/// of this build keeps them. It writes past their end unless it is stopped.
+/// The most operations of a graph, including the attention's own: the size of the arrays in which this build's
+/// cudnn-frontend keeps them. It writes past their end unless it is stopped.
 int max_operations();
 
 /// How an attempt to build a plan ended. A refusal is cuDNN's NOT_SUPPORTED family; any other failure is an error.
@@ -39,8 +39,8 @@ class EnginePlan {
   /// before this returns. Throws Error(kEnvironment) with cuDNN's own text.
   virtual void execute(void* cudnn_handle, std::span<void* const> pointers, void* workspace) const = 0;
 
-  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and what it was built for. A built plan and a
-  /// loaded one give equal bytes.
+  /// The plan as bytes for load_plan(): compiled kernels, workspace size, and its device. A built plan and a loaded one
+  /// give equal bytes.
   virtual std::vector<std::byte> serialize() const = 0;
 
   /// Takes pointers by Uid; ones that the plan does not take are ignored. Throws Error(kBug) when one is missing.

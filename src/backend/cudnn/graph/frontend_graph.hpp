@@ -247,7 +247,7 @@ inline void add_backward(const AttentionGraph& spec, Graph& graph, const std::sh
   mark_output(dv, spec.v, kUidDV);
 }
 
-/// Fills a frontend graph with the operations of an attention graph. Throws what the frontend throws when none of its
+/// Fills a frontend graph with the operations of an attention graph. Passes on the frontend's exception if none of its
 /// implementations takes a node.
 inline void fill_graph(const AttentionGraph& spec, Graph& graph) {
   graph.set_io_data_type(data_type(spec.dtype))

@@ -11,7 +11,7 @@ namespace scoremod::backend::cudnn {
 /// The cuDNN that was found at run time.
 struct LibraryState {
   bool available = false;
-  std::string reason;  ///< when not available: what could not be loaded, in the loader's own words
+  std::string reason;  ///< if not available: the library that could not be loaded, in the loader's own words
   void* cudnn = nullptr;
   std::size_t cudnn_version = 0;  ///< as cudnnGetVersion() gives it: 91900 is 9.19.0
 };

@@ -58,9 +58,9 @@ struct LoadedPlanKey {
 Bytes canonical_bytes(const PlanKey& key);
 Bytes canonical_bytes(const LoadedPlanKey& key);
 
-/// "sm_90 NVIDIA H200": what a store's files say of their device.
+/// "sm_90 NVIDIA H200": the device in a store's files.
 std::string architecture_text(const PlanDevice& device);
-/// "forward bf16 b4 h16/16 s4096x4096 d128/128, 3 modifier nodes": what a store's files say of their plan.
+/// "forward bf16 b4 h16/16 s4096x4096 d128/128, 3 modifier nodes": the plan in a store's files.
 std::string plan_label(const AttentionGraph& graph);
 
 }  // namespace scoremod::backend::cudnn

@@ -17,8 +17,8 @@ struct Value {
   Ref ref;
   Type type = Type::kF32;
 
-  /// True for what the graph computes: the score, the upstream gradient, or a node. cuDNN wants such a value as the
-  /// first input of every pointwise node.
+  /// True for values that the graph computes: the score, the upstream gradient, or a node. cuDNN wants such a value as
+  /// the first input of every pointwise node.
   bool computed() const {
     return ref.kind == Ref::Kind::kScore || ref.kind == Ref::Kind::kUpstream || ref.kind == Ref::Kind::kNode;
   }
@@ -28,7 +28,7 @@ struct Value {
 inline constexpr const char* kAtMostPattern = "cmp_ge.i32.of_maximum";
 inline constexpr const char* kIntegerFactorPattern = "mul.f32.of_i32";
 
-/// Thrown inside the lowering when no allowed pattern says what is needed; caught by lower().
+/// Thrown inside the lowering if no allowed pattern fits; caught by lower().
 struct NoPattern {
   std::string reason;
 };

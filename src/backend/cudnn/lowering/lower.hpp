@@ -57,10 +57,10 @@ struct LoweringOptions {
   bool backward = false;      ///< emit the adjoint of the score too
   bool with_offsets = false;  ///< add the call's index offsets to the indices
   PatternFilter allowed;
-  int node_budget = 0;  ///< the most nodes that the graph may have; 0 for what fits into a graph
+  int node_budget = 0;  ///< the most nodes that the graph may have; 0 for a graph's own limit
 };
 
-/// The outcome: a modifier, or every reason why there is none; each names the op, the rule and what was measured.
+/// The outcome: a modifier, or every reason why there is none. Each reason names the op, the rule and the measurement.
 struct LoweringResult {
   std::optional<LoweredModifier> lowered;
   std::vector<std::string> reasons;

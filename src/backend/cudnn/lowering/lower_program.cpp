@@ -181,7 +181,7 @@ std::optional<Value> ProgramLowering::inside() {
   return rows ? rows : keys;
 }
 
-/// Lowers a node and what it needs; iterative, in the order of the program.
+/// Lowers a node and its arguments; iterative, in the order of the program.
 Value ProgramLowering::visit(NodeId root) {
   std::vector<NodeId> needed{root};
   std::vector<NodeId> order;

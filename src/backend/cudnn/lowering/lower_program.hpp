@@ -21,7 +21,7 @@ std::string row_vector_pattern(int uses);
 /// How tensors with an entry for each row and none for each key are lowered, because cuDNN takes few reads of them.
 enum class RowVectors : std::uint8_t {
   kDirect,  ///< every node that needs one reads it
-  kLifted,  ///< a single node reads each; what is beyond the limit is given along keys, too
+  kLifted,  ///< a single node reads each; tensors beyond the limit get an axis along keys, too
   kNone,    ///< all are given along keys, too
 };
 
@@ -35,7 +35,7 @@ class ProgramLowering {
                   const std::vector<analysis::Dependence>& dependence, RowVectors row_vectors,
                   std::vector<bool>& computed, LoweredModifier& out);
 
-  /// Throws NoPattern where no allowed pattern says what is needed.
+  /// Throws NoPattern if no allowed pattern fits.
   void run();
 
   /// True for the nodes that run() wrote or bound.

@@ -75,7 +75,7 @@ class Search {
   }
 
  private:
-  /// Computes more beforehand, of what `allowed` says, until the rest has at most `nodes` or nothing helps.
+  /// Computes more of the `allowed` nodes beforehand, until the rest has at most `nodes` or nothing helps.
   void reduce(Attempt& best, int nodes, const std::function<bool(NodeId)>& allowed) const {
     while (best.nodes > nodes) {
       std::optional<Attempt> next = cheapest_step(best, allowed);
@@ -84,7 +84,7 @@ class Search {
     }
   }
 
-  /// A candidate is what does not depend on the score and costs a node.
+  /// A candidate does not depend on the score and costs a node.
   bool is_candidate(NodeId id) const {
     const Op op = program_.nodes()[id].op;
     return !dependence_[id].score && op != Op::kConstant && op != Op::kOperand;

@@ -25,9 +25,9 @@ constexpr double kSteadyLoad = 1.1;
 /// The part of a tile's time without a modifier that does not grow with the head dims: the exponentials. From the
 /// benchmark's cases with head dim 64 and 128.
 constexpr double kDimlessShare = 0.35;
-/// Ends the name of what reads or works on integers.
+/// Ends the name of work on integers.
 constexpr std::string_view kOfIntegers = ".i32";
-/// For what no timed pattern has: what the cheap half of those that were timed take.
+/// The cost of work that no timed pattern has: that of the cheap half of the timed patterns.
 constexpr double kAssumedCost = 0.05;
 /// The factor for writing the gradients of all scores beside the backward; from the benchmark's learned bias without
 /// and with it.
@@ -118,8 +118,8 @@ double computed_bytes(const AttentionProblem& p, const LoweredModifier& modifier
   return bytes;
 }
 
-/// cuDNN's kernel for one query waits for memory alone. It was timed without a modifier; what modifiers cost there,
-/// nobody has measured.
+/// cuDNN's kernel for one query waits for memory alone. It was timed without a modifier; the cost of modifiers there
+/// was never measured.
 bool is_one_plain_row(const AttentionProblem& p, Direction direction, const LoweredModifier& modifier) {
   return direction == Direction::kForward && p.seq_q == 1 && modifier.graph.nodes.empty() && modifier.computed.empty();
 }
