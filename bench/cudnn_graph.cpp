@@ -101,8 +101,8 @@ Tensor constant(std::int64_t value) {
   return std::make_shared<fe::graph::Tensor_attributes>(static_cast<std::int32_t>(value));
 }
 
-/// A form's modifier in one direction's graph. Comparisons end in a select against -inf, and what cuDNN does not read
-/// rightly in the obvious shape has the shape that docs/cudnn_patterns.md names.
+/// A form's modifier in one direction's graph. Comparisons end in a select against -inf. Tensors that cuDNN misreads in
+/// the obvious shape have the shape that docs/cudnn_patterns.md names.
 class Modifier {
  public:
   Modifier(const BenchCase& bench_case, const ReferenceForm& form, GraphTensors& tensors) : form_(form) {

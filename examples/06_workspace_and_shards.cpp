@@ -1,5 +1,5 @@
 // A compiled Attention is used again and again, with memory that the caller keeps. Offsets let a part of a larger
-// problem see its true positions. Here the queries are cut in two, and each half gives what the whole gives.
+// problem see its true positions. Here the queries are cut in two, and each half gives the results of the whole.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

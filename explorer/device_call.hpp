@@ -33,7 +33,7 @@ class DeviceCall {
   DeviceCall(const PreparedCall& prepared, const ProblemInputs& inputs);
 
   void upload(backend::cudnn::Uid uid, const std::vector<std::byte>& bytes);
-  /// An output filled with NaN, so that what is never written shows.
+  /// An output filled with NaN, so that an unwritten element shows.
   void output(backend::cudnn::Uid uid, std::size_t bytes);
   void execute(const backend::cudnn::EnginePlan& plan);
   std::vector<std::byte> download(backend::cudnn::Uid uid) const;

@@ -60,7 +60,7 @@ struct Options {
   std::vector<std::string> left_out;  ///< parts of the names of patterns not to try
   std::string verdicts;               ///< the plan store to list, instead
   std::string work_of;                ///< the cuDNN version whose patterns' work to list, instead
-  std::string table;                  ///< a worker's: what was right, for the cases in_right_patterns
+  std::string table;                  ///< a worker's: the right patterns, for the cases in_right_patterns
 };
 
 bool is_wanted(const std::string& pattern, const Options& options) {
@@ -205,7 +205,7 @@ void judge(const std::vector<std::string>& command, const std::vector<std::size_
   });
 }
 
-/// Times what is right, one case after the other: on a device that does nothing else.
+/// Times the right patterns, one case after the other: on a device that does nothing else.
 void time_all(const std::string& self, const std::string& table, Rows& rows) {
   std::vector<std::size_t> right;
   for (const auto& [number, row] : rows) {
@@ -262,8 +262,7 @@ int explore(const std::string& self, const Options& options) {
   return summarize(options, rows);
 }
 
-/// For tools/fit_score_costs.py: what the modifier of each case that --timed times makes a kernel do, a line of JSON
-/// each.
+/// For tools/fit_score_costs.py: the work of each --timed case's modifier in a kernel, a line of JSON each.
 int list_work(const std::string& cudnn_version) {
   const auto table = cudnn::shipped_pattern_table("sm_90", cudnn_version, cudnn::RowClass::kManyRows);
   for (const PatternCase& pattern : explorer::pattern_cases()) {

@@ -17,7 +17,7 @@ Mutation logical_compute(backend::cudnn::ElementType type);
 /// x.
 /// -x + y becomes y - x.
 Mutation index_before_score();
-/// Nodes read what identity casts read: int32 indices in FLOAT arithmetic.
+/// Nodes read the inputs of identity casts: int32 indices in FLOAT arithmetic.
 Mutation without_casts();
 /// Casts from f32 to i32 read their number as it is, not rounded towards zero beforehand.
 Mutation without_truncation();

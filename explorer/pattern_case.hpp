@@ -45,7 +45,7 @@ struct PatternCase {
   bool as_written = false;            ///< leave out the passes, which would rewrite the program
   std::vector<std::string> denied{};  ///< patterns that the lowering may not use, so that it takes its next candidate
   OperandLayout layout = OperandLayout::kDense;
-  /// A whole program, written in those patterns only that were right by themselves: what the lowering makes of it.
+  /// A whole program, which the lowering writes in patterns that were right by themselves.
   bool in_right_patterns = false;
   GradientDtype operand_gradient = GradientDtype::kNone;  ///< where there is one, in backward alone
   int node_budget = 0;                                    ///< of the lowering; 0 for its own

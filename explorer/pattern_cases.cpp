@@ -68,7 +68,7 @@ void add_float_ops(std::vector<PatternCase>& cases) {
   for (const auto& [name, text] : binary) add(cases, concat(name, ".f32"), concat("value = ", text));
 }
 
-/// Index expressions beside the score: what a node reads first, and as which type.
+/// Index expressions beside the score: the order and types of a node's inputs.
 void add_mixtures(std::vector<PatternCase>& cases) {
   const std::pair<const char*, const char*> sums[] = {{"add.f32", "f32(q_idx - kv_idx) * 0.03125 + score"},
                                                       {"sub.f32", "f32(q_idx - kv_idx) * 0.03125 - score"}};

@@ -75,7 +75,7 @@ SCOREMOD_API std::string to_string(const UnsupportedReason& reason);
 struct Support {
   std::string backend;
   bool supported = false;                  ///< every direction that the problem wants
-  bool forward_supported = false;          ///< the forward, whatever is said of the backward
+  bool forward_supported = false;          ///< the forward, whatever the answer for the backward
   std::vector<UnsupportedReason> reasons;  ///< why not, each of them; empty when supported
   std::vector<std::string> notes;          ///< how it would run and at what cost, if that is not obvious
   MemoryKind memory = MemoryKind::kHost;

@@ -20,7 +20,7 @@ struct CheckOptions {
   /// Used instead of random inputs of the seed.
   std::optional<ProblemInputs> inputs;
   CallOptions call;
-  /// Whether the problem is compiled with all sizes open, which the call then brings (OpenAttention).
+  /// Whether the problem is compiled with all sizes open, which come with the call (OpenAttention).
   bool open_sizes = false;
   /// Called now and then with the current stage and the part of the whole that is done, in [0, 1].
   std::function<void(const std::string& stage, double fraction)> on_progress;

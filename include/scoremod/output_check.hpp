@@ -7,7 +7,7 @@
 
 namespace scoremod {
 
-/// One number that an output is held to: the distance from the oracle, absolute and relative, and how large it may be.
+/// One bound of an output: the distance from the oracle, absolute and relative, and how large it may be.
 struct ErrorBound {
   double error = 0;        ///< the distance of the backend's output from the oracle's
   double plain_error = 0;  ///< the distance of the plain same-precision evaluation's

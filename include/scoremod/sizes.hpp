@@ -39,7 +39,7 @@ struct Sizes {
   bool operator==(const Sizes&) const = default;
 };
 
-/// Whether calls have to bring a size of the problem.
+/// Whether calls have to pass a size of the problem.
 SCOREMOD_API bool has_open_sizes(const AttentionProblem& problem);
 
 /// The problem of a call with these sizes; none stays open. Throws Error(kInvalidArgument) if a size is missing,

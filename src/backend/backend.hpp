@@ -60,8 +60,8 @@ class Backend {
   /// nothing, and needs no device.
   virtual std::vector<Candidate> candidates(const compiler::CompiledProblem& problem, const Task& task,
                                             const Target& target, std::vector<UnsupportedReason>& reasons) const = 0;
-  /// The sets of operands (ascending) whose gradients some candidates write beside dq, dk and dv. `notes` becomes why
-  /// others are not among them, where that is worth saying.
+  /// The sets of operands (ascending) whose gradients some candidates write with dq, dk and dv. `notes` says why others
+  /// are not among them, if that is worth saying.
   virtual std::vector<std::vector<std::uint32_t>> fused_operand_gradients(const compiler::CompiledProblem&,
                                                                           const Target&,
                                                                           std::vector<std::string>& /*notes*/) const {

@@ -25,7 +25,7 @@ struct DeviceProperties {
   /// "sm_90 NVIDIA H200", or "host": the device in a store's files.
   std::string label() const;
 
-  /// "sm_90": the family that lowering rules and pattern tables go by.
+  /// "sm_90": the family that selects lowering rules and pattern tables.
   std::string architecture() const;
 
   /// "sm_90, 132 multiprocessors, 232448 bytes of shared memory per block". Two devices have equal texts exactly if a

@@ -52,7 +52,7 @@ class MemorySpace {
   virtual void wait(void* stream) const = 0;
   /// Whether a stream captures a graph, whose replays may come at any time.
   virtual bool is_capturing(void*) const { return false; }
-  /// Measures work on a stream. By default it goes by the host's clock, and waits for the stream.
+  /// Measures work on a stream. By default it uses the host's clock, and waits for the stream.
   virtual std::unique_ptr<Stopwatch> stopwatch(void* stream) const;
 
   /// The ordinal of the device that the calling thread's calls go to; the host has one device, 0.

@@ -59,7 +59,7 @@ bool write_input(const std::string& text, Descriptor& file) {
   return lseek(file.number(), 0, SEEK_SET) == 0;
 }
 
-/// This process's variables, but for those that are given, and these.
+/// This process's variables without the given ones, and these.
 std::vector<std::string> variables(const std::vector<std::pair<std::string, std::string>>& given) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -19,8 +19,7 @@ inline constexpr double kOperations = 2 * kFloatRoundoff;
 /// The error of a weight: its exponential, its sum and its quotient.
 inline constexpr double kWeight = 4 * kFloatRoundoff;
 
-/// One key of a row: its softmax weight, or for a key that rounding may bring in the weight it would have, and its
-/// moves.
+/// One key of a row and its moves. Its weight is the softmax's, or the one it would have if rounding may keep it.
 struct Key {
   bool possible = false;  ///< kept, or kept after a move of the score
   bool kept = false;

@@ -16,7 +16,7 @@
 namespace scoremod::checking {
 namespace {
 
-/// One problem in so many brings its sizes with the call.
+/// One problem in so many passes its sizes with the call.
 constexpr std::uint64_t kOpenShare = 4;
 
 /// One call of the check, whatever came of it.

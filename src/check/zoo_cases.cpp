@@ -39,7 +39,7 @@ AttentionProblem with_layout(AttentionProblem problem, Layout layout) {
   return problem;
 }
 
-/// Dense in BSHD but for `gap` elements after each row.
+/// Dense in BSHD with `gap` elements after each row.
 AttentionProblem with_padded_rows(AttentionProblem problem, std::int64_t gap) {
   const auto strides = [&](std::int64_t heads, std::int64_t sequence, std::int64_t dim) {
     const std::int64_t row = dim + gap;

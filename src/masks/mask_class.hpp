@@ -45,7 +45,7 @@ struct Band {
 
 /// The band measured from the top-left diagonal, d = kv - q.
 Band top_left(const Band& band, std::int64_t seq_q, std::int64_t seq_kv);
-/// The inverse: a band that ends at the last query and key of these sizes is told from the bottom-right diagonal.
+/// The inverse: a band that ends at the last query and key of these sizes is measured from the bottom-right diagonal.
 Band anchored(const Band& top_left, std::int64_t seq_q, std::int64_t seq_kv);
 
 /// A number that is the same for all (q, kv) of one (b, h). It is the value of an i32 node plus an offset, in exact

@@ -19,9 +19,9 @@ struct PlannedProblem {
   Prepared prepared;
 };
 
-/// Plans for the current device of the selection's memory, or the one that the options name. Without a device, every
-/// reason that the problem alone gives is there beside that one. `ready_only` as in Request, and nothing is measured
-/// then. Throws as prepare() does.
+/// Plans for the current device of the selection's memory, or the one that the options name. Without a device, its
+/// reasons include every one that the problem alone gives. `ready_only` as in Request, and nothing is measured then.
+/// Throws as prepare() does.
 PlannedProblem plan_problem(const compiler::CompiledProblem& problem, const CompileOptions& options, Level level,
                             Selection selection, bool ready_only = false);
 

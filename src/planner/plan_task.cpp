@@ -153,7 +153,7 @@ class TaskPlanner {
     if (auto fastest = autotune.fastest()) take(*fastest->first, std::move(fastest->second));
   }
 
-  /// Builds, holds the workspace to the limit and verifies.
+  /// Builds, checks the workspace against the limit, and verifies.
   bool make_ready(Considered& considered, backend::ExecutablePlan& plan) {
     const Candidate& candidate = considered.candidate;
     if (candidate.workspace_bytes && !fits(considered, *candidate.workspace_bytes)) return false;

@@ -78,7 +78,7 @@ struct TaskAnswer {
 /// The subject of a verification of the candidate on the target.
 verification::Subject subject_of(const Considered& considered, const backend::Target& target);
 
-/// The trial problem's candidate that speaks for another: the one whose structural key is equal.
+/// The trial problem's candidate that stands for another: the one with an equal structural key.
 std::optional<backend::Candidate> trial_candidate(const Considered& considered, const backend::Task& task,
                                                   const backend::Target& target, verification::Trial& trial);
 

@@ -65,7 +65,7 @@ std::vector<Operands> fused_sets(const CompiledProblem& problem, const Request& 
   return sets;
 }
 
-/// A task that is planned beside the backward, because it is expected to be wanted.
+/// A task that is planned in parallel with the backward, because it is expected to be wanted.
 struct Beside {
   Task task;
   std::future<TaskAnswer> answer;  ///< not valid where there is none

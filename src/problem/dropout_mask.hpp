@@ -25,8 +25,8 @@ class DropoutMask {
   DropoutMask(float probability, std::uint64_t seed, std::uint64_t offset)
       : DropoutMask(probability, key_of(seed, offset)) {}
 
-  /// For others that evaluate the same function: the key of Philox. Of its 32 random bits, values below the threshold
-  /// are dropped.
+  /// For others that evaluate the same function: the key of Philox. A weight is dropped if its 32 random bits are below
+  /// the threshold.
   const Key& key() const { return key_; }
   std::uint32_t threshold() const { return threshold_; }
   /// The factor of the weights that are kept, so that sums are unchanged on average.

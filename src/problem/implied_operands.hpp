@@ -24,15 +24,15 @@ inline constexpr const char* kDescaleOfValues = "descale_v";
 inline constexpr const char* kScaleOfOutput = "scale_o";
 inline constexpr const char* kDescaleOfOutputGradient = "descale_d_o";
 
-/// The operands that a problem's fields bring, whether or not its program declares them too.
+/// The operands of a problem's fields, whether or not its program declares them too.
 std::vector<OperandDecl> implied_operands(const AttentionProblem& problem);
 
 /// Whether the problem has an FP8 tensor whose scale is an operand of this name. A scale is f32, a single element, read
 /// by no program, and without a gradient.
 bool is_tensor_scale(const AttentionProblem& problem, const std::string& name);
 
-/// Whether the problem's keys of dropout have the places of queries and keys beside them (problem/call_dropout.hpp),
-/// which their shape says.
+/// Whether the problem's dropout keys include the places of queries and keys (problem/call_dropout.hpp), by their
+/// shape.
 bool has_dropout_places(const AttentionProblem& problem);
 
 /// The shape that a problem's fields give a table of this name, which only they can know; empty for all others.

@@ -15,7 +15,7 @@ namespace scoremod {
 namespace problem {
 namespace {
 
-/// Small sizes that no field's rule refuses beside each other.
+/// Small sizes that no field's rule refuses in combination.
 constexpr std::int64_t kAnySize = 1;
 
 /// The size that a call has where the problem says `own`.

@@ -126,7 +126,7 @@ struct Attention::State {
   const backend::MemorySpace* memory = nullptr;
   int device = 0;
   runtime::RunningPlans served;
-  std::shared_ptr<runtime::LaterPlans> later;  ///< null where nothing is built beside
+  std::shared_ptr<runtime::LaterPlans> later;  ///< null if nothing is built in the background
 
   const runtime::RunningPlans& running() const {
     const runtime::RunningPlans* faster = later == nullptr ? nullptr : later->ready();

@@ -21,7 +21,7 @@ struct RunningPlans {
 };
 RunningPlans running_plans(const planner::PlannedProblem& planned);
 
-/// Plans that are made beside those that serve already.
+/// Plans that are made in the background while others serve.
 class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
  public:
   /// For the device and the context of `served`. Nothing is planned before kCallsBefore calls: a growing cache has
@@ -52,7 +52,7 @@ class LaterPlans : public std::enable_shared_from_this<LaterPlans> {
 void plan_for_all_sizes(compiler::CompiledProblem problem, CompileOptions options,
                         const planner::PlannedProblem& planned);
 
-/// Why plans for this problem failed that were to be made beside others in this process; empty where none did.
+/// Why background plans for this problem failed in this process; empty if none did.
 std::string later_failure(const AttentionProblem& problem);
 
 }  // namespace scoremod::runtime

@@ -26,7 +26,7 @@ constexpr std::int64_t kOddRest = 77;
 /// Constants beyond this are not reached: the oracle would take seconds.
 constexpr std::int64_t kMaxTiles = 8;
 /// Fewer rows leave no room for every class of rows beside ordinary ones, nor fewer keys for rows of a single one. A
-/// trial of so short a problem would vouch, by an equal structure, for rows that it never had.
+/// trial of so short a problem would verify, by an equal structure, rows that it never had.
 constexpr std::int64_t kMinRows = 24;
 constexpr std::int64_t kMaxBatches = 2;
 constexpr std::int64_t kMaxGroup = 2;

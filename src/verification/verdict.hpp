@@ -12,7 +12,7 @@
 
 namespace scoremod::verification {
 
-/// When a plan is tried on the device before its like is used: the environment variable SCOREMOD_VERIFICATION.
+/// When a plan is verified on the device: the environment variable SCOREMOD_VERIFICATION.
 enum class Mode : std::uint8_t {
   kFirstUse,  ///< "first_use", the default: unless there is a shipped or stored verdict
   kAlways,    ///< "always": once in each process, whatever is stored

@@ -10,7 +10,7 @@
 
 namespace scoremod::test {
 
-/// The backends under test: all but the reference, which is what they are held against.
+/// The backends under test: all but the reference, which they are compared with.
 std::vector<std::string> tested_backends();
 
 /// Fails the test when the backend does not agree with the oracle, or writes outside its outputs. It also fails if the
@@ -19,7 +19,7 @@ std::vector<std::string> tested_backends();
 void expect_conforms(const std::string& backend, const checking::CheckCase& test_case,
                      const std::function<void(ProblemInputs&)>& spoil = {});
 
-/// One line of the list of what a backend does not support.
+/// One line of the list of problems that a backend does not support.
 struct Unsupported {
   std::string backend;
   std::string test_case;  ///< the case's name, or its beginning before a '*'

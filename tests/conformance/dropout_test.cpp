@@ -42,7 +42,7 @@ bool same_outputs(const ProblemBuffers& x, const ProblemBuffers& y) {
   return std::ranges::equal(x.outputs(), y.outputs(), {}, &OutputTensor::bytes, &OutputTensor::bytes);
 }
 
-/// The rows of 'dropout_keys' that mean what a seed and an offset do.
+/// The rows of 'dropout_keys' that are equivalent to a seed and an offset.
 std::vector<double> keys_of(const AttentionProblem& problem, const CallOptions& call) {
   const problem::DropoutMask mask(problem.dropout, call.dropout_seed, call.dropout_offset);
   std::vector<double> keys;

@@ -314,7 +314,7 @@ TEST_P(Float8NegativeControls, TheAmaxOfWhatIsStoredIsFound) {
   EXPECT_FALSE(test::output(check(test::after_forward(right_, unwritten)), "amax_o").passed());
 }
 
-/// Half of the numbers are beyond the largest: what others make of them is NaN or infinity.
+/// Half of the numbers are beyond the largest: without saturation they are NaN or infinity.
 TEST_P(Float8NegativeControls, MissingSaturationIsFound) {
   AttentionProblem problem = checked_problem();
   problem.backward = false;

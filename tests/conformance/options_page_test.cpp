@@ -175,7 +175,7 @@ std::string of_this_build(const std::string& page) {
   return out;
 }
 
-/// The page with each number that has a decimal point replaced by a mark: what must be the same on every machine.
+/// The page with each number that has a decimal point replaced by a mark: the part that must be equal on every machine.
 std::string without_numbers(const std::string& page) {
   std::string out;
   for (std::size_t i = 0; i < page.size();) {

@@ -37,7 +37,7 @@ AttentionProblem paged_problem(Layout layout) {
 }
 
 const std::vector<double> kCached{7, 0, 4};
-/// Blocks that no length reaches hold what no pool has.
+/// Entries beyond the lengths are invalid pages.
 const std::vector<double> kPagesK{9, 2, 5, -1, 77, -7, 0, 0, 10, 3, 99, -1},
     kPagesV{1, 8, 4, 50, 0, 0, 0, 0, 6, 7, -3, 11};
 

@@ -80,7 +80,7 @@ TileShape hopper_backward_shape(const AttentionProblem& problem, std::span<const
 /// Compiled, or from the store.
 std::shared_ptr<LoadedModules> modules_of(const compiler::CompiledProblem& compiled, Direction direction,
                                           const TileShape& shape);
-/// A backward reads what the forward wrote.
+/// A backward reads the forward's outputs.
 void run_forward(const AttentionProblem& problem, const compiler::CompiledProblem& compiled, const Call& call);
 
 /// Whether plans are to be built alone, into the store, which several processes may do at once.

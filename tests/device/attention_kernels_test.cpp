@@ -213,7 +213,7 @@ class FewQueryAttentionKernels : public test::OnDevice, public ::testing::WithPa
   void SetUp() override {
     OnDevice::SetUp();
     if (IsSkipped() || GetParam() % kShapes < kPortableShapes) return;
-    // More rows than a tile has, and pages, are the planner's to refuse; what no box can be copied from is right too.
+    // The planner refuses more rows than a tile has, and pages. Tensors that TMA cannot load must be right too.
     const AttentionProblem problem = compiler::compile(test_case().problem).problem;
     if (problem.paged || cuda::current_compute_capability() != kHopperCapability) GTEST_SKIP() << "no Hopper kernels";
   }

@@ -385,7 +385,8 @@ TEST_F(AttentionKernelsText, OfHopperFusedSumsOperandsGradientsInRegisters) {
   }
 }
 
-/// Programs that ptxas had too few registers for before attention_settings.cuh said in what ways elements are computed.
+/// Programs that once needed more registers than ptxas had, before attention_settings.cuh chose how elements are
+/// computed.
 TEST_F(AttentionKernelsText, OfHopperFusedFitsWhateverTheProgramReads) {
   struct Case {
     const char* program;

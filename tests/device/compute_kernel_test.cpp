@@ -45,7 +45,7 @@ std::vector<std::vector<std::byte>> run_on_device(const AttentionProblem& proble
   return values;
 }
 
-/// A node's value at every element of its tensor, in float32 (what i32 and bool must be) and in float64.
+/// A node's value at every element of its tensor, in float32 (which i32 and bool must equal) and in float64.
 template <class Real>
 class Oracle {
  public:

@@ -23,7 +23,7 @@ class OnDevice : public ::testing::Test {
 /// A host buffer's copy on the device, between guard bands and as far from a multiple of 64 bytes as the buffer is.
 class DeviceCopy {
  public:
-  /// An input, or an output with what it holds.
+  /// An input, or an output with its contents.
   DeviceCopy(const void* data, std::size_t bytes);
   /// Scratch, full of NaN.
   explicit DeviceCopy(std::size_t bytes);

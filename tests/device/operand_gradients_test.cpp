@@ -43,7 +43,7 @@ class Stream {
   cudaStream_t get() const { return stream_; }
   void wait() const { check_runtime(SCOREMOD_CUDART(cudaStreamSynchronize)(stream_), "cudaStreamSynchronize"); }
 
-  /// Captures what `enqueue` enqueues and runs it `times` times.
+  /// Captures the work of `enqueue` and runs it `times` times.
   template <class Enqueue>
   void replay(int times, const Enqueue& enqueue) const {
     cudaGraph_t graph = nullptr;

@@ -64,7 +64,7 @@ std::string describe(const masks::MaskClass& mask) {
   return text + "\n";
 }
 
-/// The golden text for an input: what stands before it in the file, the input, and what each step makes of it.
+/// The golden text for an input: the file's text before it, the input, and the program after each step.
 std::string found_for(const std::string& golden) {
   const std::string input = input_of(golden);
   std::string text = golden.substr(0, golden.find(kInputHeading)) + kInputHeading + input;

@@ -16,8 +16,8 @@ std::vector<checking::CheckCase> attention_kernels_cases(bool small = false);
 /// mask, offsets, fields of the softmax, and wide and unaligned rows.
 std::vector<checking::CheckCase> few_query_cases(bool small = false);
 
-/// Random inputs with infinities and NaN in some rows of q, k, v and d_o. They must reach what keeps these rows, and
-/// nothing else.
+/// Random inputs with infinities and NaN in some rows of q, k, v and d_o. They must reach the outputs that keep these
+/// rows, and nothing else.
 ProblemInputs poisoned_inputs(const AttentionProblem& problem, std::uint64_t seed);
 
 }  // namespace scoremod::test

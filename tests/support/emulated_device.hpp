@@ -48,7 +48,7 @@ class EmulatedLaunches {
 /// wait and stay within their memory as on a device. Shared memory that was not written is NaN.
 class EmulatedKernels {
  public:
-  /// `fault`, if it is given, is a piece of the kernels' text and what to put in its place.
+  /// `fault`, if it is given, is a piece of the kernels' text and its replacement.
   EmulatedKernels(const compiler::CompiledProblem& problem, backend::Direction direction,
                   const backend::kernels::TileShape& shape, const EmulatedLaunches::Fault& fault = {},
                   const EmulatedLaunches::Fault& another_fault = {});

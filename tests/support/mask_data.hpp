@@ -26,7 +26,7 @@ class MaskData {
   ir::Scalar<float> operand(std::uint32_t number, const Element4& at) const;
   ir::Scalar<float> table(std::uint32_t number, std::span<const std::int32_t> indices) const;
 
-  /// The value of every node at one element, by ir::eval_op; score is what kScore reads.
+  /// The value of every node at one element, by ir::eval_op; score is the value of kScore.
   std::vector<ir::Scalar<float>> evaluate(const Element4& at, float score = 0) const;
   bool keep(const Element4& at) const;
 

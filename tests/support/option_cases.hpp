@@ -10,7 +10,7 @@
 
 namespace scoremod::test {
 
-/// One option of a problem, or two that may stand together: what they set.
+/// One option of a problem, or two that may be combined: the fields that they set.
 struct Option {
   std::string name;
   std::function<void(AttentionProblem&)> set;

@@ -29,7 +29,7 @@ using problem::TensorRole;
 constexpr std::int64_t kStep = 16, kLanes = 32;
 constexpr float kLog2E = std::numbers::log2e_v<float>;
 
-/// To the next float towards zero of what float64 has.
+/// Truncates a float64 to the next float towards zero.
 float cut_off(double x) {
   const auto rounded = static_cast<float>(x);
   return std::abs(static_cast<double>(rounded)) > std::abs(x) ? std::nextafter(rounded, 0.0F) : rounded;

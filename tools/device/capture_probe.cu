@@ -223,7 +223,7 @@ struct Image {
   CUfunction function = nullptr;
 };
 
-// Shows what unloading does to a kernel of the image that still runs, and to other threads' launches.
+// Shows how unloading affects a kernel of the image that still runs, and other threads' launches.
 void report_unloading(cudaStream_t busy) {
   cudaStream_t other;
   cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
@@ -322,7 +322,7 @@ int main() {
   std::printf("%s, driver API %d, runtime %d, cuDNN %zu\n", properties.name, driver, runtime, cudnnGetVersion());
   const auto all = calls();
   for (const Call& each : all) {
-    const std::string status = each.call();  // loads what is loaded once
+    const std::string status = each.call();  // one-time loading
     if (!status.empty()) std::printf("alone, first: %s: %s\n", each.name.c_str(), status.c_str());
   }
   cudaStream_t busy;

@@ -22,7 +22,7 @@ struct BenchCase {
   /// Whether a backward call asks for the gradients of float operands.
   bool operand_gradients = true;
   std::vector<InputSpec> inputs;
-  std::filesystem::path folder;  ///< what the paths of inputs are relative to
+  std::filesystem::path folder;  ///< the folder that the paths of inputs are relative to
   /// Operands that hold the bytes of another one, which is named second: the ids of documents for queries and keys.
   std::map<std::string, std::string> same_inputs;
   std::uint64_t seed = 0;

@@ -30,7 +30,7 @@ struct Measurement {
   double flops = 0;      ///< product_flops()
   std::optional<double> reference_ms;
   /// Time over the reference's time, below 1 is faster: the median over the repetitions, each with the times that were
-  /// taken one after the other. A device's clocks change by more than what is to be seen.
+  /// taken one after the other. A device's clocks change by more than the differences of interest.
   std::optional<double> ratio;
   /// The relative distance from float64, and its tolerance, of the output that takes up most of its tolerance, in a
   /// sample of its rows. The output is scoremod's or the reference's: see check_sample().

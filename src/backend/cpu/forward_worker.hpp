@@ -20,7 +20,7 @@ struct RowTermArrays {
   float* deltas = nullptr;      ///< rowsum(dO * O), of an O that was never rounded
 };
 
-/// A pass for rows' terms reads these beside a forward's tensors, and writes these in place of its outputs.
+/// A pass for rows' terms reads these besides a forward's tensors, and writes these in place of its outputs.
 struct RowTermCall {
   const float* lse = nullptr;  ///< as the problem has it
   const void* d_o = nullptr;
@@ -29,7 +29,7 @@ struct RowTermCall {
   bool any() const { return arrays.remainders != nullptr || arrays.deltas != nullptr; }
 };
 
-/// All threads of a call share this; it is read only but for the counter.
+/// All threads of a call share this; it is read only, except the counter.
 struct ForwardCall {
   const compiler::CompiledProblem& compiled;
   const masks::TileMaskAnalyzer& analyzer;

@@ -28,7 +28,7 @@ MaskTiles::MaskTiles(const compiler::CompiledProblem& compiled, const masks::Til
   if (!compiled.forward.mask.band) return;
   const masks::Band band =
       masks::top_left(*compiled.forward.mask.band, compiled.problem.seq_q, compiled.problem.seq_kv);
-  // The band is told in global indices: (j + key offset) - (q + query offset).
+  // The band is in global indices: (j + key offset) - (q + query offset).
   const std::int64_t shift = std::int64_t{offsets.query} - offsets.key;
   if (band.left) lowest_ = std::max(-kUnbounded, shift - *band.left);
   if (band.right) highest_ = std::min(kUnbounded, shift + *band.right);

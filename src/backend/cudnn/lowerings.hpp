@@ -27,7 +27,7 @@ Lowerings lowerings(const compiler::CompiledProblem& problem, const PlanTask& ta
 /// True of the patterns that the table has seen to be right in a direction. Keeps a reference to the table.
 PatternFilter right_patterns(const PatternTable& table, Direction direction);
 
-/// Which part of a pattern table speaks for a problem.
+/// The part of a pattern table that applies to a problem.
 RowClass row_class(const AttentionProblem& problem);
 
 }  // namespace scoremod::backend::cudnn

@@ -6,7 +6,7 @@ namespace scoremod::backend::reference {
 
 /// The oracle's results, made fast: float64 as forward<double> and backward<double> of naive_attention.hpp. It uses
 /// matrix products of blocks, programs computed over strips of keys (strip_evaluator.hpp), and a thread for each batch
-/// and KV head. A test holds them to the naive ones up to the order of sums.
+/// and KV head. A test compares them with the naive ones, up to the order of sums.
 ///
 /// Use these for trials of plans, which run before a first call that waits. Use the naive ones if a result defines what
 /// is right: in check() and in tests, which also hold these.

@@ -163,7 +163,7 @@ TEST(RandomProgram, SmoothProgramsUseEverySmoothFunction) {
       if (reads[n]) ops.insert(program.nodes()[n].op);
     }
   }
-  // Functions of the score: these are what derivatives are tested on.
+  // Functions of the score, on which derivatives are tested.
   for (const Op op : {Op::kExp,        Op::kExp2,    Op::kExpm1, Op::kLog,      Op::kLog1p, Op::kSqrt,     Op::kRsqrt,
                       Op::kReciprocal, Op::kSin,     Op::kCos,   Op::kTan,      Op::kAtan,  Op::kAtan2,    Op::kErfc,
                       Op::kTanh,       Op::kSigmoid, Op::kErf,   Op::kSoftplus, Op::kGelu,  Op::kGeluTanh, Op::kSilu,

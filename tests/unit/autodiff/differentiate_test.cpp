@@ -46,7 +46,7 @@ TEST(Differentiate, SoftCapIsPlainArithmeticOnTheForwardValue) {
 }
 
 TEST(Differentiate, ASurrogateHasTheDerivativeOfItsSecondArgument) {
-  // Straight through: the derivative of what is rounded.
+  // Straight through: the derivative of the rounded number.
   EXPECT_EQ(d_score("value = surrogate(round(score * 3.0), score * 3.0)", 0.7, 2), 6);
   EXPECT_EQ(d_score("value = surrogate(score * score, 0.0)", 0.7), 0);
   EXPECT_EQ(d_score("value = score * surrogate(score, 0.0)", 0.7), 0.7);

@@ -27,7 +27,7 @@ RandomProblemOptions small_problems() {
   return options;
 }
 
-/// Counts of what some problems can show.
+/// Counts of the faults that some problems can show.
 struct Shown {
   int problems = 0;
   int without_key = 0;  ///< no row has one

@@ -271,7 +271,7 @@ TEST(PlanTask, BuildsWhileTheContextIsMadeWhatNeedsNone) {
 TEST(PlanTask, LearnsFromTheStoreWhatWasRefusedInAnotherProcess) {
   const test::ScratchFolder folder;
   set_plan_store_directory(folder.path().string());
-  // Engines of one kind in two processes: what this process remembers of the one says nothing of the other.
+  // Backends of one kind in two processes: this process's memory of the one does not hold for the other.
   const Behaviour refuses{.refusal = "not today", .kept_by_key = true, .refusal_key = "compiler 1"};
   Behaviour later = refuses;
   later.refusal_key = "compiler 2";

@@ -18,7 +18,7 @@ namespace {
 
 using test::ScratchFolder;
 
-/// Whether the process ended with what its body said being true.
+/// Whether the process ended with its body returning true.
 bool succeeds(pid_t child) {
   int status = 0;
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;

@@ -73,7 +73,7 @@ TEST(DropoutMask, IsIndependentOfItsNeighboursAndOfOtherCalls) {
   }
 }
 
-/// A higher probability drops what a lower one does, and more.
+/// A higher probability drops every weight that a lower one drops, and more.
 TEST(DropoutMask, GrowsWithTheProbability) {
   const DropoutMask few(0.2f, 3, 4), many(0.6f, 3, 4);
   for (std::int64_t kv = 0; kv < 500; ++kv) EXPECT_LE(many.keeps(0, 1, 2, kv), few.keeps(0, 1, 2, kv));

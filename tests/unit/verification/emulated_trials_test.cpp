@@ -44,7 +44,7 @@ std::vector<TileShape> shapes_of(const AttentionProblem& problem, Direction dire
   return shapes;
 }
 
-/// Lists what trials of a problem's kernels call wrong, in every family; empty if nothing is.
+/// Lists the wrong outputs of trials of a problem's kernels, in every family; empty if there are none.
 std::string wrong(const AttentionProblem& problem) {
   const compiler::CompiledProblem subject = compiler::compile(problem);
   Trial trial(subject);

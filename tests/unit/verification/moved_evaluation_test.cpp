@@ -35,8 +35,8 @@ using backend::ForwardTensors;
 /// As the kernels' on a GPU.
 constexpr OperationErrors kOfKernels{0x1p-20, 0x1p-20};
 
-/// log(d / 4) / log(4) * 4 is 2 at d = 8, where each way to compute it in float32 decides by its last digit.
-/// With `step` more everywhere, what it should not be.
+/// log(d / 4) / log(4) * 4 is 2 at d = 8, where the last digit of float32's rounding decides. With `step` more
+/// everywhere, it is wrong.
 std::string buckets(int step = 0) {
   return "table bias: f32 rank 2\n"
          "let d = max(q_idx - kv_idx, 0)\n"

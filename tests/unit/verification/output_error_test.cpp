@@ -14,7 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kRows = 4000, kWidth = 8;
 
-/// An output in f16 with a vector for each row, and what is judged of it.
+/// An output in f16 with a vector for each row, and its expected judgement.
 struct Case {
   Case() {
     std::mt19937 bits(1);

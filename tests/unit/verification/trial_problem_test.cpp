@@ -93,7 +93,7 @@ TEST(TrialProblem, HasSmallerConstantsThatItsLengthsReach) {
 }
 
 TEST(TrialProblem, LeavesAProgramWhoseStructureHangsOnItsConstants) {
-  // 300 - 299 becomes 1 or not: what the passes make of it decides.
+  // The passes decide whether 300 - 299 becomes 1.
   const auto problem = compiler::compile(large_problem("value = score\nkeep = kv_idx * 300 <= q_idx * 600"));
   const AttentionProblem trial = trial_problem(problem).problem;
   EXPECT_NO_THROW(validate(trial));

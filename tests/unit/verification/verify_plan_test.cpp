@@ -28,7 +28,7 @@ using backend::ForwardTensors;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// A plan that does what another does, and then spoils its outputs.
+/// A plan that runs another one, and then spoils its outputs.
 class SpoiltForward final : public backend::ForwardPlan {
  public:
   using Spoil = std::function<void(const ForwardTensors&)>;

@@ -35,8 +35,8 @@ class EnginePlan {
   virtual std::span<const std::int64_t> uids() const = 0;
 
   /// Enqueues the plan on the handle's stream; allocates nothing on the device and may be captured into a CUDA graph.
-  /// Pointers are device pointers in the order of uids(), but for by-value tensors and the scale: host pointers, read
-  /// before this returns. Throws Error(kEnvironment) with cuDNN's own text.
+  /// Pointers are device pointers in the order of uids(), except by-value tensors and the scale, whose host pointers
+  /// are read before this returns. Throws Error(kEnvironment) with cuDNN's own text.
   virtual void execute(void* cudnn_handle, std::span<void* const> pointers, void* workspace) const = 0;
 
   /// The plan as bytes for load_plan(): compiled kernels, workspace size, and its device. A built plan and a loaded one

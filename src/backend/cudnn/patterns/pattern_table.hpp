@@ -21,7 +21,7 @@ enum class PatternVerdict : std::uint8_t {
 };
 const char* to_string(PatternVerdict verdict);
 
-/// Which part of the explorer's settings speaks for a problem. cuDNN runs a single query row by other kernels, and
+/// The part of the explorer's settings that applies to a problem. cuDNN runs a single query row by other kernels, and
 /// other patterns are wrong there.
 enum class RowClass : std::uint8_t { kManyRows, kOneRow };
 

@@ -221,8 +221,8 @@ TEST(ProgramSource, DividesByConstantsRoundingDown) {
     expect_same(test, library.function<Function>("program_0"), random);
 }
 
-/// Every multiple of a divisor is what a program may round down; constants of all signs and sizes, and every mantissa
-/// of one.
+/// Programs may round down multiples of a divisor, so all are tried: with constants of all signs and sizes, and every
+/// mantissa of one.
 TEST(ProgramSource, DividesFloatsByConstantsAsTheOperatorDoes) {
   const test::HostLibrary library(
       concat(embedded::kProgramPrelude,

@@ -1,5 +1,5 @@
-// Sums along diagonals of scores, on a host, thread by thread: what a walk over tiles of made-up gains leaves of a
-// table's gradient.
+// Sums along diagonals of scores, on a host, thread by thread: a table's gradient from a walk over tiles of made-up
+// gradients.
 
 #include <algorithm>
 #include <cstring>

@@ -43,7 +43,7 @@ checking::CheckCase case_of(const std::string& name) {
       cases.at(static_cast<std::size_t>(std::ranges::find(cases, name, &checking::CheckCase::name) - cases.begin())));
 }
 
-/// Rows that are not finite are not summed again: what would make them so is seen.
+/// Rows that are not finite are not recomputed, so that faults show.
 const Fault kOnce{"    forward_row(p, scratch, own.b, of.h, of.q);\n", ""};
 
 /// In the shape with this many rows.
@@ -170,7 +170,7 @@ const PlantedFault kPlantedFaults[] = {
 INSTANTIATE_TEST_SUITE_P(Faults, FewQueryFaults, ::testing::ValuesIn(kPlantedFaults),
                          [](const auto& fault) { return std::string(fault.param.name); });
 
-/// A graph repeats a call with its arguments, in a workspace that holds what the last time left.
+/// A graph repeats a call with its arguments, in a workspace with the last run's contents.
 TEST(FewQueriesInShares, AreMergedEachTimeThatAGraphRepeatsACall) {
   const checking::CheckCase test = case_of("decode, sink, dropout and largest score");
   const std::vector inputs{random_inputs(test.problem)};

@@ -55,7 +55,7 @@ constexpr const char* kPlain = "value = score";
 constexpr const char* kCausal = "value = score\nkeep = kv_idx <= q_idx";
 constexpr const char* kDocuments =
     "operand x: i32 [b, q_idx]\noperand y: i32 [b, kv_idx]\nvalue = score\nkeep = x == y";
-/// A reference begins below all values, and is raised with what was summed before.
+/// The running max begins below all values, and earlier sums are rescaled when it is raised.
 constexpr const char* kBelowZero = "value = score - 300.0";
 constexpr const char* kGrows = "value = score + f32(kv_idx) - 350.0\nkeep = kv_idx <= q_idx + 250";
 /// Only the last of three tiles of queries has keys.
@@ -65,7 +65,7 @@ TileShape shape_of(const AttentionProblem& problem, int blocks) {
   return blocks == 0 ? hopper_shapes(problem, Direction::kForward).front() : persistent_hopper_shape(problem, blocks);
 }
 
-/// Rows are not summed again: what would make a sum not finite is seen.
+/// Rows are not recomputed, so that a sum that is not finite shows.
 const Fault kOnce{"forward_rows(p, scratch, item.b, item.h, item.query_tile);", ""};
 
 /// With `blocks` of them.

@@ -206,7 +206,8 @@ States expected_of(const AttentionProblem& p, const Program& mask, const Content
   return states;
 }
 
-/// The kernel's are exact, and what its intervals say of a tile holds. Returns of how many tiles they say something.
+/// The kernel's block mask is exact, and its intervals' claims about a tile hold. Returns for how many tiles they claim
+/// something.
 std::ptrdiff_t expect_right(const Found& found, const States& expected) {
   EXPECT_EQ(found.states, expected);
   for (std::size_t i = 0; i < found.by_intervals.size(); ++i)
