@@ -44,8 +44,7 @@ struct Team { int arrived, generation; };
 static std::vector<Team> teams;
 struct Meeting { int arrived, generation; bool any, result; };
 static Meeting meetings[16];  // by their numbers
-// What goes on beside the threads, where there is such: before a block, between turns (true if something happened), and
-// after the block.
+// Work beside the threads, if there is any: before a block, between turns (true if something happened), and after it.
 static void (*begin_block)(size_t shared_bytes);
 static bool (*go_on)(bool all_wait, unsigned random);
 static void (*end_block)();
@@ -107,7 +106,7 @@ inline bool meet_at(int number, int count, bool condition = false) {
   while (meetings[number].generation == now) give_way();
   return meetings[number].result;
 }
-// Of the block's threads but producers.
+// Synchronizes the block's threads except producers.
 inline bool block_meet(bool condition) {
   return kProducers == 0 ? meet_at(0, (int)threads.size(), condition) : meet_at(1, kWarps * 32, condition);
 }
